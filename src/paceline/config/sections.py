@@ -1,0 +1,290 @@
+"""Every option, once: one frozen dataclass per component, each field with its meaning, unit and rule.
+
+A field's docstring is the option's help text. Names are unique over all sections, so that flags and files are flat.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.errors import ConfigError
+
+
+def require(condition: bool, option: str, value: object, rule: str, remedy: str = "") -> None:
+    """Raise the one sentence that names option, value, rule and remedy, unless `condition` holds."""
+    if not condition:
+        flag = option.replace("_", "-")
+        raise ConfigError(f"--{flag} must {rule}, got {value!r}{'; ' + remedy if remedy else ''}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """Which model, in which precision, where."""
+
+    model: str
+    """Directory, Hub name, or `embedded` for the small model that ships with the package."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the computation; weights and optimiser state stay float32. auto: bfloat16 on CUDA, else float32."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute. auto: CUDA when there is one."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model. Off unless asked for by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Where tasks come from and how a row becomes a prompt."""
+
+    dataset: str
+    """JSONL or parquet file, directory, Hub name, `arithmetic`, or `reasoning_gym:NAME`."""
+    dataset_split: str = "train"
+    """Split of `dataset` to train on."""
+    eval_dataset: str | None = None
+    """Held-out tasks, addressed as `dataset` is; None: the same dataset's `eval_split`, where it has one."""
+    eval_split: str = "test"
+    """Split of the held-out tasks."""
+    prompt_column: str | None = None
+    """Column with the prompt (text or messages); None: the known formats are recognised."""
+    answer_column: str | None = None
+    """Column with the gold answer; None: the known formats are recognised."""
+    system_prompt: str | None = None
+    """System message put before every prompt; None: the reward functions' own default, `""`: none at all."""
+    system_prompt_file: str | None = None
+    """File with the system message."""
+    enable_thinking: bool | None = None
+    """Passed to chat templates that know the switch; None: left to the template."""
+    max_prompt_length: int = 512
+    """Tokens of a prompt, at most."""
+    long_prompts: Literal["error", "drop", "truncate_left"] = "error"
+    """What happens to a prompt above `max_prompt_length`; dropped and truncated rows are counted."""
+    shuffle: bool = True
+    """A new order each epoch, fixed by `seed`."""
+    dataset_size: int | None = None
+    """Rows to use, from the first; for generators: how many to make (None: 10,000)."""
+
+    def __post_init__(self) -> None:
+        require(self.max_prompt_length >= 1, "max_prompt_length", self.max_prompt_length, "be at least 1")
+        if self.dataset_size is not None:
+            require(self.dataset_size >= 1, "dataset_size", self.dataset_size, "be at least 1")
+        if self.system_prompt is not None and self.system_prompt_file is not None:
+            raise ConfigError("--system-prompt and --system-prompt-file are both given; give one of them")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardConfig:
+    """What a completion earns."""
+
+    reward_funcs: tuple[str, ...] = ("accuracy",)
+    """Names, `module:function` or `file.py:function`; several are summed with `reward_weights`."""
+    reward_weights: tuple[float, ...] | None = None
+    """One weight per reward function; None: all 1."""
+    max_reward_failure_rate: float = 0.05
+    """The run stops when a reward function fails on more than this share of a step's completions."""
+
+    def __post_init__(self) -> None:
+        require(len(self.reward_funcs) >= 1, "reward_funcs", self.reward_funcs, "name at least one function")
+        repeated = {name for name in self.reward_funcs if self.reward_funcs.count(name) > 1}
+        require(not repeated, "reward_funcs", self.reward_funcs, "name each function once", "raise its weight instead")
+        if self.reward_weights is not None:
+            require(
+                len(self.reward_weights) == len(self.reward_funcs),
+                "reward_weights",
+                self.reward_weights,
+                f"give one weight for each of the {len(self.reward_funcs)} reward functions",
+            )
+        rate = self.max_reward_failure_rate
+        require(0 <= rate <= 1, "max_reward_failure_rate", rate, "lie in [0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingConfig:
+    """How training completions are drawn."""
+
+    num_generations: int = 8
+    """Completions per prompt (G), the group that advantages are relative to."""
+    max_completion_length: int = 512
+    """Tokens of a completion, at most."""
+    temperature: float = 1.0
+    """Divides the logits, in the engine and in the trainer alike."""
+    top_p: float = 1.0
+    """Sample among the most probable tokens with this total probability; 1 is off."""
+    top_k: int = 0
+    """Sample among this many most probable tokens; 0 is off."""
+    min_p: float = 0.0
+    """Sample among tokens of at least this share of the top token's probability; 0 is off."""
+    stop: tuple[str, ...] = ()
+    """A completion ends after any of these strings; the string stays in the text."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.num_generations >= 2,
+            "num_generations",
+            self.num_generations,
+            "be at least 2",
+            "an advantage compares completions of one prompt",
+        )
+        require(
+            self.max_completion_length >= 1, "max_completion_length", self.max_completion_length, "be at least 1"
+        )
+        require(
+            self.temperature > 0,
+            "temperature",
+            self.temperature,
+            "be above 0",
+            "greedy completions of one prompt are all the same; evaluation has --eval-temperature",
+        )
+        require(0 < self.top_p <= 1, "top_p", self.top_p, "lie in (0, 1]")
+        require(self.top_k >= 0, "top_k", self.top_k, "be at least 0")
+        require(0 <= self.min_p < 1, "min_p", self.min_p, "lie in [0, 1)")
+        require(all(self.stop), "stop", self.stop, "hold no empty string")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """How completions are computed."""
+
+    concurrent_sequences: int = 256
+    """Completions computed at the same time, at most; finished ones make room for waiting prompts."""
+
+    def __post_init__(self) -> None:
+        value = self.concurrent_sequences
+        require(value >= 1, "concurrent_sequences", value, "be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossConfig:
+    """The objective: how far one token's probability may move, and how tokens are averaged."""
+
+    advantage: Literal["group", "batch", "group_mean_batch_std", "leave_one_out", "none"] = "group"
+    """Baseline and scale of the reward: group mean and deviation (GRPO), or one of its relatives."""
+    clip_eps_low: float = 0.2
+    """The ratio is held above `1 - clip_eps_low`."""
+    clip_eps_high: float = 0.28
+    """The ratio is held below `1 + clip_eps_high` (DAPO's clip-higher: above `clip_eps_low`)."""
+    average: Literal["token", "sequence", "constant", "prompt"] = "token"
+    """What weighs the same: every token (DAPO), completion (GRPO), token over a constant (Dr. GRPO), or prompt."""
+    beta: float = 0.0
+    """Weight of the KL divergence to the reference model; 0 loads no reference."""
+    kl: Literal["reverse", "forward"] = "reverse"
+    """Direction: reverse is KL(policy || reference), forward is KL(reference || policy)."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.clip_eps_low < 1, "clip_eps_low", self.clip_eps_low, "lie in [0, 1)")
+        require(self.clip_eps_high >= 0, "clip_eps_high", self.clip_eps_high, "be at least 0")
+        require(self.beta >= 0, "beta", self.beta, "be at least 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimConfig:
+    """How gradients become new weights."""
+
+    learning_rate: float = 1e-6
+    """Peak learning rate of AdamW."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape after the warm-up."""
+    warmup_steps: int = 0
+    """Steps from 0 to the peak learning rate."""
+    min_lr_ratio: float = 0.0
+    """Where `linear` and `cosine` end, as a share of the peak."""
+    adam_beta1: float = 0.9
+    """Decay of AdamW's mean of gradients."""
+    adam_beta2: float = 0.999
+    """Decay of AdamW's mean of squared gradients."""
+    adam_eps: float = 1e-8
+    """Added to the root of the mean square."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay."""
+    max_grad_norm: float = 1.0
+    """The gradient's norm is scaled down to this; 0 is off."""
+    num_iterations: int = 1
+    """Updates per batch of rollouts; from the second on the clip bounds bite."""
+    micro_batch_tokens: int = 16_384
+    """Tokens forwarded at once; memory only, never the gradient."""
+
+    def __post_init__(self) -> None:
+        require(self.learning_rate >= 0, "learning_rate", self.learning_rate, "be at least 0")
+        require(self.learning_rate < 1, "learning_rate", self.learning_rate, "be below 1")
+        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "be at least 0")
+        require(0 <= self.min_lr_ratio <= 1, "min_lr_ratio", self.min_lr_ratio, "lie in [0, 1]")
+        require(0 <= self.adam_beta1 < 1, "adam_beta1", self.adam_beta1, "lie in [0, 1)")
+        require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "lie in [0, 1)")
+        require(self.adam_eps > 0, "adam_eps", self.adam_eps, "be above 0")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "be at least 0")
+        require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "be at least 0")
+        require(self.num_iterations >= 1, "num_iterations", self.num_iterations, "be at least 1")
+        require(self.micro_batch_tokens >= 1, "micro_batch_tokens", self.micro_batch_tokens, "be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalConfig:
+    """How accuracy on held-out tasks is measured."""
+
+    eval_steps: int = 0
+    """Evaluate every so many steps; 0: only before the first step and after the last."""
+    eval_size: int | None = 500
+    """Held-out tasks to use, from the first; None: all of them."""
+    eval_temperature: float = 0.0
+    """0 takes the most probable token: the same number each time."""
+    eval_generations: int = 1
+    """Completions per held-out task; above 1 also gives pass@k."""
+    eval_reward_func: str = "accuracy"
+    """The reward function that says what is right (a score of 0.5 or more)."""
+
+    def __post_init__(self) -> None:
+        require(self.eval_steps >= 0, "eval_steps", self.eval_steps, "be at least 0")
+        if self.eval_size is not None:
+            require(self.eval_size >= 1, "eval_size", self.eval_size, "be at least 1")
+        require(self.eval_temperature >= 0, "eval_temperature", self.eval_temperature, "be at least 0")
+        require(self.eval_generations >= 1, "eval_generations", self.eval_generations, "be at least 1")
+        require(
+            self.eval_generations == 1 or self.eval_temperature > 0,
+            "eval_generations",
+            self.eval_generations,
+            "be 1 at --eval-temperature 0",
+            "greedy completions are all the same",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopConfig:
+    """How long the run is, how much a step takes, what is kept."""
+
+    output_dir: str | None = None
+    """The run directory; None: `runs/` and a name made of model, dataset and time."""
+    prompts_per_step: int = 32
+    """Prompts (P) whose rollouts make one step: P times `num_generations` completions."""
+    num_epochs: float = 1.0
+    """Passes over the dataset, when `max_steps` is not given."""
+    max_steps: int | None = None
+    """Steps of the run; None: as `num_epochs` says."""
+    save_steps: int = 100
+    """Checkpoint every so many steps, and at an interrupt; 0: only at an interrupt."""
+    save_total_limit: int = 2
+    """Checkpoints kept, newest first."""
+    seed: int = 0
+    """Fixes data order and every sampled token."""
+
+    def __post_init__(self) -> None:
+        require(self.prompts_per_step >= 1, "prompts_per_step", self.prompts_per_step, "be at least 1")
+        require(self.num_epochs > 0, "num_epochs", self.num_epochs, "be above 0")
+        if self.max_steps is not None:
+            require(self.max_steps >= 1, "max_steps", self.max_steps, "be at least 1")
+        require(self.save_steps >= 0, "save_steps", self.save_steps, "be at least 0")
+        require(self.save_total_limit >= 1, "save_total_limit", self.save_total_limit, "be at least 1")
+        require(0 <= self.seed < 2**63, "seed", self.seed, "lie in [0, 2^63)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """The whole configuration of a run. Loops and doors see it; each room below gets its own section."""
+
+    model: ModelConfig
+    data: DataConfig
+    rewards: RewardConfig
+    sampling: SamplingConfig
+    engine: EngineConfig
+    loss: LossConfig
+    optim: OptimConfig
+    evaluation: EvalConfig
+    loop: LoopConfig

@@ -1,0 +1,52 @@
+"""Everything that Paceline raises on purpose.
+
+    PacelineError
+    ├── ConfigError       a wrong option, flag or configuration file    exit status 2
+    ├── DataError         a row, file or prompt that cannot be used     exit status 2
+    ├── ModelError        a model or tokenizer that cannot be used      exit status 2
+    ├── RewardError       a reward function that cannot be trusted      exit status 1 (2 before the first step)
+    ├── CheckpointError   a checkpoint or run directory that is damaged exit status 2
+    └── TrainingError     the run itself went wrong                     exit status 1
+
+Every message is one sentence: the option or row, the value, the rule, the remedy.
+"""
+
+
+class PacelineError(Exception):
+    """Base of all errors raised on purpose; the command line prints its message without a traceback."""
+
+    exit_status = 1
+
+
+class ConfigError(PacelineError):
+    """An option, flag or configuration file is wrong."""
+
+    exit_status = 2
+
+
+class DataError(PacelineError):
+    """A dataset, row or prompt cannot be used."""
+
+    exit_status = 2
+
+
+class ModelError(PacelineError):
+    """A model or tokenizer cannot be used."""
+
+    exit_status = 2
+
+
+class CheckpointError(PacelineError):
+    """A run directory or checkpoint is missing, damaged or belongs to another run."""
+
+    exit_status = 2
+
+
+class RewardError(PacelineError):
+    """A reward function cannot be found, has the wrong shape, or failed too often."""
+
+    exit_status = 2
+
+
+class TrainingError(PacelineError):
+    """The run cannot go on: for example a loss that is not finite."""

@@ -1,0 +1,64 @@
+"""Frozen records that cross the borders between rooms. No tensors, no behaviour beyond small derived facts.
+
+    Task -> Completion -> Rollout -> RolloutGroup
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One problem, tokenised and ready for an engine."""
+
+    task_id: str
+    """Stable name of the row within its dataset, for example `train.jsonl:17`."""
+    prompt: str
+    """The prompt as the model reads it: chat template applied."""
+    prompt_ids: tuple[int, ...]
+    answer: str | None
+    """The gold answer, where the dataset has one."""
+    columns: Mapping[str, object] = field(default_factory=dict)
+    """All columns of the row, given to reward functions by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """One sampled continuation of a prompt."""
+
+    token_ids: tuple[int, ...]
+    """Sampled tokens; the end token is kept when it was sampled."""
+    logprobs: tuple[float, ...]
+    """Nats, of each sampled token, under the distribution that it was drawn from."""
+    finish_reason: FinishReason
+    """`stop`: end token or stop string; `length`: cut at `max_completion_length`."""
+    text: str
+    """Decoded tokens, special tokens left out, stop strings kept."""
+    policy_version: int
+    """How many optimiser updates the weights had seen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rollout:
+    """A completion with what it earned."""
+
+    completion: Completion
+    rewards: Mapping[str, float | None]
+    """By reward function; None: not this function's task, or it failed (counted in the metrics)."""
+    reward: float | None
+    """Weighted sum of `rewards`; None when no function gave a number: the rollout is not trained on."""
+    advantage: float
+    """Weight of this completion in the policy gradient; 0.0 for a rollout without signal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutGroup:
+    """All rollouts of one task in one step: the set that advantages are relative to."""
+
+    task: Task
+    rollouts: tuple[Rollout, ...]
+    dropped: str | None = None
+    """Why the group is not trained on (`zero_deviation`, `no_reward`), None when it is."""
