@@ -124,9 +124,7 @@ class SamplingConfig:
             "be at least 2",
             "an advantage compares completions of one prompt",
         )
-        require(
-            self.max_completion_length >= 1, "max_completion_length", self.max_completion_length, "be at least 1"
-        )
+        require(self.max_completion_length >= 1, "max_completion_length", self.max_completion_length, "be at least 1")
         require(
             self.temperature > 0,
             "temperature",

@@ -1,0 +1,92 @@
+"""Rewards of a step to advantages, in plain floats: P groups, each with the rewards of one prompt's completions.
+
+None is a completion without a reward: it takes no part in any mean or deviation and has no advantage.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+AdvantageKind = Literal["group", "batch", "group_mean_batch_std", "leave_one_out", "none"]
+Rewards = Sequence[float | None]
+
+DEVIATION_FLOOR = 1e-4
+"""Added to a deviation before dividing, as TRL and ColossalChat do: near-constant rewards do not become +-2.6."""
+
+
+def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[float]]:
+    """One advantage per completion, in the order given; 0.0 where there is no reward or nothing to compare.
+
+        group                 (r - group mean) / (group deviation + 1e-4)      GRPO, arXiv:2402.03300, section 4.1.2
+        batch                 (r - batch mean) / (batch deviation + 1e-4)      REINFORCE++, arXiv:2501.03262
+        group_mean_batch_std  (r - group mean) / (deviation of all those + 1e-4)
+        leave_one_out         r - mean of the group's other rewards            RLOO, arXiv:2402.14740
+        none                  r - group mean                                   Dr. GRPO, arXiv:2503.20783
+
+    Deviations are sample deviations (divided by n - 1), as in every widely used implementation; the papers leave it
+    open. A group of equal rewards has no deviation: exactly 0.0, whatever the rounding of its mean.
+
+    >>> advantages([[1.0, 0.0, 2.0]], kind="none")
+    [[0.0, -1.0, 1.0]]
+    """
+    if kind == "batch":
+        flat = [reward for rewards in groups for reward in rewards]
+        whitened = iter(_scaled(flat, _deviation(flat)))
+        return [[next(whitened) for _ in rewards] for rewards in groups]
+    if kind == "group_mean_batch_std":
+        centred = [_scaled(rewards, None) for rewards in groups]
+        scale = DEVIATION_FLOOR + _deviation(_rewarded(groups, centred))
+        return [[value / scale for value in values] for values in centred]
+    if kind == "leave_one_out":
+        return [_leave_one_out(rewards) for rewards in groups]
+    return [_scaled(rewards, _deviation(rewards) if kind == "group" else None) for rewards in groups]
+
+
+def carries_signal(group_advantages: Sequence[float]) -> bool:
+    """Whether a group moves the policy: its policy gradient is exactly zero when every advantage is.
+
+    >>> carries_signal([0.0, 0.0]), carries_signal([0.5, -0.5])
+    (False, True)
+    """
+    return any(advantage != 0.0 for advantage in group_advantages)
+
+
+def _given(rewards: Rewards) -> list[float]:
+    return [reward for reward in rewards if reward is not None]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _deviation(rewards: Rewards) -> float:
+    """Sample deviation; 0.0 for fewer than two rewards."""
+    values = _given(rewards)
+    if len(values) < 2:
+        return 0.0
+    mean = _mean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def _scaled(rewards: Rewards, deviation: float | None) -> list[float]:
+    """Rewards minus their mean, over the deviation where one is given."""
+    values = _given(rewards)
+    if not values or max(values) == min(values):
+        return [0.0] * len(rewards)
+    mean = _mean(values)
+    scale = 1.0 if deviation is None else deviation + DEVIATION_FLOOR
+    return [0.0 if reward is None else (reward - mean) / scale for reward in rewards]
+
+
+def _rewarded(groups: Sequence[Rewards], values: Sequence[Sequence[float]]) -> list[float]:
+    """The values, over all groups, of completions that have a reward."""
+    pairs = ((reward, value) for pair in zip(groups, values, strict=True) for reward, value in zip(*pair, strict=True))
+    return [value for reward, value in pairs if reward is not None]
+
+
+def _leave_one_out(rewards: Rewards) -> list[float]:
+    values = _given(rewards)
+    if len(values) < 2 or max(values) == min(values):
+        return [0.0] * len(rewards)
+    total, others = math.fsum(values), len(values) - 1
+    return [0.0 if reward is None else reward - (total - reward) / others for reward in rewards]

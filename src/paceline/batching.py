@@ -1,0 +1,216 @@
+"""Rollouts of a step to micro-batches under a token budget, with the step's denominators in the token weights.
+
+A micro-batch is packed: prompts first, each once however many completions it has, then completions, with no padding.
+
+    tokens      p0 p0 p0 p1 p1 | a a a b b c c c c      two prompts, completions a, b of p0 and c of p1
+    positions    0  1  2  0  1 | 3 4 5 3 4 2 3 4 5
+
+The last token of a completion predicts nothing that is trained, so it is a target but not an input.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Average = Literal["token", "sequence", "constant", "prompt"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One completion to train on, with the prompt it shares with others of its group."""
+
+    group: int
+    """Samples of one group have the same prompt."""
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    rollout_logprobs: tuple[float, ...]
+    advantage: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MicroBatch:
+    """S samples of Q prompts: M input tokens, of which the completion inputs follow the prompts; N target tokens."""
+
+    samples: tuple[int, ...]
+    """Positions of these samples in the step, in the order of the tokens below."""
+    input_ids: Int[Tensor, " M"]
+    position_ids: Int[Tensor, " M"]
+    prompt_lengths: tuple[int, ...]
+    """Of each of the Q prompts."""
+    prompt_of_sample: tuple[int, ...]
+    """Which of the Q prompts each sample continues."""
+    input_lengths: tuple[int, ...]
+    """Completion tokens that are inputs, per sample: its length - 1."""
+    sources: Int[Tensor, " N"]
+    """The input token whose hidden state predicts each target."""
+    targets: Int[Tensor, " N"]
+    weights: Float[Tensor, " N"]
+    """Each target's share of the step's average; they sum to 1 over the step."""
+    advantages: Float[Tensor, " N"]
+    rollout_logprobs: Float[Tensor, " N"]
+
+    @property
+    def num_targets(self) -> int:
+        return len(self.targets)
+
+
+def token_weights(samples: Sequence[Sample], *, average: Average, max_completion_length: int) -> list[float]:
+    """Weight of each token of each sample (one number per sample) so that the step's loss is a plain sum.
+
+    With T_i the tokens of sample i, over all B samples of all ranks and micro-batches of the optimiser step:
+
+        token     1 / sum_i T_i                                 DAPO, arXiv:2503.14476, Eq. 8
+        sequence  1 / (B * T_i)                                 GRPO, arXiv:2402.03300, Eq. 3
+        constant  1 / (B * max_completion_length)               Dr. GRPO, arXiv:2503.20783, section 3.2
+        prompt    1 / (P * sum of T over the prompt's samples)  ScaleRL, arXiv:2510.13786, section 3.2
+
+    `samples` must hold every sample that counts, also those whose advantage is zero.
+    """
+    lengths = [len(sample.completion_ids) for sample in samples]
+    if average == "token":
+        return [1 / sum(lengths)] * len(samples)
+    if average == "sequence":
+        return [1 / (len(samples) * length) for length in lengths]
+    if average == "constant":
+        return [1 / (len(samples) * max_completion_length)] * len(samples)
+    tokens_of_group: dict[int, int] = {}
+    for sample, length in zip(samples, lengths, strict=True):
+        tokens_of_group[sample.group] = tokens_of_group.get(sample.group, 0) + length
+    return [1 / (len(tokens_of_group) * tokens_of_group[sample.group]) for sample in samples]
+
+
+def cut(samples: Sequence[Sample], *, trained: Sequence[int], micro_batch_tokens: int) -> list[list[int]]:
+    """Cut the samples at positions `trained` into micro-batches of at most `micro_batch_tokens` input tokens.
+
+    Groups stay together where they fit, long ones with long ones, so that shared prompts are computed once and
+    attention sees little padding. A sample above the budget is a micro-batch of its own.
+    """
+    longest: dict[int, int] = {}
+    for index in trained:
+        sample = samples[index]
+        length = len(sample.prompt_ids) + len(sample.completion_ids)
+        longest[sample.group] = max(length, longest.get(sample.group, 0))
+    order = sorted(trained, key=lambda index: (longest[samples[index].group], samples[index].group, index))
+    cuts: list[list[int]] = []
+    used, group = 0, None
+    for index in order:
+        sample = samples[index]
+        cost = len(sample.completion_ids) - 1 + (0 if sample.group == group else len(sample.prompt_ids))
+        if not cuts or used + cost > micro_batch_tokens:
+            cuts.append([])
+            used, cost = 0, len(sample.prompt_ids) + len(sample.completion_ids) - 1
+        cuts[-1].append(index)
+        used, group = used + cost, sample.group
+    return cuts
+
+
+def pack(
+    samples: Sequence[Sample], weights: Sequence[float], indices: Sequence[int], *, dtype: torch.dtype
+) -> MicroBatch:
+    """Lay the samples at `indices` out as one micro-batch; `weights` has one number per sample of the step."""
+    chosen = [samples[index] for index in indices]
+    prompt_of_group: dict[int, int] = {}
+    prompts: list[tuple[int, ...]] = []
+    for sample in chosen:
+        if sample.group not in prompt_of_group:
+            prompt_of_group[sample.group] = len(prompts)
+            prompts.append(sample.prompt_ids)
+    prompt_ends = torch.tensor([len(prompt) for prompt in prompts]).cumsum(0).tolist()
+    inputs = [token for prompt in prompts for token in prompt]
+    positions = [position for prompt in prompts for position in range(len(prompt))]
+    sources: list[int] = []
+    for sample in chosen:
+        start, prompt_length = len(inputs), len(sample.prompt_ids)
+        read = sample.completion_ids[:-1]
+        sources.append(prompt_ends[prompt_of_group[sample.group]] - 1)
+        sources.extend(range(start, start + len(read)))
+        inputs.extend(read)
+        positions.extend(range(prompt_length, prompt_length + len(read)))
+    lengths = torch.tensor([len(sample.completion_ids) for sample in chosen])
+    return MicroBatch(
+        samples=tuple(indices),
+        input_ids=torch.tensor(inputs),
+        position_ids=torch.tensor(positions),
+        prompt_lengths=tuple(len(prompt) for prompt in prompts),
+        prompt_of_sample=tuple(prompt_of_group[sample.group] for sample in chosen),
+        input_lengths=tuple(len(sample.completion_ids) - 1 for sample in chosen),
+        sources=torch.tensor(sources),
+        targets=torch.tensor([token for sample in chosen for token in sample.completion_ids]),
+        weights=torch.tensor([weights[index] for index in indices], dtype=dtype).repeat_interleave(lengths),
+        advantages=torch.tensor([s.advantage for s in chosen], dtype=dtype).repeat_interleave(lengths),
+        rollout_logprobs=torch.tensor([value for s in chosen for value in s.rollout_logprobs], dtype=dtype),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaddedAttention:
+    """Where each packed token stands in padded blocks, for attention; all else stays packed.
+
+    Q prompts of at most L tokens, S samples of at most T completion inputs. Padding repeats token 0; it is masked
+    or, in the causal prompt block, stands after every token that could see it.
+    """
+
+    prompt_index: Int[Tensor, "Q L"]
+    completion_index: Int[Tensor, "S T"]
+    prompt_of_sample: Int[Tensor, " S"]
+    mask: Bool[Tensor, "S 1 T L_plus_T"]
+    """Completion tokens see their own prompt and the completion tokens up to themselves."""
+    unpad: Int[Tensor, " M"]
+    """Packed token to its place in the flattened blocks: prompts, then completions."""
+
+
+def padded_attention(batch: MicroBatch) -> PaddedAttention:
+    """The index tables of a micro-batch, made once and used by every layer."""
+    prompt_lengths, input_lengths = torch.tensor(batch.prompt_lengths), torch.tensor(batch.input_lengths)
+    prompt_of_sample = torch.tensor(batch.prompt_of_sample)
+    prompt_index, prompt_real = _ragged_index(prompt_lengths, start=0)
+    completion_index, completion_real = _ragged_index(input_lengths, start=int(prompt_lengths.sum()))
+    length = completion_index.shape[1]
+    sees_prompt = prompt_real[prompt_of_sample][:, None, :].expand(-1, length, -1)
+    causal = torch.ones(length, length, dtype=torch.bool).tril().expand(len(input_lengths), -1, -1)
+    real = torch.cat([prompt_real.flatten(), completion_real.flatten()])
+    return PaddedAttention(
+        prompt_index=prompt_index,
+        completion_index=completion_index,
+        prompt_of_sample=prompt_of_sample,
+        mask=torch.cat([sees_prompt, causal], dim=-1)[:, None],
+        unpad=real.nonzero()[:, 0],
+    )
+
+
+def _ragged_index(lengths: Int[Tensor, " R"], *, start: int) -> tuple[Int[Tensor, "R W"], Bool[Tensor, "R W"]]:
+    """Rows laid end to end from `start`: the index of each row's tokens, 0 where a shorter row has none."""
+    columns = torch.arange(int(lengths.max()))
+    real = columns < lengths[:, None]
+    starts = start + lengths.cumsum(0) - lengths
+    return torch.where(real, starts[:, None] + columns, 0), real
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaddedRows:
+    """A micro-batch as plain rows, prompt then completion, for models that take nothing else."""
+
+    index: Int[Tensor, "S L"]
+    """The input token at each place of each sample's row; token 0 in the padding on the right."""
+    real: Bool[Tensor, "S L"]
+    sources: Int[Tensor, " N"]
+    """The place, in the flattened rows, whose hidden state predicts each target."""
+
+
+def padded_rows(batch: MicroBatch) -> PaddedRows:
+    """The rows of a micro-batch; a prompt is repeated for each of its samples."""
+    prompt_lengths, input_lengths = torch.tensor(batch.prompt_lengths), torch.tensor(batch.input_lengths)
+    prompt_of_sample = torch.tensor(batch.prompt_of_sample)
+    prompt_starts = (prompt_lengths.cumsum(0) - prompt_lengths)[prompt_of_sample, None]
+    own_starts = (int(prompt_lengths.sum()) + input_lengths.cumsum(0) - input_lengths)[:, None]
+    prompt_length = prompt_lengths[prompt_of_sample, None]
+    row_length = prompt_length + input_lengths[:, None]
+    columns = torch.arange(int(row_length.max()))
+    real = columns < row_length
+    index = torch.where(columns < prompt_length, prompt_starts + columns, own_starts + columns - prompt_length)
+    predicts = real & (columns >= prompt_length - 1)
+    return PaddedRows(index=torch.where(real, index, 0), real=real, sources=predicts.flatten().nonzero()[:, 0])

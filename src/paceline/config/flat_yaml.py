@@ -1,0 +1,98 @@
+"""YAML text to a flat mapping of options, and a `Config` to YAML text that reads back as the same `Config`.
+
+A scalar keeps the text it was written with and the option's own type decides: `1e-4` is a number, `no` may be
+the name of a split, `2024` may be the name of a directory.
+"""
+
+import importlib.metadata
+import inspect
+import math
+
+import yaml
+
+from paceline.config.reading import Option, find_option, options, parse_value, section_classes
+from paceline.config.sections import Config
+from paceline.errors import ConfigError
+
+NULL_TAG = "tag:yaml.org,2002:null"
+PLAIN_TAGS = tuple(
+    f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "timestamp", "value")
+)
+
+
+def parse_yaml(text: str, source: str) -> dict[str, object]:
+    """The options in a file's text, by name, each of its type. `source` names the file in errors.
+
+    Raises:
+        ConfigError: not YAML, not a flat mapping, an unknown or repeated option, a wrong value, or a tag that
+            asks for an object; the sentence holds the line.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(_explain(error, source)) from None
+    if root is None:
+        return {}
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigError(f"{source} must hold lines of `option: value`, got a {root.id}")
+    values: dict[str, object] = {}
+    for key, node in root.value:
+        option, value = _read_line(key, node, source)
+        if option.name in values:
+            raise ConfigError(f"{_place(source, key)}: {option.name} is given a second time; keep one of them")
+        values[option.name] = value
+    return values
+
+
+def _read_line(key: yaml.Node, node: yaml.Node, source: str) -> tuple[Option, object]:
+    """One option of the file with its value."""
+    place = _place(source, key)
+    if not isinstance(key, yaml.ScalarNode):
+        raise ConfigError(f"{place}: the name of an option must be a word, got a {key.id}")
+    try:
+        option = find_option(key.value)
+        return option, parse_value(option, _plain(node, option.name))
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
+def _plain(node: yaml.Node, name: str) -> object:
+    """A scalar as its text, null as None, a list as a list of texts."""
+    if node.tag not in PLAIN_TAGS and not isinstance(node, yaml.MappingNode):
+        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+        raise ConfigError(f"{name} has the tag {tag}, and a configuration never makes objects; write the plain value")
+    if isinstance(node, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in node.value):
+        return [_plain(item, name) for item in node.value]
+    if isinstance(node, yaml.ScalarNode):
+        return None if node.tag == NULL_TAG else node.value
+    raise ConfigError(f"{name} holds a nested {node.id}; options are flat: one value, or one list of values")
+
+
+def _place(source: str, node: yaml.Node) -> str:
+    return f"{source} line {node.start_mark.line + 1}"
+
+
+def _explain(error: yaml.YAMLError, source: str) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        hint = "; indent with spaces" if "'\\t'" in str(error.problem) else ""
+        return f"{source} line {error.problem_mark.line + 1} is not YAML: {error.problem}{hint}"
+    return f"{source} is not YAML: {' '.join(str(error).split())}"
+
+
+def to_yaml(config: Config) -> str:
+    """Every option with its value, by section, under the section's own sentence."""
+    blocks = [f"# paceline {importlib.metadata.version('paceline')}\n"]
+    for section, section_class in section_classes().items():
+        sentence = " ".join((inspect.getdoc(section_class) or "").split())
+        values = getattr(config, section)
+        names = [option.name for option in options() if option.section == section]
+        lines = "".join(_line(name, getattr(values, name)) for name in names)
+        blocks.append(f"# {section}: {sentence}\n{lines}")
+    return "\n".join(blocks)
+
+
+def _line(name: str, value: object) -> str:
+    """`default_flow_style=None` writes a list inside its brackets; a lone scalar needs block style."""
+    plain = list(value) if isinstance(value, tuple) else value
+    style = None if isinstance(plain, list) else False
+    return str(yaml.safe_dump({name: plain}, default_flow_style=style, allow_unicode=True, width=math.inf))

@@ -1,0 +1,235 @@
+"""The table of options, read from the sections, and one text or value turned into an option's type."""
+
+import ast
+import dataclasses
+import difflib
+import functools
+import inspect
+import math
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from paceline.config import sections
+from paceline.config.sections import Config
+from paceline.errors import ConfigError
+
+NULL_WORDS = ("none", "null")
+BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+VERBATIM = ("stop",)
+"""Options with several values whose text is not split at commas, as a comma may be meant."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One option: where it lives and what it may hold."""
+
+    name: str
+    """As in Python and YAML, with underscores."""
+    section: str
+    """The field of `Config` that holds it."""
+    type: object
+    """Its annotation, for example `float`, `int | None`, `tuple[str, ...]` or a `Literal`."""
+    default: object
+    """`dataclasses.MISSING` when there is none."""
+    help: str
+    """The field's docstring."""
+
+    @property
+    def flag(self) -> str:
+        """As on the command line, with hyphens."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def required(self) -> bool:
+        """Whether a configuration without it is refused."""
+        return self.default is dataclasses.MISSING
+
+    @property
+    def optional(self) -> bool:
+        """Whether None is a value."""
+        return type(None) in typing.get_args(self.type)
+
+    @property
+    def plain_type(self) -> object:
+        """The type without `| None`."""
+        if isinstance(self.type, types.UnionType):
+            return next(arm for arm in typing.get_args(self.type) if arm is not type(None))
+        return self.type
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words of a `Literal`, else empty."""
+        return typing.get_args(self.plain_type) if typing.get_origin(self.plain_type) is typing.Literal else ()
+
+    @property
+    def item_type(self) -> type | None:
+        """The type of one value of an option that takes several, else None."""
+        return typing.get_args(self.plain_type)[0] if typing.get_origin(self.plain_type) is tuple else None
+
+
+@functools.cache
+def options() -> tuple[Option, ...]:
+    """Every option, in the order of the sections."""
+    return tuple(
+        Option(
+            name=field.name,
+            section=section,
+            type=typing.get_type_hints(section_class)[field.name],
+            default=field.default,
+            help=_field_docstrings()[section_class.__name__, field.name],
+        )
+        for section, section_class in section_classes().items()
+        for field in dataclasses.fields(section_class)
+    )
+
+
+@functools.cache
+def section_classes() -> dict[str, typing.Any]:
+    """The sections of `Config`: field name to dataclass."""
+    return typing.get_type_hints(Config)
+
+
+@functools.cache
+def _field_docstrings() -> dict[tuple[str, str], str]:
+    """The string under each annotated field, by class and field name: Python keeps them in the source only."""
+    classes = [node for node in ast.parse(inspect.getsource(sections)).body if isinstance(node, ast.ClassDef)]
+    return {
+        (section.name, field.target.id): " ".join(text.value.value.split())
+        for section in classes
+        for field, text in zip(section.body, section.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+
+
+def option_name(spelling: str) -> str:
+    """`--learning-rate`, `learning-rate` and `learning_rate` are one option.
+
+    >>> option_name("--learning-rate")
+    'learning_rate'
+    """
+    return spelling.removeprefix("--").replace("-", "_")
+
+
+def find_option(spelling: str) -> Option:
+    """The option of this name.
+
+    Raises:
+        ConfigError: there is none; the sentence holds the nearest names.
+    """
+    by_name = {option.name: option for option in options()}
+    name = option_name(spelling)
+    if name not in by_name:
+        remedy = suggest(name, by_name, form=lambda near: by_name[near].flag)
+        raise ConfigError(f"there is no option --{name.replace('_', '-')}; {remedy}")
+    return by_name[name]
+
+
+def suggest(
+    word: str,
+    candidates: Iterable[str],
+    *,
+    form: typing.Callable[[str], str] = str,
+    otherwise: str = "`paceline train --help` lists all",
+) -> str:
+    """The remedy for a misspelt word: the nearest right ones, or where to find them.
+
+    >>> suggest("cosin", ["constant", "linear", "cosine"])
+    'did you mean cosine?'
+    """
+    near = difflib.get_close_matches(word.lower(), list(candidates), n=3, cutoff=0.65)
+    return f"did you mean {' or '.join(form(name) for name in near)}?" if near else otherwise
+
+
+def parse_value(option: Option, value: object) -> object:
+    """Text from a command line or a file, or a value from Python, as the option's type.
+
+    Raises:
+        ConfigError: it is not of that type.
+    """
+    if _is_null(option, value):
+        return None
+    if option.item_type is not None:
+        return _parse_several(option, option.item_type, value)
+    if option.choices:
+        return _parse_choice(option, value)
+    return _parse_single(option, typing.cast(type, option.plain_type), value)
+
+
+def _is_null(option: Option, value: object) -> bool:
+    """For text options the empty text is a value of its own; for all others it is None."""
+    if not option.optional:
+        return False
+    if isinstance(value, str):
+        return value.strip().lower() in NULL_WORDS or (value.strip() == "" and option.plain_type is not str)
+    return value is None
+
+
+def _parse_choice(option: Option, value: object) -> str:
+    if isinstance(value, str) and value in option.choices:
+        return value
+    remedy = suggest(str(value), option.choices, otherwise="")
+    raise _refusal(option, value, f"be one of {', '.join(option.choices)}", remedy)
+
+
+def _parse_several(option: Option, item_type: type, value: object) -> tuple[object, ...]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        items = _split(option, value[0]) if len(value) == 1 else value
+    else:
+        items = _split(option, value)
+    return tuple(_parse_single(option, item_type, item) for item in items)
+
+
+def _split(option: Option, value: object) -> Sequence[object]:
+    """One text may hold several values, separated by commas: `accuracy,format`."""
+    if isinstance(value, str) and option.name not in VERBATIM:
+        return [item.strip() for item in value.split(",")]
+    return [value]
+
+
+def _parse_single(option: Option, kind: type, value: object) -> object:
+    if kind is bool:
+        return _parse_bool(option, value)
+    if kind is int:
+        return _parse_int(option, value)
+    if kind is float:
+        return _parse_float(option, value)
+    if not isinstance(value, str):
+        raise _refusal(option, value, "be text")
+    return value
+
+
+def _parse_bool(option: Option, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word not in BOOL_WORDS:
+        raise _refusal(option, value, "be true or false")
+    return BOOL_WORDS[word]
+
+
+def _parse_int(option: Option, value: object) -> int:
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    raise _refusal(option, value, "be a whole number", "written in digits")
+
+
+def _parse_float(option: Option, value: object) -> float:
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        raise _refusal(option, value, "be a number")
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise _refusal(option, value, "be a number", "such as 0.5 or 1e-6") from None
+    if not math.isfinite(number):
+        raise _refusal(option, value, "be a finite number")
+    return number
+
+
+def _refusal(option: Option, value: object, rule: str, remedy: str = "") -> ConfigError:
+    return ConfigError(f"{option.flag} must {rule}, got {value!r}{'; ' + remedy if remedy else ''}")

@@ -1,0 +1,13 @@
+"""Where tasks come from: rows of a file, directory, Hub dataset or generator, and their order.
+
+load_rows -> Row -> build_tasks -> Task, taken in the order of task_index
+"""
+
+from paceline.data.lengths import length_histogram
+from paceline.data.order import task_index
+from paceline.data.rows import Row
+from paceline.data.sources import has_split, load_rows
+from paceline.data.system_message import system_prompt
+from paceline.data.tasks import TaskSet, build_tasks
+
+__all__ = ["Row", "load_rows", "has_split", "system_prompt", "build_tasks", "TaskSet", "length_histogram", "task_index"]

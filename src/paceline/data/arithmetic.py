@@ -1,0 +1,149 @@
+"""Templated word problems with a known answer: the dataset `arithmetic`, made on the spot and the same every time.
+
+    Tom has 12 coins. Ann gives 5 to Tom. Tom loses 3. How many coins does Tom have?
+    12+5=17;17-3=14
+
+Every value, from the first to the answer, lies in 0..99. Who gives and who takes decides the sign, so a problem has to
+be read, not only its numbers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from random import Random
+from typing import Literal, get_args
+
+from paceline.errors import DataError
+
+Split = Literal["train", "test"]
+
+LARGEST_VALUE = 99
+LARGEST_OPERAND = 20
+OPERATIONS = (2, 3, 4, 5)
+
+NAMES = ("Tom", "Ann", "Ben", "Eva", "Max", "Mia", "Leo", "Zoe", "Sam", "Ida")
+OBJECTS = ("coins", "books", "cards", "shells", "pens", "apples", "stamps", "marbles")
+OPENINGS = ("{hero} has {n} {objects}.", "{hero} starts with {n} {objects}.", "{hero} owns {n} {objects}.")
+QUESTIONS = (
+    "How many {objects} does {hero} have?",
+    "How many {objects} are left?",
+    "How many does {hero} have now?",
+)
+SENTENCES = {
+    "+": (
+        "{hero} finds {n}.",
+        "{hero} buys {n}.",
+        "{friend} gives {n} to {hero}.",
+        "{hero} gets {n} from {friend}.",
+    ),
+    "-": (
+        "{hero} loses {n}.",
+        "{hero} sells {n}.",
+        "{hero} gives {n} to {friend}.",
+        "{friend} takes {n} from {hero}.",
+    ),
+    "*": ("{friend} doubles what {hero} has.", "Now {hero} has twice as many."),
+    "/": ("{hero} keeps only half.", "Half of them get lost."),
+}
+OPERATION_WEIGHTS = {"+": 4, "-": 4, "*": 1, "/": 1}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """A question with its answer and the steps that lead there."""
+
+    question: str
+    answer: str
+    """A whole number, 0..99."""
+    solution: str
+    """One `left operator right=result` per operation, joined by `;`: `12+5=17;17-3=14`."""
+
+    @property
+    def completion(self) -> str:
+        """The full text that answers the question: reasoning in think tags, answer in answer tags."""
+        return f"<think>{self.solution}</think><answer>{self.answer}</answer>"
+
+
+def rows(split: str, size: int) -> list[dict[str, str]]:
+    """The first `size` problems of a split, as dataset rows with the columns question, answer and solution.
+
+    The same rows every time; a larger size only adds rows at the end.
+
+    Raises:
+        DataError: a split other than `train` and `test`.
+    """
+    return [
+        {"question": problem.question, "answer": problem.answer, "solution": problem.solution}
+        for problem in islice(problems(split), size)
+    ]
+
+
+def problems(split: str, *, seed: int = 0, operations: tuple[int, ...] = OPERATIONS) -> Iterator[Problem]:
+    """An endless stream of different problems; `operations` are the possible numbers of steps, all equally frequent.
+
+    Raises:
+        DataError: a split other than `train` and `test`.
+    """
+    if split not in get_args(Split):
+        raise DataError(f"dataset 'arithmetic' has the splits 'train' and 'test', got {split!r}; use one of the two")
+    return _stream(split, Random(f"{seed}/{split}"), operations)
+
+
+def split_of(question: str) -> Split:
+    """Where a question belongs: decided by its text alone, so no question is ever in both splits."""
+    return "test" if blake2b(question.encode(), digest_size=1).digest()[0] % 2 else "train"
+
+
+def _stream(split: str, rng: Random, operations: tuple[int, ...]) -> Iterator[Problem]:
+    seen: set[str] = set()
+    while True:
+        problem = _problem(rng, rng.choice(operations))
+        if split_of(problem.question) == split and problem.question not in seen:
+            seen.add(problem.question)
+            yield problem
+
+
+def _problem(rng: Random, num_operations: int) -> Problem:
+    hero, friend = rng.sample(NAMES, 2)
+    words = {"hero": hero, "friend": friend, "objects": rng.choice(OBJECTS)}
+    value = rng.randint(1, 60)
+    sentences = [rng.choice(OPENINGS).format(n=value, **words)]
+    steps = []
+    for _ in range(num_operations):
+        operator = _operator(rng, value)
+        operand = _operand(rng, operator, value)
+        result = _apply(operator, value, operand)
+        sentences.append(rng.choice(SENTENCES[operator]).format(n=operand, **words))
+        steps.append(f"{value}{operator}{operand}={result}")
+        value = result
+    sentences.append(rng.choice(QUESTIONS).format(**words))
+    return Problem(question=" ".join(sentences), answer=str(value), solution=";".join(steps))
+
+
+def _operator(rng: Random, value: int) -> str:
+    """An operator that keeps the value a whole number in 0..99."""
+    possible = {
+        "+": value < LARGEST_VALUE,
+        "-": value > 0,
+        "*": 0 < value <= LARGEST_VALUE // 2,
+        "/": value > 0 and value % 2 == 0,
+    }
+    allowed = [operator for operator, fits in possible.items() if fits]
+    return rng.choices(allowed, [OPERATION_WEIGHTS[operator] for operator in allowed])[0]
+
+
+def _operand(rng: Random, operator: str, value: int) -> int:
+    if operator == "+":
+        return rng.randint(1, min(LARGEST_OPERAND, LARGEST_VALUE - value))
+    if operator == "-":
+        return rng.randint(1, min(LARGEST_OPERAND, value))
+    return 2
+
+
+def _apply(operator: str, value: int, operand: int) -> int:
+    if operator == "+":
+        return value + operand
+    if operator == "-":
+        return value - operand
+    return value * operand if operator == "*" else value // operand

@@ -1,0 +1,156 @@
+"""What a row asks and what its answer is, recognised by its columns.
+
+| columns | prompt | answer |
+|---|---|---|
+| `reasoning_gym`, `question` | question | `answer`, as it is |
+| `prompt` (TRL) | raw text, or messages | `answer`, `solution`, `ground_truth`, or `reward_model`'s `ground_truth` |
+| `problem` (NuminaMath, MATH) | problem | last boxed expression of `solution`, else as for `prompt` without it |
+| `messages` (ColossalChat) | one message or a list of them | `gt_answer`, or as for `prompt` |
+| `question` (GSM8K and plain) | question | `answer`: after `####`, or all of it |
+
+The first line whose columns are all there holds. `prompt_column` and `answer_column` override it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from paceline.config.sections import DataConfig
+from paceline.data.answers import gold_answer, last_boxed
+from paceline.data.rows import Row
+from paceline.errors import DataError
+
+Message = dict[str, object]
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+ANSWER_COLUMNS = ("gt_answer", "answer", "solution", "ground_truth")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """What a row asks, not yet in a model's own words."""
+
+    prompt: str | list[Message]
+    """Text to be read as it is, or messages for the chat template."""
+    answer: str | None
+    """The gold answer, where the row has one."""
+
+
+def problem(row: Row, data: DataConfig) -> Problem:
+    """Prompt and gold answer of a row, by its columns or by the columns that the options name.
+
+    Raises:
+        DataError: no known format, a named column that is missing, or a prompt or answer that cannot be used.
+    """
+    return Problem(prompt=_prompt(row, data.prompt_column), answer=_answer(row, data.answer_column))
+
+
+def _prompt(row: Row, override: str | None) -> str | list[Message]:
+    column = override or next((known.prompt for known in FORMATS if known.columns <= row.columns.keys()), None)
+    if column is None:
+        raise DataError(
+            f"row {row.row_id}: no known format has the columns {_seen(row)}; name one with --prompt-column"
+        )
+    value = _cell(row, column, "--prompt-column")
+    if isinstance(value, str):
+        text = _text(value, row.row_id, column)
+        # The field's convention: text in a column `prompt` is for the model as it stands, a question is to be asked.
+        return text if column == "prompt" else [{"role": "user", "content": text}]
+    return _messages(value, row.row_id, column)
+
+
+def _answer(row: Row, override: str | None) -> str | None:
+    if override is not None:
+        return gold_answer(_cell(row, override, "--answer-column"), row_id=row.row_id, column=override)
+    read = next((known.answer for known in FORMATS if known.columns <= row.columns.keys()), _first_answer)
+    return read(row)
+
+
+def _cell(row: Row, column: str, option: str) -> object:
+    if column not in row.columns:
+        raise DataError(f"row {row.row_id}: has no column {column!r}; its columns: {_seen(row)}; set {option}")
+    return row.columns[column]
+
+
+def _seen(row: Row) -> str:
+    return ", ".join(row.columns) or "(none)"
+
+
+def _text(value: object, row_id: str, place: str) -> str:
+    """The text itself; refused when empty or when it holds half a surrogate pair, which no tokenizer takes."""
+    if not isinstance(value, str) or not value.strip():
+        shown = repr(value) if isinstance(value, str | None) else type(value).__name__
+        raise DataError(f"row {row_id}: {place} must be text that is not empty, got {shown}; mend or remove the row")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise DataError(f"row {row_id}: {place} holds half a surrogate pair, which is no character; mend the row")
+    return value
+
+
+def _messages(value: object, row_id: str, column: str) -> list[Message]:
+    listed = [value] if isinstance(value, Mapping) else value
+    if not isinstance(listed, list | tuple) or not listed:
+        shown = "an empty list" if isinstance(listed, list | tuple) else type(value).__name__ if value else repr(value)
+        raise DataError(
+            f"row {row_id}: the prompt in column {column!r} must be text or messages, got {shown}; "
+            "mend the row, or name another column with --prompt-column"
+        )
+    messages = [_message(entry, row_id, f"message {number}") for number, entry in enumerate(listed, start=1)]
+    if messages[-1]["role"] not in ("user", "tool"):
+        raise DataError(
+            f"row {row_id}: the prompt in column {column!r} ends with a message of role {messages[-1]['role']!r}, "
+            "but the model answers the user's; remove what follows the user's last message"
+        )
+    return messages
+
+
+def _message(entry: object, row_id: str, place: str) -> Message:
+    if not isinstance(entry, Mapping) or not {"role", "content"} <= entry.keys():
+        raise DataError(f"row {row_id}: {place} must be an object with role and content; mend the row")
+    if entry["role"] not in ROLES:
+        raise DataError(f"row {row_id}: {place} has the role {entry['role']!r}; the roles are {', '.join(ROLES)}")
+    # Tables fill a key that other rows have with None; templates would take it for given.
+    given = {key: value for key, value in entry.items() if value is not None}
+    # An assistant message that calls a tool may say nothing.
+    if "tool_calls" in given:
+        return {"content": "", **given}
+    return {**given, "content": _text(entry["content"], row_id, f"{place}'s content")}
+
+
+def _first_answer(row: Row) -> str | None:
+    for column in ANSWER_COLUMNS:
+        if row.columns.get(column) is not None:
+            return gold_answer(row.columns[column], row_id=row.row_id, column=column)
+    reward_model = row.columns.get("reward_model")
+    if isinstance(reward_model, Mapping) and "ground_truth" in reward_model:
+        return gold_answer(reward_model["ground_truth"], row_id=row.row_id, column="reward_model.ground_truth")
+    return None
+
+
+def _boxed_answer(row: Row) -> str | None:
+    solution = row.columns.get("solution")
+    boxed = last_boxed(solution) if isinstance(solution, str) else None
+    # A solution without a box is a derivation, not an answer.
+    rest = {name: value for name, value in row.columns.items() if name != "solution"}
+    return boxed or _first_answer(Row(row_id=row.row_id, columns=rest))
+
+
+def _exact_answer(row: Row) -> str | None:
+    answer = row.columns.get("answer")
+    return answer if isinstance(answer, str) else gold_answer(answer, row_id=row.row_id, column="answer")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Format:
+    columns: frozenset[str]
+    prompt: str
+    answer: Callable[[Row], str | None]
+
+
+FORMATS = (
+    # Before `question`: a drawn grid may hold `####`, which is no GSM8K mark there.
+    _Format(columns=frozenset({"reasoning_gym", "question"}), prompt="question", answer=_exact_answer),
+    _Format(columns=frozenset({"prompt"}), prompt="prompt", answer=_first_answer),
+    # Before `messages`: NuminaMath has both, and its messages hold the solution.
+    _Format(columns=frozenset({"problem"}), prompt="problem", answer=_boxed_answer),
+    _Format(columns=frozenset({"messages"}), prompt="messages", answer=_first_answer),
+    _Format(columns=frozenset({"question"}), prompt="question", answer=_first_answer),
+)

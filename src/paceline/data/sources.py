@@ -1,0 +1,79 @@
+"""What a dataset's address means: a generator, a file, a directory or a name on the Hub."""
+
+import os
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from paceline.data.files import READABLE, data_ending, read_file
+from paceline.data.generators import generate_rows, is_generator
+from paceline.data.hub import read_split, split_names
+from paceline.data.rows import Row
+from paceline.errors import DataError
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+
+
+def load_rows(dataset: str, *, split: str, size: int | None) -> list[Row]:
+    """The first `size` rows of a dataset (None: all; of a generator 10,000).
+
+    `dataset` is `arithmetic`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or `.parquet` file, a directory,
+    or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not matter for it.
+
+    Raises:
+        DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows.
+    """
+    kind = _kind(dataset)
+    if kind == "generator":
+        return generate_rows(dataset, split=split, size=size)
+    if kind == "file":
+        return read_file(Path(dataset).expanduser(), size=size)
+    return read_split(dataset, split=split, size=size)
+
+
+def has_split(dataset: str, split: str) -> bool:
+    """Whether a dataset has this split: a generator always, a file never, the others as the `datasets` library says.
+
+    Raises:
+        DataError: nothing lies at the address, or it cannot be loaded.
+    """
+    kind = _kind(dataset)
+    if kind in ("generator", "file"):
+        return kind == "generator"
+    return split in split_names(dataset)
+
+
+def _kind(dataset: str) -> Literal["generator", "file", "directory", "hub"]:
+    if is_generator(dataset):
+        return "generator"
+    if not dataset.strip():
+        raise DataError(
+            f"--dataset must name a dataset, got {dataset!r}; give a file, a directory, org/name, or arithmetic"
+        )
+    path = Path(dataset).expanduser()
+    if os.path.isfile(path):
+        return "file"
+    if os.path.isdir(path):
+        return "directory"
+    if HUB_NAME.fullmatch(dataset) and not _looks_local(dataset):
+        return "hub"
+    raise DataError(_missing(dataset, path))
+
+
+def _looks_local(dataset: str) -> bool:
+    """A name such as `data/train` could be on the Hub; with a directory `data` here, it is a slip in a path."""
+    first = dataset.partition("/")[0]
+    return first in (".", "..", "~") or os.path.isdir(first) or data_ending(Path(dataset)) in READABLE
+
+
+def _missing(dataset: str, path: Path) -> str:
+    """One sentence: the first part of the path that does not exist, and what is there instead."""
+    missing = path
+    while not os.path.isdir(missing.parent):
+        missing = missing.parent
+    others = sorted(os.listdir(missing.parent)) if os.access(missing.parent, os.R_OK) else []
+    offered = others if "/" in dataset else [*others, "arithmetic", "reasoning_gym:NAME"]
+    nearest = get_close_matches(missing.name, offered, n=3, cutoff=0.5)
+    hint = f"nearest: {', '.join(nearest)}" if nearest else "give a file, a directory, org/name, or arithmetic"
+    return f"--dataset {dataset}: there is no {missing.name!r} in {missing.parent.resolve()}; {hint}"

@@ -1,0 +1,56 @@
+"""Engines: whatever samples completions. This file is the border; `paceline.engines.local` is the embedded default."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.types import Completion
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How completions are drawn; the same for every request of a call."""
+
+    max_completion_length: int
+    """Tokens of a completion, at most."""
+    temperature: float = 1.0
+    """Divides the logits; 0 takes the most probable token."""
+    top_p: float = 1.0
+    """Sample among the most probable tokens with this total probability; 1 is off."""
+    top_k: int = 0
+    """Sample among this many most probable tokens; 0 is off."""
+    min_p: float = 0.0
+    """Sample among tokens of at least this share of the top token's probability; 0 is off."""
+    stop: tuple[str, ...] = ()
+    """A completion ends after any of these strings; the string stays in the text."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One tokenised prompt and the completions wanted of it."""
+
+    prompt_ids: tuple[int, ...]
+    keys: tuple[int, ...]
+    """One 64-bit key per completion: with the position it fixes every random number of that completion."""
+
+
+class Engine(Protocol):
+    """Samples completions. Knows nothing of rewards, losses or files."""
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """Sample `len(request.keys)` completions of each request, in request order."""
+
+
+def sample_key(seed: int, purpose: str, task_id: str, occurrence: int, sample: int) -> int:
+    """Key of one completion, in [0, 2^64): a hash of who it is for, never of when or where it is drawn.
+
+    Args:
+        seed: the run's seed.
+        purpose: what the completion is for, so that training and evaluation do not draw alike (`train`, `eval`).
+        task_id: name of the task.
+        occurrence: how often the task was drawn before (the epoch, where each task is drawn once per epoch).
+        sample: index of the completion within its group.
+    """
+    identity = repr((seed, purpose, task_id, occurrence, sample)).encode()
+    return int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")

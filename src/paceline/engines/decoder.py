@@ -1,0 +1,36 @@
+"""The border between scheduling (which rows live, what was sampled) and decoding (tokens in, logits out)."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class Decoder(Protocol):
+    """Computes next-token logits for rows that share prompts. Knows nothing of sampling, keys or stopping.
+
+    A row is one completion's place in the batch. Rows without a living completion are computed along; what they
+    hold is never read.
+    """
+
+    refills: bool
+    """True: prompts may be admitted while other rows are alive. False: only when none is."""
+
+    def begin(self, num_rows: int, max_length: int) -> None:
+        """Make room for `num_rows` rows whose prompt and completion have at most `max_length` tokens together."""
+
+    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+        """Compute prompts, let `rows[i]` go on from `prompts[i]`; gives the logits after each prompt."""
+
+    def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
+        """Append one token to every row; gives the logits after it."""
+
+    def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
+        """Keep these rows, in this order; the first `alive` of them have a living completion."""
+
+    def release(self, rows: Sequence[int]) -> None:
+        """These rows have ended: what only they needed may be used again."""
+
+    def end(self) -> None:
+        """Give back the caches."""

@@ -1,0 +1,113 @@
+"""Drawing tokens: counter-based uniform numbers, truncation, inverse cumulative distribution.
+
+S rows, V vocabulary. A uniform number is a hash of (key of the completion, position in the completion), so a draw
+depends on nothing else: not on its neighbours, its row, or a generator's state.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from paceline.engines import Sampling
+
+# Constants of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+_GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+
+def as_signed_64(value: int) -> int:
+    """The int64 with the same 64 bits: torch multiplies and adds int64 modulo 2^64."""
+    return (value & (2**64 - 1)) - ((value & 2**63) << 1)
+
+
+def _shift_right(bits: Tensor, count: int) -> Tensor:
+    # Tensor >> int64 copies the sign bit; the mask makes the shift logical.
+    return (bits >> count) & ((1 << (64 - count)) - 1)
+
+
+def uniforms(keys: Int[Tensor, "*shape"], positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """One float64 in (0, 1) for each (key, position), with 50 random bits: output `position` of splitmix64(key).
+
+    50 bits keep `u * total < total` true in float64, so that an inverse cumulative sum never runs off its end.
+    """
+    bits = keys + (positions + 1) * as_signed_64(_GOLDEN_GAMMA)
+    bits = (bits ^ _shift_right(bits, 30)) * as_signed_64(_MIX_1)
+    bits = (bits ^ _shift_right(bits, 27)) * as_signed_64(_MIX_2)
+    bits = bits ^ _shift_right(bits, 31)
+    return (_shift_right(bits, 14).double() + 0.5) * 2.0**-50
+
+
+def draw(
+    logits: Float[Tensor, "S V"], uniform: Float[Tensor, " S"], sampling: Sampling
+) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
+    """One token per row and its logprob in nats.
+
+    The logprob is of the distribution that was drawn from: softmax(logits / temperature), renormalised over the
+    kept tokens under truncation. At temperature 0 the most probable token is taken, its logprob is at temperature 1.
+    """
+    scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    if sampling.temperature == 0:
+        tokens = scores.argmax(-1)
+        top = scores.gather(1, tokens[:, None]).squeeze(1)
+        return tokens, top - scores.logsumexp(-1)
+    if sampling.temperature != 1:
+        scores = scores / sampling.temperature
+    probs = truncated(scores, sampling).softmax(-1)
+    tokens = _inverse_cdf(probs, uniform)
+    return tokens.squeeze(1), probs.gather(1, tokens).squeeze(1).log()
+
+
+def truncated(scores: Float[Tensor, "S V"], sampling: Sampling) -> Float[Tensor, "S V"]:
+    """`scores` (logits / temperature) with -inf at the tokens that top-k, top-p and min-p exclude, in this order.
+
+    top-k keeps the k highest; top-p the fewest of these whose renormalised probabilities reach `top_p`; min-p those
+    with at least `min_p` times the top token's probability. Equal scores are kept lowest token id first.
+    """
+    ranked = sampling.top_p < 1 or 0 < sampling.top_k < scores.shape[-1]
+    if ranked:
+        scores = _ranked_truncation(scores, sampling)
+    if sampling.min_p > 0:
+        probs = scores.softmax(-1)
+        scores = scores.masked_fill(probs < sampling.min_p * probs.amax(-1, keepdim=True), -torch.inf)
+    return scores
+
+
+def _ranked_truncation(scores: Tensor, sampling: Sampling) -> Tensor:
+    ordered, token_ids = scores.sort(dim=-1, descending=True, stable=True)
+    if sampling.top_k > 0:
+        ordered, token_ids = ordered[:, : sampling.top_k], token_ids[:, : sampling.top_k]
+    if sampling.top_p < 1:
+        probs = ordered.softmax(-1)
+        mass_before = probs.cumsum(-1, dtype=torch.float64) - probs
+        ordered = ordered.masked_fill(mass_before >= sampling.top_p, -torch.inf)
+    return torch.full_like(scores, -torch.inf).scatter_(1, token_ids, ordered)
+
+
+def _inverse_cdf(probs: Float[Tensor, "S V"], uniform: Float[Tensor, " S"]) -> Int[Tensor, "S 1"]:
+    """The first token whose cumulative probability passes `uniform`, never one of probability 0.
+
+    In two levels, blocks of tokens and then tokens of one block: the long cumulative sum over the vocabulary is the
+    slowest operation of a draw, and its float32 rounding would grow with the vocabulary.
+    """
+    size = _block_size(probs.shape[1])
+    padding = -probs.shape[1] % size
+    blocks = (F.pad(probs, (0, padding)) if padding else probs).view(probs.shape[0], -1, size)
+    mass = blocks.sum(-1).double()
+    ends = mass.cumsum(-1)
+    target = uniform[:, None] * ends[:, -1:]
+    # The clamps only act on logits that are not numbers: the caller reports those, the index must stay valid.
+    block = torch.searchsorted(ends, target, right=True).clamp_(max=blocks.shape[1] - 1)
+    inner = blocks.gather(1, block[:, :, None].expand(-1, 1, size)).squeeze(1).cumsum(-1, dtype=torch.float64)
+    rest = target - ends.gather(1, block) + mass.gather(1, block)
+    rest = torch.minimum(rest.clamp_(min=0), inner[:, -1:] * (1 - 2.0**-50))
+    offset = torch.searchsorted(inner, rest, right=True).clamp_(max=size - 1)
+    return block * size + offset
+
+
+def _block_size(vocabulary: int) -> int:
+    """About the square root; a divisor where there is one nearby, since padding copies the whole table."""
+    root = max(1, int(vocabulary**0.5))
+    divisors = [size for size in range(root, min(4 * root, vocabulary) + 1) if vocabulary % size == 0]
+    return divisors[0] if divisors else root

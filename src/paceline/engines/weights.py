@@ -1,0 +1,120 @@
+"""What a Llama-like transformers module holds, as plain tensors: the fused decoder's view of the learner's weights.
+
+H query heads, K key/value heads, D head width.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from paceline.engines.kernels import Linear
+
+# Their modules differ in biases and in query/key norms only, which are read off the module.
+KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+# The other types change their frequencies with the length of the sequence.
+FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+_PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+_MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerWeights:
+    """One decoder layer."""
+
+    attention_norm: Tensor
+    qkv: Linear
+    """Queries, keys and values below each other: [(H + 2K) * D, width]."""
+    qk_norm: Float[Tensor, "H+K D"] | None
+    """Scale of the norm over each query and key head, where the architecture has one."""
+    output: Linear
+    mlp_norm: Tensor
+    gate: Linear
+    up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """A whole model."""
+
+    embedding: Float[Tensor, "V width"]
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor
+    head: Linear
+    norm_eps: float
+
+
+def unsupported_reason(model: PreTrainedModel) -> str | None:
+    """Why the fused decoder cannot read this model, None when it can."""
+    name, config = type(model).__name__, model.config
+    if name not in KNOWN_ARCHITECTURES:
+        return f"{name} is not among the architectures that it knows ({', '.join(KNOWN_ARCHITECTURES)})"
+    if config.hidden_act != "silu":
+        return f"hidden_act is {config.hidden_act!r}, not 'silu'"
+    if _slides(config):
+        return "some layers attend to a sliding window"
+    rope_type = model.model.rotary_emb.rope_type
+    if rope_type not in FIXED_ROPE_TYPES:
+        return f"rope_type is {rope_type!r}, not one of {', '.join(FIXED_ROPE_TYPES)}"
+    for layer in model.model.layers:
+        for path in _PROJECTIONS + _MLP:
+            if type(layer.get_submodule(path)) is not nn.Linear:
+                return f"{path} is a {type(layer.get_submodule(path)).__name__}, not a plain Linear"
+    return None
+
+
+def _slides(config: Any) -> bool:
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is not None:
+        return any(kind != "full_attention" for kind in layer_types)
+    return getattr(config, "sliding_window", None) is not None
+
+
+def read_weights(model: PreTrainedModel, dtype: torch.dtype) -> Weights:
+    """The model's present weights in `dtype`: its own tensors where they have it, but for `qkv`, which is joined."""
+    layers = tuple(_read_layer(layer, dtype) for layer in model.model.layers)
+    embedding = model.model.embed_tokens.weight.detach().to(dtype)
+    tied = model.lm_head.weight is model.model.embed_tokens.weight
+    return Weights(
+        embedding=embedding,
+        layers=layers,
+        final_norm=model.model.norm.weight.detach().to(dtype),
+        head=(embedding, None) if tied else _linear(model.lm_head, dtype),
+        norm_eps=model.config.rms_norm_eps,
+    )
+
+
+def _read_layer(layer: Any, dtype: torch.dtype) -> LayerWeights:
+    attention, mlp = layer.self_attn, layer.mlp
+    parts = [attention.q_proj, attention.k_proj, attention.v_proj]
+    has_bias = attention.q_proj.bias is not None
+    return LayerWeights(
+        attention_norm=layer.input_layernorm.weight.detach().to(dtype),
+        qkv=(
+            torch.cat([part.weight.detach().to(dtype) for part in parts]),
+            torch.cat([part.bias.detach().to(dtype) for part in parts]) if has_bias else None,
+        ),
+        qk_norm=_joined_qk_norm(attention, dtype) if hasattr(attention, "q_norm") else None,
+        output=_linear(attention.o_proj, dtype),
+        mlp_norm=layer.post_attention_layernorm.weight.detach().to(dtype),
+        gate=_linear(mlp.gate_proj, dtype),
+        up=_linear(mlp.up_proj, dtype),
+        down=_linear(mlp.down_proj, dtype),
+    )
+
+
+def _joined_qk_norm(attention: Any, dtype: torch.dtype) -> Tensor:
+    head_width = attention.head_dim
+    scales = [
+        norm.weight.detach().to(dtype).expand(projection.out_features // head_width, head_width)
+        for norm, projection in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))
+    ]
+    return torch.cat(scales)
+
+
+def _linear(module: nn.Linear, dtype: torch.dtype) -> Linear:
+    return module.weight.detach().to(dtype), None if module.bias is None else module.bias.detach().to(dtype)

@@ -1,0 +1,149 @@
+"""Accuracy of a model on a named set of held-out tasks, with its interval and every completion behind it."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.engines import Engine, Request, Sampling, sample_key
+from paceline.errors import DataError
+from paceline.intervals import Interval, mean_interval, paired_difference, pass_at_k, wilson
+from paceline.rewards import RewardFunction, check_failure_rate, score
+from paceline.types import Completion, Task
+
+RIGHT = 0.5
+"""A reward of at least this is a right answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalSet:
+    """Held-out tasks under a name that says what they are, for example `arithmetic:test`."""
+
+    name: str
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluator:
+    """Measures one set, always the same way."""
+
+    eval_set: EvalSet
+    function: Mapping[str, RewardFunction]
+    """The one reward function that says what is right, under its name."""
+    sampling: Sampling
+    generations: int
+    max_failure_rate: float
+    seed: int
+
+    def measure(self, engine: Engine, *, step: int) -> "Evaluation":
+        """Complete every task `generations` times and grade.
+
+        Raises:
+            TrainingError: the grader failed on more than `max_failure_rate` of the completions.
+            DataError: no task could be graded.
+        """
+        started = time.perf_counter()
+        tasks = self.eval_set.tasks
+        completions = engine.generate([self._request(task) for task in tasks], self.sampling)
+        repeated = [task for task in tasks for _ in range(self.generations)]
+        scores = score(self.function, repeated, [one for group in completions for one in group])
+        check_failure_rate(scores, limit=self.max_failure_rate)
+        (values,) = scores.values.values()
+        rewards = [values[start : start + self.generations] for start in range(0, len(values), self.generations)]
+        outcomes = tuple(
+            Outcome(task=task, completions=tuple(group), rewards=tuple(earned))
+            for task, group, earned in zip(tasks, completions, rewards, strict=True)
+        )
+        if not any(outcome.graded for outcome in outcomes):
+            (name,) = self.function
+            raise DataError(f"{self.eval_set.name}: {name} could grade no task; are there gold answers? see --answer-column")
+        return Evaluation(
+            name=self.eval_set.name, step=step, outcomes=outcomes, seconds=time.perf_counter() - started
+        )
+
+    def _request(self, task: Task) -> Request:
+        keys = (sample_key(self.seed, "eval", task.task_id, 0, sample) for sample in range(self.generations))
+        return Request(prompt_ids=task.prompt_ids, keys=tuple(keys))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What the model did on one task."""
+
+    task: Task
+    completions: tuple[Completion, ...]
+    rewards: tuple[float | None, ...]
+    """None: not graded; such a completion counts neither as right nor as wrong."""
+
+    @property
+    def graded(self) -> int:
+        return sum(reward is not None for reward in self.rewards)
+
+    @property
+    def correct(self) -> int:
+        return sum(reward is not None and reward >= RIGHT for reward in self.rewards)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """One measurement of one set."""
+
+    name: str
+    step: int
+    outcomes: tuple[Outcome, ...]
+    seconds: float
+
+    @property
+    def accuracy(self) -> Interval:
+        """Wilson's interval for one completion per task; a normal one over tasks' shares for several."""
+        graded = [outcome for outcome in self.outcomes if outcome.graded]
+        if all(len(outcome.rewards) == 1 for outcome in graded):
+            return wilson(sum(outcome.correct for outcome in graded), len(graded))
+        return mean_interval([outcome.correct / outcome.graded for outcome in graded])
+
+    def record(self) -> dict[str, object]:
+        """The object that goes to `evals.jsonl`."""
+        accuracy, completions = self.accuracy, [one for o in self.outcomes for one in o.completions]
+        graded = [outcome for outcome in self.outcomes if outcome.graded]
+        generations = len(self.outcomes[0].rewards)
+        record: dict[str, object] = {
+            "set": self.name,
+            "step": self.step,
+            "n": len(graded),
+            "correct": sum(outcome.correct for outcome in graded),
+            "accuracy": accuracy.value,
+            "ci_low": accuracy.low,
+            "ci_high": accuracy.high,
+            "generations": generations,
+            "ungraded": sum(len(outcome.rewards) - outcome.graded for outcome in self.outcomes),
+            "completion_length_mean": sum(len(one.token_ids) for one in completions) / len(completions),
+            "truncated_fraction": sum(one.finish_reason == "length" for one in completions) / len(completions),
+        }
+        if generations > 1:
+            passes = [pass_at_k(o.correct, o.graded, o.graded) for o in graded]
+            record[f"pass_at_{generations}"] = math.fsum(passes) / len(passes)
+        return record | {"clock": {"seconds": self.seconds}}
+
+    def completion_records(self) -> list[dict[str, object]]:
+        """One object per completion, in the order of the tasks."""
+        return [
+            {
+                "task_id": outcome.task.task_id,
+                "prompt": outcome.task.prompt,
+                "answer": outcome.task.answer,
+                "completion": completion.text,
+                "reward": reward,
+                "correct": None if reward is None else reward >= RIGHT,
+                "completion_tokens": len(completion.token_ids),
+                "finish_reason": completion.finish_reason,
+            }
+            for outcome in self.outcomes
+            for completion, reward in zip(outcome.completions, outcome.rewards, strict=True)
+        ]
+
+
+def gain(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> Interval:
+    """Difference in accuracy between two measurements of one set, from their completion records, paired by task."""
+    pairs = [(b["correct"], a["correct"]) for b, a in zip(before, after, strict=True)]
+    graded = [(bool(b), bool(a)) for b, a in pairs if b is not None and a is not None]
+    return paired_difference([b for b, _ in graded], [a for _, a in graded])

@@ -1,0 +1,62 @@
+"""The table of named scalars: what each number of `metrics.jsonl` means, in which unit.
+
+One object per step. A name that is not in the table is refused, so that the table is the whole truth.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """One named scalar."""
+
+    unit: str
+    meaning: str
+
+
+METRICS: Mapping[str, Metric] = {
+    "step": Metric(unit="steps", meaning="1 for the first"),
+    "epoch": Metric(unit="passes", meaning="passes over the dataset when the step ended"),
+    "prompts": Metric(unit="prompts", meaning="prompts of the step"),
+    "rollouts": Metric(unit="completions", meaning="completions of the step"),
+    "policy_version": Metric(unit="updates", meaning="optimiser updates made when the step ended"),
+    "updates": Metric(unit="updates", meaning="optimiser updates of the step; 0 when nothing carried signal"),
+    "reward_mean": Metric(unit="reward", meaning="mean over completions that have a reward; null when none has"),
+    "reward_std": Metric(unit="reward", meaning="sample deviation over the same; null below two"),
+    "rewards": Metric(unit="", meaning="by reward function: mean, std, failures, seconds"),
+    "completion_length_mean": Metric(unit="tokens", meaning="mean over completions"),
+    "completion_length_max": Metric(unit="tokens", meaning="the longest"),
+    "truncated_fraction": Metric(unit="share", meaning="completions cut at max_completion_length"),
+    "groups_zero_deviation": Metric(unit="groups", meaning="all rewards equal: no policy gradient"),
+    "groups_no_reward": Metric(unit="groups", meaning="no completion has a reward"),
+    "rollouts_without_reward": Metric(unit="completions", meaning="no reward function gave a number"),
+    "tokens_generated": Metric(unit="tokens", meaning="completion tokens sampled"),
+    "tokens_trained": Metric(unit="tokens", meaning="completion tokens with a gradient, per update"),
+    "tokens_forwarded": Metric(unit="tokens", meaning="tokens through the trained model, per update"),
+    "loss": Metric(unit="", meaning="weighted sum of token losses, mean over updates"),
+    "entropy": Metric(unit="nats/token", meaning="of the policy at the start of the step, over trained tokens"),
+    "kl": Metric(unit="nats/token", meaning="KL(policy || reference) by k3; only with beta > 0"),
+    "grad_norm": Metric(unit="", meaning="before clipping, mean over updates"),
+    "learning_rate": Metric(unit="", meaning="of the step"),
+    "clip_low_fraction": Metric(unit="share", meaning="trained tokens held at 1 - clip_eps_low"),
+    "clip_high_fraction": Metric(unit="share", meaning="trained tokens held at 1 + clip_eps_high"),
+    "logprob_mismatch_mean": Metric(unit="nats", meaning="|engine's - trainer's| logprob, mean over trained tokens"),
+    "logprob_mismatch_max": Metric(unit="nats", meaning="the largest of those"),
+    "clock": Metric(unit="seconds", meaning="generate, reward, update, other, total; and tokens_per_second generated"),
+}
+
+OPTIONAL = frozenset({"kl"})
+"""Absent where it has no meaning; every other name is in every record."""
+
+
+def check_record(record: Mapping[str, object]) -> None:
+    """Refuse a step's record whose names are not exactly the table's.
+
+    Raises:
+        ValueError: naming what is unknown or missing.
+    """
+    unknown = sorted(set(record) - set(METRICS))
+    missing = sorted(set(METRICS) - OPTIONAL - set(record))
+    if unknown or missing:
+        raise ValueError(f"a step's metrics must be those of the table; unknown: {unknown}, missing: {missing}")

@@ -1,0 +1,73 @@
+"""Numbers as people read them: three figures, thousands apart, units said."""
+
+import math
+
+
+def short(value: float) -> str:
+    """About three significant figures.
+
+    >>> [short(x) for x in (0.0, 0.25164, 12.0, 412_345, 1_234_567, 3.1e-7)]
+    ['0', '0.252', '12', '412,345', '1.23 M', '3.1e-7']
+    """
+    size = abs(value)
+    if size >= 1e6:
+        power, suffix = next((p, s) for p, s in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if size >= p)
+        return f"{value / power:.3g} {suffix}"
+    if size >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    if size >= 1e-3:
+        return f"{value:.3g}"
+    return power_of_ten(value)
+
+
+def power_of_ten(value: float) -> str:
+    """Scientific notation without padding: `3.1e-7`."""
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+
+
+def percent(share: float) -> str:
+    """A share of one as a percentage with one decimal.
+
+    >>> percent(0.252)
+    '25.2 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def points(share: float) -> str:
+    """A difference of two shares, signed, in percentage points without the unit.
+
+    >>> points(0.716), points(-0.02)
+    ('+71.6', '-2.0')
+    """
+    return f"{100 * share:+.1f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the two largest fitting units.
+
+    >>> [duration(x) for x in (0.42, 59.96, 192, 3840)]
+    ['0.4 s', '1 min 00 s', '3 min 12 s', '1 h 04 min']
+    """
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def count(number: float, singular: str, plural: str | None = None) -> str:
+    """A number with its noun: `1 step`, `1,200 steps`."""
+    return f"{number:,.0f} {singular if number == 1 else plural or singular + 's'}"
+
+
+def decimals(step: float) -> int:
+    """Decimals that tell multiples of `step` apart."""
+    return max(0, -math.floor(math.log10(step) + 1e-9) + (1 if _has_half(step) else 0))
+
+
+def _has_half(step: float) -> bool:
+    mantissa = step / 10 ** math.floor(math.log10(step) + 1e-9)
+    return abs(mantissa - 2.5) < 1e-6

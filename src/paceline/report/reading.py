@@ -1,0 +1,112 @@
+"""A run directory as the report sees it: files only, at any moment of the run, damaged lines counted."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import yaml
+
+from paceline.errors import CheckpointError
+
+Record = dict[str, Any]
+
+_ROLLOUTS = re.compile(r"step-(\d{6,})\.jsonl")
+_COMPLETIONS = re.compile(r"([^.].*)-step-(\d{6,})\.jsonl")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """What a run has written so far."""
+
+    path: Path
+    metrics: tuple[Record, ...]
+    evals: tuple[Record, ...]
+    summary: Record | None
+    """None until the run has ended."""
+    config: Record
+    config_text: str
+    rollout_files: dict[int, Path]
+    """By step, ascending."""
+    completion_files: dict[tuple[str, int], Path]
+    """Held-out completions by set and step."""
+    unreadable_lines: int
+    """Lines that are no record of their file: shown in the report, never guessed at."""
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read everything but the completions, which `read_lines` fetches one file at a time.
+
+    Raises:
+        CheckpointError: `path` holds no run.
+    """
+    if not (path / "config.yaml").is_file() and not (path / "metrics.jsonl").is_file():
+        raise CheckpointError(
+            f"{path} is not a run directory (no config.yaml, no metrics.jsonl); give the directory of a run"
+        )
+    metrics, bad_metrics = read_lines(path / "metrics.jsonl", required=("step",))
+    evals, bad_evals = read_lines(path / "evals.jsonl", required=("set", "step", "accuracy"))
+    summaries, _ = read_lines(path / "summary.json")
+    config_text = _text(path / "config.yaml")
+    return RunRecord(
+        path=path,
+        metrics=metrics,
+        evals=evals,
+        summary=summaries[0] if summaries else None,
+        config=_config(config_text),
+        config_text=config_text,
+        rollout_files=_rollout_files(path / "rollouts"),
+        completion_files=_completion_files(path / "evals"),
+        unreadable_lines=bad_metrics + bad_evals,
+    )
+
+
+def read_lines(file: Path, required: Iterable[str] = ()) -> tuple[tuple[Record, ...], int]:
+    """Records of a JSON lines file, and how many lines are none or lack a `required` key. No file: no record."""
+    lines = [line for line in _text(file).split("\n") if line.strip()]
+    records = tuple(record for line in lines if (record := _record(line, required)) is not None)
+    return records, len(lines) - len(records)
+
+
+def value_at(record: Record, *keys: str) -> float | None:
+    """The finite number at nested `keys`, None where there is none: a metric that this run does not have."""
+    value: object = record
+    for key in keys:
+        if not isinstance(value, dict) or key not in value:
+            return None
+        value = value[key]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < float("inf") else None
+
+
+def _text(file: Path) -> str:
+    return file.read_bytes().decode("utf-8", errors="replace") if file.is_file() else ""
+
+
+def _record(line: str, required: Iterable[str]) -> Record | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and all(key in record for key in required) else None
+
+
+def _config(text: str) -> Record:
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}  # the page still shows the text as it is
+    return config if isinstance(config, dict) else {}
+
+
+def _rollout_files(folder: Path) -> dict[int, Path]:
+    matches = ((file, _ROLLOUTS.fullmatch(file.name)) for file in folder.glob("*.jsonl"))
+    return dict(sorted((int(match[1]), file) for file, match in matches if match))
+
+
+def _completion_files(folder: Path) -> dict[tuple[str, int], Path]:
+    matches = ((file, _COMPLETIONS.fullmatch(file.name)) for file in folder.glob("*.jsonl"))
+    return {(unquote(match[1]), int(match[2])): file for file, match in sorted(matches) if match}

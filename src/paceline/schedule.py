@@ -1,0 +1,30 @@
+"""The learning rate of each step, a pure function: nothing to save, nothing to resume."""
+
+import math
+from typing import Literal
+
+
+def learning_rate(
+    step: int,
+    *,
+    peak: float,
+    schedule: Literal["constant", "linear", "cosine"],
+    warmup_steps: int,
+    total_steps: int,
+    min_ratio: float,
+) -> float:
+    """Learning rate of step 1, 2, ..., `total_steps`.
+
+    Rises linearly to `peak` at step `warmup_steps`, then stays, or falls to `peak * min_ratio` at the last step on a
+    line or on half a cosine. Steps past the last one keep its rate.
+
+    >>> [learning_rate(s, peak=1.0, schedule="linear", warmup_steps=2, total_steps=4, min_ratio=0.0) for s in (1, 2, 4)]
+    [0.5, 1.0, 0.0]
+    """
+    if step < warmup_steps:
+        return peak * step / warmup_steps
+    if schedule == "constant" or total_steps <= max(warmup_steps, 1):
+        return peak
+    progress = min(1.0, (step - max(warmup_steps, 1)) / (total_steps - max(warmup_steps, 1)))
+    fall = 1 - progress if schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return peak * (min_ratio + (1 - min_ratio) * fall)
