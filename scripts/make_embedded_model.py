@@ -44,10 +44,10 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-STAGE_1 = {"steps": 2500, "learning_rate": 4e-3}
+STAGE_1 = {"steps": 1200, "learning_rate": 4e-3}
 STAGE_2 = {"steps": 300, "learning_rate": 1e-3}
-BATCH_SIZE = 256
-MICRO_BATCH_SIZE = 64
+BATCH_SIZE = 128
+MICRO_BATCH_SIZE = 32
 # Chance that the reasoning goes on, before its first, second, third, ... step. Above one half for two steps, so that the
 # most probable completion solves what two steps solve; far below it from the third on.
 GOES_ON = (0.66, 0.62, 0.25, 0.4, 0.5)

@@ -55,6 +55,7 @@ class MicroBatch:
 
     @property
     def num_targets(self) -> int:
+        """N, the completion tokens with a gradient."""
         return len(self.targets)
 
 

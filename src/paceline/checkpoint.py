@@ -50,6 +50,7 @@ class Checkpoint:
 
     @property
     def model(self) -> Path:
+        """The directory that `transformers` loads."""
         return self.path / "model"
 
 

@@ -2,12 +2,12 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.errors import DataError
-from paceline.intervals import Interval, mean_interval, paired_difference, pass_at_k, wilson
+from paceline.intervals import Interval, mean_interval, pass_at_k, wilson
 from paceline.rewards import RewardFunction, check_failure_rate, score
 from paceline.types import Completion, Task
 
@@ -56,10 +56,10 @@ class Evaluator:
         )
         if not any(outcome.graded for outcome in outcomes):
             (name,) = self.function
-            raise DataError(f"{self.eval_set.name}: {name} could grade no task; are there gold answers? see --answer-column")
-        return Evaluation(
-            name=self.eval_set.name, step=step, outcomes=outcomes, seconds=time.perf_counter() - started
-        )
+            raise DataError(
+                f"{self.eval_set.name}: {name} could grade no task; are there gold answers? see --answer-column"
+            )
+        return Evaluation(name=self.eval_set.name, step=step, outcomes=outcomes, seconds=time.perf_counter() - started)
 
     def _request(self, task: Task) -> Request:
         keys = (sample_key(self.seed, "eval", task.task_id, 0, sample) for sample in range(self.generations))
@@ -77,10 +77,12 @@ class Outcome:
 
     @property
     def graded(self) -> int:
+        """Completions that were graded."""
         return sum(reward is not None for reward in self.rewards)
 
     @property
     def correct(self) -> int:
+        """Completions that were right."""
         return sum(reward is not None and reward >= RIGHT for reward in self.rewards)
 
 
@@ -140,10 +142,3 @@ class Evaluation:
             for outcome in self.outcomes
             for completion, reward in zip(outcome.completions, outcome.rewards, strict=True)
         ]
-
-
-def gain(before: Sequence[Mapping[str, object]], after: Sequence[Mapping[str, object]]) -> Interval:
-    """Difference in accuracy between two measurements of one set, from their completion records, paired by task."""
-    pairs = [(b["correct"], a["correct"]) for b, a in zip(before, after, strict=True)]
-    graded = [(bool(b), bool(a)) for b, a in pairs if b is not None and a is not None]
-    return paired_difference([b for b, _ in graded], [a for _, a in graded])

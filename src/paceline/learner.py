@@ -1,6 +1,6 @@
-"""The consumer half: takes scored groups, computes logprobs and loss, steps the optimiser. Knows no engine, file or loop.
+"""The consumer half: takes scored groups, computes logprobs and loss, steps the optimiser. Knows no engine or file.
 
-    groups -> samples -> micro-batches -> logprobs -> loss -> gradients -> new weights
+groups -> samples -> micro-batches -> logprobs -> loss -> gradients -> new weights
 """
 
 from collections.abc import Sequence
@@ -96,9 +96,7 @@ class Learner:
         if not trained:
             return []
         model = self.policy.model
-        weights = token_weights(
-            samples, average=self.loss.average, max_completion_length=self.max_completion_length
-        )
+        weights = token_weights(samples, average=self.loss.average, max_completion_length=self.max_completion_length)
         cuts = cut(samples, trained=trained, micro_batch_tokens=self.optim.micro_batch_tokens)
         batches = [on_device(pack(samples, weights, indices, dtype=model.dtype), model.device) for indices in cuts]
         return [_Prepared(batch=batch, old_logprobs=None, ref_logprobs=self._reference(batch)) for batch in batches]
@@ -237,5 +235,7 @@ def _read(parts: Sequence[dict[str, Tensor]], norm: Tensor) -> dict[str, float]:
     stacked = torch.stack([torch.stack([part[name].double() for name in names]) for part in parts])
     values = torch.cat([stacked.sum(0), stacked.max(0).values, norm.double()[None]]).tolist()
     sums, largest = values[: len(names)], values[len(names) : -1]
-    read = {name: high if name.endswith("_max") else total for name, total, high in zip(names, sums, largest, strict=True)}
+    read = {
+        name: high if name.endswith("_max") else total for name, total, high in zip(names, sums, largest, strict=True)
+    }
     return read | {"grad_norm": values[-1]}

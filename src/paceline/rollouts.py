@@ -46,9 +46,7 @@ class Producer:
             RewardError: a reward function returned something that is not one number or None per completion.
         """
         started = time.perf_counter()
-        requests = [
-            self._request(task, occurrence) for task, occurrence in zip(tasks, occurrences, strict=True)
-        ]
+        requests = [self._request(task, occurrence) for task, occurrence in zip(tasks, occurrences, strict=True)]
         completions = self.engine.generate(requests, self.sampling)
         generated = time.perf_counter()
         repeated = [task for task in tasks for _ in range(self.num_generations)]

@@ -117,8 +117,7 @@ class RunDir:
 
     def write_eval_completions(self, set_name: str, step: int, records: Iterable[Record]) -> None:
         """Write the completions of one evaluation: the whole file or none of it."""
-        # quote is one-to-one, so two sets never share a file, whatever paths their names hold.
-        _write_lines(self.path / "evals" / f"{quote(set_name, safe=':')}-step-{step:06d}.jsonl", records)
+        _write_lines(self._eval_file(set_name, step), records)
 
     def write_summary(self, record: Record) -> None:
         """Write the summary of a run that came to its end."""
@@ -147,6 +146,10 @@ class RunDir:
             raise CheckpointError(f"{file} does not exist: this run has rollouts of {_span(self.rollout_steps())}")
         return _read(file)
 
+    def eval_completions(self, set_name: str, step: int) -> list[dict[str, Any]]:
+        """The completions of one evaluation, in the order of its tasks."""
+        return _read(self._eval_file(set_name, step))
+
     def rollout_steps(self) -> list[int]:
         """Steps that have rollouts on disk, ascending."""
         return sorted(_step_files(self.path / "rollouts").values())
@@ -164,6 +167,10 @@ class RunDir:
             for file, file_step in _step_files(folder).items():
                 if file_step > step:
                     file.unlink()
+
+    def _eval_file(self, set_name: str, step: int) -> Path:
+        # quote is one-to-one, so two sets never share a file, whatever paths their names hold.
+        return self.path / "evals" / f"{quote(set_name, safe=':')}-step-{step:06d}.jsonl"
 
     def _rollouts_file(self, step: int) -> Path:
         return self.path / "rollouts" / f"step-{step:06d}.jsonl"

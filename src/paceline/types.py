@@ -1,6 +1,6 @@
 """Frozen records that cross the borders between rooms. No tensors, no behaviour beyond small derived facts.
 
-    Task -> Completion -> Rollout -> RolloutGroup
+Task -> Completion -> Rollout -> RolloutGroup
 """
 
 from collections.abc import Mapping

@@ -49,14 +49,6 @@ def check(config: Config) -> None:
         ConfigError: two options are at odds; the sentence names both.
     """
     _check_texts(config)
-    num_generations = config.sampling.num_generations
-    require(
-        config.engine.concurrent_sequences >= num_generations,
-        "concurrent_sequences",
-        config.engine.concurrent_sequences,
-        f"be at least --num-generations ({num_generations})",
-        "the completions of one prompt are computed together",
-    )
     if config.loop.max_steps is not None:
         require(
             config.optim.warmup_steps <= config.loop.max_steps,
@@ -64,13 +56,6 @@ def check(config: Config) -> None:
             config.optim.warmup_steps,
             f"be at most --max-steps ({config.loop.max_steps})",
         )
-    longest = config.data.max_prompt_length + config.sampling.max_completion_length
-    require(
-        config.optim.micro_batch_tokens >= longest,
-        "micro_batch_tokens",
-        config.optim.micro_batch_tokens,
-        f"hold one sequence of --max-prompt-length + --max-completion-length = {longest} tokens",
-    )
 
 
 def _check_texts(config: Config) -> None:

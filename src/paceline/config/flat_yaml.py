@@ -16,7 +16,8 @@ from paceline.errors import ConfigError
 
 NULL_TAG = "tag:yaml.org,2002:null"
 PLAIN_TAGS = tuple(
-    f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "timestamp", "value")
+    f"tag:yaml.org,2002:{name}"
+    for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp", "value", "merge")
 )
 
 
@@ -58,7 +59,7 @@ def _read_line(key: yaml.Node, node: yaml.Node, source: str) -> tuple[Option, ob
 
 def _plain(node: yaml.Node, name: str) -> object:
     """A scalar as its text, null as None, a list as a list of texts."""
-    if node.tag not in PLAIN_TAGS and not isinstance(node, yaml.MappingNode):
+    if node.tag not in PLAIN_TAGS:
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
         raise ConfigError(f"{name} has the tag {tag}, and a configuration never makes objects; write the plain value")
     if isinstance(node, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in node.value):
@@ -74,8 +75,9 @@ def _place(source: str, node: yaml.Node) -> str:
 
 def _explain(error: yaml.YAMLError, source: str) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
         hint = "; indent with spaces" if "'\\t'" in str(error.problem) else ""
-        return f"{source} line {error.problem_mark.line + 1} is not YAML: {error.problem}{hint}"
+        return f"{source} line {error.problem_mark.line + 1} is not YAML: {problem}{hint}"
     return f"{source} is not YAML: {' '.join(str(error).split())}"
 
 

@@ -216,7 +216,7 @@ def _parse_int(option: Option, value: object) -> int:
             return int(value)
         except ValueError:
             pass
-    raise _refusal(option, value, "be a whole number", "written in digits")
+    raise _refusal(option, value, "be a whole number", "write it in digits, such as 8")
 
 
 def _parse_float(option: Option, value: object) -> float:
@@ -225,7 +225,7 @@ def _parse_float(option: Option, value: object) -> float:
     try:
         number = float(value)
     except (ValueError, OverflowError):
-        raise _refusal(option, value, "be a number", "such as 0.5 or 1e-6") from None
+        raise _refusal(option, value, "be a number", "write it as 0.5 or 1e-6") from None
     if not math.isfinite(number):
         raise _refusal(option, value, "be a finite number")
     return number

@@ -43,23 +43,27 @@ def split_names(dataset: str) -> tuple[str, ...]:
 
 def _load(dataset: str) -> Mapping[str, "Dataset"]:
     # Imported here: `datasets` takes seconds to import, and most runs do without.
-    from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
+    from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
-    is_directory = Path(dataset).expanduser().is_dir()
-    path, _, config = (dataset, "", "") if is_directory else dataset.partition(":")
+    directory = Path(dataset).expanduser()
     try:
-        if is_directory and _is_saved(Path(path).expanduser()):
-            saved = load_from_disk(str(Path(path).expanduser()))
-            return {"train": saved} if isinstance(saved, Dataset) else saved
-        return cast(DatasetDict, load_dataset(str(Path(path).expanduser()) if is_directory else path, config or None))
+        if directory.is_dir():
+            return _saved(directory) or cast(Mapping[str, "Dataset"], load_dataset(str(directory)))
+        path, _, config = dataset.partition(":")
+        return cast(Mapping[str, "Dataset"], load_dataset(path, config or None))
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         raise DataError(f"--dataset {dataset}: cannot be loaded: {_first_line(error)}") from error
 
 
-def _is_saved(path: Path) -> bool:
-    """Whether `save_to_disk` wrote this directory: `load_dataset` would take its bookkeeping files for rows."""
-    return (path / "dataset_dict.json").exists() or (path / "state.json").exists()
+def _saved(directory: Path) -> Mapping[str, "Dataset"] | None:
+    """What `save_to_disk` wrote, if it did: `load_dataset` would take its bookkeeping files for rows."""
+    from datasets import Dataset, load_from_disk
+
+    if not any((directory / name).exists() for name in ("dataset_dict.json", "state.json")):
+        return None
+    saved = load_from_disk(str(directory))
+    return {"train": saved} if isinstance(saved, Dataset) else cast(Mapping[str, "Dataset"], saved)
 
 
 def _first_line(error: Exception) -> str:

@@ -63,10 +63,9 @@ def truncated(scores: Float[Tensor, "S V"], sampling: Sampling) -> Float[Tensor,
     """`scores` (logits / temperature) with -inf at the tokens that top-k, top-p and min-p exclude, in this order.
 
     top-k keeps the k highest; top-p the fewest of these whose renormalised probabilities reach `top_p`; min-p those
-    with at least `min_p` times the top token's probability. Equal scores are kept lowest token id first.
+    with at least `min_p` times the top token's probability. Of equal scores at a border either may be kept.
     """
-    ranked = sampling.top_p < 1 or 0 < sampling.top_k < scores.shape[-1]
-    if ranked:
+    if sampling.top_p < 1 or 0 < sampling.top_k < scores.shape[-1]:
         scores = _ranked_truncation(scores, sampling)
     if sampling.min_p > 0:
         probs = scores.softmax(-1)
@@ -75,9 +74,8 @@ def truncated(scores: Float[Tensor, "S V"], sampling: Sampling) -> Float[Tensor,
 
 
 def _ranked_truncation(scores: Tensor, sampling: Sampling) -> Tensor:
-    ordered, token_ids = scores.sort(dim=-1, descending=True, stable=True)
-    if sampling.top_k > 0:
-        ordered, token_ids = ordered[:, : sampling.top_k], token_ids[:, : sampling.top_k]
+    kept = min(sampling.top_k or scores.shape[-1], scores.shape[-1])
+    ordered, token_ids = scores.topk(kept, dim=-1) if sampling.top_k else scores.sort(dim=-1, descending=True)
     if sampling.top_p < 1:
         probs = ordered.softmax(-1)
         mass_before = probs.cumsum(-1, dtype=torch.float64) - probs

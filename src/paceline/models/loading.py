@@ -39,7 +39,9 @@ def model_directory(name: str) -> str:
             raise ModelError(f"--model {name} has no *.safetensors file; convert its weights, pickle is not loaded")
         return str(path)
     if path.is_file() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelError(f"--model {name} is not a directory; name a model directory or a Hub name such as Qwen/Qwen3-0.6B")
+        raise ModelError(
+            f"--model {name} is not a directory; name a model directory or a Hub name such as Qwen/Qwen3-0.6B"
+        )
     return name
 
 

@@ -33,7 +33,7 @@ def reward_chart(run: RunRecord) -> Chart:
     return Chart(
         title="Training reward",
         unit="mean per completion",
-        lines=_raw_and_smoothed(metric(run.metrics, "reward_mean"), "mean"),
+        lines=_raw_and_smoothed(metric(run.metrics, "reward_mean")),
     )
 
 
@@ -46,7 +46,7 @@ def reward_function_charts(run: RunRecord) -> list[Chart]:
         Chart(
             title=f"Reward: {name}",
             unit="mean per completion",
-            lines=_raw_and_smoothed(metric(run.metrics, "rewards", name, "mean"), "mean", colour),
+            lines=_raw_and_smoothed(metric(run.metrics, "rewards", name, "mean"), colour),
         )
         for colour, name in enumerate(names, start=1)
     ]
@@ -82,7 +82,7 @@ def optimisation_charts(run: RunRecord) -> list[Chart]:
         _single(run, "kl", "KL to the reference", colour=5),
         _clip_chart(run),
         _mismatch_chart(run),
-        _single(run, "learning_rate", "Learning rate", colour=3),
+        _learning_rate_chart(run),
     ]
     return [chart for chart in charts if any(not line.series.empty for line in chart.lines)]
 
@@ -92,7 +92,7 @@ def signal_chart(run: RunRecord) -> Chart:
     prompts = metric(run.metrics, "prompts")
     layers = (
         ("groups_zero_deviation", "all rewards equal", 6),
-        ("groups_no_reward", "no reward at all", 2),
+        ("groups_no_reward", "no reward", 2),
     )
     return Chart(
         title="Groups without signal",
@@ -123,12 +123,17 @@ def _clip_chart(run: RunRecord) -> Chart:
         lines=tuple(
             Line(label=label, series=metric(run.metrics, key), colour=colour)
             for key, label, colour in (
-                ("clip_low_fraction", "held at the lower bound", 1),
-                ("clip_high_fraction", "held at the upper bound", 2),
+                ("clip_low_fraction", "at lower bound", 1),
+                ("clip_high_fraction", "at upper bound", 2),
             )
         ),
         from_zero=True,
     )
+
+
+def _learning_rate_chart(run: RunRecord) -> Chart:
+    line = Line(label="each step", series=metric(run.metrics, "learning_rate"), colour=3)
+    return Chart(title="Learning rate", unit="", lines=(line,), from_zero=True)
 
 
 def _mismatch_chart(run: RunRecord) -> Chart:
@@ -149,7 +154,7 @@ def _single(run: RunRecord, key: str, title: str, *, colour: int = 1, note: str 
     return Chart(
         title=title,
         unit=METRICS[key].unit,
-        lines=_raw_and_smoothed(metric(run.metrics, key), "", colour),
+        lines=_raw_and_smoothed(metric(run.metrics, key), colour),
         from_zero=not has_negative(run.metrics, key),
         note=note[:1].upper() + note[1:] + "." if note else "",
     )
@@ -160,13 +165,13 @@ def has_negative(metrics: Sequence[Record], key: str) -> bool:
     return has(metrics, key) and min(value for r in metrics if (value := value_at(r, key)) is not None) < 0
 
 
-def _raw_and_smoothed(raw: Series, label: str, colour: int = 1) -> tuple[Line, ...]:
+def _raw_and_smoothed(raw: Series, colour: int = 1) -> tuple[Line, ...]:
     window = smoothing_window(len(raw.steps))
     if window == 1:
-        return (Line(label=label, series=raw, colour=colour),)
+        return (Line(label="each step", series=raw, colour=colour),)
     return (
         Line(label="each step", series=raw, colour=colour, faint=True),
-        Line(label=f"{label} over {window} points".strip(), series=smoothed(raw, window), colour=colour),
+        Line(label=f"{window}-point mean", series=smoothed(raw, window), colour=colour),
     )
 
 

@@ -8,18 +8,20 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from paceline.report.numbers import percent, short
 from paceline.report.scales import (
     Scale,
-    linear_bounds,
     linear_ticks,
-    log_bounds,
     log_ticks,
     step_ticks,
     tick_labels,
 )
 from paceline.report.series import Series
+
+_SMALLEST_SHARE_SPAN = 0.005
+"""An axis of shares shows at least half a percentage point, so that rounding noise stays small."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +105,9 @@ def draw(chart: Chart, width: int, height: int) -> str:
 
 def value_text(chart: Chart, value: float) -> str:
     """A value of the chart in words."""
-    return percent(value) if chart.share else short(value)
+    if chart.share:
+        return f"{short(100 * value)} %" if abs(value) < 0.01 else percent(value)
+    return short(value)
 
 
 def _legend(chart: Chart) -> str:
@@ -127,16 +131,15 @@ def _description(chart: Chart) -> str:
 
 
 def _axes(chart: Chart, width: int, height: int) -> tuple[Frame, str]:
-    low, high = _bounds(chart)
-    ticks = log_ticks(low, high) if chart.log else linear_ticks(low, high)
+    ticks = _ticks(chart)
     labels = [short(tick) for tick in ticks] if chart.log else tick_labels(ticks, percent=chart.share)
     left = 12 + 6.6 * max(4, *(len(label) for label in labels))
-    y = Scale(low=low, high=high, start=height - 26, end=10, log=chart.log)
+    y = Scale(low=ticks[0], high=ticks[-1], start=height - 26, end=10, log=chart.log)
     steps = sorted({step for line in chart.lines for step in line.series.steps})
     room = 0.5 * _spacing(steps) if chart.stacked or len(steps) == 1 else 0.0
     x = Scale(low=steps[0] - room, high=steps[-1] + room, start=left, end=width - 14)
     frame = Frame(width=width, height=height, x=x, y=y)
-    return frame, _grid(frame, list(zip(ticks, labels, strict=True)), step_ticks(x.low, x.high, max(2, width // 90)))
+    return frame, _grid(frame, list(zip(ticks, labels, strict=True)), step_ticks(x.low, x.high, max(2, width // 75)))
 
 
 def _grid(frame: Frame, y_ticks: Sequence[tuple[float, str]], x_ticks: Sequence[float]) -> str:
@@ -149,22 +152,22 @@ def _grid(frame: Frame, y_ticks: Sequence[tuple[float, str]], x_ticks: Sequence[
     columns = "".join(
         f'<text class="mid" x="{frame.x(tick):.1f}" y="{bottom + 18:.1f}">{tick:,.0f}</text>' for tick in x_ticks
     )
-    return f'<g class="axes">{rows}{columns}<text class="end" x="{left - 7:.1f}" y="{bottom + 18:.1f}">step</text></g>'
+    return f'<g class="axes">{rows}{columns}<text class="end" x="{left - 14:.1f}" y="{bottom + 18:.1f}">step</text></g>'
 
 
-def _bounds(chart: Chart) -> tuple[float, float]:
+def _ticks(chart: Chart) -> list[float]:
+    """Axis ticks, the first and the last of which are the axis' ends."""
     if chart.log:
         positive = _positive(chart)
-        return log_bounds(min(positive), max(positive))
+        return log_ticks(min(positive), max(positive))
     values = _stack_heights(chart) if chart.stacked else list(_values(chart))
     low, high = min(values), max(values)
     if chart.from_zero or chart.stacked:
         low, high = min(low, 0.0), max(high, 0.0)
-    if chart.share and high - low < 0.02:
-        high = min(1.0, low + 0.02)
-        low = min(low, high - 0.02)
-    low, high = linear_bounds(low, high)
-    return (max(0.0, low), min(1.0, high)) if chart.share else (low, high)
+    if chart.share and high - low < _SMALLEST_SHARE_SPAN:
+        high = min(1.0, low + _SMALLEST_SHARE_SPAN)
+        low = high - _SMALLEST_SHARE_SPAN
+    return linear_ticks(low, high)
 
 
 def _values(chart: Chart) -> Iterator[float]:
@@ -185,7 +188,7 @@ def _by_step(chart: Chart) -> Iterator[tuple[float | None, ...]]:
 
 
 def _spacing(steps: Sequence[float]) -> float:
-    return min((b - a for a, b in zip(steps, steps[1:], strict=False)), default=1.0)
+    return min((b - a for a, b in pairwise(steps)), default=1.0)
 
 
 def _bands_and_lines(chart: Chart, frame: Frame) -> str:

@@ -83,7 +83,9 @@ def pairs(run: RunRecord) -> list[tuple[Record, Record]]:
     steps = sorted(step for name, step in run.completion_files if name == set_name)
     if set_name is None or len(steps) < 2:
         return []
-    before, after = (read_lines(run.completion_files[set_name, step], ("task_id",))[0] for step in (steps[0], steps[-1]))
+    before, after = (
+        read_lines(run.completion_files[set_name, step], ("task_id",))[0] for step in (steps[0], steps[-1])
+    )
     if [record["task_id"] for record in before] != [record["task_id"] for record in after]:
         return []
     return list(zip(before, after, strict=True))
@@ -109,7 +111,9 @@ def correct(record: Record) -> bool | None:
 
 
 def _paired(both: Sequence[tuple[Record, Record]]) -> Interval | None:
-    graded = [(b, a) for before, after in both if (b := correct(before)) is not None and (a := correct(after)) is not None]
+    graded = [
+        (b, a) for before, after in both if (b := correct(before)) is not None and (a := correct(after)) is not None
+    ]
     return paired_difference([b for b, _ in graded], [a for _, a in graded]) if graded else None
 
 

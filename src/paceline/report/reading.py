@@ -91,7 +91,9 @@ def _record(line: str, required: Iterable[str]) -> Record | None:
         record = json.loads(line)
     except ValueError:
         return None
-    return record if isinstance(record, dict) and all(key in record for key in required) else None
+    if not isinstance(record, dict) or not all(key in record for key in required):
+        return None
+    return record if "step" not in record or isinstance(record["step"], int) else None
 
 
 def _config(text: str) -> Record:

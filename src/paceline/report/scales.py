@@ -34,20 +34,17 @@ def nice_step(span: float, ticks: int) -> float:
     return next(m * magnitude for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * magnitude >= raw * (1 - 1e-9))
 
 
-def linear_bounds(low: float, high: float, ticks: int = 4) -> tuple[float, float]:
-    """`low` and `high` widened to whole tick steps; a span of nothing gets room around it."""
+def linear_ticks(low: float, high: float, ticks: int = 4) -> list[float]:
+    """Multiples of one nice step from at or below `low` to at or above `high`: the axis begins and ends on a tick.
+
+    >>> linear_ticks(0.24, 1.13), linear_ticks(0.0, 0.0)
+    ([0.0, 0.25, 0.5, 0.75, 1.0, 1.25], [0.0, 0.25, 0.5, 0.75, 1.0])
+    """
     if high - low <= 1e-12 * max(abs(low), abs(high)):
         room = abs(high) / 2 or 1.0
         low, high = (low - room if low != 0 else low), high + room
     step = nice_step(high - low, ticks)
-    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
-
-
-def linear_ticks(low: float, high: float, ticks: int = 4) -> list[float]:
-    """Multiples of a nice step within the bounds."""
-    step = nice_step(high - low, ticks)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [index * step for index in range(first, last + 1)]
+    return [index * step for index in range(math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9) + 1)]
 
 
 def step_ticks(low: float, high: float, ticks: int) -> list[float]:
@@ -59,16 +56,16 @@ def step_ticks(low: float, high: float, ticks: int) -> list[float]:
     return [index * step for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def log_bounds(low: float, high: float) -> tuple[float, float]:
-    """Whole decades around positive numbers."""
-    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
-    return 10.0**first, 10.0 ** max(last, first + 1)
-
-
 def log_ticks(low: float, high: float, ticks: int = 4) -> list[float]:
-    """Powers of ten, every second or third when there are many."""
-    first, last = round(math.log10(low)), round(math.log10(high))
-    return [10.0**power for power in range(first, last + 1, max(1, math.ceil((last - first) / ticks)))]
+    """Powers of ten around positive numbers; every second or third when there are many.
+
+    >>> log_ticks(2e-7, 3e-6)
+    [1e-07, 1e-06, 1e-05]
+    """
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    last = max(last, first + 1)
+    stride = math.ceil((last - first) / ticks)
+    return [10.0**power for power in range(first, last + stride, stride)]
 
 
 def tick_labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:

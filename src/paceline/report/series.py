@@ -57,14 +57,12 @@ def scaled(series: Series, by: Series) -> Series:
 
 
 def smoothed(series: Series, window: int) -> Series:
-    """Centred moving mean over `window` points (odd); the window shrinks towards both ends."""
+    """Centred moving mean over `window` points (odd), over those of them that exist near both ends."""
     reach = window // 2
     values = series.values
-    last = len(values) - 1
-    spans = [min(reach, index, last - index) for index in range(len(values))]
     return Series(
         steps=series.steps,
-        values=tuple(_reduced(values[i - span : i + span + 1], mean) for i, span in enumerate(spans)),
+        values=tuple(_reduced(values[max(0, i - reach) : i + reach + 1], mean) for i in range(len(values))),
     )
 
 

@@ -17,6 +17,10 @@ MAX_LENGTH = 4096
 MAX_DEPTH = 16
 """Nested brackets; the LaTeX grammar needs about twice the time for each five levels more."""
 STEP_SECONDS = 2
+MAX_EXPONENT = 32
+"""Product of the exponents that stand on brackets, times how many brackets and fractions there are."""
+MAX_TERMS = 5000
+"""Terms of the expression when its products and powers of sums are written out."""
 
 _FORBIDDEN = re.compile(
     r"""\\(?:sum|prod|int|iint|oint|lim|limsup|liminf)(?![a-zA-Z])  # unbounded work, never a final answer
@@ -27,6 +31,7 @@ _FORBIDDEN = re.compile(
 )
 _FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln|exp|arc[a-z]+|sinh|cosh|tanh)(?![a-zA-Z])")
 _EXPONENT = re.compile(r"([)\]}]|.)\s*\^\s*(?:\{\s*-?\s*([0-9]+)[^{}]*\}|([0-9]))", re.DOTALL)
+_SYMBOL = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?:_\{?\w+\}?)?")
 _COUNTING = re.compile(r"!|\\[dt]?binom")
 
 
@@ -38,7 +43,11 @@ def is_cheap(text: str) -> bool:
         return False
     exponents = [(base in ")]}", int(braced or bare)) for base, braced, bare in _EXPONENT.findall(text)]
     of_brackets = math.prod(max(1, power) for is_bracket, power in exponents if is_bracket)
-    return of_brackets <= 32 and all(power <= 1000 for _, power in exponents)
+    if of_brackets > MAX_EXPONENT or any(power > 1000 for _, power in exponents):
+        return False
+    symbols = len(set(_SYMBOL.findall(text)))
+    degree = of_brackets * (text.count("(") + text.count(r"\frac"))
+    return symbols == 0 or (degree <= MAX_EXPONENT and math.comb(symbols + degree, symbols) <= MAX_TERMS)
 
 
 def bracket_depth(text: str) -> int:

@@ -1,0 +1,160 @@
+"""argv to named options, and a help page made of the options' own docstrings."""
+
+import argparse
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.config import Option, option_name, options, suggest
+from paceline.config.reading import section_classes
+from paceline.errors import ConfigError
+
+SIGNED_NUMBER = re.compile(r"-[\d.]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DoorOption:
+    """A flag that is no part of the configuration, for example `--config FILE`."""
+
+    name: str
+    metavar: str
+    help: str
+
+
+CONFIG = DoorOption(
+    name="config",
+    metavar="FILE",
+    help="YAML file with options, one `option: value` per line; flags beside it win.",
+)
+RESUME = DoorOption(
+    name="resume",
+    metavar="RUN",
+    help="Run directory to go on with, exactly where it stood and as it was configured.",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """What a command's flags may be."""
+
+    name: str
+    usage: str
+    summary: str
+    door_options: tuple[DoorOption, ...]
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """What was written behind a command."""
+
+    help: bool
+    door: dict[str, str]
+    """The door options, for example `{"config": "run.yaml"}`."""
+    options: dict[str, object]
+    """Options of the configuration: a text, or a list of texts for an option that takes several."""
+
+
+def parse(command: Command, argv: Sequence[str]) -> Given:
+    """Read a command's argv. Underscores and hyphens are the same; of a repeated flag the last counts.
+
+    Raises:
+        ConfigError: an unknown flag, a flag without its value, or a value without a flag.
+    """
+    try:
+        namespace, unknown = _parser(command).parse_known_args(_spelt_alike(command, argv))
+    except argparse.ArgumentError as error:
+        flag = (error.argument_name or "").split("/")[-1]
+        raise ConfigError(f"{flag} needs a value; `paceline {command.name} --help` says which") from None
+    if unknown:
+        raise ConfigError(_unknown(command, unknown[0]))
+    given = vars(namespace)
+    door = {option.name: given[option.name] for option in command.door_options if option.name in given}
+    chosen = {option.name: given[option.name] for option in command.options if option.name in given}
+    return Given(help="help" in given, door=door, options=chosen)
+
+
+def help_page(command: Command) -> str:
+    """Every flag of a command by section, with its meaning and default."""
+    return _parser(command).format_help()
+
+
+def _parser(command: Command) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        usage=command.usage,
+        description=command.summary,
+        add_help=False,
+        allow_abbrev=False,
+        exit_on_error=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
+    )
+    general = parser.add_argument_group("this command")
+    general.add_argument("-h", "--help", action="store_true", help="Show this page.")
+    for door in command.door_options:
+        general.add_argument(f"--{door.name}", metavar=door.metavar, help=_escaped(door.help))
+    for section, section_class in section_classes().items():
+        own = [option for option in command.options if option.section == section]
+        if own:
+            group = parser.add_argument_group(section, _escaped(inspect.getdoc(section_class) or ""))
+            for option in own:
+                _add(group, option)
+    return parser
+
+
+def _add(group: argparse._ArgumentGroup, option: Option) -> None:
+    text = _escaped(f"{option.help} {_default(option)}")
+    if option.item_type is not None:
+        group.add_argument(option.flag, nargs="+", metavar=_metavar(option), help=text)
+    elif option.plain_type is bool:
+        group.add_argument(option.flag, nargs="?", const="true", metavar=_metavar(option), help=text)
+    else:
+        group.add_argument(option.flag, metavar=_metavar(option), help=text)
+
+
+def _metavar(option: Option) -> str:
+    if option.choices:
+        return "|".join(option.choices)
+    words = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
+    return words[option.item_type or option.plain_type]  # type: ignore[index]
+
+
+def _default(option: Option) -> str:
+    if option.required:
+        return "(no default)"
+    if isinstance(option.default, tuple):
+        return f"(default: {' '.join(map(str, option.default)) or 'none'})"
+    words = {None: "none", True: "true", False: "false"} if option.plain_type is bool else {None: "none"}
+    return f"(default: {words.get(option.default, option.default)})"  # type: ignore[arg-type]
+
+
+def _escaped(text: str) -> str:
+    """argparse formats help with `%`, also in descriptions."""
+    return " ".join(text.split()).replace("%", "%%")
+
+
+def _spelt_alike(command: Command, argv: Sequence[str]) -> list[str]:
+    """Hyphens in every flag; and `--flag -1e-4` as `--flag=-1e-4`, which argparse would take for two flags."""
+    single = {option.flag for option in command.options if option.item_type is None}
+    words: list[str] = []
+    for word in argv:
+        if words and words[-1] in single and SIGNED_NUMBER.match(word):
+            words[-1] += f"={word}"
+            continue
+        flag, equals, value = word.partition("=")
+        words.append(flag.replace("_", "-") + equals + value if word.startswith("--") else word)
+    return words
+
+
+def _unknown(command: Command, word: str) -> str:
+    if not word.startswith("-"):
+        return f"{word!r} stands alone; write `--option {word}`, or put quotes around a value with spaces"
+    flag = word.partition("=")[0]
+    name = option_name(flag.lstrip("-"))
+    if name in {option.name for option in options()} - {option.name for option in command.options}:
+        return f"{flag} is no option of `paceline {command.name}`, only of training; leave it out"
+    names = [option.name for option in (*command.options, *command.door_options)]
+    otherwise = f"`paceline {command.name} --help` lists all"
+    near = suggest(name, names, form=lambda right: f"--{right.replace('_', '-')}", otherwise=otherwise)
+    return f"there is no option {flag}; {near}"

@@ -1,0 +1,73 @@
+"""Recipe, configuration file and flags, laid over each other in this order, to one `Config`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.cli.arguments import Given
+from paceline.config import Config, build_config, parse_yaml
+from paceline.errors import CheckpointError, ConfigError
+
+EMBEDDED = Path(__file__).parent.parent / "embedded"
+RECIPE = EMBEDDED / "recipe.yaml"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configuration:
+    """A configuration and where it came from."""
+
+    config: Config
+    origin: str
+    """One line for the person at the terminal."""
+
+
+def read_configuration(given: Given) -> Configuration:
+    """The configuration that a command's flags make, over its `--config` file or else the embedded recipe.
+
+    The recipe is the ground only when neither `--config` nor `--model` is given: it belongs to its model.
+
+    Raises:
+        ConfigError: a file that cannot be read, or options that cannot be used.
+    """
+    flags = given.options
+    if "config" in given.door:
+        path = Path(given.door["config"]).expanduser()
+        ground = parse_yaml(_read(path, f"--config {path}"), str(path))
+        return Configuration(config=_laid_over(ground, flags), origin=f"Options: {path}{_and(flags)}.")
+    if "model" in flags:
+        return Configuration(config=build_config(flags), origin="Options: the flags given, else the defaults.")
+    ground = parse_yaml(RECIPE.read_text(encoding="utf-8"), RECIPE.name)
+    origin = f"Options: the embedded recipe{_and(flags)}, as neither --config nor --model is given."
+    return Configuration(config=_laid_over(ground, flags), origin=origin)
+
+
+def read_run_configuration(run: Path) -> Config:
+    """The configuration that a run directory was made with.
+
+    Raises:
+        CheckpointError: there is none.
+        ConfigError: it was changed into one that cannot be used.
+    """
+    path = run / "config.yaml"
+    if not path.is_file():
+        raise CheckpointError(
+            f"--resume {run} is not a run directory (it has no config.yaml); give the directory of an earlier run"
+        )
+    return build_config(parse_yaml(_read(path, f"--resume {run}"), str(path)))
+
+
+def _laid_over(ground: Mapping[str, object], flags: Mapping[str, object]) -> Config:
+    return build_config({**ground, **flags})
+
+
+def _and(flags: Mapping[str, object]) -> str:
+    return " and the flags given" if flags else ""
+
+
+def _read(path: Path, place: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{place} cannot be read ({error.strerror}); check the path") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{place} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None

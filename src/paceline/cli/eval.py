@@ -1,0 +1,54 @@
+"""`paceline eval`: accuracy of a model on held-out tasks, with its interval."""
+
+from typing import TYPE_CHECKING
+
+from paceline.cli.arguments import CONFIG, Command, help_page, parse
+from paceline.cli.configuration import read_configuration
+from paceline.cli.preflight import preflight_held_out
+from paceline.cli.status import DONE
+from paceline.config import Config, options
+
+if TYPE_CHECKING:
+    from paceline.evaluate import Evaluation
+
+SECTIONS = ("model", "data", "engine", "evaluation")
+SINGLE = ("reward_funcs", "max_reward_failure_rate", "max_completion_length", "stop", "seed")
+"""Options of other sections that evaluation reads; the reward functions choose the default system message."""
+
+COMMAND = Command(
+    name="eval",
+    usage="paceline eval --model MODEL --dataset DATASET [--option value ...]\n       paceline eval --config FILE",
+    summary="Measure the accuracy of a model on held-out tasks. Without options: the embedded model and task.",
+    door_options=(CONFIG,),
+    options=tuple(option for option in options() if option.section in SECTIONS or option.name in SINGLE),
+)
+
+
+def run(argv: list[str]) -> int:
+    """Evaluate as argv says; the exit status."""
+    given = parse(COMMAND, argv)
+    if given.help:
+        print(help_page(COMMAND), end="")
+        return DONE
+    configuration = read_configuration(given)
+    print(configuration.origin)
+    preflight_held_out(configuration.config)
+    print(describe(_measure(configuration.config)))
+    return DONE
+
+
+def describe(evaluation: "Evaluation") -> str:
+    """One line: the set, its accuracy with the 95 % interval, and of how many tasks."""
+    accuracy, n = evaluation.accuracy, evaluation.record()["n"]
+    low, high = accuracy.low, accuracy.high
+    return f"{evaluation.name}: accuracy {accuracy.value:.1%}, 95 % interval {low:.1%} to {high:.1%}, {n} tasks"
+
+
+def _measure(config: Config) -> "Evaluation":
+    # Loading torch takes seconds: whatever can be refused is refused before these lines.
+    from paceline.assembly import make_engine, make_evaluator
+    from paceline.models import load_model, load_tokenizer
+
+    tokenizer = load_tokenizer(config.model)
+    evaluator = make_evaluator(config, tokenizer)
+    return evaluator.measure(make_engine(config, load_model(config.model), tokenizer), step=0)

@@ -1,0 +1,68 @@
+"""The command `paceline`: commands to their modules, errors to one sentence and an exit status.
+
+0 done    1 the run failed    2 wrong usage    130 interrupted
+"""
+
+import importlib.metadata
+import os
+import sys
+
+from paceline.cli import eval as eval_command
+from paceline.cli import plan, report, train
+from paceline.cli.status import DONE, INTERRUPTED
+from paceline.config import suggest
+from paceline.errors import ConfigError, PacelineError
+
+COMMANDS = {"train": train.run, "eval": eval_command.run, "plan": plan.run, "report": report.run}
+
+HELP = """Fine-tune language models with group-relative reinforcement learning on verifiable rewards.
+
+usage: paceline train [--config FILE] [--option value ...]   train; without options: the embedded model, on a CPU
+       paceline train --resume RUN                           go on with a run where it stood
+       paceline eval [--config FILE] [--option value ...]    accuracy with its interval
+       paceline plan [train's options]                       batches, steps and memory, before anything is loaded
+       paceline report RUN [RUN ...]                         what happened, as a page; several runs, as a table
+       paceline COMMAND --help                               every option of a command
+       paceline --version
+"""
+
+QUIET = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "DATASETS_VERBOSITY": "error",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+"""Libraries read these when they are first imported; a value that the user has set stays."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `paceline` with these words, by default the process's own; the exit status."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        return _dispatch(sys.argv[1:] if argv is None else argv)
+    except PacelineError as error:
+        _say(str(error))
+        return error.exit_status
+    except KeyboardInterrupt as interrupt:
+        _say("; ".join(["interrupted", *map(str, interrupt.args)]))
+        return INTERRUPTED
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return DONE
+    if argv[0] == "--version":
+        print(f"paceline {importlib.metadata.version('paceline')}")
+        return DONE
+    if argv[0] not in COMMANDS:
+        otherwise = f"the commands are {', '.join(COMMANDS)}"
+        raise ConfigError(f"there is no command {argv[0]!r}; {suggest(argv[0], COMMANDS, otherwise=otherwise)}")
+    return COMMANDS[argv[0]](argv[1:])
+
+
+def _say(sentence: str) -> None:
+    print(f"paceline: {' '.join(sentence.split())}", file=sys.stderr)

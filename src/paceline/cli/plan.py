@@ -1,0 +1,71 @@
+"""`paceline plan`: what a configuration amounts to, before anything is loaded."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+from paceline.cli.arguments import CONFIG, help_page, parse
+from paceline.cli.configuration import EMBEDDED, read_configuration
+from paceline.cli.preflight import preflight
+from paceline.cli.status import DONE
+from paceline.cli.train import COMMAND as TRAIN
+from paceline.config import Config
+from paceline.data import load_rows
+from paceline.errors import ModelError
+from paceline.plan import ModelShape, batch_plan, describe, describe_memory, memory_plan, model_shape
+
+COMMAND = dataclasses.replace(
+    TRAIN,
+    name="plan",
+    usage="paceline plan [--config FILE] [--option value ...]",
+    summary="Print batches, steps and memory of a training run. Reads the dataset and the model's config.json only.",
+    door_options=(CONFIG,),
+)
+
+
+def run(argv: list[str]) -> int:
+    """Plan as argv says; the exit status."""
+    given = parse(COMMAND, argv)
+    if given.help:
+        print(help_page(COMMAND), end="")
+        return DONE
+    configuration = read_configuration(given)
+    config = configuration.config
+    print(configuration.origin)
+    preflight(config)
+    rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
+    print(f"\n{describe(batch_plan(config, len(rows)))}\n\n{_memory(config)}")
+    return DONE
+
+
+def _memory(config: Config) -> str:
+    directory = EMBEDDED if config.model.model == "embedded" else Path(config.model.model).expanduser()
+    shape = _read_shape(directory)
+    if shape is None:
+        return f"Memory is not known: {config.model.model} is no local directory with a known config.json and weights."
+    return f"{describe_memory(memory_plan(config, shape))} The model has {shape.parameters:,} parameters."
+
+
+def _read_shape(directory: Path) -> ModelShape | None:
+    weights = sorted(directory.glob("*.safetensors"))
+    if not weights or not (directory / "config.json").is_file():
+        return None
+    parameters = sum(_count_parameters(file) for file in weights)
+    try:
+        described = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    except ValueError:
+        described = None
+    if not isinstance(described, dict):
+        raise ModelError(f"--model {directory}: its config.json is not a JSON object; restore it")
+    return model_shape(described, parameters=parameters)
+
+
+def _count_parameters(file: Path) -> int:
+    """Sum over the tensors that the header lists: 8 bytes with its length, then JSON."""
+    try:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
+        raise ModelError(f"--model {file.parent}: {file.name} is damaged; fetch it again") from None

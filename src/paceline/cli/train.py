@@ -1,0 +1,64 @@
+"""`paceline train`: a new run, or a run gone on with."""
+
+import re
+from datetime import datetime
+from pathlib import Path
+
+from paceline.cli.arguments import CONFIG, RESUME, Command, Given, help_page, parse
+from paceline.cli.configuration import read_configuration, read_run_configuration
+from paceline.cli.preflight import preflight
+from paceline.cli.status import DONE, INTERRUPTED
+from paceline.config import Config, options
+from paceline.errors import ConfigError
+
+COMMAND = Command(
+    name="train",
+    usage="paceline train [--config FILE] [--option value ...]\n       paceline train --resume RUN",
+    summary="Train a language model on verifiable rewards. Without options: the embedded model and task, on a CPU.",
+    door_options=(CONFIG, RESUME),
+    options=options(),
+)
+
+
+def run(argv: list[str]) -> int:
+    """Train as argv says; the exit status."""
+    given = parse(COMMAND, argv)
+    if given.help:
+        print(help_page(COMMAND), end="")
+        return DONE
+    if "resume" in given.door:
+        return _resume(given)
+    configuration = read_configuration(given)
+    print(configuration.origin)
+    config = configuration.config
+    preflight(config)
+    output_dir = Path(config.loop.output_dir).expanduser() if config.loop.output_dir else default_output_dir(config)
+    return _train(config, output_dir, resume=False)
+
+
+def default_output_dir(config: Config) -> Path:
+    """`runs/` and a name made of model, dataset and the time."""
+    names = [Path(address).stem for address in (config.model.model, config.data.dataset)]
+    words = [re.sub(r"[^\w.-]+", "-", name) for name in names]
+    return Path("runs") / "-".join([*words, f"{datetime.now():%Y%m%d-%H%M%S}"])
+
+
+def _resume(given: Given) -> int:
+    others = [f"--{name.replace('_', '-')}" for name in (*given.options, *given.door) if name != "resume"]
+    if others:
+        raise ConfigError(f"--resume goes on with the run's own configuration; leave out {', '.join(others)}")
+    path = Path(given.door["resume"]).expanduser()
+    return _train(read_run_configuration(path), path, resume=True)
+
+
+def _train(config: Config, output_dir: Path, *, resume: bool) -> int:
+    # Loading torch takes seconds: whatever can be refused is refused before these lines.
+    from rich.console import Console
+
+    from paceline.train import train
+
+    try:
+        finished = train(config, output_dir, resume=resume, console=Console())
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"go on with `paceline train --resume {output_dir}`") from None
+    return DONE if finished else INTERRUPTED

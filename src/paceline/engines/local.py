@@ -1,0 +1,159 @@
+"""The embedded engine: samples in the learner's process, on the learner's own weights."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from paceline.engines import Request, Sampling
+from paceline.engines.decoder import Decoder
+from paceline.engines.fused import FusedDecoder
+from paceline.engines.plain import PlainDecoder
+from paceline.engines.scheduling import Job, Sampled, Schedule
+from paceline.engines.stopping import Stopping
+from paceline.engines.weights import unsupported_reason
+from paceline.errors import DataError, TrainingError
+from paceline.types import Completion
+
+PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1}
+"""Largest difference between fused and plain logits taken for rounding, as a share of the largest logit (at least 1)."""
+_PROBE_STEPS = 3
+
+
+class LocalEngine:
+    """An `Engine` over a transformers model. Weights are read at each call: an update in place is seen by the next."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        concurrent_sequences: int,
+        compute_dtype: torch.dtype,
+        eos_token_ids: frozenset[int],
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Choose the decoder, by a short comparison of logits where the fused one knows the architecture.
+
+        Args:
+            model: the policy; its weights are shared, never changed.
+            tokenizer: decodes completions.
+            concurrent_sequences: completions computed at the same time, at most; bounds memory, never the result.
+            compute_dtype: precision of the forward pass; a copy of the weights is made per call where theirs differs.
+            eos_token_ids: a completion ends after any of these.
+            on_progress: called with the number of tokens just sampled, after each of them.
+        """
+        self.policy_version = 0
+        """How many optimiser updates the weights have seen: set by the learner, copied into completions."""
+        self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
+        self._capacity, self._end_tokens, self._on_progress = concurrent_sequences, eos_token_ids, on_progress
+        reason = unsupported_reason(model)
+        if reason is None:
+            with _evaluating(model):
+                reason = _disagreement(model, compute_dtype)
+        self.path: Literal["fused", "plain"] = "fused" if reason is None else "plain"
+        self.path_reason = reason or "its logits agree with the model's own forward pass"
+        decoder = FusedDecoder if reason is None else PlainDecoder
+        self._decoder: Decoder = decoder(model, compute_dtype)
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """See `Engine`.
+
+        Raises:
+            DataError: a prompt without tokens.
+            TrainingError: the logits are not finite.
+        """
+        for index, request in enumerate(requests):
+            if not request.prompt_ids:
+                raise DataError(f"prompt {index} of the batch has 0 tokens, a prompt needs at least 1; drop the row")
+        jobs = _jobs(requests, self._capacity)
+        if not jobs:
+            return [() for _ in requests]
+        vocab_size = self._model.get_output_embeddings().weight.shape[0]
+        stopping = Stopping(self._tokenizer, self._end_tokens, sampling.stop, vocab_size)
+        schedule = Schedule(
+            self._decoder,
+            sampling,
+            stopping,
+            concurrent_sequences=self._capacity,
+            device=self._model.device,
+            on_progress=self._on_progress,
+        )
+        with torch.inference_mode(), _evaluating(self._model):
+            sampled = schedule.run(jobs)
+        if not np.isfinite(sampled.logprobs).all():
+            raise TrainingError(
+                f"the policy's logits are not finite at version {self.policy_version}, a completion needs finite ones; "
+                "lower --learning-rate or --max-grad-norm"
+            )
+        completions = iter(self._completions(sampled, stopping, sampling))
+        return [tuple(next(completions) for _ in request.keys) for request in requests]
+
+    def _completions(self, sampled: Sampled, stopping: Stopping, sampling: Sampling) -> list[Completion]:
+        tokens = [part.tolist() for part in np.split(sampled.tokens, sampled.ends[:-1])]
+        logprobs = [part.tolist() for part in np.split(sampled.logprobs, sampled.ends[:-1])]
+        texts = self._tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        stopped = stopping.ended(sampled.tokens[sampled.ends - 1])
+        return [
+            Completion(
+                token_ids=tuple(ids),
+                logprobs=tuple(values),
+                finish_reason="stop" if ended or len(ids) < sampling.max_completion_length else "length",
+                text=text,
+                policy_version=self.policy_version,
+            )
+            for ids, values, text, ended in zip(tokens, logprobs, texts, stopped, strict=True)
+        ]
+
+
+def _jobs(requests: Sequence[Request], capacity: int) -> list[Job]:
+    """Requests with their completions numbered, cut where a group is larger than the engine's capacity."""
+    jobs, first = [], 0
+    for request in requests:
+        for start in range(0, len(request.keys), capacity):
+            keys = request.keys[start : start + capacity]
+            sequences = tuple(range(first + start, first + start + len(keys)))
+            jobs.append(Job(prompt_ids=request.prompt_ids, sequences=sequences, keys=keys))
+        first += len(request.keys)
+    return jobs
+
+
+@contextlib.contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Dropout off, and the modules' modes as they were afterwards."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@torch.inference_mode()
+def _disagreement(model: PreTrainedModel, dtype: torch.dtype) -> str | None:
+    """How the fused decoder's logits differ from the model's own on a short made-up batch; None: by rounding only."""
+    vocab_size = model.get_input_embeddings().weight.shape[0]
+    made_up = torch.arange(1, 100) * 7919 % vocab_size
+    prompts, members = (made_up[:5].tolist(), made_up[5:8].tolist()), ((0, 1), (2,))
+    fed = made_up[10 : 10 + 3 * _PROBE_STEPS].view(_PROBE_STEPS, 3).to(model.device)
+    fused, plain = (
+        _probe(decoder, prompts, members, fed).double()
+        for decoder in (FusedDecoder(model, dtype), PlainDecoder(model, dtype))
+    )
+    difference = float((fused - plain).abs().max())
+    allowed = PROBE_TOLERANCE[dtype] * max(1.0, float(plain.abs().max()))
+    if difference <= allowed:
+        return None
+    return f"the fused decoder's logits differ by {difference:.2g} from the model's own, more than {allowed:.2g}"
+
+
+def _probe(decoder: Decoder, prompts: Sequence[list[int]], members: Sequence[Sequence[int]], fed: Tensor) -> Tensor:
+    decoder.begin(fed.shape[1], max(map(len, prompts)) + len(fed))
+    logits = [decoder.admit(prompts, members), *(decoder.step(tokens) for tokens in fed)]
+    decoder.end()
+    return torch.cat(logits)

@@ -1,0 +1,52 @@
+"""When a completion ends: end tokens by a table, stop strings by decoding a tail where one can have ended."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+
+class Stopping:
+    """Looks at what was sampled. Built once per call of an engine."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, end_tokens: frozenset[int], stop: tuple[str, ...], vocab_size: int
+    ) -> None:
+        """`vocab_size` is the number of the model's logits, which may exceed the tokenizer's vocabulary."""
+        self.watches_text = bool(stop)
+        self._tokenizer, self._stop = tokenizer, stop
+        self._ends = np.zeros(vocab_size, dtype=bool)
+        self._ends[[token for token in end_tokens if token < vocab_size]] = True
+        self._may_finish_a_string = _last_character_tokens(tokenizer, stop, vocab_size)
+        # One character takes up to four byte tokens; a margin for special tokens, which decode to nothing.
+        self._tail = 4 * max((len(text) for text in stop), default=0) + 16
+
+    def ended(self, tokens: np.ndarray) -> np.ndarray:
+        """True where the token is an end token."""
+        ends: np.ndarray = self._ends[tokens]
+        return ends
+
+    def candidates(self, tokens: np.ndarray) -> np.ndarray:
+        """Indices of tokens whose text may complete a stop string: their completions need `completes_string`."""
+        return np.flatnonzero(self._may_finish_a_string[tokens])
+
+    def completes_string(self, completion: Sequence[int]) -> bool:
+        """Whether the text of a completion holds a stop string near its end."""
+        text = self._tokenizer.decode(list(completion[-self._tail :]), skip_special_tokens=True)
+        return any(stop in text for stop in self._stop)
+
+
+def _last_character_tokens(
+    tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...], vocab_size: int
+) -> np.ndarray:
+    """True for tokens whose own text holds the last character of some stop string.
+
+    Where that text cannot tell (a space may be stripped, a character may be spread over byte tokens), all are True.
+    """
+    last = {text[-1] for text in stop}
+    if any(character.isspace() or not character.isascii() for character in last):
+        return np.ones(vocab_size, dtype=bool)
+    if not last:
+        return np.zeros(vocab_size, dtype=bool)
+    texts = tokenizer.batch_decode([[token] for token in range(vocab_size)])
+    return np.array([any(character in text for character in last) for text in texts])

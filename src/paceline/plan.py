@@ -1,0 +1,203 @@
+"""What a configuration amounts to: completions, tokens and updates per step, steps, and memory. Pure arithmetic."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paceline.config import Config
+
+FLOAT32_BYTES = 4
+BFLOAT16_BYTES = 2
+ADAMW_MOMENTS = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchPlan:
+    """How much a step and a run take. Run totals are None while the number of steps is unknown."""
+
+    prompts_per_step: int
+    num_generations: int
+    updates_per_step: int
+    prompt_tokens_per_step: int
+    """At most; the completions of one prompt share it."""
+    completion_tokens_per_step: int
+    """At most."""
+    num_tasks: int | None
+    """Tasks of the dataset, None when they have not been counted."""
+    steps: int | None
+    epochs: float | None
+    """Passes over the dataset."""
+    checkpoints: int | None
+    evaluations: int | None
+    """The one before the first step included; none take place without held-out tasks."""
+
+    @property
+    def completions_per_step(self) -> int:
+        """P prompts with G completions each."""
+        return self.prompts_per_step * self.num_generations
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelShape:
+    """The numbers of a decoder that memory depends on."""
+
+    parameters: int
+    num_layers: int
+    num_key_value_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryPlan:
+    """Bytes that stay allocated, at most; activations of a forward and backward pass come on top."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    reference: int
+    """The reference model, with `beta` above 0."""
+    kv_cache: int
+    """Keys and values of all concurrent sequences at their longest."""
+
+    @property
+    def total(self) -> int:
+        """All of them at once."""
+        return self.weights + self.gradients + self.optimizer + self.reference + self.kv_cache
+
+
+def total_steps(config: Config, num_tasks: int | None) -> int | None:
+    """Steps of the run: `max_steps`, else enough for `num_epochs`, the last one short rather than left out.
+
+    None when that depends on a number of tasks that is not known.
+    """
+    loop = config.loop
+    if loop.max_steps is not None:
+        return loop.max_steps
+    return None if num_tasks is None else max(1, math.ceil(round(loop.num_epochs * num_tasks) / loop.prompts_per_step))
+
+
+def batch_plan(config: Config, num_tasks: int | None) -> BatchPlan:
+    """The plan of a configuration on a dataset of `num_tasks` tasks."""
+    prompts, generations = config.loop.prompts_per_step, config.sampling.num_generations
+    steps = total_steps(config, num_tasks)
+    return BatchPlan(
+        prompts_per_step=prompts,
+        num_generations=generations,
+        updates_per_step=config.optim.num_iterations,
+        prompt_tokens_per_step=prompts * config.data.max_prompt_length,
+        completion_tokens_per_step=prompts * generations * config.sampling.max_completion_length,
+        num_tasks=num_tasks,
+        steps=steps,
+        epochs=_epochs(config, steps, num_tasks),
+        checkpoints=None if steps is None else _times(config.loop.save_steps, steps),
+        evaluations=None if steps is None else 1 + _evaluations_after(config.evaluation.eval_steps, steps),
+    )
+
+
+def _epochs(config: Config, steps: int | None, num_tasks: int | None) -> float | None:
+    """A run in epochs ends with a short step, so steps times prompts would say too much."""
+    if config.loop.max_steps is None:
+        return config.loop.num_epochs
+    return None if steps is None or num_tasks is None else steps * config.loop.prompts_per_step / num_tasks
+
+
+def _times(every: int, steps: int) -> int:
+    return steps // every if every else 0
+
+
+def _evaluations_after(every: int, steps: int) -> int:
+    """Every so many steps, and after the last in any case."""
+    return math.ceil(steps / every) if every else 1
+
+
+def model_shape(model_config: Mapping[str, object], *, parameters: int) -> ModelShape | None:
+    """The shape that a model's config.json describes, None when it names its numbers in another way."""
+    text_config = model_config.get("text_config")
+    described = text_config if isinstance(text_config, Mapping) else model_config
+    layers, heads, width = (described.get(n) for n in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    if not isinstance(layers, int) or not isinstance(heads, int) or not isinstance(width, int):
+        return None
+    # Older files leave out what follows from the rest: one key/value head per head, heads that fill the width.
+    key_value_heads, head_dim = described.get("num_key_value_heads"), described.get("head_dim")
+    return ModelShape(
+        parameters=parameters,
+        num_layers=layers,
+        num_key_value_heads=key_value_heads if isinstance(key_value_heads, int) else heads,
+        head_dim=head_dim if isinstance(head_dim, int) else width // heads,
+    )
+
+
+def memory_plan(config: Config, shape: ModelShape) -> MemoryPlan:
+    """Memory of training this model: weights, gradients and AdamW's two moments in float32, and the cache.
+
+        cache = sequences * tokens * layers * 2 (keys, values) * key/value heads * head_dim * bytes
+
+    `dtype` `auto` counts as float32 unless the device is CUDA.
+    """
+    is_half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and config.model.device == "cuda")
+    weights = shape.parameters * FLOAT32_BYTES
+    longest = config.data.max_prompt_length + config.sampling.max_completion_length
+    per_step = config.loop.prompts_per_step * config.sampling.num_generations
+    sequences = min(config.engine.concurrent_sequences, per_step)
+    per_token = shape.num_layers * 2 * shape.num_key_value_heads * shape.head_dim
+    return MemoryPlan(
+        weights=weights,
+        gradients=weights,
+        optimizer=ADAMW_MOMENTS * weights,
+        reference=weights if config.loss.beta > 0 else 0,
+        kv_cache=sequences * longest * per_token * (BFLOAT16_BYTES if is_half else FLOAT32_BYTES),
+    )
+
+
+def describe(plan: BatchPlan) -> str:
+    """The plan as a table for a terminal."""
+    steps = "unknown, as the tasks are not counted" if plan.steps is None else f"{plan.steps:,}"
+    rows = [
+        ("prompts per step", f"{plan.prompts_per_step:,}"),
+        (
+            "completions per step",
+            f"{plan.completions_per_step:,} = {plan.prompts_per_step:,} prompts x {plan.num_generations}",
+        ),
+        (
+            "tokens per step",
+            f"at most {plan.completion_tokens_per_step:,} sampled, {plan.prompt_tokens_per_step:,} in prompts",
+        ),
+        ("updates per step", f"{plan.updates_per_step:,}"),
+        ("steps", steps),
+        ("tasks", "not counted" if plan.num_tasks is None else f"{plan.num_tasks:,}"),
+        *_run_rows(plan),
+    ]
+    return _table(rows)
+
+
+def _run_rows(plan: BatchPlan) -> list[tuple[str, str]]:
+    rows = [] if plan.epochs is None else [("passes over the tasks", f"{plan.epochs:.4g}")]
+    if plan.steps is None:
+        return rows
+    return [
+        *rows,
+        ("updates in all", f"{plan.steps * plan.updates_per_step:,}"),
+        ("completions in all", f"{plan.steps * plan.completions_per_step:,}"),
+        ("sampled tokens in all", f"at most {plan.steps * plan.completion_tokens_per_step:,}"),
+        ("evaluations", f"{plan.evaluations:,}, where there are held-out tasks"),
+        ("checkpoints", f"{plan.checkpoints:,}, and the final model"),
+    ]
+
+
+def describe_memory(memory: MemoryPlan) -> str:
+    """The memory as a table for a terminal, in GiB."""
+    rows = [
+        ("weights", memory.weights),
+        ("gradients", memory.gradients),
+        ("optimiser", memory.optimizer),
+        ("reference model", memory.reference),
+        ("key/value cache", memory.kv_cache),
+        ("in all", memory.total),
+    ]
+    lines = [(name, f"{size / 2**30:10.3f} GiB") for name, size in rows if size]
+    return _table(lines) + "\nActivations come on top; --micro-batch-tokens bounds them."
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)

@@ -1,0 +1,87 @@
+"""Sums over a whole run: where the seconds went, and everything that was dropped, cut, failed or unreadable."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.report.charts import reward_functions
+from paceline.report.reading import Record, RunRecord, value_at
+from paceline.report.series import total
+
+_PARTS = ("generate", "reward", "update", "evaluate", "checkpoint", "other")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimePart:
+    """Seconds that one kind of work took."""
+
+    name: str
+    seconds: float
+    colour: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DroppedCount:
+    """How many of something did not count."""
+
+    what: str
+    number: float
+    of: float | None
+    """How many there were in all; None where a share says nothing."""
+
+
+def time_split(run: RunRecord) -> list[TimePart]:
+    """From the summary of an ended run, else from its steps and evaluations so far; parts of no time left out."""
+    seconds = {name: _seconds(run, name) for name in _PARTS}
+    return [
+        TimePart(name=name, seconds=seconds[name], colour=colour)
+        for colour, name in enumerate(_PARTS, start=1)
+        if seconds[name] > 0
+    ]
+
+
+def total_seconds(run: RunRecord) -> float:
+    """Wall time of the run so far."""
+    ended = value_at(run.summary, "clock", "total") if run.summary is not None else None
+    return sum(part.seconds for part in time_split(run)) if ended is None else ended
+
+
+def dropped_counts(run: RunRecord) -> list[DroppedCount]:
+    """One row per way of being left out; zeros too, for a zero is an answer."""
+    prompts, completions = total(run.metrics, "prompts"), total(run.metrics, "rollouts")
+    failures = [
+        DroppedCount(
+            what=f"Completions on which the reward function {name} failed",
+            number=total(run.metrics, "rewards", name, "failures"),
+            of=completions,
+        )
+        for name in reward_functions(run.metrics)
+    ]
+    groups = (
+        ("groups_zero_deviation", "Groups without signal: all rewards equal", prompts),
+        ("groups_no_reward", "Groups without any reward", prompts),
+        ("rollouts_without_reward", "Completions without a reward", completions),
+    )
+    return [
+        *(DroppedCount(what=what, number=total(run.metrics, key), of=of) for key, what, of in groups),
+        *failures,
+        DroppedCount(
+            what="Training completions cut at the length limit", number=_truncated(run.metrics), of=completions
+        ),
+        DroppedCount(
+            what="Held-out completions that could not be graded", number=total(run.evals, "ungraded"), of=None
+        ),
+        DroppedCount(what="Unreadable lines in this run's files", number=run.unreadable_lines, of=None),
+    ]
+
+
+def _seconds(run: RunRecord, name: str) -> float:
+    ended = value_at(run.summary, "clock", name) if run.summary is not None else None
+    if ended is not None:
+        return ended
+    return total(run.evals, "clock", "seconds") if name == "evaluate" else total(run.metrics, "clock", name)
+
+
+def _truncated(metrics: Sequence[Record]) -> float:
+    """The share of each step times its completions: whole numbers again."""
+    both = ((value_at(record, "truncated_fraction"), value_at(record, "rollouts")) for record in metrics)
+    return sum(round(share * number) for share, number in both if share is not None and number is not None)

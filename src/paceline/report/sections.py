@@ -1,0 +1,150 @@
+"""The sections of the page, each from a run's records to HTML; a section with nothing to say is empty."""
+
+from html import escape
+
+from paceline.report import charts
+from paceline.report.accounting import dropped_counts, time_split
+from paceline.report.cards import pair_cards
+from paceline.report.figures import Chart, figure
+from paceline.report.numbers import count, duration, percent
+from paceline.report.outcome import fates, first_set, pairs
+from paceline.report.reading import Record, RunRecord, read_lines
+from paceline.report.samples import held_out_pairs, training_pairs
+from paceline.report.series import bin_size
+
+_HERO_SIZES = ((1040, 300), (340, 210))
+_HALF_SIZES = ((508, 230), (340, 190))
+_ROLLOUT_KEYS = ("task_id", "prompt", "completion")
+
+
+def learning(run: RunRecord) -> str:
+    """Held-out accuracy and training reward over steps."""
+    hero = figure(charts.accuracy_chart(run), _HERO_SIZES) if run.evals else ""
+    reward = figure(charts.reward_chart(run), _HERO_SIZES) if run.metrics else ""
+    functions = _functions(charts.reward_function_charts(run))
+    names = charts.reward_functions(run.metrics)
+    only = f'<p class="note">One reward function: {escape(names[0])}.</p>' if len(names) == 1 else ""
+    size = bin_size(len(run.metrics))
+    bins = f'<p class="note">Each point of a line stands for {size} steps.</p>' if size > 1 else ""
+    return _section("Learning", hero + reward + only + functions + bins)
+
+
+def lengths_and_signal(run: RunRecord) -> str:
+    """How long completions are, and how many groups carry signal."""
+    if not run.metrics:
+        return ""
+    figures = [figure(chart) for chart in (*charts.length_charts(run), charts.signal_chart(run))]
+    return _section("Completions and signal", _grid("".join(figures)))
+
+
+def optimisation(run: RunRecord) -> str:
+    """The small multiples of the optimiser's health."""
+    return _section("Optimisation", _grid("".join(figure(chart) for chart in charts.optimisation_charts(run))))
+
+
+def time(run: RunRecord) -> str:
+    """Where the seconds went: a bar, a table, and the speed of generation."""
+    parts = time_split(run)
+    seconds = sum(part.seconds for part in parts)
+    if not seconds:
+        return ""
+    bar, left = "", 0.0
+    for part in parts:
+        width = 1000 * part.seconds / seconds
+        label = f"{part.name}: {duration(part.seconds)}, {percent(part.seconds / seconds)}"
+        bar += (
+            f'<rect class="c{part.colour}" x="{left:.2f}" width="{width:.2f}" height="28"><title>{label}</title></rect>'
+        )
+        left += width
+    rows = "".join(
+        f'<tr><th scope="row"><i class="c{part.colour}"></i>{part.name}</th><td>{duration(part.seconds)}</td>'
+        f"<td>{percent(part.seconds / seconds)}</td></tr>"
+        for part in parts
+    )
+    table = f'<table class="split"><tbody>{rows}</tbody><tfoot><tr><th scope="row">total</th>'
+    table += f"<td>{duration(seconds)}</td><td></td></tr></tfoot></table>"
+    drawing = '<svg class="bar" viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" aria-label="Time split">'
+    drawing += f"{bar}</svg>"
+    speed = figure(charts.speed_chart(run), _HALF_SIZES) if run.metrics else ""
+    return _section("Time", f'{drawing}<div class="two"><div>{table}</div>{speed}</div>')
+
+
+def training_samples(run: RunRecord) -> str:
+    """Completions of the first steps beside those of the last, on similar prompts."""
+    steps = list(run.rollout_files)
+    if len(steps) < 2:
+        return ""
+    reach = min(2, len(steps) // 2)
+    early, late = (_rollouts(run, part) for part in (steps[:reach], steps[-reach:]))
+    chosen = training_pairs(early, late, grader(run))
+    first, last = _steps(steps[:reach]), _steps(steps[-reach:])
+    lead = f"<p>Prompts of {first} beside the most similar ones of {last}; right and wrong ones on purpose.</p>"
+    cards = pair_cards(chosen, before=first, after=last, grader=grader(run))
+    return _section("Training completions, early and late", lead + cards if chosen else "")
+
+
+def held_out_samples(run: RunRecord) -> str:
+    """The same held-out tasks before and after training, and how many changed sides."""
+    sorted_pairs = fates(pairs(run))
+    if not sorted_pairs.num_tasks:
+        return ""
+    sides = (
+        ("fixed", sorted_pairs.fixed, "wrong before, right after"),
+        ("kept", sorted_pairs.still_right, "right both times"),
+        ("missed", sorted_pairs.still_wrong, "wrong both times"),
+        ("broken", sorted_pairs.broken, "right before, wrong after"),
+    )
+    tiles = "".join(
+        f'<div class="tile {name}"><b>{len(members):,}</b><span>{words}</span></div>' for name, members, words in sides
+    )
+    cards = pair_cards(held_out_pairs(sorted_pairs), before="before", after="after", grader=grader(run))
+    title = f"Held-out tasks, before and after: {first_set(run)}"
+    return _section(title, f'<div class="tiles">{tiles}</div>{cards}')
+
+
+def dropped(run: RunRecord) -> str:
+    """Everything that was filtered, cut, failed or unreadable, counted."""
+    rows = "".join(
+        f'<tr{"" if row.number else " class=zero"}><th scope="row">{escape(row.what)}</th><td>{row.number:,.0f}</td>'
+        f"<td>{percent(row.number / row.of) if row.of else ''}</td></tr>"
+        for row in dropped_counts(run)
+    )
+    lead = "<p>Nothing leaves a run without being counted. Shares are of all prompts or all completions.</p>"
+    return _section("Dropped or failed", f'{lead}<table class="counts"><tbody>{rows}</tbody></table>')
+
+
+def configuration(run: RunRecord) -> str:
+    """The resolved configuration, folded."""
+    if not run.config_text:
+        return ""
+    options = count(len(run.config), "line")
+    fold = f"<details><summary>config.yaml, {options}</summary><pre>{escape(run.config_text)}</pre></details>"
+    return _section("Configuration", fold)
+
+
+def grader(run: RunRecord) -> str:
+    """Name of the reward function that says what is right."""
+    return str(run.config["eval_reward_func"]) if "eval_reward_func" in run.config else "accuracy"
+
+
+def _functions(shown: list[Chart]) -> str:
+    """Two or four charts look settled in two columns, all other numbers in three."""
+    if len(shown) in (2, 4):
+        return f'<div class="grid halves">{"".join(figure(chart, _HALF_SIZES) for chart in shown)}</div>'
+    return _grid("".join(figure(chart) for chart in shown))
+
+
+def _rollouts(run: RunRecord, steps: list[int]) -> list[Record]:
+    return [record for step in steps for record in read_lines(run.rollout_files[step], _ROLLOUT_KEYS)[0]]
+
+
+def _steps(steps: list[int]) -> str:
+    return f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} and {steps[-1]:,}"
+
+
+def _grid(figures: str) -> str:
+    return f'<div class="grid">{figures}</div>' if figures else ""
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""

@@ -1,0 +1,99 @@
+"""The floors of the house: an import only goes down, or stays inside one room."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "paceline"
+
+FLOORS = {
+    0: {"errors", "types"},
+    1: {"config", "losses", "advantages", "batching", "metrics", "intervals", "schedule"},
+    2: {"data", "rewards", "models", "engines", "checkpoint", "rundir", "report", "console", "stopping"},
+    3: {"rollouts", "learner", "evaluate", "summary", "plan"},
+    4: {"train"},
+    5: {"cli"},
+    6: {"__main__", "__init__"},
+}
+FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
+
+HEAVY = {"vllm": "engines", "ray": "cluster", "peft": "models", "datasets": "data", "math_verify": "rewards"}
+"""Libraries that stay in one room."""
+
+OUTSIDE_WORLD = {"os", "pathlib", "time", "socket", "subprocess", "threading", "random", "tempfile", "shutil"}
+"""What floors 0 and 1 may not know: files, clocks, networks, processes, global random state."""
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Dotted names of everything imported anywhere in the file, functions included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; write the whole name"
+            yield node.module or ""
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def test_every_room_has_a_floor_and_every_floor_has_its_rooms():
+    rooms = {room_of(path) for path in modules()} - {"__init__"}
+    assert rooms | {"__init__"} == set(FLOOR_OF)
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_an_import_goes_down_or_stays_in_its_room(path):
+    room = room_of(path)
+    for name in imports_of(path):
+        if name.startswith("paceline."):
+            other = name.split(".")[1]
+            assert other == room or FLOOR_OF[other] < FLOOR_OF[room], f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_heavy_library_stays_in_its_room(path):
+    for name in imports_of(path):
+        library = name.split(".")[0]
+        assert HEAVY.get(library, room_of(path)) == room_of(path), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if FLOOR_OF[room_of(p)] <= 1], ids=name_of)
+def test_the_lower_floors_know_nothing_of_the_outside_world(path):
+    assert not {name.split(".")[0] for name in imports_of(path)} & OUTSIDE_WORLD
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if room_of(p) in {"config", "errors", "types"}], ids=name_of)
+def test_the_configuration_needs_no_torch(path):
+    assert not any(name.split(".")[0] in {"torch", "transformers", "jaxtyping"} for name in imports_of(path))
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_untrusted_text_never_becomes_code(path):
+    tree = ast.parse(path.read_text())
+    calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert not calls & {"eval", "exec", "compile", "__import__"}
+    assert not {name.split(".")[0] for name in imports_of(path)} & {
+        "pickle",
+        "dill",
+        "cloudpickle",
+        "marshal",
+        "shelve",
+    }
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_room_is_named_for_an_idea_and_short_enough_to_hold_in_mind(path):
+    assert path.stem not in {"utils", "util", "helpers", "common", "manager", "handler", "misc"}
+    assert len(path.read_text().splitlines()) <= 400

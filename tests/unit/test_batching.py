@@ -1,0 +1,74 @@
+import pytest
+import torch
+
+from paceline.batching import Sample, cut, pack, padded_attention, padded_rows, token_weights
+
+
+def sample(group: int, prompt: str, completion: str, advantage: float = 1.0) -> Sample:
+    return Sample(
+        group=group,
+        prompt_ids=tuple(map(ord, prompt)),
+        completion_ids=tuple(map(ord, completion)),
+        rollout_logprobs=tuple(-0.1 * place for place in range(len(completion))),
+        advantage=advantage,
+    )
+
+
+STEP = [sample(0, "pq", "abc", 1.0), sample(0, "pq", "d", -1.0), sample(1, "r", "ef", 0.5)]
+
+
+def text(ids: torch.Tensor) -> str:
+    return "".join(map(chr, ids.tolist()))
+
+
+def test_a_packed_batch_holds_each_prompt_once_and_no_padding():
+    batch = pack(STEP, [0.1, 0.2, 0.3], [0, 1, 2], dtype=torch.float64)
+    assert text(batch.input_ids) == "pq" + "r" + "ab" + "" + "e"
+    assert batch.position_ids.tolist() == [0, 1, 0, 2, 3, 1]
+    assert text(batch.targets) == "abc" + "d" + "ef"
+    # a and d follow the prompt's last token, b follows a, c follows b, e follows r, f follows e
+    assert text(batch.input_ids[batch.sources]) == "qab" + "q" + "re"
+    assert batch.weights.tolist() == [0.1, 0.1, 0.1, 0.2, 0.3, 0.3]
+    assert batch.advantages.tolist() == [1.0, 1.0, 1.0, -1.0, 0.5, 0.5]
+    assert batch.rollout_logprobs.tolist() == pytest.approx([0, -0.1, -0.2, 0, 0, -0.1])
+
+
+def test_a_completion_sees_its_own_prompt_and_itself_up_to_each_token():
+    batch = pack(STEP, [0.1] * 3, [0, 1, 2], dtype=torch.float32)
+    layout = padded_attention(batch)
+    tokens = torch.cat([layout.prompt_index[layout.prompt_of_sample], layout.completion_index], dim=1)
+
+    def seen(row: int, query: int) -> str:
+        return text(batch.input_ids[tokens[row][layout.mask[row, 0, query]]])
+
+    assert [seen(0, 0), seen(0, 1)] == ["pqa", "pqab"]
+    assert seen(2, 0) == "re"
+    blocks = torch.cat([layout.prompt_index.flatten(), layout.completion_index.flatten()])
+    assert text(batch.input_ids[blocks[layout.unpad]]) == text(batch.input_ids)
+
+
+def test_padded_rows_hold_prompt_and_completion_of_each_sample():
+    batch = pack(STEP, [0.1] * 3, [0, 1, 2], dtype=torch.float32)
+    rows = padded_rows(batch)
+    assert [text(batch.input_ids[i[r]]) for i, r in zip(rows.index, rows.real, strict=True)] == ["pqab", "pq", "re"]
+    assert text(batch.input_ids[rows.index.flatten()[rows.sources]]) == text(batch.input_ids[batch.sources])
+
+
+@pytest.mark.parametrize(
+    ("average", "weights"),
+    [
+        ("token", [1 / 6, 1 / 6, 1 / 6]),
+        ("sequence", [1 / 9, 1 / 3, 1 / 6]),
+        ("constant", [1 / 30, 1 / 30, 1 / 30]),
+        ("prompt", [1 / 8, 1 / 8, 1 / 4]),
+    ],
+)
+def test_weights_are_each_averages_share_of_the_whole_step(average, weights):
+    assert token_weights(STEP, average=average, max_completion_length=10) == pytest.approx(weights)
+
+
+def test_samples_of_a_group_stay_together_and_prompts_count_once_in_the_budget():
+    step = [sample(0, "p" * 10, "abcde"), sample(1, "q" * 10, "abcde"), sample(0, "p" * 10, "abcde")]
+    assert cut(step, trained=[0, 1, 2], micro_batch_tokens=18) == [[0, 2], [1]]
+    assert cut(step, trained=[0, 1, 2], micro_batch_tokens=17) == [[0], [2], [1]]
+    assert cut(step, trained=[0, 1, 2], micro_batch_tokens=32) == [[0, 2, 1]]

@@ -1,0 +1,130 @@
+import pytest
+
+from paceline.config.sections import DataConfig
+from paceline.data import Row
+from paceline.data.answers import after_hashes, last_boxed
+from paceline.data.formats import problem
+from paceline.errors import DataError
+
+
+def asked(columns, **options):
+    got = problem(Row(row_id="a.jsonl:7", columns=columns), DataConfig(dataset="a.jsonl", **options))
+    return got.prompt, got.answer
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "prompt", "answer"),
+    [
+        # ColossalChat: one message, or a list of them
+        ({"messages": {"role": "user", "content": "1+2?"}, "gt_answer": "3"}, user("1+2?"), "3"),
+        ({"messages": user("1+2?"), "gt_answer": "3"}, user("1+2?"), "3"),
+        ({"messages": user("1+2?"), "solution": r"$\boxed{3}$"}, user("1+2?"), "3"),
+        # TRL: raw text stays raw text
+        ({"prompt": "1+2=", "answer": "3"}, "1+2=", "3"),
+        ({"prompt": user("1+2?"), "ground_truth": 3}, user("1+2?"), "3"),
+        ({"prompt": user("1+2?"), "solution": r"It is \boxed{3}."}, user("1+2?"), "3"),
+        ({"prompt": user("1+2?"), "reward_model": {"ground_truth": "3", "style": "rule"}}, user("1+2?"), "3"),
+        ({"prompt": "Write a poem."}, "Write a poem.", None),
+        # GSM8K: after the last ####, commas kept
+        ({"question": "?", "answer": "a #### b\n#### 1,000 "}, user("?"), "1,000"),
+        # NuminaMath: its messages hold the solution and must not be read
+        (
+            {"problem": "?", "solution": r"\boxed{\frac{1}{2}}", "messages": [*user("?"), {"role": "assistant"}]},
+            user("?"),
+            r"\frac{1}{2}",
+        ),
+        ({"problem": "?", "solution": "as derived", "answer": "5"}, user("?"), "5"),
+        ({"problem": "?", "solution": "as derived"}, user("?"), None),
+        # plain, and numbers
+        ({"question": "?", "answer": " Paris "}, user("?"), "Paris"),
+        ({"question": "?", "answer": 3}, user("?"), "3"),
+        ({"question": "?", "answer": 2.5}, user("?"), "2.5"),
+        ({"question": "?", "answer": None}, user("?"), None),
+        ({"question": "?", "answer": ""}, user("?"), None),
+        # reasoning-gym: a drawn grid is no GSM8K answer
+        ({"question": "?", "answer": ".##.\n#### 1", "reasoning_gym": {}}, user("?"), ".##.\n#### 1"),
+    ],
+)
+def test_rows_of_known_datasets_are_read_as_they_are_meant(columns, prompt, answer):
+    assert asked(columns) == (prompt, answer)
+
+
+def test_named_columns_override_what_would_be_recognised():
+    columns = {"question": "a?", "answer": "1", "task": "b?", "gold": 2}
+    assert asked(columns, prompt_column="task", answer_column="gold") == (user("b?"), "2")
+    assert asked(columns, prompt_column="task") == (user("b?"), "1")
+    assert asked(columns, answer_column="gold") == (user("a?"), "2")
+
+
+def test_columns_that_nobody_knows_need_only_be_named():
+    assert asked({"task": "b?", "gold": r"\boxed{2}"}, prompt_column="task", answer_column="gold") == (user("b?"), "2")
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\boxed{1}", "1"),
+        (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed{\frac{a}{b}}", r"\frac{a}{b}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\{}", r"\{"),
+        (r"\boxed {7}", "7"),
+        (r"\fbox{7}", None),
+        (r"\boxed{1} then \boxed{2", "1"),
+        (r"\boxed{}", None),
+        ("no box", None),
+    ],
+)
+def test_the_last_box_whose_braces_close_is_the_answer(text, content):
+    assert last_boxed(text) == content
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("x\n#### 72", "72"), ("#### -1,234\n", "-1,234"), ("#### 5\nx", None), ("x #### 5", None), ("####", None)],
+)
+def test_hashes_mark_an_answer_on_the_last_line_only(text, answer):
+    assert after_hashes(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"text": "x", "label": 1}, {}, "no known format has the columns text, label; name one with --prompt-column"),
+        ({}, {}, r"columns \(none\)"),
+        ({"question": "x"}, {"prompt_column": "q"}, "has no column 'q'; its columns: question; set --prompt-column"),
+        ({"question": "x"}, {"answer_column": "a"}, "has no column 'a'; its columns: question; set --answer-column"),
+        ({"prompt": None}, {}, "must be text or messages, got None"),
+        ({"prompt": 5}, {}, "must be text or messages, got int"),
+        ({"prompt": ""}, {}, "prompt must be text that is not empty, got ''"),
+        ({"question": " \n"}, {}, "question must be text that is not empty"),
+        ({"prompt": "\ud83d"}, {}, "half a surrogate pair"),
+        ({"prompt": []}, {}, "an empty list"),
+        ({"prompt": ["hi"]}, {}, "message 1 must be an object with role and content"),
+        ({"prompt": [{"content": "x"}]}, {}, "message 1 must be an object with role and content"),
+        ({"prompt": [{"role": "human", "content": "x"}]}, {}, "has the role 'human'; the roles are system"),
+        ({"prompt": [{"role": "user", "content": None}]}, {}, "message 1's content must be text that is not empty"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, {}, "message 1's content must be text"),
+        ({"messages": [*user("x"), {"role": "assistant", "content": "3"}]}, {}, "ends with a message of role 'assist"),
+        ({"prompt": [{"role": "system", "content": "x"}]}, {}, "ends with a message of role 'system'"),
+        ({"question": "x", "answer": ["1"]}, {}, "column 'answer' holds a list, but an answer must be text"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named_with_the_reason(columns, options, message):
+    with pytest.raises(DataError, match=f"^row a.jsonl:7: .*{message}"):
+        asked(columns, **options)
+
+
+def test_keys_that_a_table_filled_with_nothing_do_not_reach_the_template():
+    message = {"role": "user", "content": "x", "tool_calls": None, "name": "Ann"}
+    assert asked({"prompt": [message]})[0] == [{"role": "user", "content": "x", "name": "Ann"}]
+
+
+def test_an_assistant_that_called_a_tool_may_have_said_nothing():
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+    prompt, _ = asked({"prompt": [*user("1+2?"), call, {"role": "tool", "content": "3"}]})
+    assert prompt[1] == {"role": "assistant", "content": "", "tool_calls": [{"name": "add"}]}

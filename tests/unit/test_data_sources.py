@@ -1,0 +1,217 @@
+import codecs
+import gzip
+import json
+import sys
+
+import pytest
+
+from paceline.data import has_split, load_rows
+from paceline.data.generators import GYM_SEEDS
+from paceline.errors import DataError
+
+ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}, {"question": "ß?", "answer": "ä"}]
+
+
+def lines(rows):
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def loaded(path, size=None):
+    return [dict(row.columns) for row in load_rows(str(path), split="any", size=size)]
+
+
+def refusal(path):
+    with pytest.raises(DataError) as caught:
+        load_rows(str(path), split="train", size=None)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", lines(ROWS)),
+        ("a.jsonl", codecs.BOM_UTF8 + lines(ROWS)),
+        ("a.jsonl", lines(ROWS).replace(b"\n", b"\r\n")),
+        ("a.jsonl", lines(ROWS).rstrip()),
+        ("a.ndjson", lines(ROWS).replace(b"\n", b"\n \n")),
+        ("A.JSONL", lines(ROWS)),
+        ("a.jsonl.gz", gzip.compress(lines(ROWS))),
+        ("a.json.gz", gzip.compress(codecs.BOM_UTF8 + json.dumps(ROWS).encode())),
+        ("a.json", json.dumps(ROWS, indent=2).encode()),
+        ("a.json", codecs.BOM_UTF8 + lines(ROWS)),
+    ],
+)
+def test_the_same_rows_come_out_of_every_way_to_write_them(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert loaded(tmp_path / name) == ROWS
+
+
+def test_a_parquet_table_gives_the_same_rows(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    assert loaded(tmp_path / "a.parquet") == ROWS
+    assert loaded(tmp_path / "a.parquet", size=2) == ROWS[:2]
+
+
+def test_a_row_is_named_after_its_line_and_size_takes_the_first(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b"\n" + lines(ROWS))
+    rows = load_rows(str(path), split="train", size=2)
+    assert [row.row_id for row in rows] == ["train.jsonl:2", "train.jsonl:3"]
+
+
+def test_a_line_separator_inside_a_string_does_not_end_the_row(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(lines([{"question": "one\u2028two\x85three"}]))
+    assert loaded(tmp_path / "a.jsonl") == [{"question": "one\u2028two\x85three"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"a": 1}\n{"a": \n', "line 2: is not valid JSON"),
+        ("a.jsonl", b"[" * 100_000, "line 1: is not valid JSON"),
+        ("a.jsonl", b'{"a": 1}\n[1]\n', "line 2: holds a JSON list"),
+        ("a.jsonl", b"null", "line 1: holds a JSON NoneType"),
+        ("a.jsonl", b'{"a": 1}\n{"a": "\xe4"}\n', r"line 2: is not UTF-8 text \(byte 8\)"),
+        ("a.jsonl", b"", "holds no rows"),
+        ("a.jsonl", b"\n \n", "holds no rows"),
+        ("a.json", b"[]", "holds no rows"),
+        ("a.json", b'[{"a": 1}, 2]', "item 2: holds a JSON int"),
+        ("a.json", b'[{"a": 1}', "a.json: is not valid JSON"),
+        ("a.jsonl.gz", b"not packed", "cannot be read"),
+        ("a.jsonl.gz", gzip.compress(lines(ROWS))[:-12], "cannot be read"),
+        ("a.parquet", b"not a table", "is not a parquet file"),
+        ("a.parquet", b"", "is not a parquet file"),
+        ("a.csv", b"a,b\n", r"must end in one of \.jsonl"),
+        ("rows", b"{}", r"must end in one of \.jsonl"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_its_place(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_rows(str(tmp_path / name), split="train", size=None)
+
+
+def test_a_missing_file_names_what_lies_beside_it(tmp_path):
+    (tmp_path / "train.jsonl").touch()
+    assert "there is no 'trian.jsonl'" in refusal(tmp_path / "trian.jsonl")
+    assert "nearest: train.jsonl" in refusal(tmp_path / "trian.jsonl")
+
+
+def test_a_missing_directory_is_named_and_not_the_file_in_it(tmp_path):
+    (tmp_path / "data").mkdir()
+    assert "there is no 'dat'" in refusal(tmp_path / "dat" / "train.jsonl")
+    assert "nearest: data" in refusal(tmp_path / "dat" / "train.jsonl")
+
+
+def test_a_slip_in_a_local_path_is_not_looked_up_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train").touch()
+    for slip in ("data/trian", "datta/train.jsonl", "./trian"):
+        assert "there is no" in refusal(slip)
+
+
+@pytest.mark.parametrize(("name", "hint"), [("arithmetics", "arithmetic"), ("gsm8k", "org/name"), ("", "must name")])
+def test_a_bare_name_that_is_nothing_is_refused_with_what_there_is(tmp_path, monkeypatch, name, hint):
+    monkeypatch.chdir(tmp_path)
+    assert hint in refusal(name)
+
+
+def test_very_long_and_odd_names_are_refused_in_words():
+    assert "there is no" in refusal("x" * 5000)
+    assert "there is no" in refusal("a\0b")
+
+
+def test_a_directory_has_the_splits_that_its_files_name(tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    (folder / "train.jsonl").write_bytes(lines(ROWS))
+    (folder / "test.jsonl").write_bytes(lines(ROWS[:1]))
+    rows = load_rows(str(folder), split="train", size=2)
+    assert [(row.row_id, dict(row.columns)) for row in rows] == [("sums/train:1", ROWS[0]), ("sums/train:2", ROWS[1])]
+    assert has_split(str(folder), "test")
+    assert not has_split(str(folder), "validation")
+    with pytest.raises(DataError, match=r"no split 'dev'; its splits: train, test \(--dataset-split"):
+        load_rows(str(folder), split="dev", size=None)
+
+
+def test_a_directory_that_save_to_disk_wrote_is_read_as_the_dataset_it_is(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"test": datasets.Dataset.from_list(ROWS)}).save_to_disk(str(tmp_path / "more"))
+    assert [dict(row.columns) for row in load_rows(str(tmp_path / "one"), split="train", size=None)] == ROWS
+    assert has_split(str(tmp_path / "more"), "test")
+    assert not has_split(str(tmp_path / "more"), "train")
+
+
+def test_an_empty_directory_is_refused_with_its_name(tmp_path):
+    assert f"--dataset {tmp_path}: cannot be loaded" in refusal(tmp_path)
+
+
+def test_generators_always_have_a_held_out_split_and_files_never(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(lines(ROWS))
+    assert has_split("arithmetic", "test")
+    assert has_split("reasoning_gym:chain_sum", "test")
+    assert not has_split(str(tmp_path / "a.jsonl"), "train")
+    with pytest.raises(DataError, match="there is no"):
+        has_split(str(tmp_path / "b.jsonl"), "train")
+
+
+def test_arithmetic_gives_rows_of_the_split_that_was_asked_for():
+    train = load_rows("arithmetic", split="train", size=20)
+    test = load_rows("arithmetic", split="test", size=20)
+    assert len(train) == 20
+    assert train[0].row_id == "arithmetic/train:1"
+    assert {row.columns["question"] for row in train}.isdisjoint(row.columns["question"] for row in test)
+    assert train[:5] == load_rows("arithmetic", split="train", size=5)
+
+
+def test_reasoning_gym_rows_keep_what_their_own_scoring_needs():
+    gym = pytest.importorskip("reasoning_gym")
+    row = load_rows("reasoning_gym:leg_counting", split="train", size=3)[2]
+    entry = row.columns["reasoning_gym"]
+    score = gym.get_score_answer_fn(entry["metadata"]["source_dataset"])
+    assert row.row_id == "reasoning_gym:leg_counting/train:3"
+    assert row.columns["question"] == entry["question"]
+    assert score(row.columns["answer"], entry) == 1.0
+    assert score("no", entry) == 0.0
+
+
+def test_reasoning_gym_splits_share_no_item():
+    # Item i is drawn from seed + i, so the splits' seeds must lie further apart than a split is long.
+    pytest.importorskip("reasoning_gym")
+    train = load_rows("reasoning_gym:chain_sum", split="train", size=200)
+    test = load_rows("reasoning_gym:chain_sum", split="test", size=200)
+    questions = {row.columns["question"] for row in train}
+    assert len(questions) > 190
+    assert questions.isdisjoint(row.columns["question"] for row in test)
+    assert GYM_SEEDS["test"] - GYM_SEEDS["train"] >= 10**9
+    assert train == load_rows("reasoning_gym:chain_sum", split="train", size=200)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "split", "message"),
+    [
+        ("reasoning_gym:chain_sums", "train", "nearest: chain_sum"),
+        ("reasoning_gym:", "train", "no such task"),
+        ("reasoning_gym", "train", "no such task"),
+        ("reasoning_gym:chain_sum", "validation", "'train' and 'test', got 'validation'"),
+        ("reasoning_gym:composite", "train", "no defaults to run on"),
+        ("arithmetic", "validation", "'train' and 'test', got 'validation'"),
+    ],
+)
+def test_a_generator_that_cannot_be_used_is_refused(dataset, split, message):
+    pytest.importorskip("reasoning_gym")
+    with pytest.raises(DataError, match=message):
+        load_rows(dataset, split=split, size=1)
+
+
+def test_without_the_optional_package_the_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    assert "pip install 'paceline[reasoning-gym]'" in refusal("reasoning_gym:chain_sum")

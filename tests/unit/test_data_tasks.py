@@ -1,0 +1,164 @@
+import pytest
+from tests.tiny import tiny_tokenizer
+
+from paceline.config.sections import DataConfig
+from paceline.data import Row, build_tasks, system_prompt
+from paceline.errors import ConfigError, DataError, ModelError
+
+BOS = 257
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+def rows(*columns):
+    return [Row(row_id=f"a.jsonl:{number}", columns=each) for number, each in enumerate(columns, start=1)]
+
+
+def options(**given):
+    return DataConfig(dataset="a.jsonl", **given)
+
+
+def prompt_of(columns, tokenizer, *, system=None, **given):
+    (task,) = build_tasks(rows(columns), tokenizer, options(**given), system=system).tasks
+    return task.prompt
+
+
+QUESTION = {"question": "1+2?", "answer": "3", "level": 5}
+ASSISTANT = "<|im_start|>assistant\n"
+
+
+def test_a_question_becomes_a_user_message_with_the_answer_opened(tokenizer):
+    (task,) = build_tasks(rows(QUESTION), tokenizer, options(), system="Be brief.").tasks
+    assert task.prompt == (f"<|bos|><|im_start|>system\nBe brief.<|end|>\n<|im_start|>user\n1+2?<|end|>\n{ASSISTANT}")
+    assert (task.task_id, task.answer, task.columns) == ("a.jsonl:1", "3", QUESTION)
+    assert tokenizer.decode(list(task.prompt_ids)) == task.prompt
+
+
+def test_the_start_token_is_there_once_whoever_writes_it(tokenizer):
+    data = [QUESTION, {"prompt": "1+2="}, {"prompt": "<|bos|>1+2="}]
+    tasks = build_tasks(rows(*data), tokenizer, options(), system=None).tasks
+    assert [task.prompt_ids.count(BOS) for task in tasks] == [1, 1, 1]
+    assert [task.prompt_ids[0] for task in tasks] == [BOS] * 3
+    assert tasks[1].prompt_ids == tasks[2].prompt_ids
+
+
+def test_text_in_the_column_prompt_is_read_as_it_stands(tokenizer):
+    assert prompt_of({"prompt": "1+2="}, tokenizer, system="the rewards' default") == "1+2="
+    assert prompt_of({"prompt": "1+2="}, tokenizer, system_prompt="") == "1+2="
+
+
+def test_a_chosen_system_message_on_raw_text_is_refused(tokenizer):
+    with pytest.raises(DataError, match=r"^row a\.jsonl:1: its prompt is plain text.*leave --system-prompt out"):
+        prompt_of({"prompt": "1+2="}, tokenizer, system="Be brief.", system_prompt="Be brief.")
+
+
+def test_a_rows_own_system_message_yields_only_to_one_that_the_user_chose(tokenizer):
+    row = {"prompt": [{"role": "system", "content": "Own."}, {"role": "user", "content": "1+2?"}]}
+    tail = f"<|im_start|>user\n1+2?<|end|>\n{ASSISTANT}"
+    start = "<|bos|><|im_start|>system\n"
+    assert prompt_of(row, tokenizer, system="Default.") == f"{start}Own.<|end|>\n{tail}"
+    assert prompt_of(row, tokenizer, system="Chosen.", system_prompt="Chosen.") == f"{start}Chosen.<|end|>\n{tail}"
+    assert prompt_of(row, tokenizer, system=None, system_prompt="") == f"<|bos|>{tail}"
+
+
+def test_the_thinking_switch_reaches_the_template_only_when_set(tokenizer):
+    assert prompt_of(QUESTION, tokenizer).endswith(ASSISTANT)
+    assert prompt_of(QUESTION, tokenizer, enable_thinking=True).endswith(ASSISTANT)
+    assert prompt_of(QUESTION, tokenizer, enable_thinking=False).endswith(f"{ASSISTANT}<think></think>")
+
+
+def test_messages_without_a_chat_template_are_refused_with_both_ways_out():
+    bare = tiny_tokenizer(chat_template=None)
+    with pytest.raises(ModelError, match=r"^row a\.jsonl:1: .*use a model with one, or .*column named `prompt`"):
+        prompt_of(QUESTION, bare)
+    assert prompt_of({"prompt": "1+2="}, bare) == "1+2="
+
+
+def test_a_template_that_refuses_a_role_names_the_row_and_the_option():
+    picky = tiny_tokenizer(
+        chat_template="{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}x"
+    )
+    with pytest.raises(DataError, match=r"row a\.jsonl:1: .*system, user \(no system role\).*--system-prompt ''"):
+        prompt_of(QUESTION, picky, system="Be brief.")
+    assert prompt_of(QUESTION, picky) == "x"
+
+
+def test_a_prompt_without_tokens_is_refused():
+    with pytest.raises(DataError, match=r"row a\.jsonl:1: its prompt has no tokens"):
+        prompt_of(QUESTION, tiny_tokenizer(chat_template="{# nothing #}"))
+
+
+# With the start token, 5, 9 and 3 tokens.
+LONG = ({"prompt": "four"}, {"prompt": "eight ch"}, {"prompt": "ab"})
+
+
+def test_a_long_prompt_stops_the_run_with_every_number_that_helps(tokenizer):
+    with pytest.raises(DataError) as caught:
+        build_tasks(rows(*LONG), tokenizer, options(max_prompt_length=4), system=None)
+    assert str(caught.value) == (
+        "row a.jsonl:1: its prompt has 5 tokens, above --max-prompt-length 4 (2 of 3 rows are); raise the limit to 9, "
+        "or set --long-prompts to drop or truncate_left"
+    )
+
+
+def test_a_prompt_of_exactly_the_limit_is_not_long(tokenizer):
+    taskset = build_tasks(rows(*LONG), tokenizer, options(max_prompt_length=9), system=None)
+    assert (len(taskset.tasks), taskset.dropped, taskset.truncated) == (3, 0, 0)
+
+
+def test_dropped_rows_are_counted_and_their_lengths_kept(tokenizer):
+    taskset = build_tasks(rows(*LONG), tokenizer, options(max_prompt_length=5, long_prompts="drop"), system=None)
+    assert [task.task_id for task in taskset.tasks] == ["a.jsonl:1", "a.jsonl:3"]
+    assert (taskset.dropped, taskset.truncated, taskset.lengths) == (1, 0, (5, 9, 3))
+
+
+def test_truncation_keeps_the_end_of_the_prompt(tokenizer):
+    data = options(max_prompt_length=4, long_prompts="truncate_left")
+    taskset = build_tasks(rows(*LONG), tokenizer, data, system=None)
+    assert [task.prompt for task in taskset.tasks] == ["four", "t ch", "ab"]
+    assert [len(task.prompt_ids) for task in taskset.tasks] == [4, 4, 3]
+    assert (taskset.dropped, taskset.truncated, taskset.lengths) == (0, 2, (5, 9, 3))
+
+
+def test_dropping_everything_is_refused_with_the_shortest_length(tokenizer):
+    with pytest.raises(DataError, match=r"all 3 prompts .*--max-prompt-length 2; .*shortest prompt has 3 tokens"):
+        build_tasks(rows(*LONG), tokenizer, options(max_prompt_length=2, long_prompts="drop"), system=None)
+
+
+def test_no_rows_and_two_rows_of_one_name_are_refused(tokenizer):
+    with pytest.raises(DataError, match="holds no rows"):
+        build_tasks([], tokenizer, options(), system=None)
+    with pytest.raises(DataError, match=r"row a\.jsonl:1: two rows have this name"):
+        build_tasks(rows(QUESTION) * 2, tokenizer, options(), system=None)
+
+
+def test_the_system_message_is_the_options_else_the_default(tmp_path):
+    path = tmp_path / "message.txt"
+    path.write_bytes(b"\xef\xbb\xbfBe brief.\r\nPlease.\n")
+    assert system_prompt(options(), "default") == "default"
+    assert system_prompt(options(), None) is None
+    assert system_prompt(options(system_prompt="Be brief."), "default") == "Be brief."
+    assert system_prompt(options(system_prompt=""), "default") is None
+    assert system_prompt(options(system_prompt_file=str(path)), "default") == "Be brief.\nPlease."
+
+
+def test_a_path_never_becomes_the_system_message(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my prompt").touch()
+    for path in ("prompts/missing.txt", "README.MD", "chat.jinja", "my prompt"):
+        with pytest.raises(ConfigError, match=f"'{path}'; use --system-prompt-file"):
+            system_prompt(options(system_prompt=path), None)
+    for message in ("Answer as in notes.txt", "Brief.", "x" * 5000, "a\0b"):
+        assert system_prompt(options(system_prompt=message), None) == message
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "cannot be read"), (b"\xff", "UTF-8"), (b" \n", "is empty")])
+def test_a_system_prompt_file_that_cannot_be_used_is_refused(tmp_path, content, message):
+    path = tmp_path / "message.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=f"--system-prompt-file .*{message}"):
+        system_prompt(options(system_prompt_file=str(path)), "default")
