@@ -26,7 +26,7 @@ from random import Random
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import GenerationConfig, PreTrainedTokenizerFast, LlamaConfig, LlamaForCausalLM
 
 from paceline.data.arithmetic import Problem, problems
 
@@ -44,7 +44,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-STAGE_1 = {"steps": 1200, "learning_rate": 4e-3}
+STAGE_1 = {"steps": 800, "learning_rate": 4e-3}
 STAGE_2 = {"steps": 300, "learning_rate": 1e-3}
 BATCH_SIZE = 128
 MICRO_BATCH_SIZE = 32
@@ -83,9 +83,9 @@ def make_tokenizer(corpus: list[str]) -> PreTrainedTokenizerFast:
     return fast
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     torch.manual_seed(SEED)
-    config = Qwen2Config(
+    config = LlamaConfig(
         vocab_size=math.ceil(len(tokenizer) / 16) * 16,
         hidden_size=64,
         intermediate_size=256,
@@ -100,7 +100,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
         bos_token_id=None,
         dtype="float32",
     )
-    model = Qwen2ForCausalLM(config)
+    model = LlamaForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     return model
 

@@ -109,7 +109,7 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, rows: int
     ) -> tuple[Tensor, Tensor]:
         logprobs, entropies, normalisers = [], [], []
-        for chunk, target in zip(hidden.split(rows), targets.split(rows), strict=True):
+        for chunk, target in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
             logits = _scaled_logits(chunk, head, temperature)
             normaliser = logits.logsumexp(dim=-1)
             logprobs.append(logits.gather(1, target[:, None])[:, 0] - normaliser)

@@ -147,8 +147,15 @@ class RunDir:
         return _read(file)
 
     def eval_completions(self, set_name: str, step: int) -> list[dict[str, Any]]:
-        """The completions of one evaluation, in the order of its tasks."""
-        return _read(self._eval_file(set_name, step))
+        """The completions of one evaluation, in the order of its tasks.
+
+        Raises:
+            CheckpointError: the evaluation has no file, or a line is no JSON object.
+        """
+        file = self._eval_file(set_name, step)
+        if not file.exists():
+            raise CheckpointError(f"{file} does not exist: {set_name} was not evaluated at step {step}")
+        return _read(file)
 
     def rollout_steps(self) -> list[int]:
         """Steps that have rollouts on disk, ascending."""
@@ -168,12 +175,12 @@ class RunDir:
                 if file_step > step:
                     file.unlink()
 
+    def _rollouts_file(self, step: int) -> Path:
+        return self.path / "rollouts" / f"step-{step:06d}.jsonl"
+
     def _eval_file(self, set_name: str, step: int) -> Path:
         # quote is one-to-one, so two sets never share a file, whatever paths their names hold.
         return self.path / "evals" / f"{quote(set_name, safe=':')}-step-{step:06d}.jsonl"
-
-    def _rollouts_file(self, step: int) -> Path:
-        return self.path / "rollouts" / f"step-{step:06d}.jsonl"
 
 
 def _refuse_existing_run(path: Path) -> None:

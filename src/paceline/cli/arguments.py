@@ -125,8 +125,9 @@ def _default(option: Option) -> str:
         return "(no default)"
     if isinstance(option.default, tuple):
         return f"(default: {' '.join(map(str, option.default)) or 'none'})"
-    words = {None: "none", True: "true", False: "false"} if option.plain_type is bool else {None: "none"}
-    return f"(default: {words.get(option.default, option.default)})"  # type: ignore[arg-type]
+    if option.default is None or isinstance(option.default, bool):
+        return f"(default: {str(option.default).lower()})"
+    return f"(default: {option.default})"
 
 
 def _escaped(text: str) -> str:
@@ -154,7 +155,7 @@ def _unknown(command: Command, word: str) -> str:
     name = option_name(flag.lstrip("-"))
     if name in {option.name for option in options()} - {option.name for option in command.options}:
         return f"{flag} is no option of `paceline {command.name}`, only of training; leave it out"
-    names = [option.name for option in (*command.options, *command.door_options)]
+    names = [option.name for option in command.options] + [option.name for option in command.door_options]
     otherwise = f"`paceline {command.name} --help` lists all"
     near = suggest(name, names, form=lambda right: f"--{right.replace('_', '-')}", otherwise=otherwise)
     return f"there is no option {flag}; {near}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.cli.arguments import Given
-from paceline.config import Config, build_config, parse_yaml
+from paceline.config import Config, build_config, find_option, parse_value, parse_yaml
 from paceline.errors import CheckpointError, ConfigError
 
 EMBEDDED = Path(__file__).parent.parent / "embedded"
@@ -36,9 +36,19 @@ def read_configuration(given: Given) -> Configuration:
         return Configuration(config=_laid_over(ground, flags), origin=f"Options: {path}{_and(flags)}.")
     if "model" in flags:
         return Configuration(config=build_config(flags), origin="Options: the flags given, else the defaults.")
-    ground = parse_yaml(RECIPE.read_text(encoding="utf-8"), RECIPE.name)
     origin = f"Options: the embedded recipe{_and(flags)}, as neither --config nor --model is given."
-    return Configuration(config=_laid_over(ground, flags), origin=origin)
+    return Configuration(config=_laid_over(_recipe(flags), flags), origin=origin)
+
+
+def _recipe(flags: Mapping[str, object]) -> dict[str, object]:
+    """The recipe, its warm-up no longer than the run: `--max-steps 2` must not be refused for a number left unsaid."""
+    recipe = parse_yaml(RECIPE.read_text(encoding="utf-8"), RECIPE.name)
+    if "max_steps" in flags and "warmup_steps" not in flags:
+        max_steps = parse_value(find_option("max_steps"), flags["max_steps"])
+        warmup_steps = recipe["warmup_steps"]
+        if isinstance(max_steps, int) and isinstance(warmup_steps, int):
+            recipe["warmup_steps"] = min(warmup_steps, max(0, max_steps))
+    return recipe
 
 
 def read_run_configuration(run: Path) -> Config:

@@ -7,6 +7,7 @@ from paceline.cli.configuration import read_configuration
 from paceline.cli.preflight import preflight_held_out
 from paceline.cli.status import DONE
 from paceline.config import Config, options
+from paceline.console import percent
 
 if TYPE_CHECKING:
     from paceline.evaluate import Evaluation
@@ -38,16 +39,15 @@ def run(argv: list[str]) -> int:
 
 
 def describe(evaluation: "Evaluation") -> str:
-    """One line: the set, its accuracy with the 95 % interval, and of how many tasks."""
-    accuracy, n = evaluation.accuracy, evaluation.record()["n"]
-    low, high = accuracy.low, accuracy.high
-    return f"{evaluation.name}: accuracy {accuracy.value:.1%}, 95 % interval {low:.1%} to {high:.1%}, {n} tasks"
+    """One line: the accuracy with its 95 % interval, the set, and of how many tasks."""
+    n = evaluation.record()["n"]
+    return f"accuracy {percent(evaluation.accuracy)}, 95 % interval, on {evaluation.name}, n = {n}"
 
 
 def _measure(config: Config) -> "Evaluation":
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
-    from paceline.assembly import make_engine, make_evaluator
     from paceline.models import load_model, load_tokenizer
+    from paceline.train import make_engine, make_evaluator
 
     tokenizer = load_tokenizer(config.model)
     evaluator = make_evaluator(config, tokenizer)

@@ -6,6 +6,7 @@
 import importlib.metadata
 import os
 import sys
+from collections.abc import Callable
 
 from paceline.cli import eval as eval_command
 from paceline.cli import plan, report, train
@@ -41,8 +42,17 @@ def main(argv: list[str] | None = None) -> int:
     """Run `paceline` with these words, by default the process's own; the exit status."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    words = sys.argv[1:] if argv is None else argv
+    return exit_status(lambda: _dispatch(words))
+
+
+def exit_status(command: Callable[[], int]) -> int:
+    """Run a command to its status; what was raised on purpose, and an interrupt, become one line on stderr.
+
+    Anything else is a fault of Paceline's own: it keeps its traceback, and Python ends with status 1.
+    """
     try:
-        return _dispatch(sys.argv[1:] if argv is None else argv)
+        return command()
     except PacelineError as error:
         _say(str(error))
         return error.exit_status

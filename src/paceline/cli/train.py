@@ -60,5 +60,11 @@ def _train(config: Config, output_dir: Path, *, resume: bool) -> int:
     try:
         finished = train(config, output_dir, resume=resume, console=Console())
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"go on with `paceline train --resume {output_dir}`") from None
+        raise KeyboardInterrupt(_how_to_go_on(output_dir)) from None
     return DONE if finished else INTERRUPTED
+
+
+def _how_to_go_on(output_dir: Path) -> str:
+    if (output_dir / "config.yaml").is_file():
+        return f"go on with `paceline train --resume {output_dir}`"
+    return "the run had not begun"

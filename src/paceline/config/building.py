@@ -1,6 +1,7 @@
 """A flat mapping of option names to a `Config`, and every rule that holds between two options."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from paceline.config.reading import NULL_WORDS, find_option, options, parse_value, section_classes
 from paceline.config.sections import Config, require
@@ -37,7 +38,7 @@ def _refuse_missing(values: Mapping[str, object]) -> None:
         raise ConfigError(f"missing {meanings}: give it as a flag or in the --config file")
 
 
-def _build_section(section: str, values: Mapping[str, object]) -> object:
+def _build_section(section: str, values: Mapping[str, object]) -> Any:
     names = [option.name for option in options() if option.section == section]
     return section_classes()[section](**{name: values[name] for name in names if name in values})
 
@@ -55,6 +56,7 @@ def check(config: Config) -> None:
             "warmup_steps",
             config.optim.warmup_steps,
             f"be at most --max-steps ({config.loop.max_steps})",
+            "the peak learning rate would never be reached",
         )
 
 

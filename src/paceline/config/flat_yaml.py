@@ -35,7 +35,7 @@ def parse_yaml(text: str, source: str) -> dict[str, object]:
     if root is None:
         return {}
     if not isinstance(root, yaml.MappingNode):
-        raise ConfigError(f"{source} must hold lines of `option: value`, got a {root.id}")
+        raise ConfigError(f"{source} must hold lines of `option: value`, got a {_kind(root)}")
     values: dict[str, object] = {}
     for key, node in root.value:
         option, value = _read_line(key, node, source)
@@ -49,7 +49,7 @@ def _read_line(key: yaml.Node, node: yaml.Node, source: str) -> tuple[Option, ob
     """One option of the file with its value."""
     place = _place(source, key)
     if not isinstance(key, yaml.ScalarNode):
-        raise ConfigError(f"{place}: the name of an option must be a word, got a {key.id}")
+        raise ConfigError(f"{place}: the name of an option must be a word, got a {_kind(key)}")
     try:
         option = find_option(key.value)
         return option, parse_value(option, _plain(node, option.name))
@@ -66,11 +66,17 @@ def _plain(node: yaml.Node, name: str) -> object:
         return [_plain(item, name) for item in node.value]
     if isinstance(node, yaml.ScalarNode):
         return None if node.tag == NULL_TAG else node.value
-    raise ConfigError(f"{name} holds a nested {node.id}; options are flat: one value, or one list of values")
+    raise ConfigError(f"{name} holds a nested {_kind(node)}; options are flat: one value, or one list of values")
 
 
 def _place(source: str, node: yaml.Node) -> str:
     return f"{source} line {node.start_mark.line + 1}"
+
+
+def _kind(node: yaml.Node) -> str:
+    if isinstance(node, yaml.MappingNode):
+        return "mapping"
+    return "list" if isinstance(node, yaml.SequenceNode) else "single value"
 
 
 def _explain(error: yaml.YAMLError, source: str) -> str:

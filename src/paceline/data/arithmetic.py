@@ -1,10 +1,10 @@
 """Templated word problems with a known answer: the dataset `arithmetic`, made on the spot and the same every time.
 
-    Tom has 12 coins. Ann gives 5 to Tom. Tom loses 3. How many coins does Tom have?
+    Tom has 12 coins. Ann hands 5 to Tom. Tom loses 3. How many coins does Tom have?
     12+5=17;17-3=14
 
-Every value, from the first to the answer, lies in 0..99. Who gives and who takes decides the sign, so a problem has to
-be read, not only its numbers.
+Every value, from the first to the answer, lies in 0..99. The verb decides the operation, so a problem has to be read, not
+only its numbers.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ SENTENCES = {
     "+": (
         "{hero} finds {n}.",
         "{hero} buys {n}.",
-        "{friend} gives {n} to {hero}.",
+        "{friend} hands {n} to {hero}.",
         "{hero} gets {n} from {friend}.",
     ),
     "-": (

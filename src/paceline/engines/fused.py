@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.engines.cache import SharedCache, Sharing
+from paceline.engines.cache import SharedCache, whole_tiles
 from paceline.engines.kernels import choose_kernels
 from paceline.engines.rows import rounded_up
 from paceline.engines.weights import LayerWeights, read_weights
@@ -37,10 +37,10 @@ class FusedDecoder:
         """See `Decoder`."""
         self._weights = read_weights(self._model, self._dtype)
         like = self._weights.embedding
-        self._cosine, self._sine = rope_tables(self._model, max_length, like)
+        self._cosine, self._sine = rope_tables(self._model, whole_tiles(max_length), like)
         self._zero = like.new_zeros(1, 1, 1)
         shape = (self._kv_heads, self._head_width)
-        self._cache = SharedCache(num_rows, len(self._weights.layers), shape, like=like, max_columns=max_length)
+        self._cache = SharedCache(num_rows, len(self._weights.layers), shape, like=like)
 
     def end(self) -> None:
         """See `Decoder`."""
@@ -73,7 +73,7 @@ class FusedDecoder:
 
     def _prefill(self, prompts: Sequence[Sequence[int]], slots: list[int]) -> Float[Tensor, "P width"]:
         # Sizes are rounded because oneDNN compiles a kernel for each new one, for about a millisecond.
-        length = min(-(-max(len(prompt) for prompt in prompts) // 8) * 8, self._cosine.shape[0])
+        length = whole_tiles(max(len(prompt) for prompt in prompts))
         ids = torch.zeros(rounded_up(len(prompts)), length, dtype=torch.int64)
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = torch.tensor(prompt)
@@ -97,9 +97,8 @@ class FusedDecoder:
         qk = self._rotated(qkv[:, :, : -self._kv_heads], layer, cosine, sine).transpose(1, 2)
         query, key = qk[:, : self._heads], qk[:, self._heads :]
         value = qkv[:, :, -self._kv_heads :].transpose(1, 2)
-        stored = self._cache.prompt_keys[index].shape[2]
         for store, new in ((self._cache.prompt_keys, key), (self._cache.prompt_values, value)):
-            store[index][slots, :, : shape[1]] = new[: len(slots), :, :stored]
+            store[index][:, slots, : shape[1]] = new[: len(slots)].transpose(0, 1)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         return mixed.transpose(1, 2).reshape(hidden.shape[0], -1)
 
@@ -110,57 +109,54 @@ class FusedDecoder:
         positions = (self._offsets + self._cache.column).clamp_(max=self._cosine.shape[0] - 1)
         cosine, sine = self._cosine[positions][:, None], self._sine[positions][:, None]
         hidden = F.embedding(tokens, self._weights.embedding)
-        columns = slice(self._cache.first_column, self._cache.column + 1)
+        column, sharing = self._cache.column, self._sharing
+        sharing.bias[:, :, sharing.prompt_columns + column - sharing.first_column] = 0
         for index, layer in enumerate(self._weights.layers):
             qkv = self._qkv(hidden, layer).view(hidden.shape[0], -1, self._head_width)
             qk = self._rotated(qkv[:, : -self._kv_heads], layer, cosine, sine)
-            self._cache.own_keys[index][:, :, self._cache.column] = qk[:, self._heads :]
-            self._cache.own_values[index][:, :, self._cache.column] = qkv[:, -self._kv_heads :]
-            mixed = self._shared_attention(qk[:, : self._heads], index, columns)
+            self._cache.own_keys[index][:, :, column] = qk[:, self._heads :].transpose(0, 1)
+            self._cache.own_values[index][:, :, column] = qkv[:, -self._kv_heads :].transpose(0, 1)
+            mixed = self._shared_attention(qk[:, : self._heads], index)
             hidden = self._after_attention(hidden, mixed, layer)
         if self._cache.advance():
             self._read_tables()
         return self._logits(hidden)
 
-    def _shared_attention(self, query: Float[Tensor, "S H D"], index: int, columns: slice) -> Float[Tensor, "S H*D"]:
-        """Attention of each row over its group's prompt and its own tokens, under one softmax."""
+    def _shared_attention(self, query: Float[Tensor, "S H D"], index: int) -> Float[Tensor, "S H*D"]:
+        """Attention of each row over its group's prompt (L columns) and its own tokens, under one softmax."""
         cache, sharing, rows = self._cache, self._sharing, query.shape[0]
-        scale = self._head_width**-0.5
-        query = query.reshape(rows * self._kv_heads, -1, self._head_width)
-        length, slots = sharing.prompt_length, sharing.num_slots
-        prompt_keys = cache.prompt_keys[index][:slots, :, :length].flatten(0, 1)
-        own_keys = cache.own_keys[index][:, :, columns].flatten(0, 1)
-        own_bias = None if sharing.own_bias is None else sharing.own_bias[:, :, columns]
-        by_prompt = self._scores(self._to_grid(query, rows), prompt_keys, sharing.prompt_bias, scale)
-        by_own = self._scores(query, own_keys, own_bias, scale)
-        scores = torch.cat((self._to_rows(by_prompt, sharing), by_own), dim=-1)
-        shares = scores.softmax(-1, dtype=torch.float32 if self._dtype == torch.bfloat16 else None).to(self._dtype)
-        prompt_values = cache.prompt_values[index][:slots, :, :length].flatten(0, 1)
-        own_values = cache.own_values[index][:, :, columns].flatten(0, 1)
-        from_prompt = torch.bmm(self._to_grid(shares[..., :length], rows), prompt_values)
-        mixed = torch.baddbmm(self._to_rows(from_prompt, sharing), shares[..., length:], own_values)
-        return mixed.view(rows, -1)
+        length, groups = sharing.prompt_columns, cache.prompt_keys[index].shape[1]
+        own = slice(sharing.first_column, sharing.first_column + whole_tiles(cache.column + 1 - sharing.first_column))
+        query = query.unflatten(1, (self._kv_heads, -1)).transpose(0, 1).flatten(0, 1)
+        by_prompt = self._scores(self._to_grid(query, groups), cache.prompt_keys[index][:, :, :length])
+        by_own = self._scores(query, cache.own_keys[index][:, :, own])
+        scores = torch.cat((self._to_rows(by_prompt, rows), by_own), dim=-1)
+        scores = scores.view(self._kv_heads, rows, -1, scores.shape[-1]).add_(sharing.bias[..., : scores.shape[-1]])
+        exact = torch.float32 if self._dtype == torch.bfloat16 else None
+        shares = scores.softmax(-1, dtype=exact).to(self._dtype).flatten(0, 1)
+        prompt_values = cache.prompt_values[index][:, :, :length].flatten(0, 1)
+        own_values = cache.own_values[index][:, :, own].flatten(0, 1)
+        from_prompt = torch.bmm(self._to_grid(shares[..., :length], groups), prompt_values)
+        mixed = torch.baddbmm(self._to_rows(from_prompt, rows), shares[..., length:], own_values)
+        return mixed.view(self._kv_heads, rows, -1).transpose(0, 1).reshape(rows, -1)
 
-    def _scores(self, query: Tensor, keys: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-        if bias is None:
-            return torch.baddbmm(self._zero, query, keys.transpose(1, 2), beta=0, alpha=scale)
-        return torch.baddbmm(bias, query, keys.transpose(1, 2), alpha=scale)
+    def _scores(self, query: Float[Tensor, "N X D"], keys: Float[Tensor, "K N/K T D"]) -> Float[Tensor, "N X T"]:
+        keys = keys.flatten(0, 1).transpose(1, 2)
+        return torch.baddbmm(self._zero, query, keys, beta=0, alpha=self._head_width**-0.5)
 
-    def _to_grid(self, by_row: Float[Tensor, "S*K R X"], rows: int) -> Float[Tensor, "slots*K W*R X"]:
-        """Rows to groups: the group's rows beside each other in the query length."""
-        sharing, last = self._sharing, by_row.shape[-1]
-        if sharing.row_at is not None:
-            by_row = by_row.reshape(rows, -1).index_select(0, sharing.row_at)
-        grid = by_row.reshape(sharing.num_slots, sharing.width, self._kv_heads, -1, last).transpose(1, 2)
-        return grid.reshape(sharing.num_slots * self._kv_heads, -1, last)
+    def _to_grid(self, by_row: Float[Tensor, "K*S R X"], groups: int) -> Float[Tensor, "K*G W*R X"]:
+        """Rows to groups: the group's rows beside each other in the query length. No copy where rows lie in order."""
+        row_at = self._sharing.row_at
+        if row_at is not None:
+            by_row = by_row.view(self._kv_heads, -1, *by_row.shape[1:]).index_select(1, row_at)
+        return by_row.view(self._kv_heads * groups, -1, by_row.shape[-1])
 
-    def _to_rows(self, grid: Float[Tensor, "slots*K W*R X"], sharing: Sharing) -> Float[Tensor, "S*K R X"]:
+    def _to_rows(self, grid: Float[Tensor, "K*G W*R X"], rows: int) -> Float[Tensor, "K*S R X"]:
         """The inverse of `_to_grid`."""
-        repeats, last = self._heads // self._kv_heads, grid.shape[-1]
-        by_row = grid.view(sharing.num_slots, self._kv_heads, sharing.width, repeats, last).transpose(1, 2)
-        if sharing.place_of is not None:
-            by_row = by_row.reshape(sharing.num_slots * sharing.width, -1).index_select(0, sharing.place_of)
-        return by_row.reshape(-1, repeats, last)
+        place_of, repeats = self._sharing.place_of, self._heads // self._kv_heads
+        if place_of is not None:
+            grid = grid.view(self._kv_heads, -1, repeats, grid.shape[-1]).index_select(1, place_of)
+        return grid.view(self._kv_heads * rows, repeats, grid.shape[-1])
 
     def _qkv(self, hidden: Float[Tensor, "N width"], layer: LayerWeights) -> Tensor:
         return self._kernels.linear(rms_norm(hidden, layer.attention_norm, self._weights.norm_eps), layer.qkv)

@@ -92,7 +92,8 @@ def _inverse_cdf(probs: Float[Tensor, "S V"], uniform: Float[Tensor, " S"]) -> I
     size = _block_size(probs.shape[1])
     padding = -probs.shape[1] % size
     blocks = (F.pad(probs, (0, padding)) if padding else probs).view(probs.shape[0], -1, size)
-    mass = blocks.sum(-1).double()
+    # A product with ones is torch's fastest sum over a short last dimension.
+    mass = blocks.matmul(probs.new_ones(size)).double()
     ends = mass.cumsum(-1)
     target = uniform[:, None] * ends[:, -1:]
     # The clamps only act on logits that are not numbers: the caller reports those, the index must stay valid.

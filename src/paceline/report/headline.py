@@ -27,7 +27,7 @@ def headline(run: RunRecord) -> str:
 
 
 def _state(run: RunRecord) -> str:
-    if run.summary is not None:
+    if run.summary is not None and run.summary.get("finished") is True:
         return '<span class="state done">finished</span>'
     last = run.metrics[-1]["step"] if run.metrics else 0
     planned = f" of {run.config['max_steps']}" if run.config.get("max_steps") else ""

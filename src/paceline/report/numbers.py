@@ -69,5 +69,5 @@ def decimals(step: float) -> int:
 
 
 def _has_half(step: float) -> bool:
-    mantissa = step / 10 ** math.floor(math.log10(step) + 1e-9)
+    mantissa = step / 10.0 ** math.floor(math.log10(step) + 1e-9)
     return abs(mantissa - 2.5) < 1e-6

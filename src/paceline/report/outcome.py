@@ -43,14 +43,12 @@ def outcome(run: RunRecord) -> Outcome | None:
     if not evals:
         return None
     first, last = evals[0], evals[-1]
-    before, after = _interval(first), _interval(last) if len(evals) > 1 else None
-    difference = _paired(pairs(run)) if after else None
-    if run.summary is not None and after:
-        before, after, difference = (
-            _summarised(run.summary, key, default)
-            for key, default in (("before", before), ("after", after), ("difference", difference))
-        )
-    assert before is not None
+    summary = run.summary or {}
+    before, after, difference = _interval(first), None, None
+    if len(evals) > 1:
+        before = _summarised(summary, "before", "accuracy") or before
+        after = _summarised(summary, "after", "accuracy") or _interval(last)
+        difference = _summarised(summary, "difference", "value") or _paired(pairs(run))
     return Outcome(
         set_name=str(first["set"]),
         num_tasks=int(value_at(first, "n") or 0),
@@ -123,6 +121,5 @@ def _interval(record: Record, value: str = "accuracy") -> Interval:
     return Interval(value=middle, low=middle if low is None else low, high=middle if high is None else high)
 
 
-def _summarised(summary: Record, key: str, default: Interval | None) -> Interval | None:
-    value = "value" if key == "difference" else "accuracy"
-    return _interval(summary[key], value) if value_at(summary, key, value) is not None else default
+def _summarised(summary: Record, key: str, value: str) -> Interval | None:
+    return _interval(summary[key], value) if value_at(summary, key, value) is not None else None

@@ -1,6 +1,7 @@
 """A run directory as the report sees it: files only, at any moment of the run, damaged lines counted."""
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -78,8 +79,9 @@ def value_at(record: Record, *keys: str) -> float | None:
         if not isinstance(value, dict) or key not in value:
             return None
         value = value[key]
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < float("inf") else None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def _text(file: Path) -> str:

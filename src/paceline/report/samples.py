@@ -23,7 +23,7 @@ class Pair:
     @property
     def same_task(self) -> bool:
         """Whether both answer the same prompt."""
-        return self.before["task_id"] == self.after["task_id"]
+        return bool(self.before["task_id"] == self.after["task_id"])
 
 
 def training_pairs(early: Sequence[Record], late: Sequence[Record], grader: str, limit: int = 4) -> list[Pair]:

@@ -19,8 +19,11 @@ _ROLLOUT_KEYS = ("task_id", "prompt", "completion")
 
 def learning(run: RunRecord) -> str:
     """Held-out accuracy and training reward over steps."""
-    hero = figure(charts.accuracy_chart(run), _HERO_SIZES) if run.evals else ""
-    reward = figure(charts.reward_chart(run), _HERO_SIZES) if run.metrics else ""
+    # One measurement is in the headline already; a chart begins with two.
+    hero = figure(charts.accuracy_chart(run), _HERO_SIZES) if len({one["step"] for one in run.evals}) > 1 else ""
+    reward = '<p class="note">No step has finished yet.</p>'
+    if run.metrics:
+        reward = figure(charts.reward_chart(run), _HERO_SIZES)
     functions = _functions(charts.reward_function_charts(run))
     names = charts.reward_functions(run.metrics)
     only = f'<p class="note">One reward function: {escape(names[0])}.</p>' if len(names) == 1 else ""

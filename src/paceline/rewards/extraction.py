@@ -97,14 +97,3 @@ def final_answer(text: str) -> str | None:
         if answer is not None:
             return unboxed(answer)
     return None
-
-
-def gold_answer(answer: str | None) -> str | None:
-    r"""The gold answer itself, where a dataset gives a whole solution (`... #### 18`, `... \boxed{18}`).
-
-    None for a task without a gold answer: missing or blank.
-    """
-    if answer is None or not answer.strip():
-        return None
-    marked = final_answer(visible_text(answer))
-    return marked if marked else answer.strip()

@@ -2,16 +2,16 @@ r"""Whether an answer equals the gold answer, as mathematics: `math_equal`.
 
 The first rule that knows the two texts decides:
 
-| rule         | decides                                    | example of equals               | example of differs        |
-|--------------|--------------------------------------------|---------------------------------|---------------------------|
-| same text    | identical after stripping                  | anything with itself            | empty: never              |
-| quantities   | both are numbers (`quantities`), exactly   | `1,000`, `1000`                 | `0.333`, `1/3`; `1,2`, 12 |
-| choice       | gold is one capital letter A-J             | `(B)`, `B.`                     | `A, B, C`                 |
-| collection   | either has elements: tuple, set, interval  | `{1,2}`, `{2,1}`; `6, 4`, `4,6` | `(2,1)`, `(1,2)`          |
-| assignment   | one name on the left of one `=`            | `x=5`, `5`                      | `41=42`, 42               |
-| words        | either holds a word: same words, any case  | `Yes`, `\text{yes}`             | `42 or 43`, 42            |
-| unfinished   | gold is a number, answer a calculation     |                                 | `17+25`, 42               |
-| symbolic     | the rest, by math-verify (`symbolic`)      | `x^2+2x+1`, `(x+1)^2`           | `2x+1`, `2y+1`            |
+| rule       | decides                                   | equal                | different           |
+|------------|-------------------------------------------|----------------------|---------------------|
+| same text  | identical after stripping                 | anything with itself | empty with anything |
+| quantities | both are numbers (`quantities`), exactly  | `1,000`, `1000`      | `0.333`, `1/3`      |
+| choice     | gold is one capital letter A-J            | `(B)`, `B.`          | `A, B, C`, `B`      |
+| assignment | one name on the left of one `=`           | `x=5`, `5`           | `41=42`, `42`       |
+| collection | either has elements: tuple, set, interval | `6, 4` and `4, 6`    | `(2,1)` and `(1,2)` |
+| words      | either holds a word: same words, any case | `Yes`, `\text{yes}`  | `42 or 43`, `42`    |
+| unfinished | gold is a number, answer a calculation    |                      | `17+25`, `42`       |
+| symbolic   | the rest, by math-verify (`symbolic`)     | `2(x+1)`, `2x+2`     | `2x+1`, `2y+1`      |
 
 There is no tolerance: 3.14 is not pi. When in doubt the answer is wrong: a false zero is a missed reward, a false
 one is a lesson in cheating. Not symmetric: 84/2 does not answer 42, 42 does answer 84/2.
@@ -30,10 +30,14 @@ MAX_UNORDERED = 32
 
 _CHOICE = re.compile(r"\(?([A-J])\)?")
 _ASSIGNMENT = re.compile(r"((?:[a-zA-Z]|\\[a-zA-Z]+)(?:_\{?\w+\}?)?(?:\([a-z]\))?) ?(?:=|\\in(?![a-zA-Z])) ?([^=]+)")
+_RELATION = re.compile(r"=|\\in(?![a-zA-Z])")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]+\*?\}|\\[a-zA-Z]+")
 _WORD = re.compile(r"[a-zA-Z]{4,}|(?<![a-zA-Z])(?:or|and|not|is|no|yes|the|if|all|any)(?![a-zA-Z])|[^\x00-\x7f°]")
 _LETTERS = re.compile(r"[a-zA-Z][a-zA-Z' -]+")
-_NOT_MATHS = re.compile(r"[0-9]\s+[0-9]|[0-9]\s*_|[0-9]\.[0-9]*\.|:|\\(?:quad|qquad)")
+_NOT_MATHS = re.compile(
+    r"[0-9]\s+[0-9]|[0-9]\s*_|[0-9]\.[0-9]*\.|:|\$"
+    r"|\\(?:quad|qquad|f?boxed|approx|equiv|sim|simeq|cong|to|[A-Za-z]*arrow|[(\[)\]])"
+)
 _POWER_OF_TEN = re.compile(r"(?<=[0-9]) ?\\(?:times|cdot) ?(?=10 ?\^)")
 _FINISHED = re.compile(r"-?(?:[0-9. {}()\[\]^]|\\(?:sqrt|frac|ln)(?![a-zA-Z])|\\log(?:_\{?[0-9]+\}?)?(?![a-zA-Z]))+")
 
@@ -78,8 +82,9 @@ def _equal(gold: str, answer: str) -> bool:
 
 
 def _assigned(text: str) -> re.Match[str] | None:
-    """The name and the value of `name = value`; None for anything else, a list of assignments included."""
-    return _ASSIGNMENT.fullmatch(text) if len(_split(text)) == 1 else None
+    """The name and the value of `name = value`; None for anything else: `x = x+1`, a list of assignments."""
+    found = _ASSIGNMENT.fullmatch(text) if len(_split(text)) == 1 else None
+    return found if found and found[1] not in found[2] else None
 
 
 def _equal_assigned(gold: str, answer: str) -> bool:
@@ -100,7 +105,8 @@ def _equal_expressions(gold: str, answer: str, *, gold_is_number: bool) -> bool:
         return _words(gold) == _words(answer)
     if _NOT_MATHS.search(gold) or _NOT_MATHS.search(answer):
         return gold.replace(" ", "") == answer.replace(" ", "") and not re.search(r"[0-9] [0-9]", gold + answer)
-    if gold.count("=") != answer.count("=") or gold.count("=") > 1:
+    in_gold, in_answer = len(_RELATION.findall(gold)), len(_RELATION.findall(answer))
+    if in_gold != in_answer or in_gold > 1:
         return False
     if gold_is_number and not _is_finished(gold, answer):
         return False

@@ -9,8 +9,8 @@ from paceline.rewards.extraction import unboxed
 
 _SYMBOLS = str.maketrans(
     {
-        "−": "-",
-        "×": r"\times ",
+        "\N{MINUS SIGN}": "-",
+        "\N{MULTIPLICATION SIGN}": r"\times ",
         "·": r"\cdot ",
         "÷": r"\div ",
         "π": r"\pi ",
@@ -18,7 +18,7 @@ _SYMBOLS = str.maketrans(
         "±": r"\pm ",
         "≤": r"\le ",
         "≥": r"\ge ",
-        "∪": r"\cup ",
+        "\N{UNION}": r"\cup ",
         "∩": r"\cap ",
         "∈": r"\in ",
         "²": "^2",

@@ -12,8 +12,12 @@ from fractions import Fraction
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _DECIMAL = rf"(?P<decimal>(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{{1,3}})?)"
 _FRACTION = rf"(?P<above>{_DIGITS})\s*/\s*(?P<below>{_DIGITS})"
-_LATEX_FRACTION = rf"\\frac\s*\{{\s*(?P<inner_sign>-?)(?P<over>{_DIGITS})\s*\}}\s*\{{\s*(?P<below_sign>-?)(?P<under>{_DIGITS})\s*\}}"
-_MIXED = rf"(?P<whole>{_DIGITS})(?:\s+(?P<part>[0-9]+)/(?P<parts>[0-9]+)|\s*\\frac\{{(?P<p>[0-9]+)\}}\{{(?P<q>[0-9]+)\}})"
+_LATEX_FRACTION = (
+    rf"\\frac\s*\{{\s*(?P<inner_sign>-?)(?P<over>{_DIGITS})\s*\}}\s*\{{\s*(?P<below_sign>-?)(?P<under>{_DIGITS})\s*\}}"
+)
+_MIXED = (
+    rf"(?P<whole>{_DIGITS})(?:\s+(?P<part>[0-9]+)/(?P<parts>[0-9]+)|\s*\\frac\{{(?P<p>[0-9]+)\}}\{{(?P<q>[0-9]+)\}})"
+)
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?)\s*(?P<currency>[$€£]?)\s*(?P<late_sign>-?)"
     rf"(?:{_MIXED}|{_FRACTION}|{_LATEX_FRACTION}|{_DECIMAL})\s*(?P<suffix>[^0-9]*)",

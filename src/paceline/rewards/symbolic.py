@@ -67,12 +67,22 @@ def symbolic_equal(gold: str, answer: str) -> bool:
 
     A decimal counts as equal to a symbolic number when they agree to 12 decimal places.
     """
-    if not (is_cheap(gold) and is_cheap(answer)):
+    if not all(is_cheap(text) and _braces_close(text) for text in (gold, answer)):
         return False
     limit = _step_seconds()
     return bool(
         _math_verify().verify(_parsed(gold, limit), _parsed(answer, limit), float_rounding=12, timeout_seconds=limit)
     )
+
+
+def _braces_close(text: str) -> bool:
+    """Whether every brace has its partner, so that the text stays inside the box that it is parsed in."""
+    depth = 0
+    for brace in re.findall(r"\\.|[{}]", text, re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(brace, 0)
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _step_seconds() -> int | None:
@@ -94,7 +104,5 @@ def _math_verify() -> Any:
 def _parsed(text: str, limit: int | None) -> list[Any]:
     package = _math_verify()
     target = package.LatexExtractionConfig(boxed_match_priority=0)
-    expressions = package.parse(
-        rf"\boxed{{{text}}}", [target], fallback_mode="no_fallback", parsing_timeout=limit
-    )
+    expressions = package.parse(rf"\boxed{{{text}}}", [target], fallback_mode="no_fallback", parsing_timeout=limit)
     return list(expressions)

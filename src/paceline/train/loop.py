@@ -54,7 +54,8 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -
         progress = START if checkpoint is None else checkpoint.progress
         display = RunDisplay(console, total_steps=prepared.total_steps, done=progress.step)
         run = Run(config=config, prepared=prepared, parts=parts, run_dir=run_dir, display=display, progress=progress)
-        for sentence in [*damaged, *opening_sentences(prepared, parts, checkpoint)]:
+        torn = [f"{run_dir.torn_lines} unfinished lines cut from the run's records"] if run_dir.torn_lines else []
+        for sentence in [*damaged, *torn, *opening_sentences(prepared, parts, checkpoint)]:
             display.say(sentence)
         with display, StopRequest() as stop:
             if checkpoint is None:

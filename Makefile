@@ -1,0 +1,61 @@
+# Needs Python 3.11 or newer with venv, make, and an index that pip can reach. Everything else goes into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+# On Linux a plain `pip install torch` takes the newest build with all CUDA libraries; naming the version first lets pip
+# take a CPU build of it wherever one is offered.
+TORCH ?= torch==2.13.0
+
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
+PACELINE := $(BIN)/paceline
+DEMO := runs/demo
+
+.PHONY: help demo test lint model bench clean
+
+help: ## Show these targets.
+	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 8
+
+demo: $(VENV)/installed ## Train the embedded model with three seeds and two controls, then compare. Replaces runs/demo.
+	rm -rf $(DEMO)
+	$(PACELINE) train --seed 0 --output-dir $(DEMO)/seed-0
+	$(PACELINE) train --seed 1 --output-dir $(DEMO)/seed-1
+	$(PACELINE) train --seed 2 --output-dir $(DEMO)/seed-2
+	$(PACELINE) train --learning-rate 0 --output-dir $(DEMO)/learning-rate-0
+	$(PACELINE) train --reward-funcs random --output-dir $(DEMO)/random-reward
+	$(PACELINE) report $(DEMO)/seed-0 $(DEMO)/seed-1 $(DEMO)/seed-2 $(DEMO)/learning-rate-0 $(DEMO)/random-reward
+
+test: $(VENV)/installed-dev ## Run the tests.
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-dev ## Check format, lint rules and types.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+model: $(VENV)/installed ## Make the embedded model again, from nothing.
+	$(BIN)/python scripts/make_embedded_model.py
+
+bench: $(VENV)/installed-bench ## Run the benchmarks.
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove the environment and all caches. Runs stay.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+
+# A stamp is made last, so an installation that broke off is done again.
+$(VENV)/constraints.txt: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Paceline needs Python 3.11 or newer; call make with PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	{ grep -v '^torch==' constraints.txt; echo '$(TORCH)'; } > $@
+
+$(VENV)/installed: pyproject.toml $(VENV)/constraints.txt
+	$(INSTALL) '$(TORCH)'
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(INSTALL) -e '.[dev]'
+	touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed-dev constraints-bench.txt
+	$(INSTALL) -c constraints-bench.txt -e '.[bench]'
+	touch $@

@@ -1,0 +1,19 @@
+"""The system message that tells a model which answer format its reward function reads."""
+
+from collections.abc import Sequence
+
+_THINK_ANSWER = (
+    "Reason about the problem first, between <think> and </think>. Then give the final answer alone, between <answer> "
+    "and </answer>, and stop. Use each tag exactly once: <think> your reasoning </think> <answer> your answer </answer>"
+)
+_BOXED = r"Reason step by step. End with the final answer, and nothing but the answer, inside \boxed{}."
+
+_DEFAULTS = {"format": _THINK_ANSWER, "think_answer_tags": _THINK_ANSWER, "boxed": _BOXED}
+
+
+def default_system_prompt(names: Sequence[str]) -> str | None:
+    """The default system message for these reward functions: that of the first one that has one.
+
+    None where no function asks for a format: `accuracy` accepts several, a function of your own says nothing of its.
+    """
+    return next((_DEFAULTS[name] for name in names if name in _DEFAULTS), None)

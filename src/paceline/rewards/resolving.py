@@ -1,0 +1,110 @@
+"""From the name of a reward function to the function: built in, `module:function` or `file.py:function`."""
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from hashlib import blake2b
+from pathlib import Path
+from types import ModuleType
+
+from paceline.errors import RewardError
+from paceline.rewards.builtin import BUILT_IN
+from paceline.rewards.function import RewardFunction
+
+_LOADING_ERRORS = (
+    ImportError,
+    SyntaxError,
+    NameError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    OSError,
+    SystemExit,
+)
+
+
+def resolve(name: str) -> RewardFunction:
+    """The reward function that `--reward-funcs` calls `name`.
+
+    A name with a colon is code of the user's own: `package.module:function` is imported, `path/to/file.py:function`
+    is run once per content of the file.
+
+    Raises:
+        RewardError: no such built-in name, file, module or function, or one that cannot be loaded.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    where, colon, attribute = name.rpartition(":")
+    if not colon or not where or not attribute:
+        raise RewardError(
+            f"--reward-funcs: no built-in reward function {name!r}{_nearest(name, list(BUILT_IN))}; choose from "
+            f"{', '.join(BUILT_IN)}, or give your own as file.py:function or module:function"
+        )
+    module = _load_file(name, Path(where).expanduser()) if where.endswith(".py") else _load_module(name, where)
+    return _function(name, module, attribute)
+
+
+def _function(name: str, module: ModuleType, attribute: str) -> RewardFunction:
+    if not hasattr(module, attribute):
+        functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+        raise RewardError(
+            f"--reward-funcs {name}: there is no {attribute!r} in it{_nearest(attribute, functions)}; "
+            f"it defines {', '.join(functions) or 'no function'}"
+        )
+    function: RewardFunction = getattr(module, attribute)
+    if not callable(function):
+        raise RewardError(
+            f"--reward-funcs {name}: {attribute!r} is of type {type(function).__name__}, but must be a function"
+        )
+    return function
+
+
+def _load_module(name: str, module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except _LOADING_ERRORS as error:
+        raise RewardError(
+            f"--reward-funcs {name}: the module cannot be imported ({_describe(error)}); "
+            "check PYTHONPATH, or name the file as path/to/file.py:function"
+        ) from error
+
+
+def _load_file(name: str, path: Path) -> ModuleType:
+    """The file as a module; its name holds a hash of path and content, so two files never meet in one module."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RewardError(f"--reward-funcs {name}: the file cannot be read ({error}); check the path") from error
+    digest = blake2b(str(path.resolve()).encode() + b"\x00" + content, digest_size=8).hexdigest()
+    module_name = f"paceline_reward_{digest}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise RewardError(f"--reward-funcs {name}: {path} is not a Python file; its name must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except _LOADING_ERRORS as error:
+        del sys.modules[module_name]
+        raise RewardError(
+            f"--reward-funcs {name}: the file cannot be loaded ({_describe(error)}); correct it first"
+        ) from error
+    return module
+
+
+def _describe(error: BaseException) -> str:
+    where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {text}{where}"
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

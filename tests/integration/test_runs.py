@@ -1,0 +1,95 @@
+"""Whole runs through the command line: every model family, precision and data format that is promised."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from paceline.cli.main import main
+from paceline.rundir import RunDir
+from tests.tiny import tiny_model, tiny_tokenizer
+
+GSM8K = [{"question": f"What is {n} + 1?", "answer": f"{n} and 1 make {n + 1}.\n#### {n + 1}"} for n in range(6)]
+COLOSSALCHAT = [
+    {"messages": {"role": "user", "content": f"What is {n} + 1?"}, "gt_answer": str(n + 1)} for n in range(6)
+]
+
+
+@pytest.fixture
+def model_directory(tmp_path):
+    def build(kind: str) -> Path:
+        path = tmp_path / kind
+        model = tiny_model(kind)
+        model.save_pretrained(path)
+        tiny_tokenizer().save_pretrained(path)
+        return path
+
+    return build
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def train(tmp_path: Path, *options: object) -> RunDir:
+    """Two steps of 2 prompts with 4 completions; the reward favours completions without the letter e."""
+    reward = tmp_path / "reward.py"
+    reward.write_text("def no_e(completions, **columns):\n    return [float('e' not in c) for c in completions]\n")
+    run = tmp_path / "run"
+    fixed = (
+        f"--output-dir {run} --max-steps 2 --prompts-per-step 2 --num-generations 4 --max-completion-length 12 "
+        f"--learning-rate 0.01 --reward-funcs {reward}:no_e --system-prompt="
+    )
+    assert main(["train", *fixed.split(), *map(str, options)]) == 0
+    return RunDir(run)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_a_run_changes_the_weights_of_every_family_in_both_precisions(tmp_path, model_directory, kind, dtype):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(tmp_path, "--model", model_directory(kind), "--dataset", rows, "--dtype", dtype)
+    steps = run.metrics()
+    assert [step["step"] for step in steps] == [1, 2]
+    limit = 1e-4 if dtype == "float32" else 0.2
+    assert all(step["logprob_mismatch_max"] < limit for step in steps if step["updates"])
+    before, after = (AutoModelForCausalLM.from_pretrained(path) for path in (tmp_path / kind, run.path / "final"))
+    assert after.dtype == getattr(torch, dtype)
+    changed = [
+        not torch.equal(b.to(a.dtype), a) for b, a in zip(before.parameters(), after.parameters(), strict=True)
+    ]
+    assert all(changed)
+
+
+@pytest.mark.parametrize("rows", [GSM8K, COLOSSALCHAT], ids=["gsm8k", "colossalchat"])
+def test_rows_of_other_tools_train_and_are_measured_as_they_are(tmp_path, model_directory, rows):
+    training, held_out = (write_rows(tmp_path / name, rows) for name in ("train.jsonl", "test.jsonl"))
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, "--eval-dataset", held_out)
+    assert [(record["step"], record["n"]) for record in run.evals()] == [(0, 6), (2, 6)]
+    prompts = {(record["prompt"], record["answer"]) for step in (1, 2) for record in run.rollouts(step)}
+    assert all("What is" in prompt and answer is not None for prompt, answer in prompts)
+    assert (run.path / "report.html").stat().st_size > 10_000
+
+
+def test_a_reasoning_gym_task_trains_by_name(tmp_path, model_directory):
+    pytest.importorskip("reasoning_gym")
+    run = train(
+        tmp_path, "--model", model_directory("llama"), "--dataset", "reasoning_gym:chain_sum", "--dataset-size", 8,
+        "--eval-size", 4,
+    )  # fmt: skip
+    assert [record["set"] for record in run.evals()] == ["reasoning_gym:chain_sum:test"] * 2
+    assert len(run.metrics()) == 2
+
+
+def test_a_reference_model_and_several_updates_per_batch_are_reported(tmp_path, model_directory):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(
+        tmp_path, "--model", model_directory("qwen2"), "--dataset", rows, "--beta", "0.1", "--num-iterations", 3,
+    )  # fmt: skip
+    first, second = run.metrics()
+    assert (first["updates"], second["policy_version"]) == (3, 6)
+    # at the first update policy and reference are the same; the later ones move away from it
+    assert 0 < first["kl"] < second["kl"]

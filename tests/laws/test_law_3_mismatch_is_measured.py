@@ -1,0 +1,90 @@
+"""Law 3: every step reports the difference between the engine's logprobs and the trainer's, and it is the true one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from paceline.batching import pack
+from paceline.config import LossConfig, OptimConfig
+from paceline.learner import Learner, samples_of
+from paceline.models import Loaded, choose_forward
+from paceline.types import Completion, Rollout, RolloutGroup, Task
+from tests.tiny import tiny_model, with_exact_norms
+
+TEMPERATURE = 0.8
+PROMPT, COMPLETIONS = tuple(b"some prompt"), (tuple(b"one answer"), tuple(b"another one, longer"))
+
+
+def learner(dtype: torch.dtype, kind: str = "qwen3") -> Learner:
+    model = tiny_model(kind, dtype=dtype).train()
+    if dtype == torch.float64:
+        model = with_exact_norms(model)
+    policy = Loaded(model=model, compute_dtype=dtype, eos_token_ids=frozenset())
+    return Learner(
+        policy,
+        choose_forward(model),
+        reference=None,
+        loss=LossConfig(),
+        optim=OptimConfig(),
+        temperature=TEMPERATURE,
+        max_completion_length=32,
+    )
+
+
+def plain_logprobs(model, completion: tuple[int, ...]) -> torch.Tensor:
+    """One row, alone, through the model's own forward pass."""
+    logits = model(torch.tensor([PROMPT + completion])).logits[0, len(PROMPT) - 1 : -1]
+    return torch.log_softmax(logits / TEMPERATURE, -1).gather(1, torch.tensor(completion)[:, None])[:, 0]
+
+
+def group(logprobs: list[list[float]]) -> RolloutGroup:
+    return RolloutGroup(
+        task=Task(task_id="0", prompt="", prompt_ids=PROMPT, answer=None),
+        rollouts=tuple(
+            Rollout(
+                completion=Completion(
+                    token_ids=ids, logprobs=tuple(values), finish_reason="stop", text="", policy_version=0
+                ),
+                rewards={},
+                reward=1.0,
+                advantage=1.0,
+            )
+            for ids, values in zip(COMPLETIONS, logprobs, strict=True)
+        ),
+    )
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_trainer_logprobs_equal_a_plain_forward_pass_in_float64(kind):
+    half = learner(torch.float64, kind)
+    model = half.policy.model
+    with torch.no_grad():
+        plain = torch.cat([plain_logprobs(model, ids) for ids in COMPLETIONS])
+        samples = samples_of([group([[0.0] * len(ids) for ids in COMPLETIONS])])
+        batch = pack(samples, [1.0, 1.0], [0, 1], dtype=torch.float64)
+        packed, _ = half.logprobs(half.policy, batch)
+    assert float((packed - plain).abs().max()) <= 1e-9
+
+
+def test_the_reported_mismatch_is_the_difference_that_was_put_in():
+    half = learner(torch.float64)
+    with torch.no_grad():
+        true = [plain_logprobs(half.policy.model, ids).tolist() for ids in COMPLETIONS]
+    wrong = [list(values) for values in true]
+    wrong[0][3] += 0.25
+    wrong[1][0] -= 0.5
+    tokens = sum(map(len, COMPLETIONS))
+    stats = half.step([group(wrong)], learning_rate=0.0)
+    assert stats.logprob_mismatch_max == pytest.approx(0.5, abs=1e-9)
+    assert stats.logprob_mismatch_mean == pytest.approx(0.75 / tokens, abs=1e-9)
+    assert half.step([group(true)], learning_rate=0.0).logprob_mismatch_max < 1e-9
+
+
+def test_a_step_without_signal_says_that_it_measured_nothing():
+    half = learner(torch.float32)
+    silent = group([[0.0] * len(ids) for ids in COMPLETIONS])
+    silent = replace(silent, rollouts=tuple(replace(rollout, advantage=0.0) for rollout in silent.rollouts))
+    stats = half.step([silent], learning_rate=1e-2)
+    assert (stats.updates, stats.logprob_mismatch_mean, stats.entropy) == (0, None, None)
+    assert half.policy_version == 0

@@ -1,0 +1,75 @@
+"""Law 5, one process: a run that is killed and resumed ends with the same weights, bit for bit."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.rundir import RunDir
+
+SHORT = (
+    "--max-steps 6 --prompts-per-step 8 --num-generations 4 --eval-size 20 --eval-steps 3 --save-steps 2 "
+    "--warmup-steps 1"
+)
+
+KILL_AT = """
+import os, signal, sys
+from paceline.cli.main import main
+import paceline.checkpoint, paceline.rundir
+
+def killing(function, count):
+    calls = 0
+    def wrapped(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return wrapped
+
+place, name, count = sys.argv[1:4]
+owner = {"rundir": paceline.rundir.RunDir, "checkpoint": paceline.checkpoint}[place]
+setattr(owner, name, killing(getattr(owner, name), int(count)))
+sys.exit(main(sys.argv[4:]))
+"""
+
+
+def sha256(run: Path) -> str:
+    return hashlib.sha256((run / "final" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def paceline(*arguments: str) -> int:
+    return subprocess.run([sys.executable, "-m", "paceline", *arguments], capture_output=True, check=False).returncode
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert paceline("train", "--output-dir", str(run), *SHORT.split()) == 0
+    return run
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        ("rundir", "append_metrics", 1),  # before there is any checkpoint
+        ("rundir", "append_metrics", 4),  # rollouts of step 4 written, its metrics not
+        ("checkpoint", "_sync", 9),  # in the middle of writing a checkpoint
+        ("rundir", "append_eval", 3),  # the last step done, its evaluation not written
+    ],
+    ids=lambda moment: f"{moment[1]} {moment[2]}",
+)
+def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(tmp_path, undisturbed, moment):
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", KILL_AT, *map(str, moment), "train", "--output-dir", str(run), *SHORT.split()]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == -9
+    assert not (run / "final").exists()
+    assert paceline("train", "--resume", str(run)) == 0
+    assert sha256(run) == sha256(undisturbed)
+    steps = [record["step"] for record in RunDir(run).metrics()]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert [record["accuracy"] for record in RunDir(run).evals()] == [
+        record["accuracy"] for record in RunDir(undisturbed).evals()
+    ]

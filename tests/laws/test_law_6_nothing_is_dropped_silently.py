@@ -1,0 +1,94 @@
+"""Law 6: filtered groups, truncated completions and failed rewards are counted; None is not 0."""
+
+from collections import Counter
+
+import pytest
+
+from paceline.engines import Sampling
+from paceline.errors import TrainingError
+from paceline.learner import samples_of
+from paceline.rollouts import Producer, rollout_metrics, rollout_records
+from tests.scripted import ScriptedEngine, completion, task
+
+
+def grade(completions: list[str], **columns: object) -> list[float | None]:
+    """1 for right, 0 for wrong, None for what is not its task; breaks on `boom`."""
+    if "boom" in completions:
+        raise ZeroDivisionError("a grader's own mistake")
+    return [{"right": 1.0, "wrong": 0.0, "skip": None}[text] for text in completions]
+
+
+def producer(script, *, limit: float = 0.5) -> Producer:
+    return Producer(
+        engine=ScriptedEngine(script),
+        functions={"grade": grade},
+        weights={"grade": 2.0},
+        sampling=Sampling(max_completion_length=8),
+        num_generations=2,
+        advantage="none",
+        max_failure_rate=limit,
+        seed=0,
+    )
+
+
+SCRIPT = [
+    [completion("right"), completion("wrong", finish_reason="length")],  # carries signal
+    [completion("right"), completion("right")],  # equal rewards
+    [completion("skip"), completion("skip")],  # no reward at all
+    [completion("right"), completion("boom")],  # a failed grader
+]
+TASKS = [task(str(number)) for number in range(4)]
+
+
+@pytest.fixture
+def batch():
+    return producer(SCRIPT).make(TASKS, occurrences=[0] * 4)
+
+
+def test_every_completion_comes_out_again_with_its_reward_or_none(batch):
+    assert [[rollout.reward for rollout in group.rollouts] for group in batch.groups] == [
+        [2.0, 0.0],
+        [2.0, 2.0],
+        [None, None],
+        [2.0, None],
+    ]
+    assert [group.dropped for group in batch.groups] == [None, "zero_deviation", "no_reward", "zero_deviation"]
+
+
+def test_the_metrics_count_all_that_does_not_train(batch):
+    metrics = rollout_metrics(batch)
+    assert (metrics["rollouts"], metrics["rollouts_without_reward"]) == (8, 3)
+    assert (metrics["groups_zero_deviation"], metrics["groups_no_reward"]) == (2, 1)
+    assert metrics["truncated_fraction"] == 1 / 8
+    assert metrics["rewards"]["grade"]["failures"] == 1
+    assert metrics["rewards"]["grade"]["mean"] == 4 / 5
+    assert metrics["reward_mean"] == 8 / 5
+
+
+def test_a_missing_reward_takes_no_part_in_the_loss_and_a_zero_advantage_counts_in_its_average(batch):
+    assert [(sample.group, sample.advantage) for sample in samples_of(batch.groups)] == [
+        (0, 1.0),
+        (0, -1.0),
+        (1, 0.0),
+        (1, 0.0),
+        (3, 0.0),
+    ]
+
+
+def test_the_run_directory_gets_every_rollout_with_the_reason_it_was_dropped_for(batch):
+    reasons = Counter(record["dropped"] for record in rollout_records(batch.groups))
+    assert reasons == {None: 2, "zero_deviation": 3, "no_reward": 3}
+
+
+def test_too_many_failures_stop_the_run_and_name_the_culprit():
+    with pytest.raises(TrainingError, match=r"grade.*ZeroDivisionError"):
+        producer(SCRIPT, limit=0.1).make(TASKS, occurrences=[0] * 4)
+
+
+def test_a_task_that_comes_again_draws_other_completions():
+    half = producer(SCRIPT)
+    half.make(TASKS[:1], occurrences=[0])
+    half.make(TASKS[:1], occurrences=[1])
+    first, second = half.engine.requests
+    assert first.prompt_ids == second.prompt_ids
+    assert not set(first.keys) & set(second.keys)

@@ -1,0 +1,240 @@
+"""Options: the table, one value, the whole configuration, YAML in and out."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from paceline.config import build_config, find_option, options, parse_value, parse_yaml, suggest, to_yaml
+from paceline.config.reading import section_classes
+from paceline.errors import ConfigError
+
+REQUIRED = {"model": "some-model", "dataset": "rows.jsonl"}
+
+
+def read(name, value):
+    return parse_value(find_option(name), value)
+
+
+def test_every_field_of_every_section_is_an_option_with_a_help_text():
+    fields = [field.name for section in section_classes().values() for field in dataclasses.fields(section)]
+    assert [option.name for option in options()] == fields
+    assert all(option.help.endswith((".", ")")) for option in options())
+
+
+def test_option_names_are_unique_so_that_flags_are_flat():
+    names = [option.name for option in options()]
+    assert len(names) == len(set(names))
+
+
+def test_the_help_text_is_the_fields_own_docstring():
+    assert find_option("max_prompt_length").help == "Tokens of a prompt, at most."
+    assert find_option("clip_eps_low").help == "The ratio is held above `1 - clip_eps_low`."
+
+
+def test_an_option_knows_its_section_default_and_flag():
+    option = find_option("clip_eps_low")
+    assert (option.section, option.default, option.flag, option.required) == ("loss", 0.2, "--clip-eps-low", False)
+    assert [option.name for option in options() if option.required] == ["model", "dataset"]
+
+
+def test_hyphens_and_underscores_name_the_same_option():
+    assert find_option("--learning-rate") is find_option("learning_rate") is find_option("learning-rate")
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_right_one():
+    with pytest.raises(ConfigError, match=r"there is no option --lerning-rate; did you mean --learning-rate\?"):
+        find_option("lerning_rate")
+
+
+def test_a_word_unlike_any_other_gets_the_way_to_the_list():
+    assert suggest("qqqq", ["alpha", "beta"], otherwise="see the list") == "see the list"
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "value"),
+    [
+        ("max_steps", "60", 60),
+        ("max_steps", 60, 60),
+        ("max_steps", "none", None),
+        ("max_steps", "", None),
+        ("max_steps", None, None),
+        ("micro_batch_tokens", "16_384", 16384),
+        ("learning_rate", "1e-4", 0.0001),
+        ("learning_rate", 0, 0.0),
+        ("shuffle", "no", False),
+        ("shuffle", "1", True),
+        ("shuffle", True, True),
+        ("enable_thinking", "null", None),
+        ("enable_thinking", "False", False),
+        ("kl", "forward", "forward"),
+        ("advantage", "none", "none"),
+        ("model", "none", "none"),
+        ("system_prompt", "", ""),
+        ("system_prompt", "None", None),
+        ("reward_funcs", "accuracy,format", ("accuracy", "format")),
+        ("reward_funcs", "accuracy, format", ("accuracy", "format")),
+        ("reward_funcs", ["accuracy", "format"], ("accuracy", "format")),
+        ("reward_funcs", ["accuracy,format"], ("accuracy", "format")),
+        ("reward_weights", ["1", "0.5"], (1.0, 0.5)),
+        ("reward_weights", "1,0.5", (1.0, 0.5)),
+        ("reward_weights", 2, (2.0,)),
+        ("reward_weights", "none", None),
+        ("stop", ["a, b"], ("a, b",)),
+        ("stop", "\n", ("\n",)),
+        ("stop", (), ()),
+    ],
+)
+def test_text_and_values_become_the_options_type(name, written, value):
+    got = read(name, written)
+    assert got == value
+    assert type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "sentence"),
+    [
+        ("learning_rate", "1e-5x", r"--learning-rate must be a number, got '1e-5x'; write it as 0\.5 or 1e-6"),
+        ("learning_rate", "nan", r"--learning-rate must be a finite number, got 'nan'"),
+        ("learning_rate", float("inf"), r"--learning-rate must be a finite number, got inf"),
+        ("learning_rate", True, r"--learning-rate must be a number, got True"),
+        ("learning_rate", 10**400, r"--learning-rate must be a number"),
+        ("max_steps", "3.5", r"--max-steps must be a whole number, got '3\.5'"),
+        ("max_steps", 3.0, r"--max-steps must be a whole number, got 3\.0"),
+        ("max_steps", True, r"--max-steps must be a whole number, got True"),
+        ("num_generations", None, r"--num-generations must be a whole number, got None"),
+        ("num_generations", "", r"--num-generations must be a whole number, got ''"),
+        ("shuffle", "maybe", r"--shuffle must be true or false, got 'maybe'"),
+        ("lr_schedule", "cosin", r"--lr-schedule must be one of constant, linear, cosine, got 'cosin'; .*cosine\?"),
+        ("model", 7, r"--model must be text, got 7"),
+        ("reward_weights", ["1", "x"], r"--reward-weights must be a number, got 'x'"),
+        ("reward_weights", ["1", "inf"], r"--reward-weights must be a finite number, got 'inf'"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_option_value_and_rule(name, written, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        read(name, written)
+
+
+def test_a_configuration_is_the_given_options_over_the_defaults():
+    config = build_config({**REQUIRED, "learning-rate": "2e-6", "num_generations": 4})
+    assert config.model.model == "some-model"
+    assert config.optim.learning_rate == 2e-6
+    assert config.sampling.num_generations == 4
+    assert config.loss.clip_eps_high == 0.28
+
+
+def test_missing_required_options_are_named_all_at_once_with_the_remedy():
+    with pytest.raises(ConfigError, match=r"missing --model \(.*; --dataset \(.*give it as a flag or in the --config"):
+        build_config({})
+
+
+def test_one_option_in_two_spellings_is_refused():
+    with pytest.raises(ConfigError, match=r"--max-steps is given twice"):
+        build_config({**REQUIRED, "max-steps": 1, "max_steps": 2})
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"warmup_steps": 11, "max_steps": 10}, r"--warmup-steps must be at most --max-steps \(10\), got 11"),
+        ({"output_dir": ""}, r"--output-dir must not be empty, got ''"),
+        ({"dataset": ""}, r"--dataset must not be empty, got ''"),
+        ({"num_generations": 1}, r"--num-generations must be at least 2, got 1"),
+        ({"reward_weights": [1, 2]}, r"--reward-weights must give one weight for each of the 1 reward functions"),
+        ({"eval_generations": 4}, r"--eval-generations must be 1 at --eval-temperature 0, got 4"),
+    ],
+)
+def test_options_at_odds_are_refused(given, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        build_config({**REQUIRED, **given})
+
+
+def test_a_run_may_warm_up_to_its_last_step():
+    assert build_config({**REQUIRED, "warmup_steps": 10, "max_steps": 10}).optim.warmup_steps == 10
+
+
+def test_yaml_values_are_read_by_the_options_type_not_by_yamls():
+    text = """
+    # a comment
+    model: 0123
+    dataset_split: no
+    learning-rate: 1e-4
+    max_steps: null
+    shuffle: off-by-default-is-no-word
+    """
+    with pytest.raises(ConfigError, match=r"run\.yaml line 7: --shuffle must be true or false"):
+        parse_yaml(text, "run.yaml")
+    read_text = text.replace("off-by-default-is-no-word", "false")
+    assert parse_yaml(read_text, "run.yaml") == {
+        "model": "0123",
+        "dataset_split": "no",
+        "learning_rate": 1e-4,
+        "max_steps": None,
+        "shuffle": False,
+    }
+
+
+def test_an_empty_file_gives_no_options():
+    assert parse_yaml("", "run.yaml") == parse_yaml("# nothing\n", "run.yaml") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("model:\n\tx: 1", r"run\.yaml line 2 is not YAML: .*; indent with spaces"),
+        ("model: 'a", r"run\.yaml line 1 is not YAML: .*unexpected end of stream"),
+        ("model: a\nmodel: b", r"run\.yaml line 2: model is given a second time"),
+        ("max-steps: 1\nmax_steps: 2", r"run\.yaml line 2: max_steps is given a second time"),
+        ("model: a\n---\nmodel: b", r"run\.yaml line 2 is not YAML: expected a single document"),
+        ("- model", r"run\.yaml must hold lines of `option: value`, got a list"),
+        ("just words", r"run\.yaml must hold lines of `option: value`, got a single value"),
+        ("lerning_rate: 1", r"run\.yaml line 1: there is no option --lerning-rate; did you mean --learning-rate\?"),
+        ("model: {a: 1}", r"run\.yaml line 1: model holds a nested mapping"),
+        ("stop: [[a]]", r"run\.yaml line 1: stop holds a nested list"),
+        ("stop: &a [*a]", r"run\.yaml line 1: stop holds a nested list"),
+        ("model: !!python/object/apply:os.system [ls]", r"model has the tag !!python/object/apply:os\.system"),
+        ("model: !!python/name:os.system ''", r"model has the tag !!python/name:os\.system"),
+        ("model: !!python/object:a.B {x: 1}", r"model has the tag !!python/object:a\.B"),
+        ("stop: [!secret x]", r"run\.yaml line 1: stop has the tag !secret"),
+        ("? [a]\n: 1", r"run\.yaml line 1: the name of an option must be a word"),
+        ("learning_rate: .inf", r"run\.yaml line 1: --learning-rate must be a number"),
+        ("model: \x00", r"run\.yaml is not YAML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(text, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        parse_yaml(text, "run.yaml")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"learning_rate": 1e-7, "adam_eps": 1e-30, "max_steps": 3, "enable_thinking": False, "seed": 2**63 - 1},
+        {"system_prompt": "a: b\n\n# c\t'\"é😀\x7f {x} - [y]", "stop": ["\n", "a, b", "none", " ", "#"]},
+        {"system_prompt": "", "reward_funcs": ["accuracy", "f.py:g"], "reward_weights": [1, 0.1]},
+        {"model": "no", "dataset": "1e5", "dataset_split": "2024-01-01", "eval_dataset": "~", "kl": "forward"},
+        {"model": "x" * 300, "prompt_column": "=", "answer_column": "<<", "advantage": "none"},
+        {"system_prompt": " leading and trailing \n"},
+    ],
+)
+def test_a_configuration_survives_being_written_and_read(given):
+    config = build_config({**REQUIRED, **given})
+    assert build_config(parse_yaml(to_yaml(config), "config.yaml")) == config
+
+
+def test_written_yaml_names_the_version_and_groups_options_under_their_sections_sentence():
+    lines = to_yaml(build_config(REQUIRED)).splitlines()
+    assert lines[0].startswith("# paceline 0.")
+    place = lines.index("# model: Which model, in which precision, where.")
+    assert lines[place + 1 : place + 3] == ["model: some-model", "dtype: auto"]
+    assert "reward_funcs: [accuracy]" in lines
+    assert sum(not line.startswith("#") and line != "" for line in lines) == len(options())
+
+
+def test_reading_options_needs_no_torch():
+    code = "import sys, paceline.config, paceline.cli.main; print(*({'torch', 'transformers'} & set(sys.modules)))"
+    got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert got.stdout.strip() == ""

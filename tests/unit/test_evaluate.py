@@ -1,0 +1,64 @@
+import pytest
+
+from paceline.engines import Sampling
+from paceline.errors import DataError
+from paceline.evaluate import EvalSet, Evaluator
+from paceline.summary import gain
+from tests.scripted import ScriptedEngine, completion, task
+
+
+def grade(completions: list[str], **columns: object) -> list[float | None]:
+    return [{"right": 1.0, "half": 0.5, "wrong": 0.0, "skip": None}[text] for text in completions]
+
+
+def measure(*script: tuple[str, ...]):
+    """Grade scripted completions, one tuple of texts per task."""
+    tasks = tuple(task(str(number)) for number in range(len(script)))
+    evaluator = Evaluator(
+        eval_set=EvalSet(name="a:test", tasks=tasks),
+        function={"grade": grade},
+        sampling=Sampling(max_completion_length=8, temperature=0.0),
+        generations=len(script[0]),
+        max_failure_rate=0.0,
+        seed=0,
+    )
+    engine = ScriptedEngine([[completion(text) for text in texts] for texts in script])
+    return evaluator.measure(engine, step=3)
+
+
+def test_accuracy_counts_rewards_of_at_least_a_half_as_right():
+    record = measure(("right",), ("half",), ("wrong",), ("wrong",)).record()
+    assert (record["set"], record["step"], record["n"], record["correct"]) == ("a:test", 3, 4, 2)
+    assert record["accuracy"] == 0.5
+    assert record["ci_low"] < 0.5 < record["ci_high"]
+
+
+def test_an_ungraded_completion_is_neither_right_nor_wrong_and_is_counted():
+    record = measure(("right",), ("skip",)).record()
+    assert (record["n"], record["accuracy"], record["ungraded"]) == (1, 1.0, 1)
+
+
+def test_several_generations_give_the_mean_over_tasks_and_the_chance_of_any():
+    record = measure(("right", "wrong"), ("wrong", "wrong"), ("right", "right")).record()
+    assert record["accuracy"] == pytest.approx((0.5 + 0 + 1) / 3)
+    assert record["pass_at_2"] == pytest.approx(2 / 3)
+
+
+def test_a_set_that_nothing_can_grade_is_an_error_and_not_zero():
+    with pytest.raises(DataError, match=r"a:test: grade could grade no task"):
+        measure(("skip",))
+
+
+def test_every_completion_is_recorded_with_its_verdict():
+    records = measure(("right",), ("wrong",), ("skip",)).completion_records()
+    assert [(record["task_id"], record["completion"], record["correct"]) for record in records] == [
+        ("0", "right", True),
+        ("1", "wrong", False),
+        ("2", "skip", None),
+    ]
+
+
+def test_a_gain_is_paired_by_task_over_those_graded_both_times():
+    before = measure(("right",), ("wrong",), ("wrong",), ("skip",)).completion_records()
+    after = measure(("right",), ("right",), ("wrong",), ("right",)).completion_records()
+    assert gain(before, after).value == pytest.approx(1 / 3)

@@ -1,0 +1,72 @@
+import pytest
+
+from paceline.rewards import BUILT_IN, default_system_prompt
+
+GOOD = "<think>6 * 7</think>\n<answer>42</answer>"
+
+
+def grade(name, completion, answer="42", prompt="What is 6 * 7?"):
+    (value,) = BUILT_IN[name](prompts=[prompt], completions=[completion], answer=[answer], topic=["sums"])
+    return value
+
+
+@pytest.mark.parametrize(
+    ("completion", "accuracy", "form", "both", "boxed"),
+    [
+        (GOOD, 1, 1, 1, 0),
+        (GOOD + "\n", 1, 1, 1, 0),
+        (GOOD.replace("42", "41"), 0, 1, 0, 0),
+        (GOOD + " Done.", 1, 0, 0, 0),
+        ("Sure! " + GOOD, 1, 0, 0, 0),
+        ("<answer>42</answer>", 1, 0, 0, 0),
+        ("<answer>42</answer><think>6 * 7</think>", 1, 0, 0, 0),
+        ("<think>6 * 7</think><answer></answer>", 0, 0, 0, 0),
+        ("<think>6 * 7</think><answer>1</answer><answer>42</answer>", 1, 0, 0, 0),
+        ("<think>6 * 7</think><answer>42</answer><answer>1</answer>", 0, 0, 0, 0),
+        ("<think><answer>42</answer></think><answer>1</answer>", 0, 0, 0, 0),
+        ("<think><answer>42</answer></think>", 0, 0, 0, 0),
+        (r"<think>6 * 7</think> \boxed{42}", 1, 0, 0, 1),
+        (r"<think>\boxed{42}</think>", 0, 0, 0, 0),
+        (r"<think>6 * 7</think><answer>\boxed{42}</answer>", 1, 1, 0, 1),
+        (r"\boxed{42} or \boxed{43}", 0, 0, 0, 0),
+        ("#### 42", 1, 0, 0, 0),
+        ("The answer is 42.", 0, 0, 0, 0),
+    ],
+)
+def test_scores_are_those_of_the_tables(completion, accuracy, form, both, boxed):
+    names = ("accuracy", "format", "think_answer_tags", "boxed")
+    # A tagged answer that is boxed once more is the same answer.
+    both = 1 if r"<answer>\boxed{42}</answer>" in completion else both
+    assert [grade(name, completion) for name in names] == [accuracy, form, both, boxed]
+
+
+@pytest.mark.parametrize("name", ["accuracy", "think_answer_tags", "boxed"])
+@pytest.mark.parametrize("answer", [None, "", "  "])
+def test_a_task_without_gold_answer_is_not_a_wrong_answer(name, answer):
+    assert grade(name, GOOD, answer=answer) is None
+
+
+def test_after_a_prompt_that_opens_the_thinking_the_completion_must_not_open_it_again():
+    prompt, rest = "What is 6 * 7?\n<think>\n", GOOD.removeprefix("<think>")
+    for name in ("accuracy", "format", "think_answer_tags"):
+        assert grade(name, rest, prompt=prompt) == 1
+        assert grade(name, rest) == (name == "accuracy")
+    assert grade("format", GOOD, prompt=prompt) == 0
+
+
+def test_the_random_reward_is_uniform_deterministic_and_depends_on_the_position():
+    prompts, completions = ["p"] * 2000, ["c"] * 2000
+    values = BUILT_IN["random"](prompts=prompts, completions=completions)
+    assert values == BUILT_IN["random"](prompts=prompts, completions=completions)
+    assert len(set(values)) == 2000
+    assert all(0 <= value < 1 for value in values)
+    assert sum(values) / 2000 == pytest.approx(0.5, abs=4 / (12 * 2000) ** 0.5)  # four standard errors
+    assert BUILT_IN["random"](prompts=["p"], completions=["\ud800"]) != values[:1]
+
+
+def test_the_default_system_message_asks_for_the_format_that_is_rewarded():
+    assert default_system_prompt(["accuracy"]) is None
+    assert default_system_prompt(["mine.py:f"]) is None
+    assert "<answer>" in default_system_prompt(["accuracy", "format"])
+    assert "<answer>" in default_system_prompt(["think_answer_tags"])
+    assert r"\boxed{}" in default_system_prompt(["boxed", "format"])

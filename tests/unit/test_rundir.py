@@ -1,0 +1,171 @@
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from paceline.errors import CheckpointError, ConfigError
+from paceline.rundir import RunDir
+
+CONFIG = "model: embedded\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    with RunDir.create(tmp_path / "run", CONFIG) as made:
+        yield made
+
+
+def test_what_is_written_is_read_back_exactly_with_keys_in_their_order(run):
+    record = {"step": 1, "loss": 0.1 + 0.2, "rewards": {"b": 1e-320, "a": None}, "text": "é\u2028\n<"}
+    run.append_metrics(record)
+    assert run.metrics() == [record]
+    assert list(run.metrics()[0]) == list(record)
+    assert (run.path / "metrics.jsonl").read_bytes().count(b"\n") == 1
+    assert (run.path / "config.yaml").read_text() == CONFIG
+
+
+def test_a_lone_surrogate_from_a_model_survives_in_a_valid_utf8_file(run):
+    run.write_rollouts(1, [{"completion": "a\ud83d"}])
+    (run.path / "rollouts" / "step-000001.jsonl").read_bytes().decode("utf-8")
+    assert run.rollouts(1) == [{"completion": "a\ud83d"}]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_not_finite_is_refused_by_key_and_nothing_is_written(run, value):
+    with pytest.raises(ValueError, match=r"rewards\.accuracy\[1\] must be a finite number"):
+        run.append_metrics({"step": 1, "rewards": {"accuracy": [0.0, value]}})
+    assert run.metrics() == []
+
+
+def test_rollouts_and_held_out_completions_have_one_file_per_step_and_set(run):
+    run.write_rollouts(2, [{"sample": 0}, {"sample": 1}])
+    run.write_rollouts(10, [{"sample": 2}])
+    run.write_eval_completions("arithmetic:test", 0, [{"correct": True}])
+    run.write_eval_completions("data/a.jsonl:test", 0, [])
+    run.write_eval_completions("data-a.jsonl:test", 0, [])
+    assert run.rollout_steps() == [2, 10]
+    assert [record["sample"] for record in run.rollouts(2)] == [0, 1]
+    assert run.eval_completions("arithmetic:test", 0) == [{"correct": True}]
+    assert sorted(file.name for file in (run.path / "evals").iterdir()) == [
+        "arithmetic:test-step-000000.jsonl",
+        "data%2Fa.jsonl:test-step-000000.jsonl",
+        "data-a.jsonl:test-step-000000.jsonl",
+    ]
+
+
+def test_a_step_without_rollouts_is_refused_with_the_steps_that_have_some(run):
+    run.write_rollouts(3, [])
+    with pytest.raises(CheckpointError, match=r"step-000004\.jsonl does not exist: .* steps 3 to 3"):
+        run.rollouts(4)
+    with pytest.raises(CheckpointError, match="s was not evaluated at step 4"):
+        run.eval_completions("s", 4)
+
+
+def test_a_torn_last_line_is_ignored_by_readers_and_cut_off_and_counted_on_resume(run):
+    run.append_metrics({"step": 1})
+    with (run.path / "metrics.jsonl").open("ab") as stream:
+        stream.write(b'{"step": 2, "lo')
+    assert RunDir(run.path).metrics() == [{"step": 1}]
+    resumed = RunDir.open(run.path)
+    assert resumed.torn_lines == 1
+    resumed.append_metrics({"step": 2})
+    assert [record["step"] for record in resumed.metrics()] == [1, 2]
+
+
+@pytest.mark.parametrize("line", [b"{", b"[1]", b"\xff", b""])
+def test_a_bad_line_elsewhere_names_file_and_line(run, line):
+    (run.path / "evals.jsonl").write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 1}\n')
+    with pytest.raises(CheckpointError, match=r"evals\.jsonl, line 2, is not a JSON object"):
+        run.evals()
+
+
+def test_a_resumed_run_forgets_everything_after_its_checkpoint_and_keeps_the_bytes_before(run):
+    for step in (1, 2, 3):
+        run.append_metrics({"step": step, "loss": 0.1 * step})
+        run.append_eval({"set": "s", "step": step})
+        run.write_rollouts(step, [{"sample": step}])
+        run.write_eval_completions("s", step, [])
+    kept = (run.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:2]
+    run.write_summary({"finished": True})
+    run.truncate_after(2)
+    run.truncate_after(2)
+    assert (run.path / "metrics.jsonl").read_bytes() == b"".join(kept)
+    assert [record["step"] for record in run.evals()] == [1, 2]
+    assert run.rollout_steps() == [1, 2]
+    assert len(list((run.path / "evals").iterdir())) == 2
+    assert not (run.path / "summary.json").exists()
+
+
+def test_a_half_written_file_of_a_killed_process_is_never_taken_for_rollouts(run):
+    (run.path / "rollouts" / ".step-000001.jsonl.new").write_text('{"sample"')
+    assert run.rollout_steps() == []
+
+
+def test_a_directory_that_holds_a_run_is_refused_with_both_ways_on(run):
+    with pytest.raises(ConfigError, match=r"already holds a run; go on with it by --resume .*, or give another"):
+        RunDir.create(run.path, CONFIG)
+
+
+def test_an_empty_directory_or_one_with_other_files_may_become_a_run(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    RunDir.create(tmp_path, CONFIG)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is a file"):
+        RunDir.create(tmp_path / "file", CONFIG)
+    with pytest.raises(ConfigError, match=r"cannot be written \(Not a directory\)"):
+        RunDir.create(tmp_path / "file" / "run", CONFIG)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_place_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match=r"cannot be written \(Permission denied\)"):
+        RunDir.create(tmp_path / "run", CONFIG)
+
+
+def test_only_a_run_directory_can_be_resumed(tmp_path):
+    with pytest.raises(CheckpointError, match=r"is not a run directory \(it has no config\.yaml\)"):
+        RunDir.open(tmp_path)
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_no_half_line(run):
+    run.append_metrics({"step": 1})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))  # room for the first bytes of the second line only
+    try:
+        with pytest.raises(CheckpointError, match=r"metrics\.jsonl cannot be written \(.*\); make room"):
+            run.append_metrics({"step": 2, "text": "x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (run.path / "metrics.jsonl").read_text() == '{"step":1}\n'
+
+
+def test_another_process_is_kept_out_by_name_until_the_lock_is_given_back(run):
+    script = (
+        "import sys, pathlib; from paceline.rundir import RunDir; from paceline.errors import CheckpointError\n"
+        "try: RunDir.open(pathlib.Path(sys.argv[1]))\n"
+        "except CheckpointError as error: print(error)\n"
+        "else: print('opened')"
+    )
+
+    def other_process():
+        command = [sys.executable, "-c", script, str(run.path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    assert f"is in use by process {os.getpid()} on host" in other_process()
+    assert RunDir.open(run.path).path == run.path  # this process may go on with its own run
+    run.close()
+    assert other_process() == "opened\n"
+
+
+def test_one_line_is_one_json_object(run):
+    run.write_rollouts(1, [{"text": "two\nlines"}, {}])
+    lines = (run.path / "rollouts" / "step-000001.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"text": "two\nlines"}, {}]
