@@ -50,12 +50,12 @@ class RunDir:
             ConfigError: `path` holds a run, is a file, or cannot be written.
             CheckpointError: another process is making a run there.
         """
-        _refuse_existing_run(path)
+        refuse_existing_run(path)
         try:
             for folder in (path, path / "rollouts", path / "evals"):
                 folder.mkdir(parents=True, exist_ok=True)
             lock = _take_lock(path)
-            _refuse_existing_run(path)
+            refuse_existing_run(path)
             _write_whole(path / "config.yaml", config_text.encode())
         except OSError as error:
             raise ConfigError(
@@ -183,7 +183,8 @@ class RunDir:
         return self.path / "evals" / f"{quote(set_name, safe=':')}-step-{step:06d}.jsonl"
 
 
-def _refuse_existing_run(path: Path) -> None:
+def refuse_existing_run(path: Path) -> None:
+    """Raise ConfigError when `path` is a file or already holds a run."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"--output-dir {path} is a file; give the path of a directory that does not exist yet")
     if (path / "config.yaml").exists() or (path / "metrics.jsonl").exists():

@@ -35,13 +35,13 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
 
 
 def train(tmp_path: Path, *options: object) -> RunDir:
-    """Two steps of 2 prompts with 4 completions; the reward favours completions without the letter e."""
+    """Two steps of 2 prompts with 4 completions; the reward favours completions of many different letters."""
     reward = tmp_path / "reward.py"
-    reward.write_text("def no_e(completions, **columns):\n    return [float('e' not in c) for c in completions]\n")
+    reward.write_text("def variety(completions, **columns):\n    return [len(set(c)) / 10 for c in completions]\n")
     run = tmp_path / "run"
     fixed = (
         f"--output-dir {run} --max-steps 2 --prompts-per-step 2 --num-generations 4 --max-completion-length 12 "
-        f"--learning-rate 0.01 --reward-funcs {reward}:no_e --system-prompt="
+        f"--learning-rate 0.01 --reward-funcs {reward}:variety --system-prompt="
     )
     assert main(["train", *fixed.split(), *map(str, options)]) == 0
     return RunDir(run)
@@ -58,9 +58,7 @@ def test_a_run_changes_the_weights_of_every_family_in_both_precisions(tmp_path, 
     assert all(step["logprob_mismatch_max"] < limit for step in steps if step["updates"])
     before, after = (AutoModelForCausalLM.from_pretrained(path) for path in (tmp_path / kind, run.path / "final"))
     assert after.dtype == getattr(torch, dtype)
-    changed = [
-        not torch.equal(b.to(a.dtype), a) for b, a in zip(before.parameters(), after.parameters(), strict=True)
-    ]
+    changed = [not torch.equal(b.to(a.dtype), a) for b, a in zip(before.parameters(), after.parameters(), strict=True)]
     assert all(changed)
 
 
@@ -84,12 +82,15 @@ def test_a_reasoning_gym_task_trains_by_name(tmp_path, model_directory):
     assert len(run.metrics()) == 2
 
 
-def test_a_reference_model_and_several_updates_per_batch_are_reported(tmp_path, model_directory):
+@pytest.mark.parametrize("rate", ["0", "0.01"])
+def test_a_reference_model_and_several_updates_per_batch_are_reported(tmp_path, model_directory, rate):
     rows = write_rows(tmp_path / "train.jsonl", GSM8K)
     run = train(
         tmp_path, "--model", model_directory("qwen2"), "--dataset", rows, "--beta", "0.1", "--num-iterations", 3,
+        "--learning-rate", rate,
     )  # fmt: skip
     first, second = run.metrics()
     assert (first["updates"], second["policy_version"]) == (3, 6)
-    # at the first update policy and reference are the same; the later ones move away from it
-    assert 0 < first["kl"] < second["kl"]
+    moved = rate != "0"
+    assert [record["kl"] > 1e-6 for record in (first, second)] == [moved, moved]
+    assert (first["clip_high_fraction"] > 0) == moved

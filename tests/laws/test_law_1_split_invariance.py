@@ -4,13 +4,13 @@ import random
 
 import pytest
 import torch
-from tests.tiny import tiny_model, with_exact_norms
 
 from paceline.batching import Sample, cut, pack, token_weights
 from paceline.config import LossConfig, OptimConfig
 from paceline.learner import Learner
 from paceline.models import Loaded, PolicyForward, choose_forward
 from paceline.types import Completion, Rollout, RolloutGroup, Task
+from tests.tiny import tiny_model, with_exact_norms
 
 PACKED, PADDED = PolicyForward(kind="packed", reason=""), PolicyForward(kind="padded", reason="")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}

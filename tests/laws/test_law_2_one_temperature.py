@@ -37,9 +37,7 @@ def mismatch(*, sampled_at: float, trained_at: float, top_p: float = 1.0) -> tup
     groups = [
         RolloutGroup(
             task=Task(task_id=str(number), prompt="", prompt_ids=prompt, answer=None),
-            rollouts=tuple(
-                Rollout(completion=one, rewards={}, reward=1.0, advantage=1.0) for one in completions
-            ),
+            rollouts=tuple(Rollout(completion=one, rewards={}, reward=1.0, advantage=1.0) for one in completions),
         )
         for number, (prompt, completions) in enumerate(zip(prompts, engine.generate(requests, sampling), strict=True))
     ]

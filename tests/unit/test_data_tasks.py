@@ -1,9 +1,9 @@
 import pytest
-from tests.tiny import tiny_tokenizer
 
 from paceline.config.sections import DataConfig
 from paceline.data import Row, build_tasks, system_prompt
 from paceline.errors import ConfigError, DataError, ModelError
+from tests.tiny import tiny_tokenizer
 
 BOS = 257
 

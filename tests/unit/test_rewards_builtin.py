@@ -27,7 +27,7 @@ def grade(name, completion, answer="42", prompt="What is 6 * 7?"):
         ("<think><answer>42</answer></think>", 0, 0, 0, 0),
         (r"<think>6 * 7</think> \boxed{42}", 1, 0, 0, 1),
         (r"<think>\boxed{42}</think>", 0, 0, 0, 0),
-        (r"<think>6 * 7</think><answer>\boxed{42}</answer>", 1, 1, 0, 1),
+        (r"<think>6 * 7</think><answer>\boxed{42}</answer>", 1, 1, 1, 1),
         (r"\boxed{42} or \boxed{43}", 0, 0, 0, 0),
         ("#### 42", 1, 0, 0, 0),
         ("The answer is 42.", 0, 0, 0, 0),
@@ -35,8 +35,6 @@ def grade(name, completion, answer="42", prompt="What is 6 * 7?"):
 )
 def test_scores_are_those_of_the_tables(completion, accuracy, form, both, boxed):
     names = ("accuracy", "format", "think_answer_tags", "boxed")
-    # A tagged answer that is boxed once more is the same answer.
-    both = 1 if r"<answer>\boxed{42}</answer>" in completion else both
     assert [grade(name, completion) for name in names] == [accuracy, form, both, boxed]
 
 

@@ -164,9 +164,7 @@ def test_the_self_test_reports_one_bad_answer_in_a_hundred_and_refuses_two():
     tasks = [task(index, str(index)) for index in range(100)]
     tasks[7] = task(7, "</answer>")
     assert self_test({"accuracy": resolve("accuracy")}, tasks) == ("d.jsonl:7",)
-    tasks[8] = task(8, "1} and {2")
-    with pytest.raises(
-        RewardError, match=r"'boxed' .* gold answer of 2 of 100 sampled tasks \(d\.jsonl:7, d\.jsonl:8\)"
-    ):
-        tasks[7] = task(7, "}")
+    tasks[7], tasks[8] = task(7, "}"), task(8, "1} and {2")
+    message = r"'boxed' .* gold answer of 2 of 100 sampled tasks \(d\.jsonl:7, d\.jsonl:8\)"
+    with pytest.raises(RewardError, match=message):
         self_test({"boxed": resolve("boxed")}, tasks)

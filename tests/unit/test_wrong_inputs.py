@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from tests.tiny import tiny_model, tiny_tokenizer
 
 from paceline.cli.main import main
+from tests.tiny import tiny_model, tiny_tokenizer
 
 ROW = '{"question": "What is 1 + 1?", "answer": "2"}\n'
 TRAIN = "train --model model --dataset rows.jsonl "

@@ -10,6 +10,7 @@ from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import Config, options
 from paceline.errors import ConfigError
+from paceline.rundir import refuse_existing_run
 
 COMMAND = Command(
     name="train",
@@ -31,8 +32,9 @@ def run(argv: list[str]) -> int:
     configuration = read_configuration(given)
     print(configuration.origin)
     config = configuration.config
-    preflight(config)
     output_dir = Path(config.loop.output_dir).expanduser() if config.loop.output_dir else default_output_dir(config)
+    refuse_existing_run(output_dir)
+    preflight(config)
     return _train(config, output_dir, resume=False)
 
 

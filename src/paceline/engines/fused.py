@@ -149,7 +149,8 @@ class FusedDecoder:
         row_at = self._sharing.row_at
         if row_at is not None:
             by_row = by_row.view(self._kv_heads, -1, *by_row.shape[1:]).index_select(1, row_at)
-        return by_row.view(self._kv_heads * groups, -1, by_row.shape[-1])
+        # with one kv head the queries are still a slice of qkv, so this may have to copy
+        return by_row.reshape(self._kv_heads * groups, -1, by_row.shape[-1])
 
     def _to_rows(self, grid: Float[Tensor, "K*G W*R X"], rows: int) -> Float[Tensor, "K*S R X"]:
         """The inverse of `_to_grid`."""

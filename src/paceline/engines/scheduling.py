@@ -19,7 +19,7 @@ from paceline.engines.stopping import Stopping
 
 UNIFORM_BLOCK = 32
 """Positions whose uniform numbers are made at once."""
-REFILL_SHARE = 8
+REFILL_SHARE = 4
 """Waiting prompts enter once one row in so many is free: fewer, larger prefills."""
 _NO_SEQUENCE = -1
 

@@ -36,9 +36,7 @@ class Stopping:
         return any(stop in text for stop in self._stop)
 
 
-def _last_character_tokens(
-    tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...], vocab_size: int
-) -> np.ndarray:
+def _last_character_tokens(tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...], vocab_size: int) -> np.ndarray:
     """True for tokens whose own text holds the last character of some stop string.
 
     Where that text cannot tell (a space may be stripped, a character may be spread over byte tokens), all are True.

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from paceline.config import ModelConfig
 from paceline.errors import ModelError
+
+# transformers draws a bar for every load and save, also of a model that takes a millisecond
+disable_progress_bar()
 
 EMBEDDED = "embedded"
 """The name of the small model that ships with the package."""

@@ -1,6 +1,5 @@
 """From a configuration to the parts of a run: first all that needs no weights, so that mistakes cost seconds."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,11 +9,13 @@ from transformers import PreTrainedTokenizerBase
 from paceline.checkpoint import Checkpoint, load_optimizer
 from paceline.config import Config
 from paceline.data import TaskSet, build_tasks, has_split, load_rows, system_prompt
-from paceline.engines import LocalEngine, Sampling
+from paceline.engines import Sampling
+from paceline.engines.local import LocalEngine
 from paceline.errors import ConfigError
 from paceline.evaluate import EvalSet, Evaluator
 from paceline.learner import Learner
 from paceline.models import Loaded, choose_forward, context_length, load_model, load_tokenizer
+from paceline.plan import BatchPlan, batch_plan
 from paceline.rewards import RewardFunction, default_system_prompt, resolve, self_test
 from paceline.rollouts import Producer
 from paceline.types import Task
@@ -29,6 +30,7 @@ class Prepared:
     tasks: TaskSet
     evaluator: Evaluator | None
     """None when there are no held-out tasks."""
+    plan: BatchPlan
     total_steps: int
 
 
@@ -56,20 +58,16 @@ def prepare(config: Config) -> Prepared:
     tasks = build_tasks(rows, tokenizer, config.data, system=system)
     check_context(config, tasks.tasks)
     self_test(functions, tasks.tasks)
+    plan = batch_plan(config, len(tasks.tasks))
+    assert plan.steps is not None  # the tasks are counted
     return Prepared(
         tokenizer=tokenizer,
         functions=functions,
         tasks=tasks,
         evaluator=make_evaluator(config, tokenizer) if has_held_out(config) else None,
-        total_steps=total_steps(config, len(tasks.tasks)),
+        plan=plan,
+        total_steps=plan.steps,
     )
-
-
-def total_steps(config: Config, num_tasks: int) -> int:
-    """Steps of the run; the last one of a run in epochs may have fewer prompts, so that none is dropped."""
-    if config.loop.max_steps is not None:
-        return config.loop.max_steps
-    return max(1, math.ceil(config.loop.num_epochs * num_tasks / config.loop.prompts_per_step))
 
 
 def has_held_out(config: Config) -> bool:

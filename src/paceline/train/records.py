@@ -4,6 +4,7 @@ from paceline.checkpoint import Checkpoint, Progress
 from paceline.data import length_histogram
 from paceline.learner import UpdateStats
 from paceline.metrics import check_record
+from paceline.plan import describe
 from paceline.rollouts import RolloutBatch, rollout_metrics
 from paceline.train.assembly import Parts, Prepared
 
@@ -46,9 +47,9 @@ def step_clock(batch: RolloutBatch, *, update_seconds: float, total: float) -> d
 
 
 def opening_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | None) -> list[str]:
-    """Prompt lengths, what was dropped, which paths the model takes, where the run goes on."""
+    """The batch plan, prompt lengths, what was dropped, which paths the model takes, where the run goes on."""
     tasks = prepared.tasks
-    lines = [length_histogram(tasks.lengths)]
+    lines = [describe(prepared.plan), length_histogram(tasks.lengths)]
     if tasks.dropped or tasks.truncated:
         lines.append(f"prompts above --max-prompt-length: {tasks.dropped} dropped, {tasks.truncated} truncated")
     if parts.engine.path == "plain":
