@@ -48,6 +48,7 @@ $(VENV)/constraints.txt: constraints.txt
 	{ grep -v '^torch==' constraints.txt; echo '$(TORCH)'; } > $@
 
 $(VENV)/installed: pyproject.toml $(VENV)/constraints.txt
+	@echo 'Installing $(TORCH) and then the rest into $(VENV): minutes, the first time.'
 	$(INSTALL) '$(TORCH)'
 	$(INSTALL) -e .
 	touch $@

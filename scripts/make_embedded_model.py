@@ -44,9 +44,9 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-STAGE_1 = {"steps": 800, "learning_rate": 4e-3}
-STAGE_2 = {"steps": 300, "learning_rate": 1e-3}
-BATCH_SIZE = 128
+STAGE_1 = {"steps": 2200, "learning_rate": 4e-3}
+STAGE_2 = {"steps": 400, "learning_rate": 1e-3}
+BATCH_SIZE = 64
 MICRO_BATCH_SIZE = 32
 # Chance that the reasoning goes on, before its first, second, third, ... step. Above one half for two steps, so that the
 # most probable completion solves what two steps solve; far below it from the third on.
@@ -94,6 +94,8 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         num_key_value_heads=1,
         max_position_embeddings=512,
         tie_word_embeddings=True,
+        attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0},
         initializer_range=0.05,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

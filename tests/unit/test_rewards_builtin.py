@@ -25,6 +25,7 @@ def grade(name, completion, answer="42", prompt="What is 6 * 7?"):
         ("<think>6 * 7</think><answer>42</answer><answer>1</answer>", 0, 0, 0, 0),
         ("<think><answer>42</answer></think><answer>1</answer>", 0, 0, 0, 0),
         ("<think><answer>42</answer></think>", 0, 0, 0, 0),
+        ("<think>6 * 7<answer></think>42</answer>", 0, 0, 0, 0),
         (r"<think>6 * 7</think> \boxed{42}", 1, 0, 0, 1),
         (r"<think>\boxed{42}</think>", 0, 0, 0, 0),
         (r"<think>6 * 7</think><answer>\boxed{42}</answer>", 1, 1, 1, 1),
@@ -50,6 +51,7 @@ def test_after_a_prompt_that_opens_the_thinking_the_completion_must_not_open_it_
         assert grade(name, rest, prompt=prompt) == 1
         assert grade(name, rest) == (name == "accuracy")
     assert grade("format", GOOD, prompt=prompt) == 0
+    assert grade("accuracy", "<answer>42</answer>", prompt=prompt) == 0  # still a thought
 
 
 def test_the_random_reward_is_uniform_deterministic_and_depends_on_the_position():

@@ -158,6 +158,7 @@ def test_the_self_test_passes_on_sound_answers_and_skips_functions_of_the_user(p
     names = ("accuracy", "format", "think_answer_tags", "boxed", "random")
     functions = {name: resolve(name) for name in names} | {"mine": lambda **columns: 1 / 0}
     assert self_test(functions, tasks) == ()
+    assert self_test({"accuracy": lambda **columns: 1 / 0}, tasks) == ()
 
 
 def test_the_self_test_reports_one_bad_answer_in_a_hundred_and_refuses_two():

@@ -1,6 +1,7 @@
 """Plain decoder: any causal language model of transformers, through its own forward and its own cache.
 
-Slower than the fused decoder and free of its assumptions. P prompts, S rows, V vocabulary.
+Slower than the fused decoder and free of its assumptions. P prompts, S rows, V vocabulary. Not in inference mode:
+some rotary modules keep tensors that they make on the way, and training must be able to use these.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ class PlainDecoder:
     def release(self, rows: Sequence[int]) -> None:
         """See `Decoder`: nothing is shared here, `compact` is enough."""
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
         """See `Decoder`. Rows must be numbered in the order of the prompts, as they are after `begin`."""
         longest = max(len(prompt) for prompt in prompts)
@@ -48,13 +49,13 @@ class PlainDecoder:
         self._select(torch.repeat_interleave(counts))
         return logits
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
         """See `Decoder`."""
         self._mask = torch.cat((self._mask, self._mask.new_ones(len(tokens), 1)), dim=-1)
         return self._forward(tokens[:, None], self._mask.sum(-1, keepdim=True) - 1)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         """See `Decoder`."""
         self._select(keep)

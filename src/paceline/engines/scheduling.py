@@ -5,6 +5,7 @@ Knows rows and tokens; nothing of attention, caches or text.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ class Schedule:
         free = np.flatnonzero(self._sequence_of == _NO_SEQUENCE)
         bounds = np.cumsum([0] + [len(job.sequences) for job in jobs])
         rows = free[: bounds[-1]]
-        rows_of = [rows[first:last].tolist() for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
+        rows_of = [rows[first:last].tolist() for first, last in pairwise(bounds)]
         sequences = np.array([sequence for job in jobs for sequence in job.sequences])
         self._sequence_of = self._sequence_of.copy()
         self._sequence_of[rows], self._sampled[rows] = sequences, 0
@@ -180,7 +181,7 @@ class Schedule:
         self._sequence_of, self._sampled, self._keys = self._sequence_of[keep], self._sampled[keep], self._keys[keep]
         index = self._to_device(keep)
         self._tokens = self._tokens.index_select(0, index)
-        self._block = self._block.index_select(0, index) if self._block_used < UNIFORM_BLOCK else self._block
+        self._block_used = UNIFORM_BLOCK
         self._decoder.compact(index, self._alive)
 
     def _to_device(self, values: np.ndarray) -> Tensor:

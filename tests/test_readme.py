@@ -1,0 +1,136 @@
+"""What the documents name exists: commands with their options and values, targets, rows, rewards, rooms, files."""
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from paceline.cli import eval as eval_command
+from paceline.cli import plan, train
+from paceline.cli.arguments import parse
+from paceline.cli.main import COMMANDS
+from paceline.config import DataConfig, build_config, options, parse_yaml
+from paceline.data.formats import problem
+from paceline.data.rows import Row
+from paceline.rewards import BUILT_IN, resolve
+from tests.test_architecture import FLOORS
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md"))
+TEXTS = {document.name: document.read_text() for document in DOCUMENTS}
+README = TEXTS["README.md"]
+
+OPTIONS_OF = {"train": train.COMMAND, "eval": eval_command.COMMAND, "plan": plan.COMMAND}
+DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {"--help"}
+
+
+def code_of(text: str) -> list[str]:
+    """Indented or fenced blocks and inline spans, with lines that end in a backslash joined."""
+    fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = re.findall(r"^    (\S.*)$", text.replace("\\\n", ""), re.MULTILINE)
+    return fenced + lines + re.findall(r"`([^`\n]+)`", text)
+
+
+def spans(start: str) -> list[str]:
+    """Every piece of code in the documents that starts with a word, once."""
+    found = (code.strip() for text in TEXTS.values() for code in code_of(text))
+    return sorted({code for code in found if code.split() and code.split()[0] == start})
+
+
+def test_the_documents_are_read_at_all():
+    assert len(spans("paceline")) >= 8
+    assert len(spans("make")) >= 4
+
+
+@pytest.mark.parametrize("line", spans("paceline"))
+def test_every_command_is_one_that_the_command_line_takes(line):
+    words = shlex.split(line)[1:]
+    if not words:
+        return
+    assert words[0] in COMMANDS
+    if words[0] == "report":
+        assert not [word for word in words if word.startswith("-")]
+        return
+    given = parse(OPTIONS_OF[words[0]], words[1:])
+    if given.options and not given.door:
+        # `eval` and the recipe fill in a dataset; the values are what is checked here
+        build_config({"model": "embedded", "dataset": "arithmetic", **given.options})
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_option_exists(name):
+    known = {option.flag for option in options()} | DOOR_FLAGS
+    named = {flag for code in code_of(TEXTS[name]) for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", code)}
+    assert named <= known
+
+
+@pytest.mark.parametrize("line", spans("make"))
+def test_every_target_exists(line):
+    words = [word for word in shlex.split(line)[1:] if "=" not in word]
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(words) <= targets
+
+
+def test_the_makefile_calls_commands_that_exist():
+    dry_run = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lines = [shlex.split(line) for line in dry_run.splitlines() if re.search(r"bin/paceline train ", line)]
+    assert len(lines) == 5
+    for line in lines:
+        given = parse(train.COMMAND, line[2:])
+        build_config({"model": "embedded", "dataset": "arithmetic", **given.options})
+
+
+def rows_of_the_table() -> list[dict]:
+    return [json.loads(row) for row in re.findall(r"^\| `(\{.*?\})` \|", README, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("row", rows_of_the_table(), ids=lambda row: " ".join(row))
+def test_every_row_of_the_table_is_recognised_with_its_answer(row):
+    found = problem(Row(row_id="README.md:1", columns=row), DataConfig(dataset="README.md"))
+    assert found.prompt == [{"role": "user", "content": "2 + 2?"}]
+    assert found.answer == "4"
+
+
+def test_the_table_has_every_format():
+    assert len(rows_of_the_table()) == 5
+
+
+def test_the_rewards_of_the_table_are_the_built_in_ones():
+    table = README.split("## Rewards")[1].split("\n\n")[1]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(BUILT_IN)
+
+
+def test_the_reward_function_of_the_example_runs(tmp_path):
+    (code,) = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    (tmp_path / "rewards.py").write_text(code)
+    brief = resolve(f"{tmp_path / 'rewards.py'}:brief")
+    assert brief(prompts=["a", "b"], completions=["x" * 400, "x" * 401]) == [1.0, 0.0]
+
+
+def test_the_configuration_file_of_the_example_is_one():
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    assert build_config(parse_yaml(text, "run.yaml")).rewards.reward_weights == (1.0, 0.1)
+
+
+def test_the_map_shows_every_room():
+    rooms = set().union(*FLOORS.values()) - {"__main__", "__init__"}
+    table = TEXTS["architecture.md"].split("## Rooms and floors")[1].split("## Laws")[0]
+    assert set(re.findall(r"^\|[^|]*\| `(\w+)` \|", table, re.MULTILINE)) == rooms
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_every_file_that_is_named_is_there(document):
+    text = document.read_text()
+    linked = [document.parent / target for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)]
+    named = [
+        ROOT / target for target in re.findall(r"`((?:tests|scripts|docs|benchmarks|src/paceline)/[\w./]+)`", text)
+    ]
+    assert [str(path) for path in linked + named if not path.exists()] == []
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_figure_is_left_to_fill_in(name):
+    assert re.findall(r"<<\w+>>", TEXTS[name]) == []

@@ -1,0 +1,260 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from paceline.engines import Request, Sampling, sample_key
+from paceline.engines.cache import SharedCache
+from paceline.engines.local import LocalEngine
+from paceline.engines.rows import rounded_up
+from paceline.engines.stopping import Stopping
+from paceline.errors import DataError, TrainingError
+from tests.tiny import tiny_model, tiny_tokenizer
+
+END = 258
+KINDS = ("qwen2", "qwen3", "llama")
+
+
+def engine(model, *, slots=64, dtype=None, eos=(END,), plain=False, **options) -> LocalEngine:
+    local = LocalEngine(
+        model,
+        tiny_tokenizer(),
+        concurrent_sequences=slots,
+        compute_dtype=dtype or model.dtype,
+        eos_token_ids=frozenset(eos),
+        **options,
+    )
+    assert local.path == ("plain" if plain else "fused"), local.path_reason
+    return local
+
+
+def unfamiliar(model):
+    """The same model under a name that the fused decoder does not know."""
+    twin = copy.deepcopy(model)
+    twin.__class__ = type("UnfamiliarForCausalLM", (type(model),), {})
+    return twin
+
+
+def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
+    return tuple(np.random.default_rng([seed, length]).integers(0, 256, length).tolist())
+
+
+def request(length: int, samples: int = 1) -> Request:
+    keys = tuple(sample_key(5, "test", str(length), 0, sample) for sample in range(samples))
+    return Request(prompt_ids=prompt(length), keys=keys)
+
+
+def gpt2() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=260, n_positions=64, n_embd=32, n_layer=2, n_head=2, initializer_range=0.3)
+    return GPT2LMHeadModel(config).eval()
+
+
+@torch.no_grad()
+def forward_logprobs(model, request: Request, token_ids: tuple[int, ...], temperature: float = 1.0) -> list[float]:
+    logits = model(torch.tensor([request.prompt_ids + token_ids])).logits[0, len(request.prompt_ids) - 1 : -1]
+    logprobs = (logits / temperature).log_softmax(-1)
+    return logprobs[torch.arange(len(token_ids)), torch.tensor(token_ids)].tolist()
+
+
+def greedy_by_transformers(model, request: Request, tokens: int) -> tuple[int, ...]:
+    ids = torch.tensor([request.prompt_ids])
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=tokens)
+    return tuple(output[0, ids.shape[1] :].tolist())
+
+
+@pytest.mark.parametrize("make", [lambda kind=kind: tiny_model(kind) for kind in KINDS] + [gpt2], ids=[*KINDS, "gpt2"])
+def test_greedy_completions_are_those_of_transformers(make):
+    model = make()
+    requests = [request(length) for length in (3, 17, 9, 16)]
+    local = engine(model, plain=isinstance(model, GPT2LMHeadModel))
+    groups = local.generate(requests, Sampling(max_completion_length=20, temperature=0))
+    for asked, (completion,) in zip(requests, groups, strict=True):
+        assert completion.token_ids == greedy_by_transformers(model, asked, 20)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
+def test_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature(kind, dtype, tolerance):
+    model = tiny_model(kind, dtype=dtype)
+    requests = [request(5, 3), request(21, 2), request(8, 4)]
+    # Fewer slots than completions, so that rows also start late; more tokens than the first columns hold.
+    groups = engine(model, slots=5).generate(requests, Sampling(max_completion_length=90, temperature=0.8))
+    for asked, group in zip(requests, groups, strict=True):
+        for completion in group:
+            expected = forward_logprobs(model, asked, completion.token_ids, 0.8)
+            assert completion.logprobs == pytest.approx(expected, abs=tolerance, rel=0)
+
+
+def test_a_model_with_windows_that_slide_takes_the_plain_path_and_says_why():
+    model = tiny_model("qwen2")
+    model.config.layer_types = ["sliding_attention", "full_attention"]
+    assert "sliding window" in engine(model, plain=True).path_reason
+
+
+def test_a_model_that_computes_something_else_takes_the_plain_path():
+    model = tiny_model("qwen3")
+    model.model.layers[1].mlp.forward = lambda x: torch.zeros_like(x)
+    local = engine(model, plain=True)
+    assert "differ by" in local.path_reason
+    (completion,) = local.generate([request(6)], Sampling(max_completion_length=8, temperature=0))[0]
+    assert completion.token_ids == greedy_by_transformers(model, request(6), 8)
+
+
+def test_both_paths_sample_the_same_tokens():
+    model = tiny_model("qwen3")
+    requests = [request(4, 3), request(11, 1), request(7, 5)]
+    fused, plain = engine(model), engine(unfamiliar(model), slots=5, plain=True)
+    sampling = Sampling(max_completion_length=30, top_p=0.9, top_k=40, min_p=0.01)
+    for left, right in zip(fused.generate(requests, sampling), plain.generate(requests, sampling), strict=True):
+        assert [c.token_ids for c in left] == [c.token_ids for c in right]
+
+
+def test_an_update_in_place_is_seen_by_the_next_call_and_stamped_with_its_version():
+    model = tiny_model("qwen2")
+    local, sampling = engine(model), Sampling(max_completion_length=6)
+    local.generate([request(5)], sampling)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.3)
+    local.policy_version = 1
+    (completion,) = local.generate([request(5)], sampling)[0]
+    assert completion.policy_version == 1
+    assert completion.logprobs == pytest.approx(forward_logprobs(model, request(5), completion.token_ids), abs=1e-5)
+
+
+def test_bfloat16_copies_of_float32_weights_stay_close_to_the_model():
+    model = tiny_model("qwen2")
+    (completion,) = engine(model, dtype=torch.bfloat16).generate([request(9)], Sampling(max_completion_length=24))[0]
+    expected = forward_logprobs(model, request(9), completion.token_ids)
+    assert np.abs(np.subtract(completion.logprobs, expected)).mean() < 0.1
+
+
+def test_a_completion_ends_with_its_end_token_or_at_the_length():
+    model = tiny_model("qwen3")
+    ends = frozenset(range(0, 260, 20))
+    group = engine(model, eos=ends).generate([request(5, 40)], Sampling(max_completion_length=12))[0]
+    assert {completion.finish_reason for completion in group} == {"stop", "length"}
+    for completion in group:
+        assert not ends & set(completion.token_ids[:-1])
+        stopped = completion.token_ids[-1] in ends
+        assert completion.finish_reason == ("stop" if stopped else "length")
+        assert stopped or len(completion.token_ids) == 12
+        assert len(completion.logprobs) == len(completion.token_ids)
+
+
+def test_texts_leave_special_tokens_out():
+    model = tiny_model("qwen3")
+    group = engine(model).generate([request(5, 60)], Sampling(max_completion_length=30))[0]
+    tokenizer = tiny_tokenizer()
+    assert any(END in completion.token_ids for completion in group)
+    for completion in group:
+        assert completion.text == tokenizer.decode(list(completion.token_ids), skip_special_tokens=True)
+        assert "<|" not in completion.text
+
+
+@pytest.mark.parametrize("stop", ["e", "ab", "\n"])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_stop_string_ends_the_completion_and_stays_in_its_text(stop, plain):
+    model = tiny_model("llama")
+    without = engine(model).generate([request(5, 50)], Sampling(max_completion_length=60))[0]
+    local = engine(unfamiliar(model) if plain else model, plain=plain)
+    group = local.generate([request(5, 50)], Sampling(max_completion_length=60, stop=(stop, "never said")))[0]
+    for free, completion in zip(without, group, strict=True):
+        assert completion.token_ids == free.token_ids[: len(completion.token_ids)]
+        if stop in free.text:
+            assert completion.text.endswith(stop)
+            assert completion.text.count(stop) == 1
+            assert completion.finish_reason == "stop"
+        else:
+            assert completion.text == free.text
+    if len(stop) == 1:
+        assert any(stop in completion.text for completion in group)
+
+
+def test_a_stop_string_is_found_across_tokens_and_bytes():
+    tokenizer = tiny_tokenizer()
+    stopping = Stopping(tokenizer, frozenset(), ("é!é", "</a>"), 260)
+    for text in ("so é!é", "x</a>"):
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert len(stopping.candidates(np.array(ids[-1:])))
+        assert stopping.completes_string(ids)
+        assert not stopping.completes_string(ids[:-1])
+
+
+def test_more_requests_than_slots_of_mixed_sizes_come_back_in_order():
+    model, counted = tiny_model("qwen3"), []
+    requests = [request(3 + 5 * index, samples) for index, samples in enumerate((2, 5, 1, 0, 9, 3, 4))]
+    local = engine(model, slots=6, on_progress=counted.append)
+    groups = local.generate(requests, Sampling(max_completion_length=25))
+    assert [len(group) for group in groups] == [2, 5, 1, 0, 9, 3, 4]
+    assert sum(counted) == sum(len(completion.token_ids) for group in groups for completion in group)
+    for asked, group in zip(requests, groups, strict=True):
+        for completion in group:
+            expected = forward_logprobs(model, asked, completion.token_ids)
+            assert completion.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_nothing_asked_gives_nothing():
+    assert engine(tiny_model("qwen2")).generate([], Sampling(max_completion_length=4)) == []
+
+
+def test_the_model_keeps_its_mode_and_dropout_does_not_act():
+    model = tiny_model("llama")
+    model.config.attention_dropout = 0.5
+    expected = engine(model).generate([request(6, 4)], Sampling(max_completion_length=10))
+    model.train()
+    model.model.layers[0].eval()
+    modes = [module.training for module in model.modules()]
+    assert engine(model).generate([request(6, 4)], Sampling(max_completion_length=10)) == expected
+    assert [module.training for module in model.modules()] == modes
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_prompt_without_tokens_is_refused():
+    local, empty = engine(tiny_model("qwen2")), Request(prompt_ids=(), keys=(1,))
+    with pytest.raises(DataError, match="prompt 1 of the batch has 0 tokens"):
+        local.generate([request(3), empty], Sampling(max_completion_length=4))
+
+
+def test_weights_that_are_not_finite_are_reported_and_not_sampled_from():
+    model = tiny_model("qwen2")
+    local = engine(model)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(torch.nan)
+    with pytest.raises(TrainingError, match="logits are not finite at version 0"):
+        local.generate([request(3)], Sampling(max_completion_length=4))
+
+
+def test_columns_that_no_living_row_reads_are_taken_back():
+    cache = SharedCache(2, 1, (1, 4), like=torch.zeros(1))
+    cache.take_slots([4], [[0]])
+    while cache.column < 40:
+        cache.advance()
+    cache.take_slots([4], [[1]])
+    cache.own_keys[0][0, 1, 40] = 7.0
+    cache.release([0])
+    offsets_before = cache.position_offsets() + cache.column
+    moved = [cache.advance() for _ in range(24)]
+    assert moved == [False] * 23 + [True]
+    assert cache.column == 24
+    assert cache.own_keys[0].shape[2] == 64
+    assert (cache.own_keys[0][0, 1] == 7.0).all(-1).nonzero().flatten().tolist() == [0]
+    assert (cache.position_offsets() + cache.column - offsets_before).tolist() == [24, 24]
+
+
+def test_sizes_are_rounded_up_to_powers_of_two_and_three_quarters_of_them():
+    assert [rounded_up(count) for count in (1, 2, 3, 5, 6, 9, 13, 100, 129, 256)] == [
+        1,
+        2,
+        3,
+        6,
+        6,
+        12,
+        16,
+        128,
+        192,
+        256,
+    ]
