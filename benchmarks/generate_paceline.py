@@ -4,6 +4,7 @@ import sys
 import time
 
 import torch
+from figures import summary
 from materials import make_materials
 from measuring import Channel, peak_mib
 from workloads import GENERATE, find
@@ -37,7 +38,8 @@ def main(name: str, is_quick: str, threads: str) -> None:
         started = time.perf_counter()
         groups = engine.generate(requests, sampling)
         seconds = time.perf_counter() - started
-        channel.reply({"seconds": seconds, "lengths": [len(one.token_ids) for group in groups for one in group]})
+        lengths = [len(one.token_ids) for group in groups for one in group]
+        channel.reply({"seconds": seconds, "tokens": sum(lengths), "lengths": summary(lengths)})
 
 
 if __name__ == "__main__":

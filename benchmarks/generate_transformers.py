@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from figures import summary
 from materials import Materials, make_materials
 from measuring import Channel, peak_mib
 from transformers import GenerationConfig
@@ -34,7 +35,8 @@ def main(kind: str, name: str, is_quick: str, threads: str) -> None:
             prompts = [list(task.prompt_ids) for task in materials.tasks[request["repetition"]]]
             started = time.perf_counter()
             lengths = lengths_of(prompts)
-            channel.reply({"seconds": time.perf_counter() - started, "lengths": lengths})
+            seconds = time.perf_counter() - started
+            channel.reply({"seconds": seconds, "tokens": sum(lengths), "lengths": summary(lengths)})
 
 
 def settings(workload: Workload, materials: Materials) -> GenerationConfig:

@@ -1,6 +1,8 @@
 """Model, tokenizer and prompts of a workload: the same for every contender, made from nothing but seeds."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 from random import Random
 
 import torch
@@ -88,6 +90,11 @@ def random_model() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     backend = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return model, PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="<end>")
+
+
+def digest(prompts: Iterable[str]) -> str:
+    """The same for the same set of prompts."""
+    return blake2b(repr(sorted(set(prompts))).encode(), digest_size=8).hexdigest()
 
 
 def _tasks(workload: Workload, tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[Task, ...], ...]:

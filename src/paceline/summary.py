@@ -1,7 +1,6 @@
 """What a finished run achieved and what it cost, computed from its files alone, so that a resumed run says the same."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -53,12 +52,6 @@ def gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
     pairs = [(b["correct"], a["correct"]) for b, a in zip(before, after, strict=True)]
     graded = [(b, a) for b, a in pairs if b is not None and a is not None]
     return paired_difference([b for b, _ in graded], [a for _, a in graded])
-
-
-def run_command(model: Path | str, config_text: Mapping[str, object]) -> str:
-    """The `paceline eval` command that measures what the run measured."""
-    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in config_text.items())
-    return f"paceline eval --model {model} {options}"
 
 
 def _accuracy(record: Mapping[str, Any]) -> Interval:

@@ -169,3 +169,10 @@ def test_the_self_test_reports_one_bad_answer_in_a_hundred_and_refuses_two():
     message = r"'boxed' .* gold answer of 2 of 100 sampled tasks \(d\.jsonl:7, d\.jsonl:8\)"
     with pytest.raises(RewardError, match=message):
         self_test({"boxed": resolve("boxed")}, tasks)
+
+
+def test_a_function_that_needs_gold_answers_refuses_a_dataset_without_any():
+    tasks = [task(number, answer=None) for number in range(3)]
+    with pytest.raises(RewardError, match=r"'accuracy' compares with gold answers and none of the 3 tasks has one"):
+        self_test({"accuracy": resolve("accuracy")}, tasks)
+    assert self_test({"format": resolve("format")}, tasks) == ()

@@ -91,6 +91,9 @@ BUILT_IN: Mapping[str, RewardFunction] = {
 }
 """Reward functions by the name that `--reward-funcs` takes."""
 
+NEEDS_ANSWER = frozenset({"accuracy", "think_answer_tags", "boxed"})
+"""Those that compare with the gold answer and give None without one."""
+
 _GOLD = {
     "accuracy": "<think>Worked out.</think><answer>{}</answer>",
     "format": "<think>Worked out.</think><answer>{}</answer>",

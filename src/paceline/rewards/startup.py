@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from paceline.errors import RewardError
-from paceline.rewards.builtin import BUILT_IN, gold_completion
+from paceline.rewards.builtin import BUILT_IN, NEEDS_ANSWER, gold_completion
 from paceline.rewards.function import RewardFunction
 from paceline.types import Task
 
@@ -24,9 +24,11 @@ def self_test(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) ->
     what a gold completion of another one looks like is not known.
 
     Raises:
-        RewardError: more than 1 % of the sampled tasks are such; it names function and tasks.
+        RewardError: more than 1 % of the sampled tasks are such, or a function that needs gold answers finds none at
+            all; it names function and tasks.
     """
     sample = _sample(tasks)
+    _refuse_without_answers(functions, tasks)
     offenders: list[str] = []
     for name, function in functions.items():
         if name not in BUILT_IN or BUILT_IN[name] is not function:
@@ -40,6 +42,16 @@ def self_test(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) ->
             )
         offenders += failing
     return tuple(dict.fromkeys(offenders))
+
+
+def _refuse_without_answers(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) -> None:
+    """Without a gold answer these functions give None for every completion, and there is nothing to learn."""
+    needing = [name for name in functions if name in NEEDS_ANSWER]
+    if needing and all(task.answer is None for task in tasks):
+        raise RewardError(
+            f"reward function {needing[0]!r} compares with gold answers and none of the {len(tasks)} tasks has one; "
+            "name their column with --answer-column, or choose another reward function"
+        )
 
 
 def _sample(tasks: Sequence[Task]) -> list[Task]:

@@ -28,6 +28,8 @@ class Prepared:
     tokenizer: PreTrainedTokenizerBase
     functions: Mapping[str, RewardFunction]
     tasks: TaskSet
+    unverified: tuple[str, ...]
+    """Sampled tasks whose gold answer a reward function does not give full marks: too few to refuse the dataset."""
     evaluator: Evaluator | None
     """None when there are no held-out tasks."""
     plan: BatchPlan
@@ -57,13 +59,14 @@ def prepare(config: Config) -> Prepared:
     system = system_prompt(config.data, default_system_prompt(config.rewards.reward_funcs))
     tasks = build_tasks(rows, tokenizer, config.data, system=system)
     check_context(config, tasks.tasks)
-    self_test(functions, tasks.tasks)
+    unverified = self_test(functions, tasks.tasks)
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
     return Prepared(
         tokenizer=tokenizer,
         functions=functions,
         tasks=tasks,
+        unverified=unverified,
         evaluator=make_evaluator(config, tokenizer) if has_held_out(config) else None,
         plan=plan,
         total_steps=plan.steps,

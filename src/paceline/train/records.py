@@ -52,6 +52,8 @@ def opening_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint |
     lines = [describe(prepared.plan), length_histogram(tasks.lengths)]
     if tasks.dropped or tasks.truncated:
         lines.append(f"prompts above --max-prompt-length: {tasks.dropped} dropped, {tasks.truncated} truncated")
+    if prepared.unverified:
+        lines.append(f"gold answers that do not score full: {', '.join(prepared.unverified)}; they cannot be learned")
     if parts.engine.path == "plain":
         lines.append(f"engine: plain path, slower ({parts.engine.path_reason})")
     if parts.learner.forward.kind == "padded":
