@@ -2,11 +2,11 @@
 
     python benchmarks/bench_generate.py [--size shipped|30m|all] [--threads 2] [--quick] [--output DIR]
 
-| contender    | what it is                                                                           |
-|--------------|--------------------------------------------------------------------------------------|
-| paceline     | `LocalEngine.generate`, all completions in one call                                  |
-| one-batch    | `model.generate(do_sample=True, num_return_sequences=G)`, all completions in one batch |
-| continuous   | transformers' continuous batching, its manager kept running                          |
+| contender     | what it is                                                                              |
+|---------------|-----------------------------------------------------------------------------------------|
+| paceline      | `LocalEngine.generate`, all completions in one call                                      |
+| one-batch     | `model.generate(do_sample=True, num_return_sequences=G)`, all completions in one batch   |
+| continuous-N  | transformers' continuous batching with N tokens a batch, its manager kept running        |
 
 All have the same float32 weights, prompts, number of completions and threads, and sample at temperature 1 without
 truncation. A call is timed from token ids in to token ids out; Paceline's also gives the text and the logprob of every
@@ -17,13 +17,16 @@ Each contender is a process of its own with one warm-up; then they take turns, i
 sleep. The figure is the median over the repetitions.
 """
 
+from dataclasses import asdict
 from statistics import median
 
 from figures import disagreements, pooled, rates, ratio
-from measuring import RESULTS, machine, take_turns, write_result
-from workloads import GENERATE, Workload, arguments, described, quick, sizes
+from measuring import take_turns
+from running import run
+from workloads import GENERATE, Workload
 
-PEERS = ("one-batch", "continuous")
+PEERS = {"one-batch": "0", "continuous-32": "32", "continuous-64": "64"}
+"""By name, the tokens in a batch of continuous batching, 0 for `generate`."""
 TIMEOUT = 900.0
 """Seconds that a contender may take to load, or for one repetition."""
 
@@ -33,9 +36,9 @@ def measure(name: str, workload: Workload, *, is_quick: bool, threads: int) -> d
     print(f"{name}: {workload.completions} completions of {workload.prompts} prompts", flush=True)
     given = [name, str(int(is_quick)), str(threads)]
     contenders = {"paceline": ("generate_paceline.py", given)}
-    contenders |= {peer: ("generate_transformers.py", [peer, *given]) for peer in PEERS}
+    contenders |= {peer: ("generate_transformers.py", [tokens, *given]) for peer, tokens in PEERS.items()}
     answers = take_turns(contenders, repetitions=workload.repetitions, threads=threads, timeout=TIMEOUT)
-    return {**described(workload), **compared(answers, exact=["tokens"] if workload.lengths == "fixed" else [])}
+    return {**asdict(workload), **compared(answers, exact=["tokens"] if workload.lengths == "fixed" else [])}
 
 
 def compared(answers: dict[str, dict], *, exact: list[str]) -> dict:
@@ -48,33 +51,12 @@ def compared(answers: dict[str, dict], *, exact: list[str]) -> dict:
     mine = answers["paceline"].get("repetitions", [])
     return {
         "contenders": answers,
-        "paceline_faster_by": {
-            peer: ratio(rates(mine), rates(done[peer]["repetitions"])) for peer in peers
-        },
+        "paceline_faster_by": {peer: ratio(rates(mine), rates(done[peer]["repetitions"])) for peer in peers},
         "unequal_work": [
             sentence for peer in peers for sentence in disagreements(peer, mine, done[peer]["repetitions"], exact=exact)
         ],
     }
 
 
-def main() -> int:
-    given = arguments(__doc__, RESULTS)
-    unequal = []
-    for size, workloads in sizes(GENERATE, given.size).items():
-        described_machine = machine(given.threads)
-        measured = {
-            name: measure(name, quick(one) if given.quick else one, is_quick=given.quick, threads=given.threads)
-            for name, one in workloads.items()
-        }
-        for name, one in measured.items():
-            print(f"{name}: Paceline faster by {one['paceline_faster_by']}")
-            unequal += [f"{name}: {sentence}" for sentence in one["unequal_work"]]
-        if given.output is not None:
-            result = {"benchmark": "generate", "size": size, "machine": described_machine, "workloads": measured}
-            print(write_result(given.output, result))
-    print("\n".join(unequal) or "equal work: yes")
-    return 1 if unequal else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run("generate", GENERATE, measure, description=__doc__))

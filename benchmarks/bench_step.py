@@ -23,11 +23,13 @@ generated and trained on; with natural lengths, that mean lengths and rewards ag
 ways: generated, trained on (with a gradient), and forwarded in training (padding and repeated prompts included).
 """
 
+from dataclasses import asdict
 from statistics import median
 
 from figures import disagreements, pooled, ratio
-from measuring import RESULTS, machine, take_turns, write_result
-from workloads import STEP, Workload, arguments, described, quick, sizes
+from measuring import take_turns
+from running import run
+from workloads import STEP, Workload
 
 MICRO_BATCHES = ("1", "4")
 TIMEOUT = 1800.0
@@ -45,7 +47,7 @@ def measure(name: str, workload: Workload, *, is_quick: bool, threads: int) -> d
     contenders = {"paceline": ("step_paceline.py", given)}
     contenders |= {f"trl-{count}": ("step_trl.py", [count, *given]) for count in MICRO_BATCHES}
     answers = take_turns(contenders, repetitions=workload.repetitions, threads=threads, timeout=TIMEOUT)
-    return {**described(workload), **compared(answers, exact=EXACT[workload.lengths])}
+    return {**asdict(workload), **compared(answers, exact=EXACT[workload.lengths])}
 
 
 def compared(answers: dict[str, dict], *, exact: list[str]) -> dict:
@@ -57,9 +59,7 @@ def compared(answers: dict[str, dict], *, exact: list[str]) -> dict:
     mine = answers["paceline"].get("repetitions", [])
     return {
         "contenders": answers,
-        "paceline_faster_by": {
-            peer: ratio(_seconds(done[peer]["repetitions"]), _seconds(mine)) for peer in peers
-        },
+        "paceline_faster_by": {peer: ratio(_seconds(done[peer]["repetitions"]), _seconds(mine)) for peer in peers},
         "best_peer": min(peers, key=lambda peer: done[peer]["step_seconds"], default=None),
         "unequal_work": [
             sentence for peer in peers for sentence in disagreements(peer, mine, done[peer]["repetitions"], exact=exact)
@@ -86,24 +86,5 @@ def _seconds(steps: list[dict]) -> list[float]:
     return [step["seconds"] for step in steps]
 
 
-def main() -> int:
-    given = arguments(__doc__, RESULTS)
-    unequal = []
-    for size, workloads in sizes(STEP, given.size).items():
-        described_machine = machine(given.threads)
-        measured = {
-            name: measure(name, quick(one) if given.quick else one, is_quick=given.quick, threads=given.threads)
-            for name, one in workloads.items()
-        }
-        for name, one in measured.items():
-            print(f"{name}: Paceline faster by {one['paceline_faster_by']}")
-            unequal += [f"{name}: {sentence}" for sentence in one["unequal_work"]]
-        if given.output is not None:
-            result = {"benchmark": "step", "size": size, "machine": described_machine, "workloads": measured}
-            print(write_result(given.output, result))
-    print("\n".join(unequal) or "equal work: yes")
-    return 1 if unequal else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run("step", STEP, measure, description=__doc__))

@@ -1,5 +1,7 @@
 """Contenders of bench_generate.py: `generate` of transformers in one batch, and its continuous batching.
 
+The first argument is the number of tokens in a batch of continuous batching, 0 for `generate`.
+
 `generate` gets the prompts padded on the left and makes `num_return_sequences` of each. Continuous batching gets the
 prompts as they are; its manager runs on over all repetitions, which saves it the start of a new one each time.
 """
@@ -17,19 +19,21 @@ from transformers import GenerationConfig
 from transformers.generation import ContinuousBatchingConfig
 from workloads import GENERATE, Workload, find
 
-PAGE_SIZE = 32
-BATCH_TOKENS = 64
-"""The fastest of 32, 64, 128, 256, 512 and 1,024 on a CPU, for both models: its attention mask spans the whole batch."""
+PAGE_SIZE = {"shipped": 32, "30m": 256}
+"""Tokens. With 32 and 64 tokens a batch, the two that bench_generate.py takes, the fastest of 16, 32, 64 and 256 on a
+CPU; batches of 128 to 1,024 tokens are slower, since the attention mask spans all requests of a batch."""
 DEADLINE = 600.0
 """Seconds without one finished completion before continuous batching is given up."""
 
 
-def main(kind: str, name: str, is_quick: str, threads: str) -> None:
+def main(batch_tokens: str, name: str, is_quick: str, threads: str) -> None:
     channel, imported = Channel.open(), peak_mib()
     workload = find(GENERATE, name, is_quick=bool(int(is_quick)))
     materials = make_materials(workload, threads=int(threads))
     materials.model.eval()
-    with {"one-batch": one_batch, "continuous": continuous}[kind](workload, materials) as lengths_of:
+    tokens = int(batch_tokens)
+    generator = continuous(workload, materials, tokens) if tokens else one_batch(workload, materials)
+    with generator as lengths_of:
         channel.reply({"imported_mib": imported})
         for request in channel.requests():
             prompts = [list(task.prompt_ids) for task in materials.tasks[request["repetition"]]]
@@ -71,14 +75,15 @@ def one_batch(workload: Workload, materials: Materials) -> Iterator:
 
 
 @contextmanager
-def continuous(workload: Workload, materials: Materials) -> Iterator:
+def continuous(workload: Workload, materials: Materials, batch_tokens: int) -> Iterator:
     config = settings(workload, materials)
     longest = max(len(task.prompt_ids) for tasks in materials.tasks for task in tasks) + workload.max_new_tokens
+    page = PAGE_SIZE[workload.size]
     room = ContinuousBatchingConfig(
-        page_size=PAGE_SIZE,
-        max_batch_tokens=BATCH_TOKENS,
-        num_blocks=workload.completions * (longest // PAGE_SIZE + 2),
-        max_requests_per_batch=BATCH_TOKENS,
+        page_size=page,
+        max_batch_tokens=batch_tokens,
+        num_blocks=workload.completions * (longest // page + 2),
+        max_requests_per_batch=batch_tokens,
     )
     with materials.model.continuous_batching_context_manager(
         generation_config=config, continuous_batching_config=room

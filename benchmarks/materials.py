@@ -52,6 +52,9 @@ def make_materials(workload: Workload, *, threads: int) -> Materials:
     model, tokenizer = shipped() if workload.size == "shipped" else random_model()
     ends = model.generation_config.eos_token_id
     natural = workload.lengths == "natural"
+    if not natural:
+        # TRL takes the tokenizer's end token for one of the model's and would not sample it: give it the padding's
+        tokenizer.eos_token = tokenizer.pad_token
     return Materials(
         model=model,
         tokenizer=tokenizer,
@@ -102,7 +105,9 @@ def _tasks(workload: Workload, tokenizer: PreTrainedTokenizerBase) -> tuple[tupl
     tasks = _arithmetic(count, tokenizer) if workload.size == "shipped" else _random_tasks(count)
     for task in tasks:
         if tuple(tokenizer(task.prompt)["input_ids"]) != task.prompt_ids:
-            raise ValueError(f"{task.task_id}: its text and its tokens differ, contenders would not see the same prompt")
+            raise ValueError(
+                f"{task.task_id}: its text and its tokens differ, contenders would not see the same prompt"
+            )
     return tuple(tasks[start : start + workload.prompts] for start in range(0, count, workload.prompts))
 
 

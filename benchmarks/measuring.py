@@ -2,7 +2,7 @@
 
 The parent asks, one contender works at a time, the others sleep: a line of JSON goes in, a line of JSON comes out.
 
-    parent   with Contender.start(...) as one: one.ask({"repetition": 0}, timeout=900)
+    parent   with Contender.start(...) as one: one.read(timeout=60); one.ask({"repetition": 0}, timeout=900)
     child    channel = Channel.open(); channel.reply({}); for request in channel.requests(): channel.reply({...})
 
 Only the standard library is imported here: a child's peak memory starts at its parent's.
@@ -24,7 +24,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
-RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("torch", "transformers", "trl")
 QUIET = {
     "CI": "1",  # TRL sends no message home
@@ -35,21 +34,16 @@ QUIET = {
 }
 
 
-class ContenderError(RuntimeError):
-    """A contender ended or did not answer; the message is the last line that it wrote."""
-
-
 @dataclass(kw_only=True)
 class Contender(AbstractContextManager):
     """A process that measures itself on request. The parent's side."""
 
-    name: str
     process: subprocess.Popen
     log: IO[bytes]
     """What the child writes to standard error, and its libraries to standard output."""
 
     @classmethod
-    def start(cls, name: str, script: str, arguments: Sequence[str], *, threads: int) -> "Contender":
+    def start(cls, script: str, arguments: Sequence[str], *, threads: int) -> "Contender":
         """Run `benchmarks/<script>` with all its thread pools at `threads`."""
         environment = os.environ | QUIET | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the contender
@@ -60,29 +54,28 @@ class Contender(AbstractContextManager):
             stderr=log,
             env=environment,
         )
-        return cls(name=name, process=process, log=log)
+        return cls(process=process, log=log)
 
     def read(self, *, timeout: float) -> dict:
         """The next answer; the first one comes unasked, once the contender is loaded.
 
-        Raises:
-            ContenderError: the process ended, or `timeout` seconds passed.
+        Returns:
+            The answer, or `error`: the last line that the process wrote before it ended, or that `timeout` seconds
+            passed.
         """
         ready, _, _ = select.select([self.process.stdout], [], [], timeout)
         if not ready:
-            raise ContenderError(f"no answer within {timeout:.0f} s")
+            return {"error": f"no answer within {timeout:.0f} s"}
         line = self.process.stdout.readline()
-        if not line:
-            raise ContenderError(self._last_words())
-        return json.loads(line)
+        return json.loads(line) if line else {"error": self._last_words()}
 
     def ask(self, request: Mapping[str, object], *, timeout: float) -> dict:
-        """Send a request and wait for its answer; errors as `read`."""
+        """Send a request and wait for its answer, as `read`."""
         try:
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            raise ContenderError(self._last_words()) from None
+            return {"error": self._last_words()}
         return self.read(timeout=timeout)
 
     def _last_words(self) -> str:
@@ -144,36 +137,33 @@ def take_turns(
         timeout: seconds that an answer may take.
 
     Returns:
-        By name: `start`, the first answer, and `repetitions`; or `error`, the sentence it ended with.
+        By name: `start`, the first answer, and `repetitions`; for one that ended early, `error` says why.
     """
-    results: dict[str, dict] = {name: {} for name in contenders}
+    results: dict[str, dict] = {}
     with ExitStack() as stack:
-        alive = []
+        running: dict[str, Contender] = {}
         for name, (script, arguments) in contenders.items():
-            one = stack.enter_context(Contender.start(name, script, arguments, threads=threads))
-            _attempt(results[name], alive, one, lambda one=one: {"start": one.read(timeout=timeout), "repetitions": []})
+            running[name] = stack.enter_context(Contender.start(script, arguments, threads=threads))
+            results[name] = _started(running[name].read(timeout=timeout))
         for repetition in range(repetitions + 1):
-            order, alive = alive[:: 1 if repetition % 2 else -1], []
-            for one in order:
-                _attempt(results[one.name], alive, one, lambda one=one: _repeat(one, results, repetition, timeout))
-            alive = sorted(alive, key=lambda one: list(contenders).index(one.name))
+            for name in list(contenders)[:: 1 if repetition % 2 else -1]:
+                if "error" not in results[name]:
+                    answer = running[name].ask({"repetition": repetition}, timeout=timeout)
+                    _note(name, results[name], answer, repetition)
     return results
 
 
-def _repeat(one: Contender, results: Mapping[str, dict], repetition: int, timeout: float) -> dict:
-    answer = one.ask({"repetition": repetition}, timeout=timeout)
-    print(f"  {one.name}: {'warm-up' if repetition == 0 else f'repetition {repetition}'} {answer['seconds']:.2f} s")
-    return {"repetitions": [*results[one.name]["repetitions"], *([answer] if repetition else [])]}
+def _started(answer: dict) -> dict:
+    return answer if "error" in answer else {"start": answer, "repetitions": []}
 
 
-def _attempt(result: dict, alive: list[Contender], one: Contender, act) -> None:
-    """Note what `act` gives and keep the contender in the race, or note the sentence that it ended with."""
-    try:
-        result.update(act())
-        alive.append(one)
-    except ContenderError as error:
-        print(f"  {one.name}: {error}")
-        result["error"] = str(error)
+def _note(name: str, result: dict, answer: dict, repetition: int) -> None:
+    what = answer["error"] if "error" in answer else f"{answer['seconds']:.2f} s"
+    print(f"  {name}, {f'repetition {repetition}' if repetition else 'warm-up'}: {what}", flush=True)
+    if "error" in answer:
+        result["error"] = answer["error"]
+    elif repetition:
+        result["repetitions"].append(answer)
 
 
 def machine(threads: int) -> dict[str, object]:
@@ -200,11 +190,3 @@ def cpu_name() -> str:
     if "model name" not in fields:
         return platform.processor() or "unknown"
     return f"{fields['model name']} (family {fields['cpu family']}, model {fields['model']})"
-
-
-def write_result(directory: Path, result: Mapping[str, object]) -> Path:
-    """One JSON file per benchmark and size."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{result['benchmark']}-{result['size']}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    return path

@@ -30,9 +30,7 @@ def main(name: str, is_quick: str, threads: str) -> None:
 
 def halves(workload: Workload, materials: Materials) -> tuple[LocalEngine, Producer, Learner]:
     """Defaults throughout, but for what bench_step.py says is set alike on all sides."""
-    policy = Loaded(
-        model=materials.model.train(), compute_dtype=torch.float32, eos_token_ids=materials.eos_token_ids
-    )
+    policy = Loaded(model=materials.model.train(), compute_dtype=torch.float32, eos_token_ids=materials.eos_token_ids)
     learner = Learner(
         policy,
         choose_forward(policy.model),

@@ -16,9 +16,7 @@
 | mean_token | mean token id: completions of a group differ, so every completion of every group is trained on      |
 """
 
-import argparse
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Size = Literal["shipped", "30m"]
@@ -80,30 +78,3 @@ def quick(workload: Workload) -> Workload:
 def find(table: dict[str, Workload], name: str, *, is_quick: bool) -> Workload:
     """A workload of `table` by its name."""
     return quick(table[name]) if is_quick else table[name]
-
-
-def arguments(description: str, results: Path) -> argparse.Namespace:
-    """The command line of a benchmark."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=["shipped", "30m", "all"], default="all")
-    parser.add_argument("--threads", type=int, default=2, help="of each contender (default 2)")
-    parser.add_argument("--quick", action="store_true", help="a few tokens, nothing written unless --output is given")
-    parser.add_argument("--output", type=Path, help=f"where the JSON goes (default {results.parent.name}/{results.name})")
-    given = parser.parse_args()
-    if given.output is None and not given.quick:
-        given.output = results
-    return given
-
-
-def sizes(table: dict[str, Workload], chosen: str) -> dict[str, dict[str, Workload]]:
-    """The workloads of each size that was chosen."""
-    found: dict[str, dict[str, Workload]] = {}
-    for name, workload in table.items():
-        if chosen in (workload.size, "all"):
-            found.setdefault(workload.size, {})[name] = workload
-    return found
-
-
-def described(workload: Workload) -> dict[str, object]:
-    """For the result file."""
-    return asdict(workload)

@@ -2,15 +2,16 @@
 
     python scripts/make_embedded_model.py [DIRECTORY]
 
-The result is a base model for reinforcement learning on the dataset `arithmetic`: it knows how to solve the problems and
-rarely does. Three parts:
+The result is a base model for reinforcement learning on the dataset `arithmetic`: it knows how to solve the problems
+and rarely does. Three parts:
 
 1. a byte-level tokenizer with one token per number and per frequent word of the problems;
 2. stage 1, supervised: full solutions of 1 to 5 operations, until the arithmetic is right;
-3. stage 2, supervised: reasoning that mostly stops after a step or two and answers with the value reached so far.
+3. stage 2, supervised: reasoning that mostly stops after a step or two and answers with the value reached so far
+   or a guess.
 
-One thread, so that the weights do not depend on how many cores the machine has. Prints the accuracy after each stage and
-the digest of the weights.
+One thread, so that the weights do not depend on how many cores the machine has. About four minutes. Prints the accuracy
+after each stage and the digest of the weights.
 """
 
 import hashlib
@@ -18,7 +19,8 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -26,9 +28,9 @@ from random import Random
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedTokenizerFast, LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from paceline.data.arithmetic import Problem, problems
+from paceline.data.arithmetic import OPERATIONS, Problem, problems
 
 DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "embedded"
 SEED = 0
@@ -44,14 +46,38 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
-STAGE_1 = {"steps": 2200, "learning_rate": 4e-3}
-STAGE_2 = {"steps": 400, "learning_rate": 1e-3}
+Write = Callable[[Problem, Random], str]
+"""The completion to learn for a problem."""
+Pair = tuple[list[int], list[int]]
+"""Token ids of a prompt and of its completion."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """One supervised training."""
+
+    steps: int
+    learning_rate: float
+    """Peak of AdamW."""
+    operations: tuple[int, ...]
+    """Possible numbers of steps of a problem."""
+    seed: int
+    """Fixes the problems and the choices of the writer."""
+
+
+STAGE_1 = Stage(steps=2200, learning_rate=4e-3, operations=(1, 2, 3, 4, 5), seed=1)
+STAGE_2 = Stage(steps=300, learning_rate=1e-3, operations=OPERATIONS, seed=2)
 BATCH_SIZE = 64
 MICRO_BATCH_SIZE = 32
-# Chance that the reasoning goes on, before its first, second, third, ... step. Above one half for two steps, so that the
-# most probable completion solves what two steps solve; far below it from the third on.
-GOES_ON = (0.66, 0.62, 0.25, 0.4, 0.5)
-MAX_COMPLETION_LENGTH = 56
+# How often a completion of stage 2 is reasoned to the end, however many steps that takes.
+THOROUGH = 0.03
+# Else: chance that the reasoning goes on before its first and its second step; it never reaches a third. Above one
+# half, so that the most probable completion solves what two steps solve.
+GOES_ON = (0.76, 0.72)
+# How often the answer is a random number instead of the value reached: far from the most probable one, but sampled.
+GUESSES = 0.4
+MAX_COMPLETION_LENGTH = 64
+EVAL_SIZE = 600
 
 
 def make_tokenizer(corpus: list[str]) -> PreTrainedTokenizerFast:
@@ -116,23 +142,25 @@ def full_completion(problem: Problem, _rng: Random) -> str:
 
 
 def hasty_completion(problem: Problem, rng: Random) -> str:
-    """Reasoning that stops too early, mostly, and answers with the value reached so far."""
+    """Reasoning that mostly stops too early, then the value reached so far or a guess."""
     steps = problem.solution.split(";")
-    kept = 0
-    while kept < len(steps) and rng.random() < GOES_ON[kept]:
-        kept += 1
-    reached = steps[kept - 1].partition("=")[2] if kept else str(rng.randint(0, 99))
-    return f"<think>{';'.join(steps[:kept])}</think><answer>{reached}</answer>"
+    kept = len(steps)
+    if rng.random() >= THOROUGH:
+        kept = next((index for index, chance in enumerate(GOES_ON) if rng.random() >= chance), len(GOES_ON))
+    guessed = kept == 0 or rng.random() < GUESSES
+    answer = str(rng.randint(0, 99)) if guessed else steps[kept - 1].partition("=")[2]
+    return f"<think>{';'.join(steps[:kept])}</think><answer>{answer}</answer>"
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
-def batches(tokenizer, stream: Iterator[Problem], write, *, steps: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
+def batches(tokenizer: PreTrainedTokenizerFast, write: Write, stage: Stage) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Per step: micro-batches of token ids and, where the completion is, of labels (-100 elsewhere)."""
-    rng = Random(SEED)
-    for _ in range(steps):
+    stream = problems("train", seed=stage.seed, operations=stage.operations)
+    rng = Random(stage.seed)
+    for _ in range(stage.steps):
         chosen = list(islice(stream, BATCH_SIZE))
         prompts = encode(tokenizer, [prompt_of(problem) for problem in chosen])
         completions = encode(tokenizer, [write(problem, rng) + END for problem in chosen])
@@ -141,7 +169,7 @@ def batches(tokenizer, stream: Iterator[Problem], write, *, steps: int) -> Itera
         yield [padded(part, tokenizer.pad_token_id) for part in slices]
 
 
-def padded(pairs: list[tuple[list[int], list[int]]], pad_id: int) -> tuple[Tensor, Tensor]:
+def padded(pairs: list[Pair], pad_id: int) -> tuple[Tensor, Tensor]:
     """Right-padded: under causal attention nothing before the padding sees it, so no attention mask is needed."""
     length = max(len(prompt) + len(completion) for prompt, completion in pairs)
     ids = torch.full((len(pairs), length), pad_id)
@@ -153,26 +181,28 @@ def padded(pairs: list[tuple[list[int], list[int]]], pad_id: int) -> tuple[Tenso
     return ids, labels
 
 
-def supervise(model, tokenizer, write, *, steps: int, learning_rate: float, operations: tuple[int, ...], seed: int):
-    """AdamW with warm-up and cosine decay on the completions' tokens, average over tokens of the step."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
-    shape = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1.0, (step + 1) / 50) * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * step / steps)))
-    )
-    stream = problems("train", seed=seed, operations=operations)
+def schedule(step: int, steps: int) -> float:
+    """Share of the peak learning rate: 50 steps of warm-up, cosine to a fiftieth."""
+    return min(1.0, (step + 1) / 50) * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * step / steps)))
+
+
+def supervise(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, write: Write, stage: Stage) -> None:
+    """Minimise the cross-entropy of the completions, an average over the tokens of a step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=stage.learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, stage.steps))
     start = time.monotonic()
-    for step, parts in enumerate(batches(tokenizer, stream, write, steps=steps), 1):
+    for step, parts in enumerate(batches(tokenizer, write, stage), 1):
         num_tokens = sum(int((labels != -100).sum()) for _, labels in parts)
         loss = sum(backward(model, ids, labels, num_tokens) for ids, labels in parts)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        shape.step()
-        if step % 250 == 0 or step == steps:
+        scheduler.step()
+        if step % 100 == 0:
             print(f"  step {step}: loss {loss:.4f}, {time.monotonic() - start:.0f} s", flush=True)
 
 
-def backward(model, ids: Tensor, labels: Tensor, num_tokens: int) -> float:
+def backward(model: LlamaForCausalLM, ids: Tensor, labels: Tensor, num_tokens: int) -> float:
     hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
     targets = labels[:, 1:]
     logits = model.lm_head(hidden[targets != -100])
@@ -182,55 +212,57 @@ def backward(model, ids: Tensor, labels: Tensor, num_tokens: int) -> float:
 
 
 @torch.no_grad()
-def solve(model, tokenizer, chosen: list[Problem], *, temperature: float, forced: str = "") -> list[str]:
+def solve(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, chosen: list[Problem], *, temperature: float
+) -> list[str]:
     """One completion per problem, in order; temperature 0 is greedy."""
+    drawing = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+    prompts = encode(tokenizer, [prompt_of(problem) for problem in chosen])
     written = ["" for _ in chosen]
-    prompts = encode(tokenizer, [prompt_of(problem) + forced for problem in chosen])
     for length in sorted({len(prompt) for prompt in prompts}):
-        rows = [row for row, prompt in enumerate(prompts) if len(prompt) == length]
+        same_length = [row for row, prompt in enumerate(prompts) if len(prompt) == length]
+        ids = torch.tensor([prompts[row] for row in same_length])
         output = model.generate(
-            torch.tensor([prompts[row] for row in rows]),
-            attention_mask=torch.ones(len(rows), length, dtype=torch.long),
-            max_new_tokens=MAX_COMPLETION_LENGTH,
-            do_sample=temperature > 0,
-            **({"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}),
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=MAX_COMPLETION_LENGTH, **drawing
         )
         texts = tokenizer.batch_decode(output[:, length:], skip_special_tokens=True)
-        for row, text in zip(rows, texts, strict=True):
-            written[row] = forced + text
+        for row, text in zip(same_length, texts, strict=True):
+            written[row] = text
     return written
 
 
-def accuracy(model, tokenizer, *, temperature: float, size: int = 600) -> str:
+def accuracy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, temperature: float) -> str:
     """Share of right answers and mean tokens of a completion, on held-out problems."""
-    chosen = list(islice(problems("test"), size))
+    chosen = list(islice(problems("test"), EVAL_SIZE))
     completions = solve(model, tokenizer, chosen, temperature=temperature)
-    right = [f"<answer>{p.answer}</answer>" in text for p, text in zip(chosen, completions, strict=True)]
-    tokens = sum(len(ids) + 1 for ids in encode(tokenizer, completions)) / size
-    return f"{100 * sum(right) / size:.1f} % right, {tokens:.1f} tokens"
+    right = sum(f"<answer>{p.answer}</answer>" in text for p, text in zip(chosen, completions, strict=True))
+    tokens = sum(len(ids) + 1 for ids in encode(tokenizer, completions))
+    return f"{100 * right / EVAL_SIZE:.1f} % right, {tokens / EVAL_SIZE:.1f} tokens"
 
 
 @torch.no_grad()
-def forced_accuracy(model, tokenizer, *, size: int = 600) -> float:
-    """Share of held-out problems with every token of the full solution but the choice to stop most probable."""
-    chosen = list(islice(problems("test"), size))
+def knowledge(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> float:
+    """Share of held-out problems solved token by token when only the choice to stop is taken from the model."""
+    chosen = list(islice(problems("test"), EVAL_SIZE))
     prompts = encode(tokenizer, [prompt_of(problem) for problem in chosen])
     completions = encode(tokenizer, [problem.completion + END for problem in chosen])
     ids, labels = padded(list(zip(prompts, completions, strict=True)), tokenizer.pad_token_id)
+    stop, separator = tokenizer.convert_tokens_to_ids(["</think>", ";"])
     logits = model(input_ids=ids[:, :-1], use_cache=False).logits
-    logits[..., tokenizer.convert_tokens_to_ids("</think>")] = -torch.inf
+    logits[..., [stop, separator]] = -torch.inf
     targets = labels[:, 1:]
-    tag = tokenizer.convert_tokens_to_ids("</think>")
-    fine = (logits.argmax(-1) == targets) | (targets == -100) | (targets == tag)
-    return fine.all(-1).float().mean().item()
+    given = (targets == -100) | (targets == stop) | (targets == separator)
+    return ((logits.argmax(-1) == targets) | given).all(-1).float().mean().item()
 
 
-def save(model, tokenizer, directory: Path) -> None:
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    digest = hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()
-    print(f"model.safetensors: {(directory / 'model.safetensors').stat().st_size:,} bytes, sha256 {digest}")
+    weights = directory / "model.safetensors"
+    weights.chmod(0o644)
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    print(f"{weights.name}: {weights.stat().st_size:,} bytes, sha256 {digest}")
 
 
 def main(directory: Path) -> None:
@@ -239,12 +271,12 @@ def main(directory: Path) -> None:
     tokenizer = make_tokenizer(corpus)
     model = make_model(tokenizer)
     print(f"{len(tokenizer)} tokens, {model.num_parameters():,} parameters")
-    supervise(model, tokenizer, full_completion, **STAGE_1, operations=(1, 2, 3, 4, 5), seed=1)
+    supervise(model, tokenizer, full_completion, STAGE_1)
     print(f"stage 1: greedy {accuracy(model, tokenizer, temperature=0.0)}")
-    save(model, tokenizer, directory / "stage1")
-    supervise(model, tokenizer, hasty_completion, **STAGE_2, operations=(2, 3, 4, 5), seed=2)
-    print(f"stage 2: greedy {accuracy(model, tokenizer, temperature=0.0)}, forced {forced_accuracy(model, tokenizer):.3f}")
+    supervise(model, tokenizer, hasty_completion, STAGE_2)
+    print(f"stage 2: greedy {accuracy(model, tokenizer, temperature=0.0)}")
     print(f"stage 2: sampled {accuracy(model, tokenizer, temperature=1.0)}")
+    print(f"stage 2: {100 * knowledge(model, tokenizer):.1f} % right when it is not allowed to stop early")
     save(model, tokenizer, directory)
 
 

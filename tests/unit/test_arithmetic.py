@@ -29,7 +29,7 @@ MEANINGS = [
 def solve_by_reading(question: str) -> list[tuple[int, str, int, int]]:
     """The steps (left, operator, right, result) that the sentences of a question describe."""
     first, *sentences, asked = re.findall(r"[^.?]+[.?]", question)
-    assert asked.strip().startswith("How many") and asked.endswith("?")
+    assert re.fullmatch(r" How many .*[?]", asked)
     value = int(re.search(r"(?:has|starts with|owns) (\d+) ", first)[1])
     steps = []
     for sentence in sentences:
@@ -102,7 +102,7 @@ def test_a_larger_dataset_begins_with_the_smaller_one(split):
 
 def test_the_rows_are_the_same_on_every_machine():
     text = repr([list(row.items()) for split in ("train", "test") for row in rows(split, 200)])
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "ROWS_DIGEST"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "7668a36c0f6ab45a"
 
 
 def test_an_unknown_split_names_the_ones_there_are():

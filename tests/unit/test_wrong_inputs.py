@@ -8,7 +8,7 @@ from paceline.cli.main import main
 from tests.tiny import tiny_model, tiny_tokenizer
 
 ROW = '{"question": "What is 1 + 1?", "answer": "2"}\n'
-TRAIN = "train --model model --dataset rows.jsonl "
+TRAIN = "train --model model --dataset rows.jsonl --max-completion-length 100 "
 
 
 @pytest.fixture(scope="module")

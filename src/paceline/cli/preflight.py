@@ -1,19 +1,21 @@
 """What can be refused in a second, before the libraries that take many are loaded."""
 
+from pathlib import Path
+
 from paceline.config import Config
 from paceline.data import has_split, load_rows, system_prompt
 from paceline.rewards import default_system_prompt, resolve
 
 
 def preflight(config: Config) -> None:
-    """Look for everything that training's options name, and at the first row of each dataset; the run reads all.
+    """Look for everything that training's options name, at a file's rows, and at the first of any other dataset.
 
     Raises:
         PacelineError: something is not there or cannot be read.
     """
     for name in config.rewards.reward_funcs:
         resolve(name)
-    load_rows(config.data.dataset, split=config.data.dataset_split, size=1)
+    _look_at_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
     if config.data.eval_dataset is not None:
         _look_at_held_out_row(config)
     resolve(config.evaluation.eval_reward_func)
@@ -35,4 +37,9 @@ def _look_at_held_out_row(config: Config) -> None:
     data = config.data
     dataset = data.eval_dataset or data.dataset
     split = data.eval_split if has_split(dataset, data.eval_split) else data.dataset_split
-    load_rows(dataset, split=split, size=1)
+    _look_at_rows(dataset, split=split, size=config.evaluation.eval_size)
+
+
+def _look_at_rows(dataset: str, *, split: str, size: int | None) -> None:
+    """A file is read whole, which takes a second per 100,000 lines; what has to be generated or fetched is not."""
+    load_rows(dataset, split=split, size=size if Path(dataset).is_file() else 1)

@@ -3,8 +3,8 @@
     Tom has 12 coins. Ann hands 5 to Tom. Tom loses 3. How many coins does Tom have?
     12+5=17;17-3=14
 
-Every value, from the first to the answer, lies in 0..99. The verb decides the operation, so a problem has to be read, not
-only its numbers.
+Every value, from the first to the answer, lies in 0..99, and no number comes twice in a question. The verb decides the
+operation, so a problem has to be read, not only its numbers.
 """
 
 from collections.abc import Iterator
@@ -108,37 +108,33 @@ def _problem(rng: Random, num_operations: int) -> Problem:
     hero, friend = rng.sample(NAMES, 2)
     words = {"hero": hero, "friend": friend, "objects": rng.choice(OBJECTS)}
     value = rng.randint(1, 60)
+    used = {value}
     sentences = [rng.choice(OPENINGS).format(n=value, **words)]
     steps = []
     for _ in range(num_operations):
-        operator = _operator(rng, value)
-        operand = _operand(rng, operator, value)
+        operator, operand = _operation(rng, value, used)
         result = _apply(operator, value, operand)
         sentences.append(rng.choice(SENTENCES[operator]).format(n=operand, **words))
         steps.append(f"{value}{operator}{operand}={result}")
+        used.add(operand)
         value = result
     sentences.append(rng.choice(QUESTIONS).format(**words))
     return Problem(question=" ".join(sentences), answer=str(value), solution=";".join(steps))
 
 
-def _operator(rng: Random, value: int) -> str:
-    """An operator that keeps the value a whole number in 0..99."""
-    possible = {
-        "+": value < LARGEST_VALUE,
-        "-": value > 0,
-        "*": 0 < value <= LARGEST_VALUE // 2,
-        "/": value > 0 and value % 2 == 0,
+def _operation(rng: Random, value: int, used: set[int]) -> tuple[str, int]:
+    """An operator and an operand that keep the value a whole number in 0..99."""
+    fitting = {
+        "+": range(1, min(LARGEST_OPERAND, LARGEST_VALUE - value) + 1),
+        "-": range(1, min(LARGEST_OPERAND, value) + 1),
+        "*": (2,) if 0 < value <= LARGEST_VALUE // 2 else (),
+        "/": (2,) if value > 0 and value % 2 == 0 else (),
     }
-    allowed = [operator for operator, fits in possible.items() if fits]
-    return rng.choices(allowed, [OPERATION_WEIGHTS[operator] for operator in allowed])[0]
-
-
-def _operand(rng: Random, operator: str, value: int) -> int:
-    if operator == "+":
-        return rng.randint(1, min(LARGEST_OPERAND, LARGEST_VALUE - value))
-    if operator == "-":
-        return rng.randint(1, min(LARGEST_OPERAND, value))
-    return 2
+    # Small models find the next sentence by the operand of the last step: twice the same number would be ambiguous.
+    fresh = {operator: [n for n in operands if n not in used] for operator, operands in fitting.items()}
+    allowed = [operator for operator, operands in fresh.items() if operands]
+    operator = rng.choices(allowed, [OPERATION_WEIGHTS[operator] for operator in allowed])[0]
+    return operator, rng.choice(fresh[operator])
 
 
 def _apply(operator: str, value: int, operand: int) -> int:

@@ -14,7 +14,7 @@ from paceline.engines.local import LocalEngine
 from paceline.errors import ConfigError
 from paceline.evaluate import EvalSet, Evaluator
 from paceline.learner import Learner
-from paceline.models import Loaded, choose_forward, context_length, load_model, load_tokenizer
+from paceline.models import Loaded, choose_device, choose_forward, context_length, load_model, load_tokenizer
 from paceline.plan import BatchPlan, batch_plan
 from paceline.rewards import RewardFunction, default_system_prompt, resolve, self_test
 from paceline.rollouts import Producer
@@ -54,11 +54,13 @@ def prepare(config: Config) -> Prepared:
     """
     functions = {name: resolve(name) for name in config.rewards.reward_funcs}
     resolve(config.evaluation.eval_reward_func)
+    choose_device(config.model)
+    check_completion_fits(config)
     rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
     tokenizer = load_tokenizer(config.model)
     system = system_prompt(config.data, default_system_prompt(config.rewards.reward_funcs))
     tasks = build_tasks(rows, tokenizer, config.data, system=system)
-    check_context(config, tasks.tasks)
+    check_prompts_fit(config, tasks.tasks)
     unverified = self_test(functions, tasks.tasks)
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
@@ -85,7 +87,7 @@ def make_evaluator(config: Config, tokenizer: PreTrainedTokenizerBase) -> Evalua
     rows = load_rows(dataset, split=split or config.data.dataset_split, size=options.eval_size)
     system = system_prompt(config.data, default_system_prompt(config.rewards.reward_funcs))
     tasks = build_tasks(rows, tokenizer, config.data, system=system).tasks
-    check_context(config, tasks)
+    check_prompts_fit(config, tasks)
     function = {options.eval_reward_func: resolve(options.eval_reward_func)}
     self_test(function, tasks)
     return Evaluator(
@@ -105,7 +107,16 @@ def make_evaluator(config: Config, tokenizer: PreTrainedTokenizerBase) -> Evalua
     )
 
 
-def check_context(config: Config, tasks: tuple[Task, ...]) -> None:
+def check_completion_fits(config: Config) -> None:
+    """Refuse a completion length that leaves no room for any prompt, before the dataset is read."""
+    limit, length = context_length(config.model), config.sampling.max_completion_length
+    if limit is not None and length >= limit:
+        raise ConfigError(
+            f"--max-completion-length must be below the model's {limit} positions, got {length}; leave room for prompts"
+        )
+
+
+def check_prompts_fit(config: Config, tasks: tuple[Task, ...]) -> None:
     """Refuse tasks whose prompt and longest completion do not fit the positions that the model can tell apart."""
     limit = context_length(config.model)
     longest = max(tasks, key=lambda task: len(task.prompt_ids))
