@@ -242,7 +242,10 @@ def accuracy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, tem
 
 @torch.no_grad()
 def knowledge(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> float:
-    """Share of held-out problems solved token by token when only the choice to stop is taken from the model."""
+    """Share of held-out problems in which every token of the full solution, given those before it, is most probable.
+
+    Only the choice between stopping and a further step is left out.
+    """
     chosen = list(islice(problems("test"), EVAL_SIZE))
     prompts = encode(tokenizer, [prompt_of(problem) for problem in chosen])
     completions = encode(tokenizer, [problem.completion + END for problem in chosen])
@@ -276,7 +279,7 @@ def main(directory: Path) -> None:
     supervise(model, tokenizer, hasty_completion, STAGE_2)
     print(f"stage 2: greedy {accuracy(model, tokenizer, temperature=0.0)}")
     print(f"stage 2: sampled {accuracy(model, tokenizer, temperature=1.0)}")
-    print(f"stage 2: {100 * knowledge(model, tokenizer):.1f} % right when it is not allowed to stop early")
+    print(f"stage 2: {100 * knowledge(model, tokenizer):.1f} % right when led along the full solution")
     save(model, tokenizer, directory)
 
 

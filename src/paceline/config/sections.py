@@ -26,10 +26,15 @@ class ModelConfig:
     """Precision of the computation; weights and optimiser state stay float32. auto: bfloat16 on CUDA, else float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: CUDA when there is one."""
+    threads: int = 0
+    """CPU threads to compute with; 0: one for a model below a million parameters, else one per core."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model. Off unless asked for by name."""
+
+    def __post_init__(self) -> None:
+        require(self.threads >= 0, "threads", self.threads, "be at least 0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,10 @@ from paceline.errors import ModelError
 # transformers draws a bar for every load and save, also of a model that takes a millisecond
 disable_progress_bar()
 
+ONE_THREAD_PARAMETERS = 1_000_000
+"""Below this a second thread gains a third on idle cores and, where another process wants the core, costs up to 18
+times the time: the threads spin for each other at every one of many small operations."""
+
 EMBEDDED = "embedded"
 """The name of the small model that ships with the package."""
 
@@ -63,7 +67,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def load_model(config: ModelConfig) -> Loaded:
-    """The model in float32 on the chosen device, dropout off, ready to train.
+    """The model in float32 on the chosen device, dropout off, ready to train; on a CPU it also sets torch's threads.
 
     Raises:
         ModelError: no such model, unreadable weights, or a device or precision that is not there.
@@ -76,6 +80,8 @@ def load_model(config: ModelConfig) -> Loaded:
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"--model {config.model} cannot be loaded: {_first_line(error)}") from error
     _without_dropout(model)
+    if device.type == "cpu":
+        torch.set_num_threads(choose_threads(config, model.num_parameters()))
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Loaded(
@@ -94,6 +100,13 @@ def choose_device(config: ModelConfig) -> torch.device:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ModelError("--device must be cpu or auto here, got 'cuda'; torch finds no CUDA device")
     return torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def choose_threads(config: ModelConfig, parameters: int) -> int:
+    """CPU threads for a model of this many parameters, by `--threads`."""
+    if config.threads:
+        return config.threads
+    return 1 if parameters < ONE_THREAD_PARAMETERS else torch.get_num_threads()
 
 
 def choose_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:

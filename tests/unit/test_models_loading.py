@@ -1,0 +1,38 @@
+import pytest
+import torch
+
+from paceline.config import ModelConfig
+from paceline.errors import ModelError
+from paceline.models.loading import choose_dtype, choose_threads, load_model, save_model
+from tests.tiny import tiny_model, tiny_tokenizer
+
+
+def test_a_tiny_model_computes_with_one_thread_unless_told_otherwise():
+    assert choose_threads(ModelConfig(model="m"), 150_000) == 1
+    assert choose_threads(ModelConfig(model="m"), 30_000_000) == torch.get_num_threads()
+    assert choose_threads(ModelConfig(model="m", threads=3), 150_000) == 3
+
+
+def test_a_cpu_computes_in_float32_unless_told_otherwise():
+    cpu = torch.device("cpu")
+    assert choose_dtype(ModelConfig(model="m"), cpu) == torch.float32
+    assert choose_dtype(ModelConfig(model="m", dtype="bfloat16"), cpu) == torch.bfloat16
+
+
+def test_weights_load_as_float32_masters_without_dropout_whatever_they_were_saved_in(tmp_path):
+    model = tiny_model("qwen2")
+    model.config.attention_dropout = 0.5
+    save_model(model, tiny_tokenizer(), tmp_path, torch.bfloat16)
+    loaded = load_model(ModelConfig(model=str(tmp_path)))
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
+    assert loaded.eos_token_ids == frozenset({258})
+    tokens = torch.tensor([[1, 2, 3]])
+    assert torch.equal(loaded.model(tokens).logits, loaded.model(tokens).logits)
+    assert torch.equal(loaded.model.lm_head.weight, model.lm_head.weight.bfloat16().float())
+
+
+def test_pickled_weights_are_refused_with_the_remedy(tmp_path):
+    tiny_model("qwen2").save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"has no \*\.safetensors file; convert its weights, pickle is not loaded"):
+        load_model(ModelConfig(model=str(tmp_path)))
