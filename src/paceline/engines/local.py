@@ -96,7 +96,7 @@ class LocalEngine:
     def _completions(self, sampled: Sampled, stopping: Stopping, sampling: Sampling) -> list[Completion]:
         tokens = [part.tolist() for part in np.split(sampled.tokens, sampled.ends[:-1])]
         logprobs = [part.tolist() for part in np.split(sampled.logprobs, sampled.ends[:-1])]
-        texts = self._tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        texts = _texts(self._tokenizer, tokens)
         stopped = stopping.ended(sampled.tokens[sampled.ends - 1])
         return [
             Completion(
@@ -108,6 +108,14 @@ class LocalEngine:
             )
             for ids, values, text, ended in zip(tokens, logprobs, texts, stopped, strict=True)
         ]
+
+
+def _texts(tokenizer: PreTrainedTokenizerBase, tokens: list[list[int]]) -> list[str]:
+    """Decoded without special tokens. One call into the tokenizer's own library where transformers adds nothing to it:
+    row by row, checks included, it takes 8 % of a call on a small model."""
+    if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
+        return tokenizer.backend_tokenizer.decode_batch(tokens, skip_special_tokens=True)
+    return tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
 
 def _jobs(requests: Sequence[Request], capacity: int) -> list[Job]:
