@@ -36,7 +36,9 @@ model: $(VENV)/installed ## Make the embedded model again, from nothing.
 	$(BIN)/python scripts/make_embedded_model.py
 
 bench: $(VENV)/installed-bench ## Run the benchmarks.
-	$(BIN)/python -m benchmarks
+	$(BIN)/python benchmarks/bench_generate.py
+	$(BIN)/python benchmarks/bench_step.py
+	$(BIN)/python benchmarks/table.py
 
 clean: ## Remove the environment and all caches. Runs stay.
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist

@@ -94,3 +94,34 @@ def test_a_reference_model_and_several_updates_per_batch_are_reported(tmp_path, 
     moved = rate != "0"
     assert [record["kl"] > 1e-6 for record in (first, second)] == [moved, moved]
     assert (first["clip_high_fraction"] > 0) == moved
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_eval_of_the_shipped_and_of_the_final_model_repeats_the_runs_own_numbers(tmp_path, capsys, dtype):
+    run = tmp_path / "run"
+    shape = f"--eval-size 60 --dtype {dtype}".split()
+    short = "--max-steps 2 --prompts-per-step 8 --warmup-steps 1 --learning-rate 1e-3".split()
+    assert main(["train", "--output-dir", str(run), *shape, *short]) == 0
+    before, after = (record["accuracy"] for record in RunDir(run).evals())
+    for model, accuracy in (("embedded", before), (str(run / "final"), after)):
+        capsys.readouterr()
+        assert main(["eval", "--model", model, "--dataset", "arithmetic", "--max-completion-length", "64", *shape]) == 0
+        assert f"accuracy {100 * accuracy:.1f} %" in capsys.readouterr().out
+
+
+def test_an_interrupt_ends_the_run_after_its_step_and_resuming_finishes_it(tmp_path, capsys):
+    run = tmp_path / "run"
+    interrupting = tmp_path / "reward.py"
+    interrupting.write_text(
+        "import os, signal\n"
+        "def interrupt(completions, **columns):\n"
+        f"    if not os.path.exists({str(run / 'metrics.jsonl')!r}):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return [len(c) / 100 for c in completions]\n"
+    )
+    short = "--max-steps 3 --prompts-per-step 4 --eval-size 10 --warmup-steps 1".split()
+    assert main(["train", "--output-dir", str(run), "--reward-funcs", f"{interrupting}:interrupt", *short]) == 130
+    assert f"paceline train --resume {run}" in capsys.readouterr().out
+    assert [record["step"] for record in RunDir(run).metrics()] == [1]
+    assert main(["train", "--resume", str(run)]) == 0
+    assert [record["step"] for record in RunDir(run).metrics()] == [1, 2, 3]
