@@ -125,3 +125,15 @@ def test_an_interrupt_ends_the_run_after_its_step_and_resuming_finishes_it(tmp_p
     assert [record["step"] for record in RunDir(run).metrics()] == [1]
     assert main(["train", "--resume", str(run)]) == 0
     assert [record["step"] for record in RunDir(run).metrics()] == [1, 2, 3]
+
+
+def test_weights_that_cannot_be_read_are_named_and_leave_no_run_behind(tmp_path, model_directory, capsys):
+    rows, model, run = write_rows(tmp_path / "t.jsonl", GSM8K), model_directory("qwen2"), tmp_path / "run"
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    short = "--max-completion-length 8 --max-steps 1 --prompts-per-step 2".split()
+    assert main(["train", "--model", str(model), "--dataset", str(rows), "--output-dir", str(run), *short]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"paceline: --model {model} cannot be loaded: ")
+    assert error.count("\n") == 1
+    assert not run.exists()

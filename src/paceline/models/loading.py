@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
@@ -77,7 +78,7 @@ def load_model(config: ModelConfig) -> Loaded:
         model = AutoModelForCausalLM.from_pretrained(
             place, dtype=torch.float32, trust_remote_code=config.trust_remote_code, use_safetensors=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"--model {config.model} cannot be loaded: {_first_line(error)}") from error
     _without_dropout(model)
     if device.type == "cpu":

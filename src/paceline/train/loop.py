@@ -47,9 +47,11 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -
         True when the run is finished, False when a signal stopped it with a checkpoint to resume from.
     """
     prepared = prepare(config)
-    with RunDir.open(output_dir) if resume else RunDir.create(output_dir, to_yaml(config)) as run_dir:
-        checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints")
-        parts = assemble(config, prepared, checkpoint)
+    found = RunDir.open(output_dir) if resume else None
+    checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints") if resume else (None, ())
+    parts = assemble(config, prepared, checkpoint)
+    # a new run directory is made last: weights that cannot be loaded leave nothing behind
+    with found or RunDir.create(output_dir, to_yaml(config)) as run_dir:
         run_dir.truncate_after(-1 if checkpoint is None else checkpoint.progress.step)
         progress = START if checkpoint is None else checkpoint.progress
         display = RunDisplay(console, total_steps=prepared.total_steps, done=progress.step)
