@@ -1,7 +1,7 @@
 """Draw docs/reward-curve.svg from the runs of `make demo`: held-out accuracy over steps, with 95 % intervals.
 
-    pip install 'paceline[docs]'
-    python scripts/draw_reward_curve.py
+pip install 'paceline[docs]'
+python scripts/draw_reward_curve.py
 """
 
 from pathlib import Path
@@ -21,8 +21,7 @@ RUNS = {
 
 
 def main() -> None:
-    # a fixed salt and no date: the same runs give the same file
-    plt.rcParams.update({"svg.hashsalt": "paceline", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    plt.rcParams["svg.hashsalt"] = "paceline"  # with no date either, the same runs give the same file
     figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
     for name, (label, colour, style) in RUNS.items():
         evals = RunDir(ROOT / "runs" / "demo" / name).evals()
@@ -30,6 +29,7 @@ def main() -> None:
         low, middle, high = ([100 * record[key] for record in evals] for key in ("ci_low", "accuracy", "ci_high"))
         axes.plot(steps, middle, style, color=colour, label=label, linewidth=1.8)
         axes.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.set(xlabel="step", ylabel="held-out accuracy, %", ylim=(0, 100), xlim=(0, None))
     axes.grid(axis="y", color="#e6e3dd", linewidth=0.8)
     axes.legend(frameon=False, loc="center right")

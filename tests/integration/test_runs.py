@@ -132,6 +132,7 @@ def test_weights_that_cannot_be_read_are_named_and_leave_no_run_behind(tmp_path,
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     short = "--max-completion-length 8 --max-steps 1 --prompts-per-step 2".split()
+    capsys.readouterr()
     assert main(["train", "--model", str(model), "--dataset", str(rows), "--output-dir", str(run), *short]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"paceline: --model {model} cannot be loaded: ")
