@@ -64,7 +64,7 @@ STEP = {
         size="shipped", lengths="natural", prompts=32, num_generations=8, max_new_tokens=56, reward="accuracy"
     ),
     "shipped-fixed": Workload(size="shipped", lengths="fixed", prompts=32, num_generations=8, max_new_tokens=32),
-    "30m-fixed": Workload(size="30m", lengths="fixed", prompts=8, num_generations=8, max_new_tokens=128),
+    "30m-fixed": Workload(size="30m", lengths="fixed", prompts=8, num_generations=8, max_new_tokens=128, repetitions=3),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "paceline"
 
 FLOORS = {
-    0: {"errors", "types"},
+    0: {"errors", "types", "products"},
     1: {"config", "losses", "advantages", "batching", "metrics", "intervals", "schedule"},
     2: {"data", "rewards", "models", "engines", "checkpoint", "rundir", "report", "console", "stopping"},
     3: {"rollouts", "learner", "evaluate", "summary", "plan"},

@@ -11,8 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-CHUNK_ELEMENTS = 1 << 24
-"""Logits held at once by `token_logprobs`: 64 MiB in float32, large enough to keep matrix units busy."""
+from paceline.products import product
+
+CHUNK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}
+"""Logits held at once by `token_logprobs`: what a CPU's cache keeps between two passes, what keeps a GPU busy."""
 
 
 def clipped_policy_loss(
@@ -73,19 +75,19 @@ def token_logprobs(
     targets: Int[Tensor, " N"],
     *,
     temperature: float,
-    chunk_elements: int = CHUNK_ELEMENTS,
+    chunk_elements: int | None = None,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Log-probability of each target and entropy of its distribution, softmax(hidden @ head.T / temperature).
 
-    Logits exist in float32 (float64 for float64 input) for `chunk_elements` at a time and are computed again in the
-    backward pass, so memory does not grow with N * V. Entropy carries no gradient.
+    Logits exist in float32 (float64 for float64 input), `chunk_elements` at a time (None: by device), and are computed
+    again in the backward pass, so memory does not grow with N * V. Entropy carries no gradient.
 
     Raises:
         ValueError: `temperature` is not positive.
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
-    rows = max(1, chunk_elements // head.shape[0])
+    rows = max(1, (chunk_elements or CHUNK_ELEMENTS[hidden.device.type]) // head.shape[0])
     logprobs, entropy = cast(
         tuple[Tensor, Tensor],
         _TokenLogprobs.apply(hidden, head, targets, temperature, rows),  # type: ignore[no-untyped-call]
@@ -95,7 +97,7 @@ def token_logprobs(
 
 def _scaled_logits(hidden: Tensor, head: Tensor, temperature: float) -> Tensor:
     """Logits of the sampled distribution; at least float32, because bfloat16 logits cost 0.01 nats per token."""
-    logits = hidden @ head.to(hidden.dtype).T
+    logits = product(hidden, head.to(hidden.dtype))
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     return logits if temperature == 1 else logits / temperature
@@ -113,9 +115,9 @@ class _TokenLogprobs(torch.autograd.Function):
             logits = _scaled_logits(chunk, head, temperature)
             normaliser = logits.logsumexp(dim=-1)
             logprobs.append(logits.gather(1, target[:, None])[:, 0] - normaliser)
-            # H = log Z - sum p * logit: one pass less than from log-probabilities
-            probabilities = torch.exp(logits - normaliser[:, None])
-            entropies.append(normaliser - (probabilities * logits).sum(dim=-1))
+            # H = log Z - sum p * logit, in place and as a product: two passes less than from log-probabilities
+            probabilities = torch.exp_(logits - normaliser[:, None])
+            entropies.append(normaliser - torch.bmm(probabilities[:, None], logits[:, :, None])[:, 0, 0])
             normalisers.append(normaliser)
         ctx.save_for_backward(hidden, head, targets, torch.cat(normalisers))
         ctx.temperature, ctx.rows = temperature, rows
@@ -134,10 +136,10 @@ class _TokenLogprobs(torch.autograd.Function):
             logits = _scaled_logits(hidden[part], head, ctx.temperature)
             # d logprob / d logits = onehot(target) - softmax
             scale = -grad_logprobs[part, None] / ctx.temperature
-            grad_logits = torch.exp(logits - normalisers[part, None]).mul_(scale)
+            grad_logits = logits.sub_(normalisers[part, None]).exp_().mul_(scale)
             grad_logits.scatter_add_(1, targets[part, None], -scale)
             grad_logits = grad_logits.to(hidden.dtype)
-            grad_hidden[part] = grad_logits @ head.to(hidden.dtype)
+            grad_hidden[part] = product(grad_logits, head.to(hidden.dtype).T)
             if grad_head is not None:
                 grad_head += (grad_logits.T @ hidden[part]).to(head.dtype)
         return grad_hidden, grad_head, None, None, None

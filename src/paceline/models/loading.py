@@ -11,6 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from paceline.config import ModelConfig
 from paceline.errors import ModelError
+from paceline.models.linear import speed_up_linear_layers
 
 # transformers draws a bar for every load and save, also of a model that takes a millisecond
 disable_progress_bar()
@@ -81,6 +82,7 @@ def load_model(config: ModelConfig) -> Loaded:
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"--model {config.model} cannot be loaded: {_first_line(error)}") from error
     _without_dropout(model)
+    speed_up_linear_layers(model)
     if device.type == "cpu":
         torch.set_num_threads(choose_threads(config, model.num_parameters()))
     if config.gradient_checkpointing:
