@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from paceline.config import ModelConfig
+from paceline.engines.local import LocalEngine
 from paceline.errors import ModelError
+from paceline.models import choose_forward
 from paceline.models.loading import choose_dtype, choose_threads, load_model, save_model
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -29,6 +31,20 @@ def test_weights_load_as_float32_masters_without_dropout_whatever_they_were_save
     tokens = torch.tensor([[1, 2, 3]])
     assert torch.equal(loaded.model(tokens).logits, loaded.model(tokens).logits)
     assert torch.equal(loaded.model.lm_head.weight, model.lm_head.weight.bfloat16().float())
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_a_loaded_model_takes_the_fast_paths_of_engine_and_learner(tmp_path, kind):
+    save_model(tiny_model(kind), tiny_tokenizer(), tmp_path, torch.float32)
+    loaded = load_model(ModelConfig(model=str(tmp_path)))
+    engine = LocalEngine(
+        loaded.model,
+        tiny_tokenizer(),
+        concurrent_sequences=4,
+        compute_dtype=loaded.compute_dtype,
+        eos_token_ids=loaded.eos_token_ids,
+    )
+    assert (engine.path, choose_forward(loaded.model).kind) == ("fused", "packed")
 
 
 def test_pickled_weights_are_refused_with_the_remedy(tmp_path):

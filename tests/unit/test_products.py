@@ -1,8 +1,14 @@
 import pytest
 import torch
 
-from paceline.models.linear import ProductLinear, speed_up_linear_layers
-from paceline.products import LARGE_WEIGHTS, linear, onednn_serves, product
+from paceline.products import (
+    LARGE_WEIGHTS,
+    ProductLinear,
+    linear,
+    onednn_serves,
+    product,
+    speed_up_linear_layers,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 LARGE = torch.randn(260, 256, generator=GENERATOR)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from paceline.engines.kernels import Linear
+from paceline.products import ProductLinear
 
 # Their modules differ in biases and in query/key norms only, which are read off the module.
 KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -62,7 +63,7 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
         return f"rope_type is {rope_type!r}, not one of {', '.join(FIXED_ROPE_TYPES)}"
     for layer in model.model.layers:
         for path in _PROJECTIONS + _MLP:
-            if type(layer.get_submodule(path)) is not nn.Linear:
+            if type(layer.get_submodule(path)) not in (nn.Linear, ProductLinear):
                 return f"{path} is a {type(layer.get_submodule(path)).__name__}, not a plain Linear"
     return None
 

@@ -11,7 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from paceline.config import ModelConfig
 from paceline.errors import ModelError
-from paceline.models.linear import speed_up_linear_layers
+from paceline.products import speed_up_linear_layers
 
 # transformers draws a bar for every load and save, also of a model that takes a millisecond
 disable_progress_bar()
