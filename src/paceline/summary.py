@@ -27,7 +27,8 @@ def summarise(run_dir: RunDir, *, checkpoint_seconds: float, console: Console) -
             "difference": {"value": difference.value, "ci_low": difference.low, "ci_high": difference.high},
         }
         console.print(
-            f"before      {percent(before)}   held-out accuracy on {first['set']}, n = {first['n']}, 95 % interval"
+            f"before      {percent(before)}   held-out accuracy on {first['set']}, n = {first['n']}, 95 % interval",
+            soft_wrap=True,
         )
         console.print(f"after       {percent(after)}   step {last['step']}")
         console.print(f"difference  {points(difference)}   paired by task")
