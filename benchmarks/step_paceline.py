@@ -14,6 +14,7 @@ from paceline.engines import Sampling
 from paceline.engines.local import LocalEngine
 from paceline.learner import Learner
 from paceline.models import Loaded, choose_forward
+from paceline.products import speed_up_linear_layers
 from paceline.rollouts import Producer, rollout_metrics
 
 
@@ -30,6 +31,7 @@ def main(name: str, is_quick: str, threads: str) -> None:
 
 def halves(workload: Workload, materials: Materials) -> tuple[LocalEngine, Producer, Learner]:
     """Defaults throughout, but for what bench_step.py says is set alike on all sides."""
+    speed_up_linear_layers(materials.model)  # as `load_model` does
     policy = Loaded(model=materials.model.train(), compute_dtype=torch.float32, eos_token_ids=materials.eos_token_ids)
     learner = Learner(
         policy,
