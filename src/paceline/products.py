@@ -17,10 +17,16 @@ LARGE_WEIGHTS = 1 << 16
 """Elements of a weight from which on oneDNN is used."""
 
 
+def has_onednn() -> bool:
+    """Whether this build of torch has oneDNN's products."""
+    built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return built_in and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
 def onednn_serves(x: Tensor, weight: Tensor) -> bool:
     """Whether this product goes to oneDNN: it depends on shape, device and precision alone, so runs can be repeated."""
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    return is_plain and weight.numel() >= LARGE_WEIGHTS and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return is_plain and weight.numel() >= LARGE_WEIGHTS and has_onednn()
 
 
 def product(x: Float[Tensor, "N I"], weight: Float[Tensor, "O I"]) -> Float[Tensor, "N O"]:

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from paceline.products import has_onednn
+
 Linear = tuple[Tensor, Tensor | None]
 """Weight [out, in] and bias [out] or None."""
 
@@ -33,8 +35,7 @@ def choose_kernels(device: torch.device, dtype: torch.dtype) -> Kernels:
 
     The choice depends on device and precision alone, never on a measured time, so that a run can be repeated.
     """
-    known = dtype in (torch.float32, torch.bfloat16) and torch.backends.mkldnn.is_available()
-    if device.type == "cpu" and known and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if device.type == "cpu" and dtype in (torch.float32, torch.bfloat16) and has_onednn():
         return Kernels(linear=_onednn_linear, linear_add=_onednn_linear_add, gated=_onednn_gated)
     return Kernels(linear=_torch_linear, linear_add=_torch_linear_add, gated=_torch_gated)
 

@@ -57,11 +57,8 @@ def on_device(record: Record, device: torch.device) -> Record:
     if device.type == "cpu":
         return record
     values = {field.name: getattr(record, field.name) for field in fields(record)}
-    return replace(record, **{name: v.to(device, non_blocking=True) for name, v in values.items() if _is_tensor(v)})
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    return replace(record, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
 
 def _packed_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
@@ -142,7 +141,7 @@ def make_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBa
 
 def assemble(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Parts:
     """Read the weights, from the checkpoint where there is one, and build both halves on them."""
-    policy = load_model(config.model if checkpoint is None else _moved(config, checkpoint.model).model)
+    policy = load_model(config.model if checkpoint is None else replace(config.model, model=str(checkpoint.model)))
     forward = choose_forward(policy.model)
     reference = load_model(config.model) if config.loss.beta > 0 else None
     if reference is not None:
@@ -183,7 +182,3 @@ def _producer(config: Config, prepared: Prepared, engine: LocalEngine) -> Produc
         max_failure_rate=config.rewards.max_reward_failure_rate,
         seed=config.loop.seed,
     )
-
-
-def _moved(config: Config, model: Path) -> Config:
-    return replace(config, model=replace(config.model, model=str(model)))
