@@ -4,24 +4,28 @@ None is a completion without a reward: it takes no part in any mean or deviation
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-AdvantageKind = Literal["group", "batch", "group_mean_batch_std", "leave_one_out", "none"]
+AdvantageKind = Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
 Rewards = Sequence[float | None]
 
 DEVIATION_FLOOR = 1e-4
 """Added to a deviation before dividing, as TRL and ColossalChat do: near-constant rewards do not become +-2.6."""
 
+MEAN_FLOOR = 1e-12
+"""A mean below this share of the spread is rounding of 0 and taken as 0, so that rewards of 0 stay exactly 0.0."""
+
 
 def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[float]]:
     """One advantage per completion, in the order given; 0.0 where there is no reward or nothing to compare.
 
-        group                 (r - group mean) / (group deviation + 1e-4)      GRPO, arXiv:2402.03300, section 4.1.2
-        batch                 (r - batch mean) / (batch deviation + 1e-4)      REINFORCE++, arXiv:2501.03262
-        group_mean_batch_std  (r - group mean) / (deviation of all those + 1e-4)
-        leave_one_out         r - mean of the group's other rewards            RLOO, arXiv:2402.14740
-        none                  r - group mean                                   Dr. GRPO, arXiv:2503.20783
+        group                  (r - group mean) / (group deviation + 1e-4)      GRPO, arXiv:2402.03300, section 4.1.2
+        batch                  (r - batch mean) / (batch deviation + 1e-4)      REINFORCE++, arXiv:2501.03262
+        group_mean_batch_std   (r - group mean) / (deviation of all those + 1e-4)
+        group_mean_reward_std  (r - group mean) / (batch deviation + 1e-4)
+        leave_one_out          r - mean of the group's other rewards            RLOO, arXiv:2402.14740
+        none                   r - group mean                                   Dr. GRPO, arXiv:2503.20783
 
     Deviations are sample deviations (divided by n - 1), as in every widely used implementation; the papers leave it
     open. A group of equal rewards has no deviation: exactly 0.0, whatever the rounding of its mean.
@@ -29,17 +33,52 @@ def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[f
     >>> advantages([[1.0, 0.0, 2.0]], kind="none")
     [[0.0, -1.0, 1.0]]
     """
+    flat = [reward for rewards in groups for reward in rewards]
     if kind == "batch":
-        flat = [reward for rewards in groups for reward in rewards]
         whitened = iter(_scaled(flat, _deviation(flat)))
         return [[next(whitened) for _ in rewards] for rewards in groups]
     if kind == "group_mean_batch_std":
         centred = [_scaled(rewards, None) for rewards in groups]
         scale = DEVIATION_FLOOR + _deviation(_rewarded(groups, centred))
         return [[value / scale for value in values] for values in centred]
+    if kind == "group_mean_reward_std":
+        deviation = _deviation(flat)
+        return [_scaled(rewards, deviation) for rewards in groups]
     if kind == "leave_one_out":
         return [_leave_one_out(rewards) for rewards in groups]
     return [_scaled(rewards, _deviation(rewards) if kind == "group" else None) for rewards in groups]
+
+
+def normalized_sums(groups: Sequence[Mapping[str, Rewards]], weights: Mapping[str, float]) -> list[list[float | None]]:
+    """Several rewards to one, each normalised within its group first, so that a large one does not drown the others.
+
+        R = sum over rewards of weight * (r - group mean) / (group deviation + 1e-4)
+
+    `groups` has, for each group, the completions' rewards by name. A completion that no reward speaks of stays None.
+    Source: GDPO, arXiv:2601.05242, which then normalises over the batch (`advantages(..., kind="batch")`).
+
+    >>> normalized_sums([{"a": [0.0, 2.0], "b": [5.0, None]}], {"a": 2**0.5 + 1e-4, "b": 9.0})
+    [[-1.0, 1.0]]
+    """
+    return [_normalized_sum(by_reward, weights) for by_reward in groups]
+
+
+def overlong_penalty(length: int, *, max_length: int, buffer: int) -> float:
+    """Soft punishment of a completion of `length` tokens: 0, then down a line, -1 from `max_length` on.
+
+        0                                             length <= max_length - buffer
+        (max_length - buffer - length) / buffer       up to max_length
+        -1                                            beyond
+
+    Source: DAPO, arXiv:2503.14476, Eq. 13. The same for right and wrong answers.
+
+    >>> [overlong_penalty(n, max_length=100, buffer=20) for n in (80, 90, 100, 120)]
+    [0.0, -0.5, -1.0, -1.0]
+    """
+    over = length - (max_length - buffer)
+    if over <= 0:
+        return 0.0
+    return -1.0 if over >= buffer else -over / buffer
 
 
 def carries_signal(group_advantages: Sequence[float]) -> bool:
@@ -49,6 +88,15 @@ def carries_signal(group_advantages: Sequence[float]) -> bool:
     (False, True)
     """
     return any(advantage != 0.0 for advantage in group_advantages)
+
+
+def _normalized_sum(by_reward: Mapping[str, Rewards], weights: Mapping[str, float]) -> list[float | None]:
+    scaled = {name: _scaled(rewards, _deviation(rewards)) for name, rewards in by_reward.items()}
+    sums: list[float | None] = []
+    for at in range(max(map(len, by_reward.values()))):
+        given = [weights[name] * scaled[name][at] for name, rewards in by_reward.items() if rewards[at] is not None]
+        sums.append(math.fsum(given) if given else None)
+    return sums
 
 
 def _given(rewards: Rewards) -> list[float]:
@@ -74,6 +122,8 @@ def _scaled(rewards: Rewards, deviation: float | None) -> list[float]:
     if not values or max(values) == min(values):
         return [0.0] * len(rewards)
     mean = _mean(values)
+    if abs(mean) < MEAN_FLOOR * (max(values) - min(values)):
+        mean = 0.0
     scale = 1.0 if deviation is None else deviation + DEVIATION_FLOOR
     return [0.0 if reward is None else (reward - mean) / scale for reward in rewards]
 

@@ -47,6 +47,8 @@ class MicroBatch:
     """Completion tokens that are inputs, per sample: its length - 1."""
     sources: Int[Tensor, " N"]
     """The input token whose hidden state predicts each target."""
+    lengths: Int[Tensor, " S"]
+    """Completion tokens per sample; they sum to N."""
     targets: Int[Tensor, " N"]
     weights: Float[Tensor, " N"]
     """Each target's share of the step's average; they sum to 1 over the step."""
@@ -140,6 +142,7 @@ def pack(
         prompt_of_sample=tuple(prompt_of_group[sample.group] for sample in chosen),
         input_lengths=tuple(len(sample.completion_ids) - 1 for sample in chosen),
         sources=torch.tensor(sources),
+        lengths=lengths,
         targets=torch.tensor([token for sample in chosen for token in sample.completion_ids]),
         weights=torch.tensor([weights[index] for index in indices], dtype=dtype).repeat_interleave(lengths),
         advantages=torch.tensor([s.advantage for s in chosen], dtype=dtype).repeat_interleave(lengths),

@@ -8,6 +8,7 @@
     ├── CheckpointError   a checkpoint or run directory that is damaged exit status 2
     └── TrainingError     the run itself went wrong                     exit status 1
 
+The first four are wrong input, and therefore ValueErrors too, as callers of a Python library expect.
 Every message is one sentence: the option or row, the value, the rule, the remedy.
 """
 
@@ -18,19 +19,19 @@ class PacelineError(Exception):
     exit_status = 1
 
 
-class ConfigError(PacelineError):
+class ConfigError(PacelineError, ValueError):
     """An option, flag or configuration file is wrong."""
 
     exit_status = 2
 
 
-class DataError(PacelineError):
+class DataError(PacelineError, ValueError):
     """A dataset, row or prompt cannot be used."""
 
     exit_status = 2
 
 
-class ModelError(PacelineError):
+class ModelError(PacelineError, ValueError):
     """A model or tokenizer cannot be used."""
 
     exit_status = 2
@@ -42,7 +43,7 @@ class CheckpointError(PacelineError):
     exit_status = 2
 
 
-class RewardError(PacelineError):
+class RewardError(PacelineError, ValueError):
     """A reward function cannot be found, has the wrong shape, or failed too often."""
 
     exit_status = 2

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from paceline.console import percent
 from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.errors import DataError
 from paceline.intervals import Interval, mean_interval, pass_at_k, wilson
@@ -125,6 +126,13 @@ class Evaluation:
             passes = [pass_at_k(o.correct, o.graded, o.graded) for o in graded]
             record[f"pass_at_{generations}"] = math.fsum(passes) / len(passes)
         return record | {"clock": {"seconds": self.seconds}}
+
+    def describe(self) -> str:
+        """The accuracy with its interval, the set, and of how many tasks."""
+        return (
+            f"held-out accuracy after step {self.step}: {percent(self.accuracy)} "
+            f"({self.name}, n = {len(self.outcomes)}, {self.seconds:.1f} s)"
+        )
 
     def completion_records(self) -> list[dict[str, object]]:
         """One object per completion, in the order of the tasks."""

@@ -30,23 +30,32 @@ METRICS: Mapping[str, Metric] = {
     "truncated_fraction": Metric(unit="share", meaning="completions cut at max_completion_length"),
     "groups_zero_deviation": Metric(unit="groups", meaning="all rewards equal: no policy gradient"),
     "groups_no_reward": Metric(unit="groups", meaning="no completion has a reward"),
+    "groups_filtered": Metric(unit="groups", meaning="outside filter_range: in no average and no update"),
+    "groups_missing": Metric(unit="groups", meaning="prompts_per_step less the groups inside filter_range"),
+    "refills": Metric(unit="rounds", meaning="further rounds of sampling in the place of filtered groups"),
     "rollouts_without_reward": Metric(unit="completions", meaning="no reward function gave a number"),
+    "rollouts_masked": Metric(unit="completions", meaning="cut at max_completion_length and masked, by mask_truncated"),
     "tokens_generated": Metric(unit="tokens", meaning="completion tokens sampled"),
-    "tokens_trained": Metric(unit="tokens", meaning="completion tokens with a gradient, per update"),
-    "tokens_forwarded": Metric(unit="tokens", meaning="tokens through the trained model, per update"),
+    "tokens_trained": Metric(unit="tokens", meaning="completion tokens with a gradient, per iteration"),
+    "tokens_forwarded": Metric(unit="tokens", meaning="tokens through the trained model, per iteration"),
     "loss": Metric(unit="", meaning="weighted sum of token losses, mean over updates"),
     "entropy": Metric(unit="nats/token", meaning="of the policy at the start of the step, over trained tokens"),
     "kl": Metric(unit="nats/token", meaning="KL(policy || reference) by k3; only with beta > 0"),
     "grad_norm": Metric(unit="", meaning="before clipping, mean over updates"),
     "learning_rate": Metric(unit="", meaning="of the step"),
     "clip_low_fraction": Metric(unit="share", meaning="trained tokens held at 1 - clip_eps_low"),
-    "clip_high_fraction": Metric(unit="share", meaning="trained tokens held at 1 + clip_eps_high"),
+    "clip_high_fraction": Metric(unit="share", meaning="trained tokens held at 1 + clip_eps_high (or cispo_max_ratio)"),
+    "correction_masked_fraction": Metric(
+        unit="share", meaning="trained tokens at rollout_correction's bound or masked"
+    ),
+    "off_policy_fraction": Metric(unit="share", meaning="trained tokens left out by off_policy_threshold"),
+    "skipped_fraction": Metric(unit="share", meaning="trained tokens left out by skip_threshold"),
     "logprob_mismatch_mean": Metric(unit="nats", meaning="|engine's - trainer's| logprob, mean over trained tokens"),
     "logprob_mismatch_max": Metric(unit="nats", meaning="the largest of those"),
     "clock": Metric(unit="seconds", meaning="generate, reward, update, other, total; and tokens_per_second generated"),
 }
 
-OPTIONAL = frozenset({"kl"})
+OPTIONAL = frozenset({"kl", "correction_masked_fraction", "off_policy_fraction", "skipped_fraction"})
 """Absent where it has no meaning; every other name is in every record."""
 
 

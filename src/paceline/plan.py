@@ -45,6 +45,8 @@ class ModelShape:
     num_layers: int
     num_key_value_heads: int
     head_dim: int
+    linear_widths: int
+    """Inputs and outputs of a layer's linear maps, added up: what one rank of an adapter on all of them takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +85,7 @@ def batch_plan(config: Config, num_tasks: int | None) -> BatchPlan:
     return BatchPlan(
         prompts_per_step=prompts,
         num_generations=generations,
-        updates_per_step=config.optim.num_iterations,
+        updates_per_step=config.optim.num_iterations * config.optim.num_minibatches,
         prompt_tokens_per_step=prompts * config.data.max_prompt_length,
         completion_tokens_per_step=prompts * generations * config.sampling.max_completion_length,
         num_tasks=num_tasks,
@@ -118,12 +120,19 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
     if not isinstance(layers, int) or not isinstance(heads, int) or not isinstance(width, int):
         return None
     # Older files leave out what follows from the rest: one key/value head per head, heads that fill the width.
-    key_value_heads, head_dim = described.get("num_key_value_heads"), described.get("head_dim")
+    inner, key_value_heads, head_dim = (
+        described.get(name) for name in ("intermediate_size", "num_key_value_heads", "head_dim")
+    )
+    inner = inner if isinstance(inner, int) else 4 * width
+    key_value_heads = key_value_heads if isinstance(key_value_heads, int) else heads
+    head_dim = head_dim if isinstance(head_dim, int) else width // heads
+    attention = 4 * width + 2 * head_dim * (heads + key_value_heads)  # queries, keys, values, output
     return ModelShape(
         parameters=parameters,
         num_layers=layers,
-        num_key_value_heads=key_value_heads if isinstance(key_value_heads, int) else heads,
-        head_dim=head_dim if isinstance(head_dim, int) else width // heads,
+        num_key_value_heads=key_value_heads,
+        head_dim=head_dim,
+        linear_widths=attention + 3 * (width + inner),
     )
 
 
@@ -132,19 +141,23 @@ def memory_plan(config: Config, shape: ModelShape) -> MemoryPlan:
 
         cache = sequences * tokens * layers * 2 (keys, values) * key/value heads * head_dim * bytes
 
+    An adapter counts as if it were on every linear layer, and needs no reference model of its own.
     `dtype` `auto` counts as float32 unless the device is CUDA.
     """
     is_half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and config.model.device == "cuda")
+    rank = config.lora.lora_rank
+    adapter = rank * shape.num_layers * shape.linear_widths
+    trained = (adapter if rank else shape.parameters) * FLOAT32_BYTES
     weights = shape.parameters * FLOAT32_BYTES
     longest = config.data.max_prompt_length + config.sampling.max_completion_length
     per_step = config.loop.prompts_per_step * config.sampling.num_generations
     sequences = min(config.engine.concurrent_sequences, per_step)
     per_token = shape.num_layers * 2 * shape.num_key_value_heads * shape.head_dim
     return MemoryPlan(
-        weights=weights,
-        gradients=weights,
-        optimizer=ADAMW_MOMENTS * weights,
-        reference=weights if config.loss.beta > 0 else 0,
+        weights=weights + adapter * FLOAT32_BYTES,
+        gradients=trained,
+        optimizer=ADAMW_MOMENTS * trained,
+        reference=weights if config.loss.beta > 0 and not rank else 0,
         kv_cache=sequences * longest * per_token * (BFLOAT16_BYTES if is_half else FLOAT32_BYTES),
     )
 

@@ -16,7 +16,7 @@ def summarise(run_dir: RunDir, *, checkpoint_seconds: float, console: Console) -
     """Write `summary.json` and print it: accuracy before and after, the gain, where the time went."""
     clock = time_split(run_dir, checkpoint_seconds=checkpoint_seconds)
     summary: dict[str, Any] = {"finished": True, "clock": clock}
-    evals = run_dir.evals()
+    evals = [record for record in run_dir.evals() if "accuracy" in record]
     if len(evals) > 1:
         first, last = evals[0], evals[-1]
         before, after = (_accuracy(record) for record in (first, last))

@@ -19,10 +19,12 @@ class Task:
     prompt: str
     """The prompt as the model reads it: chat template applied."""
     prompt_ids: tuple[int, ...]
+    messages: tuple[Mapping[str, object], ...] | None = None
+    """What went into the chat template, the system message included; None: the prompt is plain text."""
     answer: str | None
     """The gold answer, where the dataset has one."""
     columns: Mapping[str, object] = field(default_factory=dict)
-    """All columns of the row, given to reward functions by name."""
+    """All columns of the dataset, None where the row has none, given to reward functions by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +54,8 @@ class Rollout:
     """Weighted sum of `rewards`; None when no function gave a number: the rollout is not trained on."""
     advantage: float
     """Weight of this completion in the policy gradient; 0.0 for a rollout without signal."""
+    dropped: str | None = None
+    """Why this completion is not trained on (`no_reward`, `truncated`), None when it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,4 +65,4 @@ class RolloutGroup:
     task: Task
     rollouts: tuple[Rollout, ...]
     dropped: str | None = None
-    """Why the group is not trained on (`zero_deviation`, `no_reward`), None when it is."""
+    """Why the group is not trained on (`filtered`, `zero_deviation`, `no_reward`), None when it is."""

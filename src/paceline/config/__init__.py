@@ -1,6 +1,9 @@
 """Options as text in, a checked `Config` out, and back: no files, no torch.
 
 sections.py  every option, once: type, default, meaning, rule
+objective.py the same for what a step optimises
+presets.py   published objectives as values of these options
+rules.py     how a section refuses a value
 reading.py   the table of options; one text or value to the option's type
 building.py  a flat mapping of names to a `Config`; the rules between options
 flat_yaml.py YAML text to a flat mapping; a `Config` to its resolved YAML
@@ -8,6 +11,8 @@ flat_yaml.py YAML text to a flat mapping; a `Config` to its resolved YAML
 
 from paceline.config.building import build_config, check
 from paceline.config.flat_yaml import parse_yaml, to_yaml
+from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig, PresetName
+from paceline.config.presets import PRESETS, Preset
 from paceline.config.reading import Option, find_option, option_name, options, parse_value, suggest
 from paceline.config.sections import (
     Config,
@@ -15,9 +20,8 @@ from paceline.config.sections import (
     EngineConfig,
     EvalConfig,
     LoopConfig,
-    LossConfig,
+    LoraConfig,
     ModelConfig,
-    OptimConfig,
     RewardConfig,
     SamplingConfig,
 )
@@ -33,12 +37,17 @@ __all__ = [
     "check",
     "parse_yaml",
     "to_yaml",
+    "PRESETS",
+    "Preset",
+    "PresetName",
     "Config",
     "ModelConfig",
+    "LoraConfig",
     "DataConfig",
     "RewardConfig",
     "SamplingConfig",
     "EngineConfig",
+    "AdvantageConfig",
     "LossConfig",
     "OptimConfig",
     "EvalConfig",

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.config.presets import preset_values
 from paceline.config.reading import NULL_WORDS, find_option, options, parse_value, section_classes
-from paceline.config.sections import Config, require
+from paceline.config.rules import require
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
 MAY_BE_EMPTY = ("system_prompt",)
@@ -26,6 +28,9 @@ def build_config(given: Mapping[str, object]) -> Config:
             raise ConfigError(f"{option.flag} is given twice, with a hyphen and with an underscore; keep one of them")
         values[option.name] = parse_value(option, value)
     _refuse_missing(values)
+    values = {**preset_values(values.get("preset")), **values}
+    if values.get("reward_funcs") is None:  # so that the resolved configuration says what is rewarded
+        values["reward_funcs"] = () if values.get("reward_models") else ("accuracy",)
     config = Config(**{section: _build_section(section, values) for section in section_classes()})
     check(config)
     return config
@@ -50,6 +55,7 @@ def check(config: Config) -> None:
         ConfigError: two options are at odds; the sentence names both.
     """
     _check_texts(config)
+    _check_objective(config)
     if config.loop.max_steps is not None:
         require(
             config.optim.warmup_steps <= config.loop.max_steps,
@@ -58,6 +64,42 @@ def check(config: Config) -> None:
             f"be at most --max-steps ({config.loop.max_steps})",
             "the peak learning rate would never be reached",
         )
+
+
+def _check_objective(config: Config) -> None:
+    generations, advantage, loss = config.sampling.num_generations, config.advantage, config.loss
+    require(
+        generations >= 2 or advantage.advantage == "batch",
+        "num_generations",
+        generations,
+        "be at least 2",
+        "an advantage compares completions of one prompt (only --advantage batch compares prompts)",
+    )
+    if advantage.filter_func is not None:
+        named = advantage.filter_func in config.rewards.names
+        rule = f"be one of the rewards ({', '.join(config.rewards.names)})"
+        require(named, "filter_func", advantage.filter_func, rule)
+    require(
+        loss.ref_sync_steps == 0 or config.lora.lora_rank == 0,
+        "ref_sync_steps",
+        loss.ref_sync_steps,
+        "be 0 with --lora-rank",
+        "the reference is the model without its adapter",
+    )
+    parts, rollouts = config.optim.num_minibatches, config.loop.prompts_per_step * generations
+    require(
+        rollouts % parts == 0,
+        "num_minibatches",
+        parts,
+        f"divide the {rollouts} completions of a step",
+        f"the nearest that do are {' and '.join(map(str, _nearest_divisors(rollouts, parts)))}",
+    )
+
+
+def _nearest_divisors(whole: int, wanted: int) -> list[int]:
+    """The divisors of `whole` next to `wanted`, one below and one above where there are."""
+    divisors = [number for number in range(1, whole + 1) if whole % number == 0]
+    return [*[n for n in divisors if n < wanted][-1:], *[n for n in divisors if n > wanted][:1]]
 
 
 def _check_texts(config: Config) -> None:

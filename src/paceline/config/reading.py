@@ -11,7 +11,6 @@ import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from paceline.config import sections
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
@@ -54,7 +53,7 @@ class Option:
     @property
     def plain_type(self) -> object:
         """The type without `| None`."""
-        if isinstance(self.type, types.UnionType):
+        if isinstance(self.type, types.UnionType) or typing.get_origin(self.type) is typing.Union:
             return next(arm for arm in typing.get_args(self.type) if arm is not type(None))
         return self.type
 
@@ -94,7 +93,8 @@ def section_classes() -> dict[str, typing.Any]:
 @functools.cache
 def _field_docstrings() -> dict[tuple[str, str], str]:
     """The string under each annotated field, by class and field name: Python keeps them in the source only."""
-    classes = [node for node in ast.parse(inspect.getsource(sections)).body if isinstance(node, ast.ClassDef)]
+    sources = (inspect.getsource(section_class) for section_class in section_classes().values())
+    classes = [node for source in sources for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     return {
         (section.name, field.target.id): " ".join(text.value.value.split())
         for section in classes

@@ -6,14 +6,9 @@ A field's docstring is the option's help text. Names are unique over all section
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
+from paceline.config.rules import require
 from paceline.errors import ConfigError
-
-
-def require(condition: bool, option: str, value: object, rule: str, remedy: str = "") -> None:
-    """Raise the one sentence that names option, value, rule and remedy, unless `condition` holds."""
-    if not condition:
-        flag = option.replace("_", "-")
-        raise ConfigError(f"--{flag} must {rule}, got {value!r}{'; ' + remedy if remedy else ''}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +30,26 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require(self.threads >= 0, "threads", self.threads, "be at least 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoraConfig:
+    """Training a low-rank adapter instead of all weights."""
+
+    lora_rank: int = 0
+    """Rank of the adapter's matrices; 0 trains all weights."""
+    lora_alpha: float | None = None
+    """The adapter is scaled by this over the rank; None: twice the rank."""
+    lora_targets: tuple[str, ...] = ("all-linear",)
+    """Modules that get an adapter, by the end of their name; `all-linear`: every linear layer but the output's."""
+    merge_lora: bool = False
+    """Write `final/` as a whole model with the adapter merged into it, instead of the adapter alone."""
+
+    def __post_init__(self) -> None:
+        require(self.lora_rank >= 0, "lora_rank", self.lora_rank, "be at least 0")
+        if self.lora_alpha is not None:
+            require(self.lora_alpha > 0, "lora_alpha", self.lora_alpha, "be above 0")
+        require(len(self.lora_targets) >= 1, "lora_targets", self.lora_targets, "name at least one module")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,26 +95,46 @@ class DataConfig:
 class RewardConfig:
     """What a completion earns."""
 
-    reward_funcs: tuple[str, ...] = ("accuracy",)
-    """Names, `module:function` or `file.py:function`; several are summed with `reward_weights`."""
+    reward_funcs: tuple[str, ...] | None = None
+    """Names, `module:function` or `file.py:function`, summed with `reward_weights`; None: accuracy, or only models."""
+    reward_models: tuple[str, ...] = ()
+    """Directories or Hub names of sequence-classification models; they come after the functions."""
     reward_weights: tuple[float, ...] | None = None
-    """One weight per reward function; None: all 1."""
+    """One weight per reward function, then per reward model; None: all 1."""
     max_reward_failure_rate: float = 0.05
     """The run stops when a reward function fails on more than this share of a step's completions."""
 
     def __post_init__(self) -> None:
-        require(len(self.reward_funcs) >= 1, "reward_funcs", self.reward_funcs, "name at least one function")
-        repeated = {name for name in self.reward_funcs if self.reward_funcs.count(name) > 1}
-        require(not repeated, "reward_funcs", self.reward_funcs, "name each function once", "raise its weight instead")
+        names = self.names
+        require(len(names) >= 1, "reward_funcs", names, "name at least one function", "or give --reward-models")
+        repeated = {name for name in names if names.count(name) > 1}
+        require(not repeated, "reward_funcs", names, "name each function once", "raise its weight instead")
         if self.reward_weights is not None:
             require(
-                len(self.reward_weights) == len(self.reward_funcs),
+                len(self.reward_weights) == len(names),
                 "reward_weights",
                 self.reward_weights,
-                f"give one weight for each of the {len(self.reward_funcs)} reward functions",
+                f"give one weight for each of the {len(names)} rewards ({', '.join(names)})",
             )
         rate = self.max_reward_failure_rate
         require(0 <= rate <= 1, "max_reward_failure_rate", rate, "lie in [0, 1]")
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The reward functions in use, by name."""
+        if self.reward_funcs is None:
+            return () if self.reward_models else ("accuracy",)
+        return self.reward_funcs
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that gives a reward, in the order of the weights: functions, then models."""
+        return self.functions + self.reward_models
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each of `names`."""
+        return dict(zip(self.names, self.reward_weights or (1.0,) * len(self.names), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,13 +157,7 @@ class SamplingConfig:
     """A completion ends after any of these strings; the string stays in the text."""
 
     def __post_init__(self) -> None:
-        require(
-            self.num_generations >= 2,
-            "num_generations",
-            self.num_generations,
-            "be at least 2",
-            "an advantage compares completions of one prompt",
-        )
+        require(self.num_generations >= 1, "num_generations", self.num_generations, "be at least 1")
         require(self.max_completion_length >= 1, "max_completion_length", self.max_completion_length, "be at least 1")
         require(
             self.temperature > 0,
@@ -153,70 +182,6 @@ class EngineConfig:
     def __post_init__(self) -> None:
         value = self.concurrent_sequences
         require(value >= 1, "concurrent_sequences", value, "be at least 1")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LossConfig:
-    """The objective: how far one token's probability may move, and how tokens are averaged."""
-
-    advantage: Literal["group", "batch", "group_mean_batch_std", "leave_one_out", "none"] = "group"
-    """Baseline and scale of the reward: group mean and deviation (GRPO), or one of its relatives."""
-    clip_eps_low: float = 0.2
-    """The ratio is held above `1 - clip_eps_low`."""
-    clip_eps_high: float = 0.28
-    """The ratio is held below `1 + clip_eps_high` (DAPO's clip-higher: above `clip_eps_low`)."""
-    average: Literal["token", "sequence", "constant", "prompt"] = "token"
-    """What weighs the same: every token (DAPO), completion (GRPO), token over a constant (Dr. GRPO), or prompt."""
-    beta: float = 0.0
-    """Weight of the KL divergence to the reference model; 0 loads no reference."""
-    kl: Literal["reverse", "forward"] = "reverse"
-    """Direction: reverse is KL(policy || reference), forward is KL(reference || policy)."""
-
-    def __post_init__(self) -> None:
-        require(0 <= self.clip_eps_low < 1, "clip_eps_low", self.clip_eps_low, "lie in [0, 1)")
-        require(self.clip_eps_high >= 0, "clip_eps_high", self.clip_eps_high, "be at least 0")
-        require(self.beta >= 0, "beta", self.beta, "be at least 0")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptimConfig:
-    """How gradients become new weights."""
-
-    learning_rate: float = 1e-6
-    """Peak learning rate of AdamW."""
-    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Shape after the warm-up."""
-    warmup_steps: int = 0
-    """Steps from 0 to the peak learning rate."""
-    min_lr_ratio: float = 0.0
-    """Where `linear` and `cosine` end, as a share of the peak."""
-    adam_beta1: float = 0.9
-    """Decay of AdamW's mean of gradients."""
-    adam_beta2: float = 0.999
-    """Decay of AdamW's mean of squared gradients."""
-    adam_eps: float = 1e-8
-    """Added to the root of the mean square."""
-    weight_decay: float = 0.0
-    """AdamW's decoupled weight decay."""
-    max_grad_norm: float = 1.0
-    """The gradient's norm is scaled down to this; 0 is off."""
-    num_iterations: int = 1
-    """Updates per batch of rollouts; from the second on the clip bounds bite."""
-    micro_batch_tokens: int = 4096
-    """Tokens forwarded at once: memory and speed, never the gradient. More suits a GPU, less a CPU's cache."""
-
-    def __post_init__(self) -> None:
-        require(self.learning_rate >= 0, "learning_rate", self.learning_rate, "be at least 0")
-        require(self.learning_rate < 1, "learning_rate", self.learning_rate, "be below 1")
-        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "be at least 0")
-        require(0 <= self.min_lr_ratio <= 1, "min_lr_ratio", self.min_lr_ratio, "lie in [0, 1]")
-        require(0 <= self.adam_beta1 < 1, "adam_beta1", self.adam_beta1, "lie in [0, 1)")
-        require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "lie in [0, 1)")
-        require(self.adam_eps > 0, "adam_eps", self.adam_eps, "be above 0")
-        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "be at least 0")
-        require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "be at least 0")
-        require(self.num_iterations >= 1, "num_iterations", self.num_iterations, "be at least 1")
-        require(self.micro_batch_tokens >= 1, "micro_batch_tokens", self.micro_batch_tokens, "be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -267,6 +232,10 @@ class LoopConfig:
     """Checkpoints kept, newest first."""
     seed: int = 0
     """Fixes data order and every sampled token."""
+    report_to: tuple[str, ...] = ()
+    """Trackers that get the metrics beside the run's own files: tensorboard, wandb, trackio, mlflow."""
+    project: str = "paceline"
+    """The trackers' name for the set of runs that this one belongs to."""
 
     def __post_init__(self) -> None:
         require(self.prompts_per_step >= 1, "prompts_per_step", self.prompts_per_step, "be at least 1")
@@ -283,10 +252,12 @@ class Config:
     """The whole configuration of a run. Loops and doors see it; each room below gets its own section."""
 
     model: ModelConfig
+    lora: LoraConfig
     data: DataConfig
     rewards: RewardConfig
     sampling: SamplingConfig
     engine: EngineConfig
+    advantage: AdvantageConfig
     loss: LossConfig
     optim: OptimConfig
     evaluation: EvalConfig

@@ -1,0 +1,157 @@
+"""The options that say what a step optimises: the worth of a completion, the loss of a token, the update."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.config.rules import require
+
+PresetName = Literal["grpo", "dapo", "dr_grpo", "bnpo", "gspo", "cispo", "rloo", "reinforce_pp", "scalerl"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdvantageConfig:
+    """What a completion is worth within its step, and which completions are trained on."""
+
+    preset: PresetName | None = None
+    """A published objective: sets the options of this and the next two sections that are not given themselves."""
+    advantage: Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"] = (
+        "group"
+    )
+    """Baseline and scale of the reward: group mean and deviation (GRPO), or one of its relatives."""
+    reward_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
+    """Several rewards: summed as they are, or each normalised within its group first (GDPO)."""
+    overlong_share: float = 0.0
+    """Soft punishment of length (DAPO): over this last share of max_completion_length it falls from 0 to -1; 0: off."""
+    overlong_weight: float = 1.0
+    """Weight of that punishment beside the rewards."""
+    mask_truncated: bool = False
+    """Completions cut at max_completion_length count in their group's baseline but get no gradient."""
+    filter_range: tuple[float, ...] | None = None
+    """Train only on groups whose mean of `filter_func` lies strictly between these two numbers, such as 0 1 (DAPO)."""
+    filter_func: str | None = None
+    """The reward function that `filter_range` looks at; None: the first."""
+    max_refills: int = 0
+    """Further rounds of sampling to replace groups outside `filter_range`; after the last, the step runs on what is."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.overlong_share <= 1, "overlong_share", self.overlong_share, "lie in [0, 1]")
+        require(self.overlong_weight >= 0, "overlong_weight", self.overlong_weight, "be at least 0")
+        bounds = self.filter_range
+        if bounds is not None:
+            right = len(bounds) == 2 and bounds[0] < bounds[-1]
+            require(right, "filter_range", bounds, "be two numbers, the lower first", "DAPO's is 0 1")
+        require(self.max_refills >= 0, "max_refills", self.max_refills, "be at least 0")
+        require(
+            self.max_refills == 0 or bounds is not None,
+            "max_refills",
+            self.max_refills,
+            "be 0 without --filter-range",
+            "only filtered groups are replaced",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossConfig:
+    """The objective: how far one token's probability may move, and how tokens are averaged."""
+
+    ratio_level: Literal["token", "sequence"] = "token"
+    """The ratio to the old policy, of each token, or of a sequence by the mean of its log ratios (GSPO)."""
+    bound: Literal["clip", "cispo", "sapo", "none"] = "clip"
+    """What holds the ratio: clipping, a bounded weight that stops no gradient (CISPO), a soft gate (SAPO), nothing."""
+    clip_eps_low: float = 0.2
+    """`clip`: the ratio is held above `1 - clip_eps_low`."""
+    clip_eps_high: float = 0.28
+    """`clip`: the ratio is held below `1 + clip_eps_high` (DAPO's clip-higher: above `clip_eps_low`)."""
+    dual_clip: float = 0.0
+    """`clip`: where the advantage is negative, the ratio counts as this at most, for example 3; 0: off."""
+    cispo_max_ratio: float = 5.0
+    """`cispo`: the ratio weighs at most this (an absolute bound)."""
+    average: Literal["token", "sequence", "constant", "prompt"] = "token"
+    """What weighs the same: every token (DAPO), completion (GRPO), token over a constant (Dr. GRPO), or prompt."""
+    beta: float = 0.0
+    """Weight of the KL divergence to the reference model; 0 loads no reference."""
+    kl: Literal["reverse", "forward"] = "reverse"
+    """Direction: reverse is KL(policy || reference), forward is KL(reference || policy)."""
+    ref_sync_steps: int = 0
+    """Every so many steps the reference moves towards the policy; 0: never."""
+    ref_sync_mix: float = 0.6
+    """By how much: reference = mix * policy + (1 - mix) * reference."""
+    entropy_coef: float = 0.0
+    """Weight of the policy's entropy, in nats per token, as a bonus."""
+    rollout_correction: Literal["none", "truncate", "mask"] = "none"
+    """Weight of old over rollout probability, for engines that compute otherwise: held at a bound, or 0 beyond it."""
+    correction_level: Literal["token", "sequence"] = "token"
+    """That weight, of each token, or of a sequence by the product over its tokens."""
+    correction_max: float = 2.0
+    """The bound of that weight."""
+    off_policy_threshold: float | None = None
+    """Drop completions with a negative advantage whose mean log of rollout over policy probability is above this."""
+    skip_threshold: float | None = None
+    """Drop completions whose mean ratio is above this, for example 20."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.clip_eps_low < 1, "clip_eps_low", self.clip_eps_low, "lie in [0, 1)")
+        require(self.clip_eps_high >= 0, "clip_eps_high", self.clip_eps_high, "be at least 0")
+        bounded = self.dual_clip == 0 or self.dual_clip > 1 + self.clip_eps_high
+        require(bounded, "dual_clip", self.dual_clip, "be 0 or above 1 + clip_eps_high", "3 is usual")
+        require(self.cispo_max_ratio > 0, "cispo_max_ratio", self.cispo_max_ratio, "be above 0", "5 is usual")
+        require(self.beta >= 0, "beta", self.beta, "be at least 0")
+        require(self.ref_sync_steps >= 0, "ref_sync_steps", self.ref_sync_steps, "be at least 0")
+        require(0 < self.ref_sync_mix <= 1, "ref_sync_mix", self.ref_sync_mix, "lie in (0, 1]")
+        require(
+            self.ref_sync_steps == 0 or self.beta > 0,
+            "ref_sync_steps",
+            self.ref_sync_steps,
+            "be 0 while --beta is 0",
+            "there is no reference then",
+        )
+        require(self.entropy_coef >= 0, "entropy_coef", self.entropy_coef, "be at least 0")
+        require(self.correction_max > 0, "correction_max", self.correction_max, "be above 0", "2 is usual")
+        if self.off_policy_threshold is not None:
+            require(self.off_policy_threshold > 0, "off_policy_threshold", self.off_policy_threshold, "be above 0")
+        if self.skip_threshold is not None:
+            require(self.skip_threshold > 1, "skip_threshold", self.skip_threshold, "be above 1", "20 is usual")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimConfig:
+    """How gradients become new weights."""
+
+    learning_rate: float = 1e-6
+    """Peak learning rate of AdamW."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape after the warm-up."""
+    warmup_steps: int = 0
+    """Steps from 0 to the peak learning rate."""
+    min_lr_ratio: float = 0.0
+    """Where `linear` and `cosine` end, as a share of the peak."""
+    adam_beta1: float = 0.9
+    """Decay of AdamW's mean of gradients."""
+    adam_beta2: float = 0.999
+    """Decay of AdamW's mean of squared gradients."""
+    adam_eps: float = 1e-8
+    """Added to the root of the mean square."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay."""
+    max_grad_norm: float = 1.0
+    """The gradient's norm is scaled down to this; 0 is off."""
+    num_iterations: int = 1
+    """Updates per batch of rollouts; from the second on the clip bounds bite."""
+    num_minibatches: int = 1
+    """Parts that a batch of rollouts is cut into, each with an update of its own; above 1 the clip bounds bite."""
+    micro_batch_tokens: int = 4096
+    """Tokens forwarded at once: memory and speed, never the gradient. More suits a GPU, less a CPU's cache."""
+
+    def __post_init__(self) -> None:
+        require(self.learning_rate >= 0, "learning_rate", self.learning_rate, "be at least 0")
+        require(self.learning_rate < 1, "learning_rate", self.learning_rate, "be below 1")
+        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "be at least 0")
+        require(0 <= self.min_lr_ratio <= 1, "min_lr_ratio", self.min_lr_ratio, "lie in [0, 1]")
+        require(0 <= self.adam_beta1 < 1, "adam_beta1", self.adam_beta1, "lie in [0, 1)")
+        require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "lie in [0, 1)")
+        require(self.adam_eps > 0, "adam_eps", self.adam_eps, "be above 0")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "be at least 0")
+        require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "be at least 0")
+        require(self.num_iterations >= 1, "num_iterations", self.num_iterations, "be at least 1")
+        require(self.num_minibatches >= 1, "num_minibatches", self.num_minibatches, "be at least 1")
+        require(self.micro_batch_tokens >= 1, "micro_batch_tokens", self.micro_batch_tokens, "be at least 1")

@@ -1,0 +1,25 @@
+"""The consumer half: takes scored groups, computes logprobs and loss, steps the optimiser. Knows no engine or file.
+
+groups -> samples -> micro-batches -> logprobs -> loss -> gradients -> new weights
+
+samples.py    which completions are trained on
+objective.py  the loss of each token
+learner.py    gradients and updates
+stats.py      what the updates did
+"""
+
+from paceline.learner.learner import Learner, Prepared, make_optimizer
+from paceline.learner.objective import Logprobs, token_losses
+from paceline.learner.samples import minibatches, samples_of
+from paceline.learner.stats import UpdateStats
+
+__all__ = [
+    "Learner",
+    "Prepared",
+    "make_optimizer",
+    "UpdateStats",
+    "Logprobs",
+    "token_losses",
+    "samples_of",
+    "minibatches",
+]

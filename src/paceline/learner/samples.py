@@ -1,0 +1,38 @@
+"""Which completions of a step are trained on, and in which of its updates."""
+
+import itertools
+from collections.abc import Sequence
+
+from paceline.batching import Sample
+from paceline.types import RolloutGroup
+
+OUT_OF_THE_STEP = ("filtered",)
+"""Groups dropped for these reasons count in no average; of the others the gradient is zero, their tokens count."""
+
+
+def samples_of(groups: Sequence[RolloutGroup]) -> list[Sample]:
+    """Every completion that counts in the step's averages, in order: with a reward, not masked, not filtered."""
+    return [
+        Sample(
+            group=number,
+            prompt_ids=group.task.prompt_ids,
+            completion_ids=rollout.completion.token_ids,
+            rollout_logprobs=rollout.completion.logprobs,
+            advantage=rollout.advantage,
+        )
+        for number, group in enumerate(groups)
+        if group.dropped not in OUT_OF_THE_STEP
+        for rollout in group.rollouts
+        if rollout.dropped is None
+    ]
+
+
+def minibatches(num_samples: int, parts: int) -> list[range]:
+    """Positions 0 to `num_samples` in `parts` runs whose sizes differ by one at most; empty ones are left out.
+
+    >>> minibatches(5, 2)
+    [range(0, 2), range(2, 5)]
+    """
+    bounds = [num_samples * part // parts for part in range(parts + 1)]
+    runs = (range(start, end) for start, end in itertools.pairwise(bounds))
+    return [run for run in runs if run]

@@ -1,0 +1,96 @@
+"""What the updates of a step did, from the sums that each micro-batch leaves on the device."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpdateStats:
+    """What the updates of one step did; means are over trained tokens of all updates unless said otherwise."""
+
+    updates: int
+    """Optimiser updates made; 0 when no completion carried signal."""
+    tokens_trained: int
+    """Completion tokens with a gradient, per pass over the step's rollouts."""
+    tokens_forwarded: int
+    """Tokens that went through the model, per pass over the step's rollouts."""
+    loss: float
+    """Sum over an update's tokens of weight times loss, averaged over updates."""
+    grad_norm: float
+    """Before clipping, averaged over updates."""
+    entropy: float | None
+    """Nats per token, of the policy when it first saw the rollouts; None when nothing was trained."""
+    kl: float | None
+    """Nats per token, KL(policy || reference) by k3; None without a reference."""
+    clip_low_fraction: float
+    """Share of tokens whose ratio stood below `1 - clip_eps_low` with a negative advantage."""
+    clip_high_fraction: float
+    """Share of tokens whose ratio stood above its upper bound (`clip`: with a positive advantage)."""
+    correction_masked_fraction: float | None
+    """Share of tokens that `rollout_correction` held at its bound or masked; None without it."""
+    off_policy_fraction: float | None
+    """Share of tokens in sequences that `off_policy_threshold` left out; None without it."""
+    skipped_fraction: float | None
+    """Share of tokens in sequences that `skip_threshold` left out; None without it."""
+    logprob_mismatch_mean: float | None
+    """Nats, absolute difference between `rollout_logprobs` and the trainer's at the start of the step."""
+    logprob_mismatch_max: float | None
+    """The largest of those."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpdateSums:
+    """One update's numbers, off the device."""
+
+    tokens: int
+    """Targets of the update."""
+    first: bool
+    """Whether this was the first pass over these rollouts."""
+    values: Mapping[str, float]
+    """Sums over tokens; the largest for names that end in `_max`; and `loss` and `grad_norm`."""
+
+
+def read_sums(parts: Sequence[Mapping[str, Tensor]], norm: Tensor) -> dict[str, float]:
+    """All of an update's numbers in one device read: sums over micro-batches, the largest for names in `_max`."""
+    names = list(parts[0])
+    stacked = torch.stack([torch.stack([part[name].double() for name in names]) for part in parts])
+    values = torch.cat([stacked.sum(0), stacked.max(0).values, norm.double()[None]]).tolist()
+    sums, largest = values[: len(names)], values[len(names) : -1]
+    read = {
+        name: high if name.endswith("_max") else total for name, total, high in zip(names, sums, largest, strict=True)
+    }
+    return read | {"grad_norm": values[-1]}
+
+
+def summarise_updates(updates: Sequence[UpdateSums], *, tokens_trained: int, tokens_forwarded: int) -> UpdateStats:
+    """The step's numbers from its updates; there may be none."""
+    first = [update for update in updates if update.first]
+    return UpdateStats(
+        updates=len(updates),
+        tokens_trained=tokens_trained,
+        tokens_forwarded=tokens_forwarded,
+        loss=_mean(updates, "loss") or 0.0,
+        grad_norm=_mean(updates, "grad_norm") or 0.0,
+        entropy=_per_token(first, "entropy"),
+        kl=_per_token(updates, "kl"),
+        clip_low_fraction=_per_token(updates, "clip_low") or 0.0,
+        clip_high_fraction=_per_token(updates, "clip_high") or 0.0,
+        correction_masked_fraction=_per_token(updates, "correction_masked"),
+        off_policy_fraction=_per_token(updates, "off_policy"),
+        skipped_fraction=_per_token(updates, "skipped"),
+        logprob_mismatch_mean=_per_token(first, "mismatch"),
+        logprob_mismatch_max=max((update.values["mismatch_max"] for update in first), default=None),
+    )
+
+
+def _per_token(updates: Sequence[UpdateSums], name: str) -> float | None:
+    if not updates or name not in updates[0].values:
+        return None
+    return sum(update.values[name] for update in updates) / sum(update.tokens for update in updates)
+
+
+def _mean(updates: Sequence[UpdateSums], name: str) -> float | None:
+    return sum(update.values[name] for update in updates) / len(updates) if updates else None

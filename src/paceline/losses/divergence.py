@@ -1,0 +1,35 @@
+"""The divergence from a reference model: as a penalty with the right gradient, and as a value to report."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def kl_penalty(
+    logprobs: Float[Tensor, " N"],
+    old_logprobs: Float[Tensor, " N"],
+    ref_logprobs: Float[Tensor, " N"],
+    *,
+    kl: Literal["reverse", "forward"],
+) -> Float[Tensor, " N"]:
+    """Per-token penalty whose expected gradient over tokens drawn from `old_logprobs` is the gradient of the named KL.
+
+        delta = logprobs - ref_logprobs;  ratio = stop_gradient(exp(logprobs - old_logprobs))
+        reverse, KL(policy || reference):  ratio * delta^2 / 2
+        forward, KL(reference || policy):  ratio * (exp(-delta) - 1 + delta)
+
+    The second is the estimator k3 of GRPO (arXiv:2402.03300, Eq. 4): unbiased as a value of the reverse KL, yet
+    differentiated inside a loss it gives the forward KL's gradient. The first, k2, gives the reverse KL's.
+    """
+    delta = logprobs - ref_logprobs
+    ratio = torch.exp(logprobs - old_logprobs).detach()
+    estimate = delta.square() / 2 if kl == "reverse" else torch.exp(-delta) - 1 + delta
+    return ratio * estimate
+
+
+def kl_estimate(logprobs: Float[Tensor, " N"], ref_logprobs: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """Never negative, unbiased value of KL(policy || reference) per token (k3), for reports only."""
+    delta = (logprobs - ref_logprobs).detach()
+    return torch.exp(-delta) - 1 + delta

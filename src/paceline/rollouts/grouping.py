@@ -1,0 +1,104 @@
+"""From completions and their scores to groups with advantages. Pure: the same scores give the same groups."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.advantages import advantages, carries_signal, normalized_sums, overlong_penalty
+from paceline.config import AdvantageConfig
+from paceline.rewards import combine
+from paceline.types import Completion, Rollout, RolloutGroup, Task
+
+OVERLONG = "overlong"
+"""The name under which a rollout's rewards hold the soft punishment of its length."""
+
+Rewards = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scored:
+    """One task's completions with what each reward function gave them."""
+
+    task: Task
+    completions: tuple[Completion, ...]
+    rewards: tuple[Rewards, ...]
+    kept: bool
+    """Inside `filter_range`; a group outside takes no part in anything."""
+
+
+def make_groups(
+    scored: Sequence[Scored],
+    options: AdvantageConfig,
+    *,
+    weights: Mapping[str, float],
+    max_completion_length: int,
+) -> tuple[RolloutGroup, ...]:
+    """One group per task, in order; `weights` is by reward function."""
+    all_weights = {**weights, OVERLONG: options.overlong_weight}
+    buffer = max(1, round(options.overlong_share * max_completion_length)) if options.overlong_share else 0
+    rewards = [
+        [_with_length(*pair, max_length=max_completion_length, buffer=buffer) for pair in _pairs(one)] for one in scored
+    ]
+    kept = [group for group, one in zip(rewards, scored, strict=True) if one.kept]
+    step_advantages = iter(_advantages(kept, options, all_weights))
+    return tuple(
+        _group(one, group, next(step_advantages) if one.kept else None, options, all_weights)
+        for one, group in zip(scored, rewards, strict=True)
+    )
+
+
+def _pairs(scored: Scored) -> Iterator[tuple[Rewards, Completion]]:
+    return zip(scored.rewards, scored.completions, strict=True)
+
+
+def _with_length(rewards: Rewards, completion: Completion, *, max_length: int, buffer: int) -> Rewards:
+    """The punishment of length beside rewards that are there: alone it would reward a broken grader."""
+    if buffer == 0 or all(reward is None for reward in rewards.values()):
+        return rewards
+    penalty = overlong_penalty(len(completion.token_ids), max_length=max_length, buffer=buffer)
+    return {**rewards, OVERLONG: penalty}
+
+
+def _advantages(
+    groups: Sequence[Sequence[Rewards]], options: AdvantageConfig, weights: Mapping[str, float]
+) -> list[list[float]]:
+    if options.reward_aggregation == "sum_then_normalize":
+        sums = [[combine(rewards, weights) for rewards in group] for group in groups]
+    else:
+        names = {name: None for group in groups for one in group for name in one}
+        by_name = [{name: [one.get(name) for one in group] for name in names} for group in groups]
+        sums = normalized_sums(by_name, weights)
+    return advantages(sums, kind=options.advantage)
+
+
+def _group(
+    scored: Scored,
+    rewards: Sequence[Rewards],
+    group_advantages: Sequence[float] | None,
+    options: AdvantageConfig,
+    weights: Mapping[str, float],
+) -> RolloutGroup:
+    """`group_advantages` None: the group is filtered."""
+    rollouts = []
+    for completion, one, advantage in zip(
+        scored.completions, rewards, group_advantages or [0.0] * len(rewards), strict=True
+    ):
+        reward = combine(one, weights)
+        masked = options.mask_truncated and completion.finish_reason == "length"
+        dropped = "no_reward" if reward is None else "truncated" if masked else None
+        rollouts.append(
+            Rollout(
+                completion=completion,
+                rewards=one,
+                reward=reward,
+                advantage=0.0 if dropped else advantage,
+                dropped=dropped,
+            )
+        )
+    reason = "filtered" if group_advantages is None else _why_dropped(rollouts)
+    return RolloutGroup(task=scored.task, rollouts=tuple(rollouts), dropped=reason)
+
+
+def _why_dropped(rollouts: Sequence[Rollout]) -> str | None:
+    if all(rollout.reward is None for rollout in rollouts):
+        return "no_reward"
+    return None if carries_signal([rollout.advantage for rollout in rollouts]) else "zero_deviation"

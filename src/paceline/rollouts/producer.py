@@ -1,0 +1,126 @@
+"""Samples and scores a step's completions, and again, a bounded number of times, in the place of filtered groups."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.config import AdvantageConfig
+from paceline.engines import Engine, Request, Sampling, sample_key
+from paceline.rewards import RewardFunction, Scores, check_any_reward, check_failure_rate, merge_scores, score
+from paceline.rollouts.grouping import Scored, make_groups
+from paceline.rollouts.statistics import mean_and_std
+from paceline.types import RolloutGroup, Task
+
+Take = Callable[[int], Sequence[tuple[Task, int]]]
+"""The next n tasks of the data order, each with how often it came before, so that it draws anew."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutBatch:
+    """All groups of a step and what they cost."""
+
+    groups: tuple[RolloutGroup, ...]
+    """In the order of the tasks, filtered ones among them."""
+    scores: Scores
+    refills: int
+    """Further rounds of sampling that replaced filtered groups."""
+    missing: int
+    """Groups that the step is short of after the last round."""
+    generate_seconds: float
+    reward_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Round:
+    """What one call of the engine brought."""
+
+    scored: tuple[Scored, ...]
+    scores: Scores
+    generate_seconds: float
+    reward_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Producer:
+    """Makes the rollouts of a step."""
+
+    engine: Engine
+    functions: Mapping[str, RewardFunction]
+    weights: Mapping[str, float]
+    """Of each reward function."""
+    sampling: Sampling
+    num_generations: int
+    advantage: AdvantageConfig
+    max_failure_rate: float
+    seed: int
+    purpose: str = "train"
+    """Part of every completion's key, so that training and evaluation do not draw alike."""
+
+    def make(self, take: Take, count: int) -> RolloutBatch:
+        """`count` groups; where some fall outside `filter_range`, up to `max_refills` rounds more to replace them.
+
+        Raises:
+            TrainingError: a reward function failed on more than `max_failure_rate` of the completions, or no
+                completion of the step has any reward.
+            RewardError: a reward function returned something that is not one number or None per completion.
+        """
+        rounds = [self._sample(take(count))]
+        while len(rounds) <= self.advantage.max_refills and (missing := _missing(rounds, count)):
+            rounds.append(self._sample(take(missing)))
+        scores = merge_scores([one.scores for one in rounds])
+        check_any_reward(scores)
+        groups = make_groups(
+            [scored for one in rounds for scored in one.scored],
+            self.advantage,
+            weights=self.weights,
+            max_completion_length=self.sampling.max_completion_length,
+        )
+        return RolloutBatch(
+            groups=groups,
+            scores=scores,
+            refills=len(rounds) - 1,
+            missing=_missing(rounds, count),
+            generate_seconds=math.fsum(one.generate_seconds for one in rounds),
+            reward_seconds=math.fsum(one.reward_seconds for one in rounds),
+        )
+
+    def _sample(self, drawn: Sequence[tuple[Task, int]]) -> _Round:
+        started = time.perf_counter()
+        completions = self.engine.generate([self._request(*one) for one in drawn], self.sampling)
+        generated = time.perf_counter()
+        repeated = [task for task, _ in drawn for _ in range(self.num_generations)]
+        scores = score(self.functions, repeated, [one for group in completions for one in group])
+        check_failure_rate(scores, limit=self.max_failure_rate)
+        scored = []
+        for index, ((task, _), group) in enumerate(zip(drawn, completions, strict=True)):
+            members = slice(index * self.num_generations, (index + 1) * self.num_generations)
+            columns = {name: values[members] for name, values in scores.values.items()}
+            rewards = tuple({name: column[at] for name, column in columns.items()} for at in range(len(group)))
+            kept = self._is_inside(columns)
+            scored.append(Scored(task=task, completions=tuple(group), rewards=rewards, kept=kept))
+        return _Round(
+            scored=tuple(scored),
+            scores=scores,
+            generate_seconds=generated - started,
+            reward_seconds=time.perf_counter() - generated,
+        )
+
+    def _request(self, task: Task, occurrence: int) -> Request:
+        keys = (
+            sample_key(self.seed, self.purpose, task.task_id, occurrence, sample)
+            for sample in range(self.num_generations)
+        )
+        return Request(prompt_ids=task.prompt_ids, keys=tuple(keys))
+
+    def _is_inside(self, columns: Mapping[str, Sequence[float | None]]) -> bool:
+        """Whether a group's mean lies strictly inside `filter_range`; one without a number does not."""
+        if self.advantage.filter_range is None:
+            return True
+        mean, _ = mean_and_std(columns[self.advantage.filter_func or next(iter(columns))])
+        low, high = self.advantage.filter_range
+        return mean is not None and low < mean < high
+
+
+def _missing(rounds: Sequence[_Round], count: int) -> int:
+    return count - sum(scored.kept for one in rounds for scored in one.scored)

@@ -1,0 +1,62 @@
+"""What a step's rollouts leave behind: numbers for the metrics, one object per completion for the run directory."""
+
+from collections.abc import Sequence
+
+from paceline.rewards import Scores
+from paceline.rollouts.producer import RolloutBatch
+from paceline.rollouts.statistics import mean_and_std
+from paceline.types import RolloutGroup
+
+
+def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
+    """The step's numbers that rollouts alone decide; names and units are those of `metrics.METRICS`."""
+    rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
+    dropped = [group.dropped for group in batch.groups]
+    lengths = [len(rollout.completion.token_ids) for rollout in rollouts]
+    mean, std = mean_and_std([rollout.reward for rollout in rollouts])
+    return {
+        "prompts": len(batch.groups),
+        "rollouts": len(rollouts),
+        "reward_mean": mean,
+        "reward_std": std,
+        "rewards": {name: _function_metrics(batch.scores, name) for name in batch.scores.values},
+        "completion_length_mean": sum(lengths) / len(lengths),
+        "completion_length_max": max(lengths),
+        "truncated_fraction": sum(r.completion.finish_reason == "length" for r in rollouts) / len(rollouts),
+        "groups_zero_deviation": dropped.count("zero_deviation"),
+        "groups_no_reward": dropped.count("no_reward"),
+        "groups_filtered": dropped.count("filtered"),
+        "groups_missing": batch.missing,
+        "refills": batch.refills,
+        "rollouts_without_reward": sum(rollout.reward is None for rollout in rollouts),
+        "rollouts_masked": sum(rollout.dropped == "truncated" for rollout in rollouts),
+        "tokens_generated": sum(lengths),
+    }
+
+
+def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:
+    """One object per rollout for the run directory: whoever reads it needs nothing else."""
+    return [
+        {
+            "task_id": group.task.task_id,
+            "sample": sample,
+            "prompt": group.task.prompt,
+            "answer": group.task.answer,
+            "completion": rollout.completion.text,
+            "prompt_tokens": len(group.task.prompt_ids),
+            "completion_tokens": len(rollout.completion.token_ids),
+            "rewards": dict(rollout.rewards),
+            "reward": rollout.reward,
+            "advantage": rollout.advantage,
+            "finish_reason": rollout.completion.finish_reason,
+            "policy_version": rollout.completion.policy_version,
+            "dropped": rollout.dropped or group.dropped,
+        }
+        for group in groups
+        for sample, rollout in enumerate(group.rollouts)
+    ]
+
+
+def _function_metrics(scores: Scores, name: str) -> dict[str, float | int | None]:
+    mean, std = mean_and_std(scores.values[name])
+    return {"mean": mean, "std": std, "failures": len(scores.failed[name]), "seconds": scores.seconds[name]}
