@@ -112,6 +112,9 @@ def test_hashes_mark_an_answer_on_the_last_line_only(text, answer):
         ({"messages": [*user("x"), {"role": "assistant", "content": "3"}]}, {}, "ends with a message of role 'assist"),
         ({"prompt": [{"role": "system", "content": "x"}]}, {}, "ends with a message of role 'system'"),
         ({"question": "x", "answer": ["1"]}, {}, "column 'answer' holds a list, but an answer must be text"),
+        ({"question": "x", "answer": float("nan")}, {}, "column 'answer' holds nan, but .* leave the cell empty"),
+        ({"prompt": float("nan")}, {}, "must be text or messages, got float"),
+        ({"prompt": [{"role": "user", "content": ""}]}, {}, "message 1's content must be text that is not empty"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named_with_the_reason(columns, options, message):

@@ -37,6 +37,26 @@ def test_a_question_becomes_a_user_message_with_the_answer_opened(tokenizer):
     assert tokenizer.decode(list(task.prompt_ids)) == task.prompt
 
 
+def test_the_messages_are_kept_as_they_went_into_the_template_and_raw_text_has_none(tokenizer):
+    own = [{"role": "system", "content": "Own."}, {"role": "user", "content": "1+2?"}]
+    data = rows(QUESTION, {"prompt": own}, {"prompt": "1+2="})
+    tasks = build_tasks(data, tokenizer, options(), system="Default.").tasks
+    default = {"role": "system", "content": "Default."}
+    assert [task.messages for task in tasks] == [(default, own[1]), tuple(own), None]
+    for asked in tasks[:2]:
+        rendered = tokenizer.apply_chat_template(list(asked.messages), tokenize=False, add_generation_prompt=True)
+        assert rendered == asked.prompt
+
+
+def test_a_column_that_some_rows_lack_is_none_there_and_does_not_change_how_they_are_read(tokenizer):
+    tasks = build_tasks(rows({"question": "a"}, {"prompt": "b", "tests": "t"}), tokenizer, options(), system=None).tasks
+    assert [task.columns for task in tasks] == [
+        {"question": "a", "prompt": None, "tests": None},
+        {"question": None, "prompt": "b", "tests": "t"},
+    ]
+    assert [task.messages is None for task in tasks] == [False, True]
+
+
 def test_the_start_token_is_there_once_whoever_writes_it(tokenizer):
     data = [QUESTION, {"prompt": "1+2="}, {"prompt": "<|bos|>1+2="}]
     tasks = build_tasks(rows(*data), tokenizer, options(), system=None).tasks

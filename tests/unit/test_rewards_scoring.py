@@ -1,11 +1,15 @@
 import asyncio
 import math
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 from paceline.errors import RewardError, TrainingError
-from paceline.rewards import check_failure_rate, combine, resolve, score, self_test
+from paceline.rewards import check_any_reward, check_failure_rate, combine, resolve, score, self_test
 from paceline.types import Completion, Task
 
 
@@ -36,12 +40,14 @@ def test_every_column_the_gold_answer_and_the_tokens_are_given_as_lists():
         return [0, True, None]
 
     tasks = [task(0, level=3, answer="a"), task(1, answer=None), task(2, level=5, prompts="shadowed")]
+    tasks[1] = replace(tasks[1], messages=({"role": "user", "content": "q"},))
     scores = grade(f, ["x", "yz", ""], tasks)
     assert scores.values == {"f": (0.0, 1.0, None)}
     assert scores.failed == {"f": ()}
     assert scores.culprit is None
     assert seen == {
         "prompts": ["p", "p", "p"],
+        "prompt_messages": [None, [{"role": "user", "content": "q"}], None],
         "completions": ["x", "yz", ""],
         "completion_ids": [[120], [121, 122], []],
         "answer": ["a", None, "1"],
@@ -80,6 +86,60 @@ def test_an_async_function_is_awaited_also_where_an_event_loop_is_running():
     assert grade(f, ["abc"]).values["f"] == asyncio.run(notebook()).values["f"] == (3.0,)
 
 
+def test_async_functions_wait_at_the_same_time_after_the_others_have_run():
+    events = []
+
+    async def ping(completions):
+        events.append("ping begins")
+        await asyncio.sleep(0)
+        events.append("ping ends")
+        return [1.0]
+
+    async def pong(completions):
+        events.append("pong begins")
+        return [2.0]
+
+    def plain(completions):
+        events.append("plain")
+        return [3.0]
+
+    scores = score({"ping": ping, "pong": pong, "plain": plain}, [task(0)], [completion("x")])
+    assert scores.values == {"ping": (1.0,), "pong": (2.0,), "plain": (3.0,)}
+    assert events == ["plain", "ping begins", "pong begins", "ping ends"]
+
+
+def test_every_batch_waits_on_the_same_event_loop_so_that_an_open_client_lives_on():
+    loops = []
+
+    async def f(completions):
+        loops.append(asyncio.get_running_loop())
+        return [1.0]
+
+    grade(f, ["a"])
+    grade(f, ["a"])
+    assert loops[0] is loops[1]
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(0), asyncio.CancelledError()], ids=repr)
+def test_an_async_function_that_fails_takes_no_other_with_it(error):
+    async def broken(completions):
+        raise error
+
+    async def leaves(completions):
+        async def inner():
+            raise error
+
+        return await asyncio.create_task(inner())
+
+    async def sound(completions):
+        return [1.0]
+
+    for failing in (broken, leaves):
+        scores = score({"failing": failing, "sound": sound}, [task(0)], [completion("x")])
+        assert scores.values == {"failing": (None,), "sound": (1.0,)}
+        assert scores.failed == {"failing": (0,), "sound": ()}
+
+
 def test_only_the_rows_that_fail_are_lost_and_the_first_is_the_culprit():
     def f(completions):
         return [1 / int(text) for text in completions]
@@ -115,20 +175,73 @@ def test_a_number_that_is_not_finite_is_a_failure_and_not_a_reward():
 
 
 @pytest.mark.parametrize(
+    "result",
+    [
+        [1, 0.5],
+        (True, Fraction(1, 2)),
+        np.array([1.0, 0.5]),
+        np.array([1.0, 0.5], dtype=object),
+        torch.tensor([1.0, 0.5], requires_grad=True),
+        torch.tensor([1.0, 0.5], dtype=torch.bfloat16),
+        [torch.tensor(1), np.float16(0.5)],
+        [np.bool_(True), torch.tensor(0.5, requires_grad=True)],
+    ],
+    ids=repr,
+)
+def test_numbers_are_taken_in_whatever_a_library_wraps_them(result):
+    scores = grade(lambda completions: result, ["a", "b"])
+    assert scores.values["f"] == (1.0, 0.5)
+    assert {type(value) for value in scores.values["f"]} == {float}
+
+
+@pytest.mark.parametrize(
     ("result", "message"),
     [
-        (1.0, r"'f' returned 1\.0 of type float, expected a list of 2 numbers or None"),
-        ({"a": 1.0, "b": 2.0}, r"of type dict, expected a list of 2"),
-        (np.zeros(2), r"of type ndarray, expected a list of 2"),
-        (None, r"returned None of type NoneType, expected"),
-        ([1.0], r"returned 1 items, expected a list of 2"),
-        ([1.0, "0.5"], r"returned '0\.5' of type str at 1, expected"),
-        ([[1.0], [0.0]], r"returned \[1\.0\] of type list at 0, expected"),
+        (1.0, r"returned 1\.0 of type float, expected a list of 2 numbers or None, one per completion; return one num"),
+        (np.float64(1.0), r"of type float64, expected a list of 2 .*; return one number for each completion, not one"),
+        (torch.tensor(1.0), r"of type Tensor, expected a list of 2"),
+        ({"a": 1.0, "b": 2.0}, r"of type dict, expected a list of 2 .*; return its values as a list in the order"),
+        ({1.0, 2.0}, r"of type set, expected a list of 2 .*; a set has no order"),
+        ("10", r"'10' of type str, expected a list of 2 .*; return numbers, not text"),
+        ((number for number in (1.0, 2.0)), r"of type generator, expected a list of 2 .*; wrap it in list\(\.\.\.\)"),
+        (object, r"of type type, expected a list of 2 .*; build a list"),
+        (None, r"returned None of type NoneType, expected .*; let it end with a return statement"),
+        ([1.0], r"returned 1 items, expected a list of 2 .*; return one for each completion, None where it has none"),
+        (np.zeros(3), r"returned 3 items, expected a list of 2"),
+        (
+            [1.0, "0.5"],
+            r"returned '0\.5' of type str at 1, expected .*; return a number, such as float\(text\), or None",
+        ),
+        ([[1.0], [0.0]], r"returned \[1\.0\] of type list at 0, expected .*; .* not a list for each"),
+        (torch.zeros(2, 1), r"returned \[0\.0\] of type list at 0, expected .*; .* not a list for each"),
+        ([1.0, {"reward": 1.0}], r"of type dict at 1, expected .*; return a number or None"),
+        ([1.0, 1j], r"returned 1j of type complex at 1, expected .*; return its real part"),
+        ([1.0, Decimal(1)], r"of type Decimal at 1, expected .*; return a number or None"),
     ],
 )
-def test_a_result_of_the_wrong_shape_ends_the_run_and_names_function_got_and_expected(result, message):
-    with pytest.raises(RewardError, match=message):
+def test_a_result_of_the_wrong_shape_ends_the_run_and_names_function_got_expected_and_remedy(result, message):
+    with pytest.raises(RewardError, match=message) as refusal:
         grade(lambda completions: result, ["a", "b"])
+    assert str(refusal.value).startswith("reward function 'f' returned ")
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_number_too_large_for_a_float_is_a_failure():
+    scores = grade(lambda completions: [10**400, -(10**400), Fraction(10**400)], ["a", "b", "c"])
+    assert scores.failed["f"] == (0, 1, 2)
+    assert scores.culprit == "'f' returned inf on row d.jsonl:0, which is not finite"
+
+
+def test_an_exception_in_the_place_of_a_number_is_the_failure_of_that_completion_alone():
+    async def one(text):
+        return 1 / int(text)
+
+    async def f(completions):
+        return await asyncio.gather(*map(one, completions), return_exceptions=True)
+
+    scores = grade(f, ["1", "0", "2"])
+    assert scores.values["f"] == (1.0, None, 0.5)
+    assert scores.culprit.startswith("'f' raised ZeroDivisionError on row d.jsonl:1: division by zero\nTraceback")
 
 
 def test_an_empty_batch_scores_nothing_and_unequal_lengths_are_refused():
@@ -150,6 +263,53 @@ def test_the_run_stops_above_the_failure_rate_and_names_the_culprit():
         check_failure_rate(scores, limit=0.24)
     assert "ZeroDivisionError on row d.jsonl:3" in str(stop.value)
     assert stop.value.exit_status == 1
+
+
+def test_the_function_that_failed_most_is_named_with_its_own_failure():
+    functions = {"a": lambda completions: [math.nan, 1.0, 1.0], "b": lambda completions: [1.0, math.inf, math.inf]}
+    scores = score(functions, [task(0)] * 3, [completion("x")] * 3)
+    with pytest.raises(TrainingError, match=r"'b' failed on 2 of 3 .*the first failure: 'b' returned inf"):
+        check_failure_rate(scores, limit=0.1)
+
+
+def test_a_step_without_any_reward_stops_and_one_reward_is_enough():
+    def barren(completions):
+        return [None] * len(completions)
+
+    def failing(completions):
+        return [math.nan, None]
+
+    def grades(**functions):
+        return score(functions, [task(0), task(1)], [completion("x")] * 2)
+
+    message = (
+        r"of 2 completions 'a' failed on 0, 'b' failed on 1, and the rest got None; correct .*--reward-funcs that give "
+        r"numbers .*the first failure: 'b' returned nan on row d\.jsonl:0"
+    )
+    with pytest.raises(TrainingError, match=message) as stop:
+        check_any_reward(grades(a=barren, b=failing))
+    assert stop.value.exit_status == 1
+    check_any_reward(grades(a=barren, b=lambda completions: [None, 0.0]))
+    check_any_reward(score({"a": barren}, [], []))
+
+
+def test_a_function_without_a_signature_is_refused_with_a_way_out():
+    with pytest.raises(RewardError, match=r"'f' has no signature that can be read .*; wrap it in a function of Python"):
+        grade(max, ["a"])
+
+
+def test_a_function_cannot_change_the_messages_that_another_one_reads():
+    def spoil(prompt_messages):
+        prompt_messages[0].append("mine")
+        prompt_messages[0][0]["content"] = "changed"
+        return [0.0]
+
+    def read(prompt_messages):
+        return [float(prompt_messages[0] == [{"role": "user", "content": "q"}])]
+
+    asked = replace(task(0), messages=({"role": "user", "content": "q"},))
+    for _ in range(2):
+        assert score({"a": spoil, "b": read}, [asked], [completion("x")]).values["b"] == (1.0,)
 
 
 @pytest.mark.parametrize("prompt", ["Question", "Question\n<think>\n"])
@@ -176,3 +336,8 @@ def test_a_function_that_needs_gold_answers_refuses_a_dataset_without_any():
     with pytest.raises(RewardError, match=r"'accuracy' compares with gold answers and none of the 3 tasks has one"):
         self_test({"accuracy": resolve("accuracy")}, tasks)
     assert self_test({"format": resolve("format")}, tasks) == ()
+
+
+def test_the_self_test_names_an_argument_that_no_column_gives():
+    with pytest.raises(RewardError, match=r"'mine' asks for the argument 'tests', .* it can have level, answer"):
+        self_test({"mine": lambda completions, tests: [0.0]}, [task(0, level=1)])

@@ -3,6 +3,7 @@
 load_rows -> Row -> build_tasks -> Task, taken in the order of task_index
 """
 
+from paceline.data.formats import problem
 from paceline.data.lengths import length_histogram
 from paceline.data.order import task_index
 from paceline.data.rows import Row
@@ -10,4 +11,14 @@ from paceline.data.sources import has_split, load_rows
 from paceline.data.system_message import system_prompt
 from paceline.data.tasks import TaskSet, build_tasks
 
-__all__ = ["Row", "load_rows", "has_split", "system_prompt", "build_tasks", "TaskSet", "length_histogram", "task_index"]
+__all__ = [
+    "Row",
+    "load_rows",
+    "has_split",
+    "problem",
+    "system_prompt",
+    "build_tasks",
+    "TaskSet",
+    "length_histogram",
+    "task_index",
+]

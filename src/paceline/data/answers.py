@@ -1,5 +1,6 @@
 """The gold answer inside the text that a dataset gives for it."""
 
+import math
 import re
 
 from paceline.errors import DataError
@@ -15,8 +16,13 @@ def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
     else is changed: `1,000` stays `1,000`.
 
     Raises:
-        DataError: the cell is neither text nor a number.
+        DataError: the cell is neither text nor a finite number.
     """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DataError(
+            f"row {row_id}: column {column!r} holds {value}, but an answer must be text or a finite number; "
+            "leave the cell empty (null) where there is none"
+        )
     if isinstance(value, int | float):
         return str(value)
     if value is not None and not isinstance(value, str):

@@ -35,6 +35,8 @@ class Rendered:
     text: str
     add_special_tokens: bool
     """False where the text holds the special tokens already: a second start token would go unnoticed."""
+    messages: tuple[Message, ...] | None = None
+    """What went into the chat template, None for raw text."""
 
 
 def render(
@@ -57,7 +59,8 @@ def render(
             "give the prompt as plain text in a column named `prompt`"
         )
     messages = _with_system(prompt, system, replace=is_explicit(data))
-    return Rendered(text=_apply(tokenizer, messages, data.enable_thinking, row_id), add_special_tokens=False)
+    text = _apply(tokenizer, messages, data.enable_thinking, row_id)
+    return Rendered(text=text, add_special_tokens=False, messages=tuple(messages))
 
 
 def token_ids(rendered: Sequence[Rendered], tokenizer: Tokenizer) -> list[tuple[int, ...]]:

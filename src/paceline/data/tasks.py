@@ -1,6 +1,6 @@
 """Rows to tokenised tasks, and what happens to prompts that are too long."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.config.sections import DataConfig
@@ -40,8 +40,17 @@ def build_tasks(rows: Sequence[Row], tokenizer: Tokenizer, data: DataConfig, *, 
         for row, asked in zip(rows, problems, strict=True)
     ]
     tasks = [
-        Task(task_id=row.row_id, prompt=prompt.text, prompt_ids=ids, answer=asked.answer, columns=row.columns)
-        for row, asked, prompt, ids in zip(rows, problems, rendered, token_ids(rendered, tokenizer), strict=True)
+        Task(
+            task_id=row.row_id,
+            prompt=prompt.text,
+            prompt_ids=ids,
+            messages=prompt.messages,
+            answer=asked.answer,
+            columns=columns,
+        )
+        for row, asked, prompt, ids, columns in zip(
+            rows, problems, rendered, token_ids(rendered, tokenizer), _all_columns(rows), strict=True
+        )
     ]
     _check_not_empty(tasks)
     return _within_limit(tasks, tokenizer, data)
@@ -55,6 +64,18 @@ def _check_names(rows: Sequence[Row]) -> None:
         if row.row_id in seen:
             raise DataError(f"row {row.row_id}: two rows have this name; give each row its own row_id")
         seen.add(row.row_id)
+
+
+def _all_columns(rows: Sequence[Row]) -> list[Mapping[str, object]]:
+    """Each row with every column of the dataset, None where it lacks one.
+
+    Reward functions ask for columns by name, also in a batch where no row has one of them.
+    """
+    names = dict.fromkeys(name for row in rows for name in row.columns)
+    return [
+        row.columns if len(row.columns) == len(names) else {name: row.columns.get(name) for name in names}
+        for row in rows
+    ]
 
 
 def _check_not_empty(tasks: Sequence[Task]) -> None:

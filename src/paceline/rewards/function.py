@@ -6,10 +6,13 @@ from typing import Any, Protocol
 class RewardFunction(Protocol):
     """Grades a batch of completions; knows nothing of models, losses or files.
 
-    Called as `f(prompts=..., completions=..., completion_ids=..., answer=..., **columns)`: lists with one entry per
-    completion, every column of the dataset among them. A function without `**columns` gets only the arguments that
-    its signature names. It returns a list (or tuple) with one number per completion, None for a completion that is
-    not its task; an `async def` function may be given too.
+    Called as `f(prompts=..., completions=..., completion_ids=..., answer=..., prompt_messages=..., **columns)`: lists
+    with one entry per completion, every column of the dataset among them. `prompts` are texts with the chat template
+    applied, `prompt_messages` the messages that went into it (None for a prompt of plain text). A function without
+    `**columns` gets only the arguments that its signature names.
+
+    It returns a list (or tuple, array or tensor) with one number per completion, None for a completion that is not
+    its task. An `async def` function may be given too: those of a run share one event loop and wait at the same time.
 
         def shorter(completion_ids, **columns):
             return [-len(ids) / 1000 for ids in completion_ids]

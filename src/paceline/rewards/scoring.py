@@ -4,21 +4,17 @@ A failure is not a wrong answer: it scores None, never 0, it is counted, and its
 the wrong shape is no failure but a mistake in the function, and ends the run at once.
 """
 
-import asyncio
 import inspect
 import math
-import time
 import traceback
-from collections.abc import Awaitable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from numbers import Real
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from paceline.errors import RewardError, TrainingError
+from paceline.rewards.calling import Arguments, Outcome, outcomes
 from paceline.rewards.function import RewardFunction
+from paceline.rewards.results import Item, checked
 from paceline.types import Completion, Task
-
-Arguments = Mapping[str, list[object]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +26,7 @@ class Scores:
     failed: Mapping[str, tuple[int, ...]]
     """By function, positions of the completions on which it raised or gave a number that is not finite."""
     seconds: Mapping[str, float]
-    """By function, wall time of grading the batch."""
+    """By function, wall time of grading the batch; async functions wait at the same time, which each counts."""
     culprit: str | None
     """First failure of the function that failed most: function, row, exception, traceback; None without failure."""
 
@@ -41,6 +37,7 @@ class _Graded:
 
     values: tuple[float | None, ...]
     failures: Mapping[int, str]
+    seconds: float
     batch_failure: str | None = None
     """Set where the call on the whole batch raised, though every row alone may have passed."""
 
@@ -48,7 +45,8 @@ class _Graded:
 def score(functions: Mapping[str, RewardFunction], tasks: Sequence[Task], completions: Sequence[Completion]) -> Scores:
     """Grade completions; `tasks[i]` is the task of `completions[i]`.
 
-    A function that raises on the batch is called again row by row, so that only the rows that fail are lost.
+    A function that raises on the batch is called again row by row, so that only the rows that fail are lost. Async
+    functions run at the same time, once the others are done.
 
     Raises:
         RewardError: a function asks for an argument that is no column, or its result is not a list with one number
@@ -57,16 +55,19 @@ def score(functions: Mapping[str, RewardFunction], tasks: Sequence[Task], comple
     """
     if len(tasks) != len(completions):
         raise ValueError(f"one task per completion is needed, got {len(tasks)} tasks, {len(completions)} completions")
-    arguments = _arguments(tasks, completions)
-    graded, seconds = dict[str, _Graded](), dict[str, float]()
-    for name, function in functions.items():
-        started = time.perf_counter()
-        graded[name] = _grade(name, function, _accepted(name, function, arguments), tasks)
-        seconds[name] = time.perf_counter() - started
+    if not tasks:
+        return _nothing(functions)
+    # Lists of its own for each function: what one does to a message must not reach the next.
+    calls = [(name, one, _accepted(name, one, _arguments(tasks, completions))) for name, one in functions.items()]
+    results = outcomes([(function, arguments) for _, function, arguments in calls])
+    graded = {
+        name: _grade(name, function, arguments, outcome, tasks)
+        for (name, function, arguments), outcome in zip(calls, results, strict=True)
+    }
     return Scores(
         values={name: one.values for name, one in graded.items()},
         failed={name: tuple(one.failures) for name, one in graded.items()},
-        seconds=seconds,
+        seconds={name: one.seconds for name, one in graded.items()},
         culprit=_culprit(graded),
     )
 
@@ -87,14 +88,52 @@ def check_failure_rate(scores: Scores, *, limit: float) -> None:
     Raises:
         TrainingError: it names function, rate, limit and the first failure.
     """
-    for name, failed in scores.failed.items():
-        total = len(scores.values[name])
-        if total and len(failed) / total > limit:
-            raise TrainingError(
-                f"reward function {name!r} failed on {len(failed)} of {total} completions "
-                f"({len(failed) / total:.1%}), above --max-reward-failure-rate {limit:g}; correct it and resume; "
-                f"the first failure: {scores.culprit}"
-            )
+    if not scores.failed:
+        return
+    name = max(scores.failed, key=lambda one: len(scores.failed[one]))
+    failed, total = len(scores.failed[name]), len(scores.values[name])
+    if total and failed / total > limit:
+        raise TrainingError(
+            f"reward function {name!r} failed on {failed} of {total} completions ({failed / total:.1%}), above "
+            f"--max-reward-failure-rate {limit:g}; correct it and resume; the first failure: {scores.culprit}"
+        )
+
+
+def check_any_reward(scores: Scores) -> None:
+    """Refuse to go on when not one completion of the step got a reward: there is nothing to learn from.
+
+    Raises:
+        TrainingError: it names every function, how often it failed, and the first failure where there is one.
+    """
+    total = max(map(len, scores.values.values()), default=0)
+    if not total or any(value is not None for values in scores.values.values() for value in values):
+        return
+    failed = ", ".join(f"{name!r} failed on {len(rows)}" for name, rows in scores.failed.items())
+    raise TrainingError(
+        f"no completion of the step got a reward: of {total} completions {failed}, and the rest got None; "
+        "correct the reward functions, or start a run with --reward-funcs that give numbers for the dataset's rows"
+        f"{f'; the first failure: {scores.culprit}' if scores.culprit else ''}"
+    )
+
+
+def check_arguments(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) -> None:
+    """Refuse, before the first step, a function that asks for what the tasks of a dataset do not have.
+
+    Raises:
+        RewardError: it names function and argument, and the arguments that there are.
+    """
+    for name, function in functions.items():
+        _accepted(name, function, _arguments(tasks[:1], ()))
+
+
+def _nothing(names: Iterable[str]) -> Scores:
+    """The scores of an empty batch, for which no function is called."""
+    return Scores(
+        values=dict.fromkeys(names, ()),
+        failed=dict.fromkeys(names, ()),
+        seconds=dict.fromkeys(names, 0.0),
+        culprit=None,
+    )
 
 
 def _arguments(tasks: Sequence[Task], completions: Sequence[Completion]) -> Arguments:
@@ -104,6 +143,7 @@ def _arguments(tasks: Sequence[Task], completions: Sequence[Completion]) -> Argu
         **{name: [task.columns.get(name) for task in tasks] for name in columns},
         "answer": [task.answer for task in tasks],
         "prompts": [task.prompt for task in tasks],
+        "prompt_messages": [None if task.messages is None else [dict(one) for one in task.messages] for task in tasks],
         "completions": [completion.text for completion in completions],
         "completion_ids": [list(completion.token_ids) for completion in completions],
     }
@@ -111,7 +151,12 @@ def _arguments(tasks: Sequence[Task], completions: Sequence[Completion]) -> Argu
 
 def _accepted(name: str, function: RewardFunction, arguments: Arguments) -> Arguments:
     """The arguments that the function's signature takes."""
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise RewardError(
+            f"reward function {name!r} has no signature that can be read ({error}); wrap it in a function of Python"
+        ) from error
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     missing = [one.name for one in named if one.default is one.empty and one.name not in arguments]
     missing += [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
@@ -125,80 +170,36 @@ def _accepted(name: str, function: RewardFunction, arguments: Arguments) -> Argu
     return {one.name: arguments[one.name] for one in named if one.name in arguments}
 
 
-def _grade(name: str, function: RewardFunction, arguments: Arguments, tasks: Sequence[Task]) -> _Graded:
-    if not tasks:
-        return _Graded(values=(), failures={})
-    try:
-        result = _call(function, arguments)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a grader raises is counted, not fatal
-        return _grade_rows(name, function, arguments, tasks, batch_failure=_failure(name, "the whole batch", error))
-    return _finite(name, _checked(name, result, len(tasks)), tasks)
-
-
-def _grade_rows(
-    name: str, function: RewardFunction, arguments: Arguments, tasks: Sequence[Task], *, batch_failure: str
+def _grade(
+    name: str, function: RewardFunction, arguments: Arguments, outcome: Outcome, tasks: Sequence[Task]
 ) -> _Graded:
-    """Each row alone, after the call on the whole batch raised."""
-    numbers: list[float | None] = []
-    raised: dict[int, str] = {}
-    for row, task in enumerate(tasks):
-        try:
-            result = _call(function, {key: values[row : row + 1] for key, values in arguments.items()})
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - as above, for one row
-            raised[row] = _failure(name, f"row {task.task_id}", error)
-            result = [None]
-        numbers += _checked(name, result, 1)
-    graded = _finite(name, numbers, tasks)
-    failures = dict(sorted({**raised, **graded.failures}.items()))
-    return _Graded(values=graded.values, failures=failures, batch_failure=batch_failure)
+    """One function's rows; each row alone, where the call on the whole batch raised."""
+    if outcome.error is None:
+        return _graded(name, checked(name, outcome.result, len(tasks)), tasks, seconds=outcome.seconds)
+    items, seconds = list[Item](), outcome.seconds
+    for row in range(len(tasks)):
+        (alone,) = outcomes([(function, {key: values[row : row + 1] for key, values in arguments.items()})])
+        items += checked(name, alone.result, 1) if alone.error is None else [alone.error]
+        seconds += alone.seconds
+    graded = _graded(name, items, tasks, seconds=seconds)
+    return replace(graded, batch_failure=_failure(name, "the whole batch", outcome.error))
 
 
-def _call(function: RewardFunction, arguments: Arguments) -> object:
-    """The function's result on lists of its own; an awaitable is run to its end."""
-    result: object = function(**{name: list(values) for name, values in arguments.items()})
-    return _wait(result) if inspect.isawaitable(result) else result
-
-
-def _wait(awaitable: Awaitable[object]) -> object:
-    async def awaited() -> object:
-        return await awaitable
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(awaited())
-    with ThreadPoolExecutor(max_workers=1) as thread:  # a notebook's loop is running in this one
-        return thread.submit(asyncio.run, awaited()).result()
-
-
-def _checked(name: str, result: object, expected: int) -> list[float | None]:
-    """The result as numbers.
-
-    Raises:
-        RewardError: it is not a list or tuple of `expected` numbers or Nones.
-    """
-    wanted = f"a list of {expected} numbers or None, one per completion"
-    if not isinstance(result, list | tuple):
-        raise RewardError(f"reward function {name!r} returned {_short(result)}, expected {wanted}")
-    if len(result) != expected:
-        raise RewardError(f"reward function {name!r} returned {len(result)} items, expected {wanted}")
-    for position, item in enumerate(result):
-        if item is not None and not isinstance(item, Real):
-            raise RewardError(f"reward function {name!r} returned {_short(item)} at {position}, expected {wanted}")
-    return [None if item is None else float(item) for item in result]
-
-
-def _finite(name: str, numbers: Sequence[float | None], tasks: Sequence[Task]) -> _Graded:
-    failures = {
-        row: f"{name!r} returned {number} on row {tasks[row].task_id}, which is not finite"
-        for row, number in enumerate(numbers)
-        if number is not None and not math.isfinite(number)
-    }
-    values = tuple(None if row in failures else number for row, number in enumerate(numbers))
-    return _Graded(values=values, failures=failures)
+def _graded(name: str, items: Sequence[Item], tasks: Sequence[Task], *, seconds: float) -> _Graded:
+    """The numbers among the items, and for each other item that is not None why it is a failure."""
+    failures = dict[int, str]()
+    for row, item in enumerate(items):
+        if isinstance(item, BaseException):
+            failures[row] = _failure(name, f"row {tasks[row].task_id}", item)
+        elif item is not None and not math.isfinite(item):
+            failures[row] = f"{name!r} returned {item} on row {tasks[row].task_id}, which is not finite"
+    numbers = (item if isinstance(item, float) and row not in failures else None for row, item in enumerate(items))
+    return _Graded(values=tuple(numbers), failures=failures, seconds=seconds)
 
 
 def _failure(name: str, where: str, error: BaseException) -> str:
+    if error.__traceback__ is None:
+        return f"{name!r} failed on {where}: {error or type(error).__name__}"
     trace = "".join(traceback.format_exception(error)).rstrip()
     return f"{name!r} raised {type(error).__name__} on {where}: {error}\n{trace}"
 
@@ -208,7 +209,3 @@ def _culprit(graded: Mapping[str, _Graded]) -> str | None:
     if most is not None and most.failures:
         return next(iter(most.failures.values()))
     return next((one.batch_failure for one in graded.values() if one.batch_failure), None)
-
-
-def _short(value: object) -> str:
-    return f"{repr(value)[:60]} of type {type(value).__name__}"

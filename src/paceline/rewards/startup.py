@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from paceline.errors import RewardError
 from paceline.rewards.builtin import BUILT_IN, NEEDS_ANSWER, gold_completion
 from paceline.rewards.function import RewardFunction
+from paceline.rewards.scoring import check_arguments
 from paceline.types import Task
 
 SAMPLE_SIZE = 100
@@ -24,10 +25,11 @@ def self_test(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) ->
     what a gold completion of another one looks like is not known.
 
     Raises:
-        RewardError: more than 1 % of the sampled tasks are such, or a function that needs gold answers finds none at
-            all; it names function and tasks.
+        RewardError: more than 1 % of the sampled tasks are such, a function that needs gold answers finds none at
+            all, or one asks for an argument that there is not; it names function and tasks.
     """
     sample = _sample(tasks)
+    check_arguments(functions, tasks)
     _refuse_without_answers(functions, tasks)
     offenders: list[str] = []
     for name, function in functions.items():

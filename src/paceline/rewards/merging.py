@@ -1,0 +1,25 @@
+"""Scores of several batches as those of one."""
+
+import math
+from collections.abc import Sequence
+
+from paceline.rewards.scoring import Scores
+
+
+def merge_scores(parts: Sequence[Scores]) -> Scores:
+    """The scores of the parts end to end; there is at least one, and all have the same functions."""
+    names = parts[0].values.keys()
+    starts = [sum(_count(part) for part in parts[:index]) for index in range(len(parts))]
+    return Scores(
+        values={name: tuple(value for part in parts for value in part.values[name]) for name in names},
+        failed={
+            name: tuple(start + at for start, part in zip(starts, parts, strict=True) for at in part.failed[name])
+            for name in names
+        },
+        seconds={name: math.fsum(part.seconds[name] for part in parts) for name in names},
+        culprit=next((part.culprit for part in parts if part.culprit is not None), None),
+    )
+
+
+def _count(scores: Scores) -> int:
+    return len(next(iter(scores.values.values())))
