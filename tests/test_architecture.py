@@ -11,15 +11,25 @@ SOURCE = Path(__file__).parent.parent / "src" / "paceline"
 FLOORS = {
     0: {"errors", "types", "products"},
     1: {"config", "losses", "advantages", "batching", "metrics", "intervals", "schedule"},
-    2: {"data", "rewards", "models", "engines", "checkpoint", "rundir", "report", "console", "stopping"},
+    2: {"data", "rewards", "models", "engines", "checkpoint", "rundir", "report", "console", "stopping", "trackers"},
     3: {"rollouts", "learner", "evaluate", "summary", "plan"},
     4: {"train"},
-    5: {"cli"},
+    5: {"cli", "api"},
     6: {"__main__", "__init__"},
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 
-HEAVY = {"vllm": "engines", "ray": "cluster", "peft": "models", "datasets": "data", "math_verify": "rewards"}
+HEAVY = {
+    "vllm": "engines",
+    "ray": "cluster",
+    "peft": "models",
+    "datasets": "data",
+    "math_verify": "rewards",
+    "wandb": "trackers",
+    "trackio": "trackers",
+    "mlflow": "trackers",
+    "tensorboard": "trackers",
+}
 """Libraries that stay in one room."""
 
 OUTSIDE_WORLD = {"os", "pathlib", "time", "socket", "subprocess", "threading", "random", "tempfile", "shutil"}

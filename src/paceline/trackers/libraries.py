@@ -1,0 +1,125 @@
+"""One final class per tracking library, imported when the tracker is made: only a named one must be installed.
+
+A library's own exception at `log` ends the run: a tracker that silently stops would show a run that never was. Nothing
+is lost, as the run directory holds every number before a tracker sees it, and the run goes on with `--resume`.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from paceline.errors import ConfigError
+
+
+class Tracker(Protocol):
+    """Draws numbers over steps. Knows nothing of what they mean."""
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Add one point to each named curve; steps do not go down."""
+
+    def finish(self) -> None:
+        """Write what is left and close."""
+
+
+class TensorBoardTracker:
+    """Event files under `directory/tensorboard`; look at them with `tensorboard --logdir`."""
+
+    def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory / "tensorboard"))
+        text = json.dumps({"project": project, "run_name": run_name, **settings}, indent=2, default=str)
+        # TensorBoard renders text as Markdown: four spaces keep it as it is
+        self._writer.add_text("settings", "\n".join(f"    {line}" for line in text.splitlines()))
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """One scalar each, on disk at once: a killed run keeps its curves."""
+        for name, number in numbers.items():
+            self._writer.add_scalar(name, number, step)
+        self._writer.flush()
+
+    def finish(self) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+class WandbTracker:
+    """A Weights & Biases run, its files under `directory/wandb`; `WANDB_MODE=offline` needs no account."""
+
+    def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
+        import wandb
+
+        try:
+            self._run = wandb.init(project=project, name=run_name, dir=directory, config=dict(settings))
+        except wandb.Error as error:
+            raise ConfigError(
+                f"--report-to wandb: no run can be opened ({error}); run `wandb login`, or set WANDB_MODE=offline"
+            ) from error
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Hand the numbers to the library's own process, which retries on a bad connection."""
+        self._run.log(dict(numbers), step=step)
+
+    def finish(self) -> None:
+        """Wait until everything is uploaded, or on disk when offline."""
+        self._run.finish()
+
+
+class TrackioTracker:
+    """A Trackio run in Trackio's own directory (`TRACKIO_DIR`), where `trackio show` finds it."""
+
+    def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
+        import trackio
+
+        # The dashboard takes a configuration of JSON values only.
+        config = json.loads(json.dumps(dict(settings), default=str))
+        try:
+            self._run = trackio.init(project=project, name=run_name, config=config, embed=False)
+        except ValueError as error:
+            raise ConfigError(f"--report-to trackio: no run can be opened ({error}); change --project") from error
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Queue the numbers for the library's own thread."""
+        self._run.log(dict(numbers), step=step)
+
+    def finish(self) -> None:
+        """Wait until everything is written."""
+        self._run.finish()
+
+
+class MlflowTracker:
+    """An MLflow run on the server of `MLFLOW_TRACKING_URI`, else in the file `directory/mlflow.db`.
+
+    A client of its own, so that a program that uses MLflow beside a run keeps its active run and its server.
+    """
+
+    def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric, Param
+        from mlflow.exceptions import MlflowException
+
+        address = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(directory / 'mlflow.db').resolve()}"
+        self._metric = Metric
+        try:
+            self._client = MlflowClient(tracking_uri=address)
+            experiment = self._client.get_experiment_by_name(project)
+            number = experiment.experiment_id if experiment else self._client.create_experiment(project)
+            self._run_id = self._client.create_run(number, run_name=run_name).info.run_id
+            self._client.log_batch(self._run_id, params=[Param(name, str(value)) for name, value in settings.items()])
+        except MlflowException as error:
+            raise ConfigError(
+                f"--report-to mlflow: no run can be opened at {address} ({error}); check MLFLOW_TRACKING_URI"
+            ) from error
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """Send the numbers in one request."""
+        now = int(time.time() * 1000)
+        metrics = [self._metric(name, number, now, step) for name, number in numbers.items()]
+        self._client.log_batch(self._run_id, metrics=metrics)
+
+    def finish(self) -> None:
+        """Mark the run as finished."""
+        self._client.set_terminated(self._run_id)
