@@ -9,11 +9,12 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
 PACELINE := $(BIN)/paceline
 DEMO := runs/demo
+STUDIES := runs/studies
 
-.PHONY: help demo test lint model bench clean
+.PHONY: help demo studies test test-reference lint model bench clean
 
 help: ## Show these targets.
-	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 8
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
 
 demo: $(VENV)/installed ## Train the embedded model with three seeds and two controls, then compare. Replaces runs/demo.
 	rm -rf $(DEMO)
@@ -24,8 +25,20 @@ demo: $(VENV)/installed ## Train the embedded model with three seeds and two con
 	$(PACELINE) train --reward-funcs random --output-dir $(DEMO)/random-reward
 	$(PACELINE) report $(DEMO)/seed-0 $(DEMO)/seed-1 $(DEMO)/seed-2 $(DEMO)/learning-rate-0 $(DEMO)/random-reward
 
+studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with an adapter, three seeds each. Replaces runs/studies.
+	rm -rf $(STUDIES)
+	for seed in 0 1 2; do \
+	  $(PACELINE) train --seed $$seed --eval-steps 5 --preset grpo --output-dir $(STUDIES)/grpo-$$seed && \
+	  $(PACELINE) train --seed $$seed --eval-steps 5 --preset dapo --output-dir $(STUDIES)/dapo-$$seed && \
+	  $(PACELINE) train --seed $$seed --learning-rate 1e-4 --output-dir $(STUDIES)/full-$$seed && \
+	  $(PACELINE) train --seed $$seed --learning-rate 1e-3 --lora-rank 1 --output-dir $(STUDIES)/lora-$$seed || exit 1; \
+	done
+
 test: $(VENV)/installed-dev ## Run the tests.
 	$(BIN)/python -m pytest
+
+test-reference: $(VENV)/installed-bench ## Compare every objective with its source and with TRL, which this installs.
+	$(BIN)/python -m pytest tests/reference
 
 lint: $(VENV)/installed-dev ## Check format, lint rules and types.
 	$(BIN)/ruff format --check .

@@ -1,8 +1,10 @@
 """Scripted stand-ins at the borders: an engine that says what it is told, tasks made of plain text."""
 
+import itertools
 from collections.abc import Sequence
 
 from paceline.engines import Request, Sampling
+from paceline.rollouts import Take
 from paceline.types import Completion, Task
 
 
@@ -21,13 +23,19 @@ def completion(text: str, *, finish_reason: str = "stop") -> Completion:
     )
 
 
+def taking(tasks: Sequence[Task]) -> Take:
+    """The tasks in order, from the first again after the last."""
+    endless = itertools.cycle(tasks)
+    return lambda count: [(next(endless), 0) for _ in range(count)]
+
+
 class ScriptedEngine:
-    """Gives each prompt, in order, the completions written for it, and remembers what it was asked."""
+    """Gives each prompt, in order over all calls, the completions written for it, and remembers what it was asked."""
 
     def __init__(self, script: Sequence[Sequence[Completion]]) -> None:
-        self._script = [tuple(group) for group in script]
+        self._script = iter([tuple(group) for group in script])
         self.requests: list[Request] = []
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
         self.requests.extend(requests)
-        return self._script[: len(requests)]
+        return [next(self._script) for _ in requests]

@@ -8,19 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from paceline.api.building import NOT_OFFERED
+from paceline.api.refused import NOT_NEEDED, REFUSED
 from paceline.cli import eval as eval_command
 from paceline.cli import plan, train
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
-from paceline.config import DataConfig, build_config, options, parse_yaml
+from paceline.config import PRESETS, DataConfig, build_config, options, parse_yaml
 from paceline.data.formats import problem
 from paceline.data.rows import Row
 from paceline.rewards import BUILT_IN, resolve
 from tests.test_architecture import FLOORS
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md"))
-TEXTS = {document.name: document.read_text() for document in DOCUMENTS}
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md")) + [ROOT / "examples" / "README.md"]
+TEXTS = {str(document.relative_to(ROOT)).removeprefix("docs/"): document.read_text() for document in DOCUMENTS}
 README = TEXTS["README.md"]
 
 OPTIONS_OF = {"train": train.COMMAND, "eval": eval_command.COMMAND, "plan": plan.COMMAND}
@@ -70,7 +72,7 @@ def test_every_option_exists(name):
 @pytest.mark.parametrize("line", spans("make"))
 def test_every_target_exists(line):
     words = [word for word in shlex.split(line)[1:] if "=" not in word]
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(words) <= targets
 
 
@@ -104,7 +106,7 @@ def test_the_rewards_of_the_table_are_the_built_in_ones():
 
 
 def test_the_reward_function_of_the_example_runs(tmp_path):
-    (code,) = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    code, *_ = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     (tmp_path / "rewards.py").write_text(code)
     brief = resolve(f"{tmp_path / 'rewards.py'}:brief")
     assert brief(prompts=["a", "b"], completions=["x" * 400, "x" * 401]) == [1.0, 0.0]
@@ -134,3 +136,22 @@ def test_every_file_that_is_named_is_there(document):
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_figure_is_left_to_fill_in(name):
     assert re.findall(r"<<\w+>>", TEXTS[name]) == []
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_table_of_presets_has_each_ones_values_source_and_differences(name):
+    (row,) = [line for line in TEXTS["objectives.md"].splitlines() if line.startswith(f"| `{name}` | `")]
+    _, _, values, source, differs, _ = [cell.strip() for cell in row.split("|")]
+    assert (source, differs) == (PRESETS[name].source, PRESETS[name].differs)
+    written = dict(re.findall(r"`(\w+)` ([^,]+)", values))
+    plain = {key: value if isinstance(value, tuple) else (value,) for key, value in PRESETS[name].values.items()}
+    assert written == {
+        key: " ".join(part if isinstance(part, str) else f"{part:g}" for part in parts) for key, parts in plain.items()
+    }
+
+
+def test_the_page_on_trl_names_every_field_that_is_refused_or_changes_nothing_with_the_reason():
+    reasons = {name: refusal.reason for name, refusal in REFUSED.items()} | dict(NOT_NEEDED) | dict(NOT_OFFERED)
+    rows = [line.strip("| ").split(" | ") for line in TEXTS["trl.md"].splitlines() if line.startswith("| `")]
+    written = {name: row[1] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert {name: written[name] for name in reasons} == reasons

@@ -5,84 +5,56 @@ import random
 import pytest
 import torch
 
-from paceline.batching import Sample, cut, pack, token_weights
+from paceline.batching import Sample, cut
 from paceline.config import LossConfig, OptimConfig
 from paceline.learner import Learner
-from paceline.models import Loaded, PolicyForward, choose_forward
+from paceline.models import Loaded, choose_forward
 from paceline.types import Completion, Rollout, RolloutGroup, Task
+from tests.laws.splitting import FORWARDS, TOLERANCE, Splitter, losses, random_cut, random_samples, relative
 from tests.tiny import tiny_model, with_exact_norms
 
-PACKED, PADDED = PolicyForward(kind="packed", reason=""), PolicyForward(kind="padded", reason="")
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+CUTS = 16
 
 
-def random_samples(seed: int, *, groups: int = 4) -> list[Sample]:
-    """Groups of unequal size; prompts of 1 to 9 tokens, completions of 1 to 12."""
-    chance = random.Random(seed)
-    samples = []
-    for group in range(groups):
-        prompt = tuple(chance.randrange(256) for _ in range(chance.randint(1, 9)))
-        for _ in range(chance.randint(1, 4)):
-            completion = tuple(chance.randrange(256) for _ in range(chance.randint(1, 12)))
-            samples.append(
-                Sample(
-                    group=group,
-                    prompt_ids=prompt,
-                    completion_ids=completion,
-                    rollout_logprobs=tuple(chance.uniform(-6, -4) for _ in completion),
-                    advantage=chance.gauss(0, 1),
-                )
-            )
-    return samples
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", losses())
+def test_every_objective_has_one_gradient_however_a_step_is_cut_ordered_and_laid_out(name, dtype):
+    for seed in (0, 1):
+        splitter = Splitter(random_samples(seed), losses()[name], dtype)
+        whole, chance = splitter.whole(), random.Random(seed)
+        assert whole.norm() > 1e-6
+        for _ in range(CUTS // 2):
+            cuts = random_cut(chance, range(len(splitter.samples)))
+            got = splitter.gradient(cuts, choose=lambda c=chance: c.choice(FORWARDS))
+            assert relative(got, whole) <= TOLERANCE[dtype]
 
 
-def gradient(model, samples, cuts, *, average="token", forward=PACKED) -> torch.Tensor:
-    """The step's whole gradient, with a reference and ratios away from 1 so that every term of the loss counts."""
-    learner = Learner(
-        Loaded(model=model, compute_dtype=model.dtype, eos_token_ids=frozenset()),
-        forward,
-        reference=None,
-        loss=LossConfig(average=average),
-        optim=OptimConfig(),
-        temperature=0.7,
-        max_completion_length=12,
-    )
-    weights = token_weights(samples, average=average, max_completion_length=12)
-    model.zero_grad()
-    for indices in cuts:
-        batch = pack(samples, weights, indices, dtype=model.dtype)
-        logprobs, _ = learner.logprobs(learner.policy, batch)
-        ratio = torch.exp(logprobs - batch.rollout_logprobs / 5)
-        (batch.weights * (-ratio * batch.advantages + 0.1 * logprobs.square())).sum().backward()
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
-def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((got - wanted).norm() / wanted.norm())
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("average", ["token", "sequence", "constant", "prompt"])
-def test_the_gradient_is_the_same_however_a_step_is_cut_and_ordered(average, dtype):
-    model = with_exact_norms(tiny_model("qwen2", dtype=dtype)).train()
-    choose_forward(model)
-    for seed in range(8):
-        samples = random_samples(seed)
-        whole = gradient(model, samples, [range(len(samples))], average=average)
-        order = list(range(len(samples)))
-        random.Random(seed).shuffle(order)
-        size = 1 + seed % 5
-        cuts = [order[start : start + size] for start in range(0, len(order), size)]
-        assert relative(gradient(model, samples, cuts, average=average), whole) <= TOLERANCE[dtype]
+def test_every_average_has_one_gradient_for_the_learners_own_cuts_under_any_budget(average):
+    splitter = Splitter(random_samples(5), LossConfig(average=average), torch.float64)
+    whole, rows = splitter.whole(), range(len(splitter.samples))
+    for budget in (1, 9, 17, 30, 70):
+        cuts = cut(splitter.samples, trained=rows, micro_batch_tokens=budget)
+        assert relative(splitter.gradient(cuts), whole) <= TOLERANCE[torch.float64]
+
+
+def test_weights_of_the_micro_batch_alone_would_break_the_law():
+    # what a mean over each micro-batch's own tokens does: the law's test must see it
+    splitter = Splitter(random_samples(0), LossConfig(), torch.float64)
+    rows = list(range(len(splitter.samples)))
+    whole, parts = splitter.whole(), [rows[:2], rows[2:]]
+    tokens = [sum(len(splitter.samples[row].completion_ids) for row in part) for part in parts]
+    for part, count in zip(parts, tokens, strict=True):
+        for row in part:
+            splitter.weights[row] = 1 / count / 2
+    assert relative(splitter.gradient(parts), whole) > 1e-2
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 def test_packed_rows_with_shared_prompts_and_padded_rows_have_the_same_gradient(kind):
-    model = with_exact_norms(tiny_model(kind, dtype=torch.float64)).train()
-    assert choose_forward(model) == PACKED
-    samples = random_samples(7)
-    rows = [range(len(samples))]
-    packed, padded = gradient(model, samples, rows), gradient(model, samples, rows, forward=PADDED)
+    splitter = Splitter(random_samples(7), losses()["grpo"], torch.float64, kind=kind)
+    rows = [range(len(splitter.samples))]
+    packed, padded = (splitter.gradient(rows, choose=lambda f=forward: f) for forward in FORWARDS)
     assert relative(packed, padded) <= 1e-10
 
 

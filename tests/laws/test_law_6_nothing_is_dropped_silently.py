@@ -4,11 +4,12 @@ from collections import Counter
 
 import pytest
 
+from paceline.config import AdvantageConfig
 from paceline.engines import Sampling
 from paceline.errors import TrainingError
 from paceline.learner import samples_of
 from paceline.rollouts import Producer, rollout_metrics, rollout_records
-from tests.scripted import ScriptedEngine, completion, task
+from tests.scripted import ScriptedEngine, completion, taking, task
 
 
 def grade(completions: list[str], **columns: object) -> list[float | None]:
@@ -25,7 +26,7 @@ def producer(script, *, limit: float = 0.5) -> Producer:
         weights={"grade": 2.0},
         sampling=Sampling(max_completion_length=8),
         num_generations=2,
-        advantage="none",
+        advantage=AdvantageConfig(advantage="none"),
         max_failure_rate=limit,
         seed=0,
     )
@@ -42,7 +43,7 @@ TASKS = [task(str(number)) for number in range(4)]
 
 @pytest.fixture
 def batch():
-    return producer(SCRIPT).make(TASKS, occurrences=[0] * 4)
+    return producer(SCRIPT).make(taking(TASKS), 4)
 
 
 def test_every_completion_comes_out_again_with_its_reward_or_none(batch):
@@ -82,13 +83,18 @@ def test_the_run_directory_gets_every_rollout_with_the_reason_it_was_dropped_for
 
 def test_too_many_failures_stop_the_run_and_name_the_culprit():
     with pytest.raises(TrainingError, match=r"grade.*ZeroDivisionError"):
-        producer(SCRIPT, limit=0.1).make(TASKS, occurrences=[0] * 4)
+        producer(SCRIPT, limit=0.1).make(taking(TASKS), 4)
+
+
+def test_a_step_in_which_no_completion_gets_a_reward_stops_the_run():
+    with pytest.raises(TrainingError, match=r"of 4 completions 'grade' failed on 0, and the rest got None; correct"):
+        producer([SCRIPT[2]] * 2).make(taking(TASKS), 2)
 
 
 def test_a_task_that_comes_again_draws_other_completions():
     half = producer(SCRIPT)
-    half.make(TASKS[:1], occurrences=[0])
-    half.make(TASKS[:1], occurrences=[1])
+    half.make(lambda count: [(TASKS[0], 0)], 1)
+    half.make(lambda count: [(TASKS[0], 1)], 1)
     first, second = half.engine.requests
     assert first.prompt_ids == second.prompt_ids
     assert not set(first.keys) & set(second.keys)

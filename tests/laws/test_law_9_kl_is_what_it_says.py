@@ -2,45 +2,89 @@
 
 import pytest
 import torch
+from torch import Tensor
 
-from paceline.losses import kl_penalty
+from paceline.losses import kl_estimate, kl_penalty
 
 TOKENS = 8
+SAMPLES = 1_000_000
+KINDS = ["reverse", "forward"]
+
+Logits = tuple[Tensor, Tensor, Tensor]
 
 
 @pytest.fixture
-def logits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def logits() -> Logits:
     """Policy, policy at the start of the step, and reference: three different softmaxes of 8 tokens."""
     return tuple(torch.randn(3, TOKENS, generator=torch.Generator().manual_seed(5), dtype=torch.float64))
 
 
-def expected_gradient(logits, kl: str, *, on_policy: bool) -> torch.Tensor:
-    """Gradient of the penalty averaged over every token with its exact probability of being drawn."""
+def penalties(logits: Logits, kl: str, *, on_policy: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The policy's logits as a leaf, the probability with which each token is drawn, and each token's penalty."""
     policy, old, reference = logits
     policy = policy.clone().requires_grad_()
     logprobs = torch.log_softmax(policy, -1)
     drawn_from = logprobs.detach() if on_policy else torch.log_softmax(old, -1)
-    penalty = kl_penalty(logprobs, drawn_from, torch.log_softmax(reference, -1), kl=kl)
-    (drawn_from.exp() * penalty).sum().backward()
-    return policy.grad
+    return policy, drawn_from.exp(), kl_penalty(logprobs, drawn_from, torch.log_softmax(reference, -1), kl=kl)
 
 
-def exact_gradient(logits, kl: str) -> torch.Tensor:
+def expected_gradient(logits: Logits, kl: str, *, on_policy: bool) -> Tensor:
+    """Gradient of the penalty averaged over every token with its exact probability of being drawn."""
+    policy, probabilities, penalty = penalties(logits, kl, on_policy=on_policy)
+    return torch.autograd.grad((probabilities * penalty).sum(), policy)[0]
+
+
+def sampled_gradient(logits: Logits, kl: str, *, on_policy: bool) -> Tensor:
+    """The same over a million drawn tokens."""
+    policy, probabilities, penalty = penalties(logits, kl, on_policy=on_policy)
+    generator = torch.Generator().manual_seed(9)
+    drawn = torch.multinomial(probabilities, SAMPLES, replacement=True, generator=generator)
+    return torch.autograd.grad(penalty[drawn].mean(), policy)[0]
+
+
+def exact_gradient(logits: Logits, kl: str) -> Tensor:
+    """Of the divergence itself."""
     policy = logits[0].clone().requires_grad_()
     logprobs, reference = torch.log_softmax(policy, -1), torch.log_softmax(logits[2], -1)
     first, second = (logprobs, reference) if kl == "reverse" else (reference, logprobs)
-    (first.exp() * (first - second)).sum().backward()
-    return policy.grad
+    return torch.autograd.grad((first.exp() * (first - second)).sum(), policy)[0]
+
+
+def cosine(got: Tensor, wanted: Tensor) -> float:
+    return float(torch.cosine_similarity(got, wanted, dim=0))
 
 
 @pytest.mark.parametrize("on_policy", [True, False])
-@pytest.mark.parametrize("kl", ["reverse", "forward"])
+@pytest.mark.parametrize("kl", KINDS)
 def test_the_expected_gradient_is_exactly_that_of_the_named_divergence(logits, kl, on_policy):
     got, wanted = expected_gradient(logits, kl, on_policy=on_policy), exact_gradient(logits, kl)
     assert torch.allclose(got, wanted, rtol=0, atol=1e-12)
-    assert torch.cosine_similarity(got, wanted, dim=0) > 0.9999
+    assert cosine(got, wanted) > 0.9999
+
+
+@pytest.mark.parametrize("on_policy", [True, False])
+@pytest.mark.parametrize("kl", KINDS)
+def test_a_large_sample_points_the_same_way(logits, kl, on_policy):
+    got, wanted = sampled_gradient(logits, kl, on_policy=on_policy), exact_gradient(logits, kl)
+    assert cosine(got, wanted) > 0.9999
+    assert float((got - wanted).norm() / wanted.norm()) < 0.01
 
 
 def test_the_two_directions_are_not_the_same(logits):
-    cosine = torch.cosine_similarity(exact_gradient(logits, "reverse"), exact_gradient(logits, "forward"), dim=0)
-    assert cosine < 0.95
+    assert cosine(exact_gradient(logits, "reverse"), exact_gradient(logits, "forward")) < 0.95
+
+
+@pytest.mark.parametrize("kl", KINDS)
+def test_without_the_ratio_the_gradient_off_policy_would_be_another(logits, kl):
+    policy, probabilities, _ = penalties(logits, kl, on_policy=False)
+    logprobs, reference = torch.log_softmax(policy, -1), torch.log_softmax(logits[2], -1)
+    penalty = kl_penalty(logprobs, logprobs.detach(), reference, kl=kl)
+    (got,) = torch.autograd.grad((probabilities * penalty).sum(), policy)
+    assert cosine(got, exact_gradient(logits, kl)) < 0.99
+
+
+def test_the_reported_value_is_the_reverse_divergence_in_expectation_and_never_negative(logits):
+    policy, reference = (torch.log_softmax(one, -1) for one in (logits[0], logits[2]))
+    values = kl_estimate(policy, reference)
+    assert bool((values >= 0).all())
+    assert float((policy.exp() * values).sum()) == pytest.approx(float((policy.exp() * (policy - reference)).sum()))

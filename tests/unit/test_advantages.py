@@ -3,10 +3,10 @@ from itertools import chain
 
 import pytest
 
-from paceline.advantages import advantages, carries_signal
+from paceline.advantages import advantages, carries_signal, normalized_sums, overlong_penalty
 
 STD_0_1_2 = 1.0  # sample deviation of 0, 1, 2
-ALL = ["group", "batch", "group_mean_batch_std", "leave_one_out", "none"]
+ALL = ["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
 
 
 def test_a_group_is_centred_on_its_mean_and_scaled_by_its_sample_deviation():
@@ -34,7 +34,13 @@ def test_group_mean_with_batch_deviation_scales_all_groups_alike():
     assert [*chain(*got)] == pytest.approx([value / (deviation + 1e-4) for value in (-1, 1, 0, 0)])
 
 
-@pytest.mark.parametrize("kind", ["group", "group_mean_batch_std", "leave_one_out", "none"])
+def test_group_mean_with_the_rewards_deviation_scales_all_groups_alike():
+    got = advantages([[0.0, 2.0], [1.0, 5.0]], kind="group_mean_reward_std")
+    deviation = math.sqrt(14 / 3)  # mean 2: squares 4, 0, 1, 9
+    assert [*chain(*got)] == pytest.approx([value / (deviation + 1e-4) for value in (-1, 1, -2, 2)])
+
+
+@pytest.mark.parametrize("kind", ALL)
 def test_equal_rewards_have_advantages_of_exactly_zero_whatever_the_mean_rounds_to(kind):
     (got,) = advantages([[0.736702006761814] * 7], kind=kind)
     assert got == [0.0] * 7
@@ -56,7 +62,64 @@ def test_a_group_of_one_has_no_advantage_over_itself(kind):
     assert advantages([[3.0]], kind=kind) == [[0.0]]
 
 
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind != "batch"])
+def test_groups_of_one_have_none_even_beside_others(kind):
+    assert advantages([[3.0], [0.0], [1.0]], kind=kind) == [[0.0]] * 3
+
+
+def test_groups_of_one_are_compared_with_the_batch_where_the_kind_says_batch():
+    got = advantages([[3.0], [0.0], [0.0]], kind="batch")
+    deviation = math.sqrt(6 / 2)  # mean 1: squares 4, 1, 1
+    assert [*chain(*got)] == pytest.approx([value / (deviation + 1e-4) for value in (2, -1, -1)])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind != "batch"])
+def test_a_group_of_equal_rewards_is_exactly_zero_beside_others_that_are_not(kind):
+    got = advantages([[0.1, 0.7], [0.1, 0.1], [0.3, 0.2]], kind=kind)
+    assert got[1] == [0.0, 0.0]
+    assert [carries_signal(group) for group in got] == [True, False, True]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_step_without_any_reward_has_no_advantages(kind):
+    assert advantages([[None, None], [None]], kind=kind) == [[0.0, 0.0], [0.0]]
+    assert advantages([], kind=kind) == []
+
+
 @pytest.mark.parametrize("kind", ALL)
 def test_advantages_of_a_step_sum_to_zero(kind):
     got = advantages([[0.3, 1.7, 2.0], [5.0, 1.0, 0.0]], kind=kind)
     assert sum(sum(group) for group in got) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_rewards_normalised_before_they_are_summed_weigh_alike_whatever_their_scale():
+    group = {"small": [0.0, 1.0, 2.0], "large": [300.0, 100.0, 200.0]}
+    (got,) = normalized_sums([group], {"small": 1.0, "large": 0.5})
+    small, large = 1 / 1.0001, 0.5 * 100 / 100.0001  # deviations 1 and 100
+    assert got == pytest.approx([large - small, -large, small])
+
+
+def test_a_reward_that_is_missing_leaves_the_others_of_its_completion():
+    group = {"a": [0.0, 2.0, None], "b": [None, 1.0, None]}
+    (got,) = normalized_sums([group], {"a": 1.0, "b": 1.0})
+    scale = math.sqrt(2) + 1e-4
+    assert got[:2] == pytest.approx([-1 / scale, 1 / scale])  # b stands alone: no deviation, 0.0
+    assert got[2] is None
+
+
+def test_several_rewards_that_are_equal_within_a_group_are_exactly_zero_after_the_batch_too():
+    groups = [
+        {"a": [1.0, 0.0, 0.0], "b": [0.3, 0.1, 0.9]},
+        {"a": [1.0, 1.0, 1.0], "b": [0.1, 0.1, 0.1]},
+        {"a": [0.0, 1.0, 1.0], "b": [0.7, 0.7, 0.1]},
+    ]
+    got = advantages(normalized_sums(groups, {"a": 1.0, "b": 0.5}), kind="batch")
+    assert [carries_signal(group) for group in got] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("length", "penalty"),
+    [(1, 0.0), (12, 0.0), (13, -0.25), (14, -0.5), (15, -0.75), (16, -1.0), (17, -1.0), (400, -1.0)],
+)
+def test_length_is_free_then_costs_along_a_line_then_costs_one(length, penalty):
+    assert overlong_penalty(length, max_length=16, buffer=4) == penalty

@@ -28,6 +28,8 @@ def test_a_packed_batch_holds_each_prompt_once_and_no_padding():
     assert text(batch.targets) == "abc" + "d" + "ef"
     # a and d follow the prompt's last token, b follows a, c follows b, e follows r, f follows e
     assert text(batch.input_ids[batch.sources]) == "qab" + "q" + "re"
+    assert batch.lengths.tolist() == [3, 1, 2]
+    assert batch.num_targets == 6
     assert batch.weights.tolist() == [0.1, 0.1, 0.1, 0.2, 0.3, 0.3]
     assert batch.advantages.tolist() == [1.0, 1.0, 1.0, -1.0, 0.5, 0.5]
     assert batch.rollout_logprobs.tolist() == pytest.approx([0, -0.1, -0.2, 0, 0, -0.1])
@@ -72,3 +74,18 @@ def test_samples_of_a_group_stay_together_and_prompts_count_once_in_the_budget()
     assert cut(step, trained=[0, 1, 2], micro_batch_tokens=18) == [[0, 2], [1]]
     assert cut(step, trained=[0, 1, 2], micro_batch_tokens=17) == [[0], [2], [1]]
     assert cut(step, trained=[0, 1, 2], micro_batch_tokens=32) == [[0, 2, 1]]
+
+
+def test_samples_may_be_packed_in_any_order_and_in_part():
+    batch = pack(STEP, [0.1, 0.2, 0.3], [2, 0], dtype=torch.float64)
+    assert batch.samples == (2, 0)
+    assert text(batch.targets) == "ef" + "abc"
+    assert batch.lengths.tolist() == [2, 3]
+    assert batch.weights.tolist() == [0.3, 0.3, 0.1, 0.1, 0.1]
+    assert text(batch.input_ids[batch.sources]) == "re" + "qab"
+
+
+@pytest.mark.parametrize("average", ["token", "sequence", "prompt"])
+def test_weights_of_a_step_sum_to_one_over_its_tokens(average):
+    weights = token_weights(STEP, average=average, max_completion_length=10)
+    assert sum(w * len(s.completion_ids) for w, s in zip(weights, STEP, strict=True)) == pytest.approx(1.0)

@@ -1,24 +1,72 @@
 import pytest
 import torch
 
-from paceline.checkpoint import Progress, load_optimizer, newest_checkpoint, save_checkpoint
+from paceline.checkpoint import (
+    Progress,
+    load_optimizer,
+    load_reference_weights,
+    newest_checkpoint,
+    save_checkpoint,
+)
 from paceline.errors import CheckpointError
+from paceline.models import Loaded
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
-def trained(*, seed: int = 0):
+def trained(*, seed: int = 0, make=None):
     """A model and an optimiser that has made a step."""
     model = tiny_model("qwen2", seed=seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    model(torch.tensor([[1, 2, 3]])).logits.square().mean().backward()
-    optimizer.step()
+    optimizer = (make or torch.optim.AdamW)(model.parameters(), lr=0.01)
+    update(model, optimizer)
     return model, optimizer
 
 
-def save(root, step: int, *, keep: int = 2):
-    model, optimizer = trained(seed=step)
-    progress = Progress(step=step, position=step * 4, policy_version=step)
-    return save_checkpoint(root, progress, model=model, tokenizer=tiny_tokenizer(), optimizer=optimizer, keep=keep)
+def update(model, optimizer) -> None:
+    model(torch.tensor([[1, 2, 3]])).logits.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def ready(model) -> Loaded:
+    return Loaded(model=model, compute_dtype=torch.float32, eos_token_ids=frozenset())
+
+
+def save(root, step: int, *, keep: int = 2, trained_by=None, reference=None):
+    model, optimizer = trained_by or trained(seed=step)
+    return save_checkpoint(
+        root,
+        Progress(step=step, position=step * 4, policy_version=step),
+        loaded=ready(model),
+        tokenizer=tiny_tokenizer(),
+        optimizer=optimizer,
+        keep=keep,
+        reference=reference,
+    )
+
+
+class PythonMomentum(torch.optim.Optimizer):
+    """Keeps a Python number, a whole number and a tensor in double precision for each parameter."""
+
+    def __init__(self, params, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                mean = state.get("mean", torch.zeros_like(parameter, dtype=torch.float64))
+                state |= {"mean": 0.9 * mean + parameter.grad, "calls": state.get("calls", 0) + 1, "rate": group["lr"]}
+                parameter -= state["rate"] / state["calls"] * state["mean"]
+
+
+class Remembering(torch.optim.SGD):
+    """Keeps a list for each parameter."""
+
+    def step(self) -> None:
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["history"] = [1.0]
 
 
 def test_a_checkpoint_gives_back_weights_moments_and_progress_exactly(tmp_path):
@@ -70,5 +118,59 @@ def test_leftovers_of_a_killed_save_are_neither_taken_nor_kept(tmp_path):
 def test_moments_of_another_model_are_refused(tmp_path):
     checkpoint = save(tmp_path, 1)
     other = tiny_model("qwen2", vocab_size=300)
-    with pytest.raises(CheckpointError, match=r"no matching moments for parameter model\.embed_tokens\.weight"):
+    with pytest.raises(CheckpointError, match=r"no matching state for parameter model\.embed_tokens\.weight"):
         load_optimizer(checkpoint, torch.optim.AdamW(other.parameters()), other)
+    part = list(other.model.norm.parameters())
+    with pytest.raises(CheckpointError, match=r"no matching state for parameter"):
+        load_optimizer(checkpoint, torch.optim.AdamW(part), other)
+
+
+def fused(parameters, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=lr, fused=True)
+
+
+def momentum(parameters, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [fused, momentum, torch.optim.SGD, torch.optim.Adafactor, torch.optim.Adagrad, PythonMomentum],
+    ids=lambda make: make.__name__,
+)
+def test_any_optimiser_of_tensors_and_numbers_goes_on_bit_for_bit(tmp_path, make):
+    model, optimizer = trained(make=make)
+    checkpoint = save(tmp_path, 1, trained_by=(model, optimizer))
+    update(model, optimizer)
+    again = type(model).from_pretrained(checkpoint.model)
+    fresh = make(again.parameters(), lr=0.01)
+    load_optimizer(checkpoint, fresh, again)
+    update(again, fresh)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_an_optimiser_that_keeps_something_else_is_refused_and_nothing_is_committed(tmp_path):
+    with pytest.raises(CheckpointError, match=r"Remembering keeps 'history' as a list .* use another optimiser"):
+        save(tmp_path, 1, trained_by=trained(make=Remembering))
+    assert newest_checkpoint(tmp_path) == (None, ())
+
+
+def test_the_state_of_another_optimiser_is_refused(tmp_path):
+    checkpoint = save(tmp_path, 1)
+    model = tiny_model("qwen2")
+    with pytest.raises(CheckpointError, match="holds the state of AdamW, the run has SGD; use AdamW"):
+        load_optimizer(checkpoint, torch.optim.SGD(model.parameters()), model)
+
+
+def test_a_reference_that_moves_comes_back_exactly(tmp_path):
+    moving, fresh = ready(tiny_model("qwen2", seed=5)), ready(tiny_model("qwen2", seed=6))
+    checkpoint = save(tmp_path, 1, reference=moving)
+    load_reference_weights(checkpoint, fresh)
+    assert all(torch.equal(a, b) for a, b in zip(moving.model.parameters(), fresh.model.parameters(), strict=True))
+    assert newest_checkpoint(tmp_path) == (checkpoint, ())
+    (checkpoint.path / "reference.safetensors").write_bytes(b"")
+    assert newest_checkpoint(tmp_path)[0] is None
+    with pytest.raises(CheckpointError, match=r"reference\.safetensors cannot be read"):
+        load_reference_weights(checkpoint, fresh)
+    with pytest.raises(CheckpointError, match=r"reference\.safetensors cannot be read"):
+        load_reference_weights(save(tmp_path, 2), fresh)

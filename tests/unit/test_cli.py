@@ -48,7 +48,7 @@ def test_the_help_holds_every_option_with_its_default_under_its_section():
     page = " ".join(help_page(TRAIN).split())
     assert all(f"{option.flag} " in page for option in options())
     assert "loss: The objective: how far" in page
-    assert "--clip-eps-low X The ratio is held above `1 - clip_eps_low`. (default: 0.2)" in page
+    assert "--clip-eps-low X `clip`: the ratio is held above `1 - clip_eps_low`. (default: 0.2)" in page
     assert "--shuffle [true|false] A new order each epoch, fixed by `seed`. (default: true)" in page
     assert "--stop TEXT [TEXT ...]" in page
 
@@ -170,6 +170,21 @@ def test_memory_by_hand():
     assert (memory.weights, memory.gradients, memory.optimizer, memory.reference) == (4_000, 4_000, 8_000, 4_000)
     assert memory.kv_cache == 16 * 40 * 2 * 2 * 2 * 8 * 2  # sequences, tokens, layers, K and V, heads, width, bytes
     assert memory.total == 20_000 + 81_920
+
+
+def test_memory_of_an_adapter_by_hand():
+    shape = model_shape({**SHAPE, "intermediate_size": 48}, parameters=1_000)
+    # queries and output 32 to 32, keys and values 32 to 16, gate and up 32 to 48, down 48 to 32
+    assert shape.linear_widths == 2 * 64 + 2 * 48 + 3 * 80
+    memory = memory_plan(build_config({**REQUIRED, "lora_rank": 2, "beta": 0.1}), shape)
+    adapter = 2 * 2 * 464 * 4  # rank, layers, widths, bytes
+    assert (memory.weights, memory.gradients, memory.optimizer) == (4_000 + adapter, adapter, 2 * adapter)
+    assert memory.reference == 0
+
+
+def test_updates_of_a_step_are_passes_times_parts():
+    given = {**REQUIRED, "num_iterations": 2, "num_minibatches": 4}
+    assert batch_plan(build_config(given), 100).updates_per_step == 8
 
 
 def test_the_cache_holds_no_more_sequences_than_a_step_has():

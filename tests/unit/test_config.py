@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from paceline.config import build_config, find_option, options, parse_value, parse_yaml, suggest, to_yaml
+from paceline.config import PRESETS, build_config, find_option, options, parse_value, parse_yaml, suggest, to_yaml
 from paceline.config.reading import section_classes
 from paceline.errors import ConfigError
 
@@ -30,7 +30,7 @@ def test_option_names_are_unique_so_that_flags_are_flat():
 
 def test_the_help_text_is_the_fields_own_docstring():
     assert find_option("max_prompt_length").help == "Tokens of a prompt, at most."
-    assert find_option("clip_eps_low").help == "The ratio is held above `1 - clip_eps_low`."
+    assert find_option("clip_eps_low").help == "`clip`: the ratio is held above `1 - clip_eps_low`."
 
 
 def test_an_option_knows_its_section_default_and_flag():
@@ -142,13 +142,55 @@ def test_one_option_in_two_spellings_is_refused():
         ({"output_dir": ""}, r"--output-dir must not be empty, got ''"),
         ({"dataset": ""}, r"--dataset must not be empty, got ''"),
         ({"num_generations": 1}, r"--num-generations must be at least 2, got 1"),
-        ({"reward_weights": [1, 2]}, r"--reward-weights must give one weight for each of the 1 reward functions"),
+        ({"reward_weights": [1, 2]}, r"--reward-weights must give one weight for each of the 1 rewards \(accuracy\)"),
+        ({"advantage": "batch", "num_generations": 0}, r"--num-generations must be at least 1, got 0"),
+        ({"clip_eps_low": 1.5}, r"--clip-eps-low must lie in \[0, 1\), got 1\.5"),
+        ({"dual_clip": 1.1}, r"--dual-clip must be 0 or above 1 \+ clip_eps_high, got 1\.1; 3 is usual"),
+        ({"preset": "grop"}, r"--preset must be one of grpo, .*, got 'grop'; did you mean grpo\?"),
+        ({"preset": "dr-grpo"}, r"--preset must be one of .*, got 'dr-grpo'; did you mean dr_grpo"),
+        ({"filter_range": [1, 0]}, r"--filter-range must be two numbers, the lower first, got \(1\.0, 0\.0\)"),
+        ({"filter_range": [0]}, r"--filter-range must be two numbers"),
+        ({"filter_func": "format"}, r"--filter-func must be one of the rewards \(accuracy\), got 'format'"),
+        ({"max_refills": 2}, r"--max-refills must be 0 without --filter-range, got 2"),
+        ({"ref_sync_steps": 5}, r"--ref-sync-steps must be 0 while --beta is 0, got 5"),
+        ({"ref_sync_steps": 5, "beta": 0.1, "lora_rank": 4}, r"--ref-sync-steps must be 0 with --lora-rank, got 5"),
+        (
+            {"num_minibatches": 7, "prompts_per_step": 4, "num_generations": 8},
+            r"--num-minibatches must divide the 32 completions of a step, got 7; the nearest that do are 4 and 8",
+        ),
+        ({"skip_threshold": 0.5}, r"--skip-threshold must be above 1, got 0\.5; 20 is usual"),
         ({"eval_generations": 4}, r"--eval-generations must be 1 at --eval-temperature 0, got 4"),
     ],
 )
 def test_options_at_odds_are_refused(given, sentence):
     with pytest.raises(ConfigError, match=sentence):
         build_config({**REQUIRED, **given})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_fills_in_what_is_not_given_and_the_written_yaml_says_the_rest(name):
+    config = build_config({**REQUIRED, "preset": name, "clip_eps_low": 0.11})
+    flat = {option.name: getattr(getattr(config, option.section), option.name) for option in options()}
+    assert flat["clip_eps_low"] == 0.11
+    expected = {option: value for option, value in PRESETS[name].values.items() if option != "clip_eps_low"}
+    assert {option: flat[option] for option in expected} == expected
+    assert build_config(parse_yaml(to_yaml(config), "config.yaml")) == config
+
+
+def test_every_preset_has_a_name_that_the_option_takes():
+    assert find_option("preset").choices == tuple(PRESETS)
+
+
+def test_completions_of_one_prompt_may_be_single_where_prompts_are_compared():
+    assert build_config({**REQUIRED, "advantage": "batch", "num_generations": 1}).sampling.num_generations == 1
+
+
+def test_without_reward_functions_the_answer_is_checked_unless_a_model_judges():
+    assert build_config(REQUIRED).rewards.names == ("accuracy",)
+    judged = build_config({**REQUIRED, "reward_models": "judge"})
+    assert judged.rewards.weights == {"judge": 1.0}
+    both = build_config({**REQUIRED, "reward_models": "judge", "reward_funcs": "format", "reward_weights": "2,3"})
+    assert both.rewards.weights == {"format": 2.0, "judge": 3.0}
 
 
 def test_a_run_may_warm_up_to_its_last_step():

@@ -1,11 +1,13 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from paceline.batching import pack
 from paceline.config import LossConfig, OptimConfig
 from paceline.errors import TrainingError
-from paceline.learner import Learner
+from paceline.learner import Learner, Logprobs, samples_of, token_losses
 from paceline.models import Loaded, choose_forward
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.tiny import tiny_model, with_exact_norms
@@ -99,6 +101,109 @@ def test_completions_without_advantage_cost_no_forward_pass_but_count_in_the_ave
     )
     assert first.tokens_forwarded == second.tokens_forwarded == len(PROMPT) + 2
     assert second.grad_norm == pytest.approx(first.grad_norm * 4 / 14)
+
+
+@pytest.mark.parametrize("reason", ["filtered", "no_reward"])
+def test_a_step_whose_groups_are_all_left_out_makes_no_update_and_moves_no_weight(reason):
+    half = learner(num_iterations=2, num_minibatches=3)
+    before = [parameter.clone() for parameter in half.policy.model.parameters()]
+    one = group((b"abc", 0.0), (b"z", 0.0))
+    if reason == "no_reward":
+        one = replace(one, rollouts=tuple(replace(rollout, dropped=reason, reward=None) for rollout in one.rollouts))
+    stats = half.step([replace(one, dropped=reason)] * 2, learning_rate=1e-2)
+    assert (stats.updates, stats.tokens_trained, stats.loss, stats.entropy, half.policy_version) == (0, 0, 0.0, None, 0)
+    assert all(torch.equal(a, b) for a, b in zip(before, half.policy.model.parameters(), strict=True))
+    assert half.step([], learning_rate=1e-2).updates == 0
+
+
+def test_filtered_groups_and_masked_completions_count_in_no_average():
+    full, other = group((b"abc", 1.0), (b"z", -1.0)), group((b"quiet", 1.0), (b"loud!", -1.0))
+    masked = replace(full, rollouts=(*full.rollouts, replace(other.rollouts[0], advantage=0.0, dropped="truncated")))
+    alone, beside, without = (
+        learner().step(groups, learning_rate=0.0)
+        for groups in ([full], [replace(other, dropped="filtered"), full], [masked])
+    )
+    assert beside.grad_norm == pytest.approx(alone.grad_norm, rel=1e-12)
+    assert without.grad_norm == pytest.approx(alone.grad_norm, rel=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"skip_threshold": 20.0}, {"dual_clip": 3.0}, {"bound": "sapo"}], ids=str)
+def test_a_ratio_beyond_any_float_is_bounded_or_dropped_and_leaves_the_others_their_gradient(options):
+    samples = samples_of([group((b"ab", -1.0), (b"z", 1.0))])
+    batch = pack(samples, [1.0, 1.0], [0, 1], dtype=torch.float32)
+    policy = torch.full((3,), -1.0, requires_grad=True)
+    old = torch.tensor([-100.0, -1.0, -1.0])  # e^99 for the first token
+    terms = Logprobs(policy=policy, entropy=torch.zeros(3), old=old, reference=None)
+    losses, _ = token_losses(batch, terms, LossConfig(**options))
+    losses.sum().backward()
+    assert policy.grad[0].item() == 0.0
+    assert policy.grad[2].item() == pytest.approx(-1.0)
+
+
+def test_the_loss_of_groups_is_the_one_a_step_would_report_and_moves_nothing():
+    options = LossConfig(beta=0.5, entropy_coef=0.1, average="sequence")
+    groups = [group((b"abc", 1.0), (b"z", -1.0)), group((b"quiet", 0.0))]
+    half = learner(loss=options, reference=True, micro_batch_tokens=5)
+    before = [parameter.clone() for parameter in half.policy.model.parameters()]
+    alone = half.loss_of(groups)
+    assert all(parameter.grad is None for parameter in half.policy.model.parameters())
+    stats = half.step(groups, learning_rate=0.0)
+    assert alone == pytest.approx(stats.loss, rel=1e-12)
+    # on-policy every ratio is 1: the policy term is minus the mean of advantages, here 0
+    assert stats.policy_loss == pytest.approx(0.0, abs=1e-12)
+    assert stats.loss != pytest.approx(stats.policy_loss)
+    assert all(torch.equal(a, b) for a, b in zip(before, half.policy.model.parameters(), strict=True))
+    assert half.loss_of([]) == 0.0
+
+
+def test_more_parts_than_completions_make_one_update_for_each_completion():
+    stats = learner(num_minibatches=5).step([group((b"abc", 1.0), (b"z", -1.0))], learning_rate=1e-3)
+    assert (stats.updates, stats.tokens_trained) == (2, 4)
+
+
+def test_a_part_without_signal_makes_no_update():
+    groups = [group((b"abc", 0.0), (b"z", 0.0)), group((b"abc", 1.0), (b"z", -1.0))]
+    assert learner(num_minibatches=2).step(groups, learning_rate=1e-3).updates == 1
+
+
+def test_no_learning_rate_leaves_the_optimisers_own():
+    half = learner(learning_rate=0.25)
+    half.step([group((b"abc", 1.0))], learning_rate=None)
+    assert {part["lr"] for part in half.optimizer.param_groups} == {0.25}
+    half.step([group((b"abc", 1.0))], learning_rate=0.125)
+    assert {part["lr"] for part in half.optimizer.param_groups} == {0.125}
+
+
+def test_an_entropy_bonus_trains_completions_without_advantage_and_flattens_the_policy():
+    half = learner(loss=LossConfig(entropy_coef=1.0))
+    silent = [group((b"abc", 0.0))]
+    first, second = (half.step(silent, learning_rate=1e-2) for _ in range(2))
+    assert first.updates == 1
+    assert second.entropy > first.entropy
+
+
+def test_what_the_bounds_did_is_counted_in_tokens():
+    rollout = group((b"abcd", 1.0), (b"xy", -1.0))  # the engine said 0.0 nats: the weight of any token is below 1
+    loss = LossConfig(rollout_correction="mask", correction_max=1e-9, off_policy_threshold=0.1, skip_threshold=2.0)
+    stats = learner(loss=loss).step([rollout], learning_rate=0.0)
+    assert stats.correction_masked_fraction == 1.0
+    assert stats.off_policy_fraction == pytest.approx(2 / 6)  # the bad one
+    assert stats.skipped_fraction == 0.0
+    assert stats.grad_norm == 0.0
+    plain = learner().step([rollout], learning_rate=0.0)
+    assert (plain.correction_masked_fraction, plain.off_policy_fraction, plain.skipped_fraction) == (None, None, None)
+
+
+@pytest.mark.parametrize("mix", [0.6, 1.0])
+def test_the_reference_moves_towards_the_policy_by_the_mix(mix):
+    half = learner(loss=LossConfig(beta=0.1, ref_sync_steps=1, ref_sync_mix=mix), reference=True)
+    pairs = [
+        (ours.clone(), theirs.clone())
+        for ours, theirs in zip(half.policy.model.parameters(), half.reference.model.parameters(), strict=True)
+    ]
+    half.sync_reference()
+    for (ours, theirs), moved in zip(pairs, half.reference.model.parameters(), strict=True):
+        assert torch.allclose(moved, mix * ours + (1 - mix) * theirs, rtol=0, atol=1e-14)
 
 
 def test_with_a_reference_every_completion_is_trained_on_for_its_divergence():

@@ -1,45 +1,112 @@
+"""Policy terms and divergences of single tokens, against numbers worked out by hand."""
+
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
-from paceline.losses import clipped_policy_loss, kl_estimate, kl_penalty, token_logprobs
+from paceline.losses import (
+    cispo_policy_loss,
+    clipped_policy_loss,
+    gated_policy_loss,
+    kl_estimate,
+    kl_penalty,
+    policy_ratio,
+    unbounded_policy_loss,
+)
+
+BOUNDS = {"clip_eps_low": 0.2, "clip_eps_high": 0.28}
 
 
-def policy_loss(ratio: float, advantage: float) -> torch.Tensor:
-    return clipped_policy_loss(
-        torch.tensor([math.log(ratio)]),
-        torch.zeros(1),
-        torch.tensor([advantage]),
-        clip_eps_low=0.2,
-        clip_eps_high=0.28,
-    )
+def value_and_slope(loss: Callable[[Tensor], Tensor], ratio: float) -> tuple[float, float]:
+    """A token's loss, and its derivative by the token's logprob, where the ratio to the old policy is `ratio`."""
+    logprob = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
+    token_loss = loss(policy_ratio(logprob, torch.zeros(1), torch.tensor([1]), level="token"))
+    (slope,) = torch.autograd.grad(token_loss.sum(), logprob)
+    return token_loss.item(), slope.item()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [
+        (1.0, 2.0, -2.0, -2.0),  # on-policy: the advantage itself
+        (1.1, 1.0, -1.1, -1.1),  # inside the bounds: ratio times advantage
+        (1.5, 1.0, -1.28, 0.0),  # raised too far: held at 1 + 0.28, no gradient
+        (1.5, -1.0, 1.5, 1.5),  # raised although bad: full cost
+        (0.5, -1.0, 0.8, 0.0),  # lowered too far: held at 1 - 0.2, no gradient
+        (0.5, 1.0, -0.5, -0.5),  # lowered although good: full cost
+    ],
+)
+def test_clip_bites_only_where_the_update_would_go_too_far(ratio, advantage, loss, slope):
+    got = value_and_slope(lambda r: clipped_policy_loss(r, torch.tensor([advantage]), **BOUNDS), ratio)
+    assert got == pytest.approx((loss, slope))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [
+        (2.9, -1.0, 2.9, 2.9),  # below the second bound: full cost
+        (5.0, -1.0, 3.0, 0.0),  # beyond it: held at 3, no gradient
+        (5.0, 1.0, -1.28, 0.0),  # a good token knows the first bound only
+        (0.5, -1.0, 0.8, 0.0),  # as without it
+    ],
+)
+def test_dual_clip_bounds_the_cost_of_a_bad_token_that_became_likelier(ratio, advantage, loss, slope):
+    advantages = torch.tensor([advantage])
+    got = value_and_slope(lambda r: clipped_policy_loss(r, advantages, **BOUNDS, dual_clip=3.0), ratio)
+    assert got == pytest.approx((loss, slope))
 
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss"),
     [
-        (1.0, 2.0, -2.0),  # on-policy: the advantage itself
-        (1.1, 1.0, -1.1),  # inside the bounds: ratio times advantage
-        (1.5, 1.0, -1.28),  # raised too far: held at 1 + 0.28
-        (1.5, -1.0, 1.5),  # raised although bad: full cost
-        (0.5, -1.0, 0.8),  # lowered too far: held at 1 - 0.2
-        (0.5, 1.0, -0.5),  # lowered although good: full cost
+        (1.0, 2.0, -4.0),  # (4 / 1) * sigmoid(0) * 2
+        (1.0, -2.0, 2 / 1.05 * 2),  # (4 / 1.05) * sigmoid(0) * 2: the value, not the slope, knows tau
+        (2.0, 1.0, -4 / (1 + math.exp(-1.0))),
+        (2.0, -1.0, 4 / 1.05 / (1 + math.exp(-1.05))),
     ],
 )
-def test_clip_bites_only_where_the_update_would_go_too_far(ratio, advantage, loss):
-    assert policy_loss(ratio, advantage).item() == pytest.approx(loss)
+def test_the_gate_has_the_values_of_its_formula(ratio, advantage, loss):
+    got, _ = value_and_slope(lambda r: gated_policy_loss(r, torch.tensor([advantage])), ratio)
+    assert got == pytest.approx(loss)
+
+
+@pytest.mark.parametrize("advantage", [1.5, -1.5])
+def test_the_gates_slope_is_the_plain_surrogates_at_ratio_one_and_dies_away_far_from_it(advantage):
+    def slope(ratio: float) -> float:
+        return value_and_slope(lambda r: gated_policy_loss(r, torch.tensor([advantage])), ratio)[1]
+
+    assert slope(1.0) == pytest.approx(-advantage)
+    assert abs(slope(15.0)) < 1e-3 * abs(advantage)
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "gradient"),
-    [(1.1, 1.0, -1.1), (1.5, 1.0, 0.0), (1.5, -1.0, 1.5), (0.5, -1.0, 0.0), (0.5, 1.0, -0.5)],
+    ("ratio", "advantage", "weight"),
+    [(0.1, 1.0, 0.1), (0.1, -1.0, 0.1), (4.0, 1.0, 4.0), (8.0, 1.0, 5.0), (8.0, -1.0, 5.0)],
 )
-def test_a_clipped_token_has_no_gradient_and_any_other_has_ratio_times_advantage(ratio, advantage, gradient):
-    logprobs = torch.tensor([math.log(ratio)], requires_grad=True)
-    bounds = {"clip_eps_low": 0.2, "clip_eps_high": 0.28}
-    clipped_policy_loss(logprobs, torch.zeros(1), torch.tensor([advantage]), **bounds).sum().backward()
-    assert logprobs.grad.item() == pytest.approx(gradient)
+def test_cispo_weighs_the_plain_policy_gradient_and_stops_none(ratio, advantage, weight):
+    logprob = torch.tensor([-2.0], requires_grad=True)
+    advantages = torch.tensor([advantage])
+    loss = cispo_policy_loss(torch.tensor([ratio], requires_grad=True), logprob, advantages, max_ratio=5.0)
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(2 * weight * advantage)  # -weight * A * logprob
+    assert logprob.grad.item() == pytest.approx(-weight * advantage)
+
+
+def test_without_a_bound_the_loss_is_ratio_times_advantage():
+    got = value_and_slope(lambda r: unbounded_policy_loss(r, torch.tensor([-0.5])), 7.0)
+    assert got == pytest.approx((3.5, 3.5))
+
+
+def test_a_sequences_ratio_is_the_geometric_mean_of_its_tokens_and_moves_them_all():
+    old = torch.zeros(3, dtype=torch.float64)
+    logprobs = torch.log(torch.tensor([4.0, 1.0, 0.5], dtype=torch.float64)).requires_grad_()
+    ratio = policy_ratio(logprobs, old, torch.tensor([2, 1]), level="sequence")
+    assert ratio.tolist() == pytest.approx([2.0, 2.0, 0.5])
+    (slopes,) = torch.autograd.grad(ratio[0], logprobs)
+    assert slopes.tolist() == pytest.approx([1.0, 1.0, 0.0])  # 2 * 1/2 for each token of the first sequence
 
 
 def test_kl_penalties_have_the_values_of_their_formulas():
@@ -48,40 +115,3 @@ def test_kl_penalties_have_the_values_of_their_formulas():
     assert kl_penalty(logprobs, old, ref, kl="reverse").item() == pytest.approx(ratio * 0.2**2 / 2)
     assert kl_penalty(logprobs, old, ref, kl="forward").item() == pytest.approx(ratio * (math.exp(-0.2) - 1 + 0.2))
     assert kl_estimate(logprobs, ref).item() == pytest.approx(math.exp(-0.2) - 1 + 0.2)
-
-
-@pytest.mark.parametrize("chunk_elements", [1, 21, 1 << 24])
-@pytest.mark.parametrize("temperature", [0.6, 1.0])
-def test_chunked_logprobs_equal_log_softmax_of_the_scaled_logits(temperature, chunk_elements):
-    generator = torch.Generator().manual_seed(0)
-    hidden, head = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (9, 7))
-    targets = torch.randint(7, (9,), generator=generator)
-    logprobs, entropy = token_logprobs(hidden, head, targets, temperature=temperature, chunk_elements=chunk_elements)
-    wanted = torch.log_softmax(hidden @ head.T / temperature, dim=-1)
-    assert torch.allclose(logprobs, wanted.gather(1, targets[:, None])[:, 0], rtol=0, atol=1e-14)
-    # a difference of numbers of about 15, so of their last digits
-    assert torch.allclose(entropy, -(wanted.exp() * wanted).sum(-1), rtol=0, atol=1e-13)
-
-
-def test_chunked_logprobs_have_the_gradient_of_their_definition():
-    generator = torch.Generator().manual_seed(1)
-    hidden, head = (torch.randn(n, 3, generator=generator, dtype=torch.float64).requires_grad_() for n in (5, 4))
-    targets = torch.tensor([0, 3, 3, 1, 2])
-
-    def logprobs(hidden, head):
-        return token_logprobs(hidden, head, targets, temperature=0.8, chunk_elements=8)[0]
-
-    assert torch.autograd.gradcheck(logprobs, (hidden, head))
-
-
-def test_bfloat16_hidden_states_give_float32_logprobs():
-    hidden, head = torch.randn(4, 8).bfloat16(), torch.randn(6, 8)
-    logprobs, _ = token_logprobs(hidden, head, torch.tensor([0, 1, 2, 3]), temperature=1.0)
-    wanted = torch.log_softmax((hidden @ head.bfloat16().T).float(), dim=-1)[range(4), range(4)]
-    assert logprobs.dtype == torch.float32
-    assert torch.allclose(logprobs, wanted, atol=1e-6)
-
-
-def test_a_temperature_of_zero_is_refused():
-    with pytest.raises(ValueError, match=r"temperature must be above 0, got 0\.0"):
-        token_logprobs(torch.zeros(1, 2), torch.zeros(3, 2), torch.tensor([0]), temperature=0.0)

@@ -4,8 +4,8 @@ import torch
 from paceline.config import ModelConfig
 from paceline.engines.local import LocalEngine
 from paceline.errors import ModelError
-from paceline.models import choose_forward
-from paceline.models.loading import choose_dtype, choose_threads, load_model, save_model
+from paceline.models import choose_forward, load_model, save_model
+from paceline.models.devices import choose_dtype, choose_threads
 from tests.tiny import tiny_model, tiny_tokenizer
 
 

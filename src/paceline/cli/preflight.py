@@ -6,6 +6,7 @@ from paceline.config import Config
 from paceline.config.sections import DataConfig
 from paceline.data import has_split, load_rows, problem, system_prompt
 from paceline.rewards import check_reward_model, default_system_prompt, resolve
+from paceline.trackers import check_trackers
 
 
 def preflight(config: Config) -> None:
@@ -18,6 +19,7 @@ def preflight(config: Config) -> None:
         resolve(name)
     for name in config.rewards.reward_models:
         check_reward_model(name)
+    check_trackers(config.loop.report_to)
     _look_at_rows(config.data, config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
     if config.data.eval_dataset is not None:
         _look_at_held_out_row(config)

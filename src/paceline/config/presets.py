@@ -32,7 +32,8 @@ PRESETS: Mapping[str, Preset] = {
         kl="reverse",
         source="DeepSeekMath, arXiv:2402.03300, Eq. 3",
         differs="the penalty's gradient, which is that of the reverse KL that the paper names, not that of the forward "
-        "KL, which its estimator has when differentiated; and 1e-4 added to the deviation",
+        "KL, which its estimator has when differentiated; the clip bound, which the paper does not tell; and 1e-4 "
+        "added to the deviation",
     ),
     "dapo": _preset(
         advantage="group",
@@ -45,7 +46,8 @@ PRESETS: Mapping[str, Preset] = {
         overlong_share=0.2,
         source="DAPO, arXiv:2503.14476, Eq. 8, 11 and 13",
         differs="sampling again three times at most for groups that are all right or all wrong, where the paper goes "
-        "on until the batch is full; and 1e-4 added to the deviation",
+        "on until the batch is full; the number of updates per batch of rollouts, sixteen there, one unless "
+        "--num-minibatches says otherwise; and 1e-4 added to the deviation",
     ),
     "dr_grpo": _preset(
         advantage="none",
@@ -84,7 +86,9 @@ PRESETS: Mapping[str, Preset] = {
         average="token",
         beta=0.0,
         source="MiniMax-M1, arXiv:2506.13585, Eq. 4 and 5",
-        differs="the upper bound, which the paper does not tell and ScaleRL sets near 5; neither has a lower bound",
+        differs="the upper bound, which the paper does not tell and ScaleRL sets near 5 (neither has a lower bound); "
+        "the number of updates per batch of rollouts, several there, one unless --num-minibatches says otherwise: with "
+        "one every weight is 1; and 1e-4 added to the deviation",
     ),
     "rloo": _preset(
         advantage="leave_one_out",
@@ -93,8 +97,8 @@ PRESETS: Mapping[str, Preset] = {
         beta=0.05,
         kl="reverse",
         source="RLOO, arXiv:2402.14740",
-        differs="the scale 1 / max_completion_length, and the KL, which stands in the loss with the same expected "
-        "gradient per token instead of in the reward",
+        differs="the scale 1 / max_completion_length; and the KL, which stands in the loss token by token instead of "
+        "in the reward, so that a token answers for its own divergence and not for that of the tokens after it",
     ),
     "reinforce_pp": _preset(
         advantage="group_mean_batch_std",
@@ -104,7 +108,8 @@ PRESETS: Mapping[str, Preset] = {
         beta=0.01,
         kl="reverse",
         source="REINFORCE++ with baseline, arXiv:2501.03262",
-        differs="the deviation, of completions rather than of tokens",
+        differs="the batch's mean and deviation, of completions rather than of tokens: that mean is 0 after the "
+        "group's is taken off; and 1e-4 added to the deviation",
     ),
     "scalerl": _preset(
         advantage="group_mean_batch_std",
@@ -116,7 +121,8 @@ PRESETS: Mapping[str, Preset] = {
         max_refills=0,
         source="ScaleRL, arXiv:2510.13786, section 3.2",
         differs="what is not in the loss: generation is not asynchronous, prompts that are mostly solved are not left "
-        "out of later epochs, and long thoughts are not interrupted",
+        "out of later epochs, long thoughts are not interrupted, and with bfloat16 products the logits are rounded to "
+        "it before they are float32; and 1e-4 added to the deviation",
     ),
 }
 

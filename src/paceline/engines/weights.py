@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from paceline.engines.adapters import is_adapted, linear_problem, read_linear
 from paceline.engines.kernels import Linear
-from paceline.products import ProductLinear
 
 # Their modules differ in biases and in query/key norms only, which are read off the module.
 KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -63,8 +63,17 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
         return f"rope_type is {rope_type!r}, not one of {', '.join(FIXED_ROPE_TYPES)}"
     for layer in model.model.layers:
         for path in _PROJECTIONS + _MLP:
-            if type(layer.get_submodule(path)) not in (nn.Linear, ProductLinear):
-                return f"{path} is a {type(layer.get_submodule(path)).__name__}, not a plain Linear"
+            problem = linear_problem(layer.get_submodule(path))
+            if problem is not None:
+                return f"{path} {problem}"
+    return _other_adapter(model)
+
+
+def _other_adapter(model: PreTrainedModel) -> str | None:
+    """Adapters anywhere but in the linear layers, which have been looked at."""
+    for name, module in model.named_modules():
+        if is_adapted(module) and not name.endswith(_PROJECTIONS + _MLP):
+            return f"{name} has an adapter that it cannot read ({type(module).__name__})"
     return None
 
 
@@ -76,7 +85,10 @@ def _slides(config: Any) -> bool:
 
 
 def read_weights(model: PreTrainedModel, dtype: torch.dtype) -> Weights:
-    """The model's present weights in `dtype`: its own tensors where they have it, but for `qkv`, which is joined."""
+    """The model's present weights in `dtype`: its own tensors where they have it, but for `qkv`, which is joined.
+
+    Where a layer has a LoRA adapter, its weight is a new tensor with the adapter in it, which takes memory.
+    """
     layers = tuple(_read_layer(layer, dtype) for layer in model.model.layers)
     embedding = model.model.embed_tokens.weight.detach().to(dtype)
     tied = model.lm_head.weight is model.model.embed_tokens.weight
@@ -84,27 +96,24 @@ def read_weights(model: PreTrainedModel, dtype: torch.dtype) -> Weights:
         embedding=embedding,
         layers=layers,
         final_norm=model.model.norm.weight.detach().to(dtype),
-        head=(embedding, None) if tied else _linear(model.lm_head, dtype),
+        head=(embedding, None) if tied else read_linear(model.lm_head, dtype),
         norm_eps=model.config.rms_norm_eps,
     )
 
 
 def _read_layer(layer: Any, dtype: torch.dtype) -> LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
-    parts = [attention.q_proj, attention.k_proj, attention.v_proj]
-    has_bias = attention.q_proj.bias is not None
+    parts = [read_linear(part, dtype) for part in (attention.q_proj, attention.k_proj, attention.v_proj)]
+    biases = [bias for _, bias in parts if bias is not None]
     return LayerWeights(
         attention_norm=layer.input_layernorm.weight.detach().to(dtype),
-        qkv=(
-            torch.cat([part.weight.detach().to(dtype) for part in parts]),
-            torch.cat([part.bias.detach().to(dtype) for part in parts]) if has_bias else None,
-        ),
+        qkv=(torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None),
         qk_norm=_joined_qk_norm(attention, dtype) if hasattr(attention, "q_norm") else None,
-        output=_linear(attention.o_proj, dtype),
+        output=read_linear(attention.o_proj, dtype),
         mlp_norm=layer.post_attention_layernorm.weight.detach().to(dtype),
-        gate=_linear(mlp.gate_proj, dtype),
-        up=_linear(mlp.up_proj, dtype),
-        down=_linear(mlp.down_proj, dtype),
+        gate=read_linear(mlp.gate_proj, dtype),
+        up=read_linear(mlp.up_proj, dtype),
+        down=read_linear(mlp.down_proj, dtype),
     )
 
 
@@ -115,7 +124,3 @@ def _joined_qk_norm(attention: Any, dtype: torch.dtype) -> Tensor:
         for norm, projection in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))
     ]
     return torch.cat(scales)
-
-
-def _linear(module: nn.Linear, dtype: torch.dtype) -> Linear:
-    return module.weight.detach().to(dtype), None if module.bias is None else module.bias.detach().to(dtype)

@@ -63,7 +63,8 @@ class Learner:
         """
         samples = samples_of(groups)
         runs = minibatches(len(samples), self.optim.num_minibatches)
-        prepared = [parts for run in runs if (parts := self._prepare(samples, run))]
+        trained = [position for position, sample in enumerate(samples) if self._has_gradient(sample)]
+        prepared = [parts for run in runs if (parts := self._prepare(samples, run, trained=trained))]
         # the first update moves the policy: whatever is trained on after it must remember the policy before
         prepared[1:] = [[self._with_old_logprobs(part) for part in parts] for parts in prepared[1:]]
         updates: list[UpdateSums] = []
@@ -77,6 +78,13 @@ class Learner:
             tokens_trained=sum(batch.num_targets for batch in batches),
             tokens_forwarded=sum(len(batch.input_ids) for batch in batches),
         )
+
+    def loss_of(self, groups: Sequence[RolloutGroup]) -> float:
+        """The loss of these groups under the policy as it is, every completion computed; nothing moves."""
+        samples = samples_of(groups)
+        with torch.no_grad():
+            parts = self._prepare(samples, range(len(samples)), trained=range(len(samples)))
+            return sum(float(self._loss(part, first=False)[0]) for part in parts)
 
     def sync_reference(self) -> None:
         """Move the reference towards the policy: `ref_sync_mix` of the policy and the rest of itself.
@@ -105,28 +113,34 @@ class Learner:
 
     def backward(self, part: Prepared, *, first: bool) -> tuple[Prepared, dict[str, Tensor]]:
         """Add a micro-batch's share of the update's gradient; old logprobs come out of the first pass."""
+        loss, part, sums = self._loss(part, first=first)
+        loss.backward()
+        return part, sums
+
+    def _loss(self, part: Prepared, *, first: bool) -> tuple[Tensor, Prepared, dict[str, Tensor]]:
         batch = part.batch
         policy, entropy = self.logprobs(self.policy, batch)
         old = policy.detach() if part.old_logprobs is None else part.old_logprobs
         terms = Logprobs(policy=policy, entropy=entropy, old=old, reference=part.ref_logprobs)
         losses, sums = token_losses(batch, terms, self.loss)
         loss = (batch.weights * losses).sum()
-        loss.backward()
         sums["loss"] = loss.detach()
         if first:
             mismatch = (batch.rollout_logprobs - old).abs()
             sums |= {"entropy": entropy.detach().sum(), "mismatch": mismatch.sum(), "mismatch_max": mismatch.max()}
-        return replace(part, old_logprobs=old), sums
+        return loss, replace(part, old_logprobs=old), sums
 
-    def _prepare(self, samples: Sequence[Sample], run: range) -> list[Prepared]:
-        """The micro-batches of one update, with token weights over all of its samples; none without signal."""
-        counted = [samples[position] for position in run]
-        trained = [position for position, sample in enumerate(counted) if self._has_gradient(sample)]
-        if not trained:
+    def _prepare(self, samples: Sequence[Sample], run: range, *, trained: Sequence[int]) -> list[Prepared]:
+        """The micro-batches of one update: weights over all samples of `run`, of which those in `trained` are computed.
+
+        None without any.
+        """
+        counted, inside = [samples[position] for position in run], [at - run.start for at in trained if at in run]
+        if not inside:
             return []
         model = self.policy.model
         weights = token_weights(counted, average=self.loss.average, max_completion_length=self.max_completion_length)
-        cuts = cut(counted, trained=trained, micro_batch_tokens=self.optim.micro_batch_tokens)
+        cuts = cut(counted, trained=inside, micro_batch_tokens=self.optim.micro_batch_tokens)
         batches = [on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in cuts]
         return [Prepared(batch=batch, old_logprobs=None, ref_logprobs=self._reference(batch)) for batch in batches]
 

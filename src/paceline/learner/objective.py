@@ -63,7 +63,7 @@ def token_losses(
         losses = losses * weight
         sums["correction_masked"] = ((weight == 0) | (weight == loss.correction_max)).sum()
     losses, dropped = _without_dropped(losses, batch, logprobs, loss)
-    sums |= dropped
+    sums |= dropped | {"policy_loss": (batch.weights * losses).detach().sum()}
     if logprobs.reference is not None:
         losses = losses + loss.beta * kl_penalty(logprobs.policy, logprobs.old, logprobs.reference, kl=loss.kl)
         sums["kl"] = kl_estimate(logprobs.policy, logprobs.reference).sum()

@@ -19,6 +19,8 @@ class UpdateStats:
     """Tokens that went through the model, per pass over the step's rollouts."""
     loss: float
     """Sum over an update's tokens of weight times loss, averaged over updates."""
+    policy_loss: float
+    """The share of the policy term in that, without divergence and entropy."""
     grad_norm: float
     """Before clipping, averaged over updates."""
     entropy: float | None
@@ -50,7 +52,7 @@ class UpdateSums:
     first: bool
     """Whether this was the first pass over these rollouts."""
     values: Mapping[str, float]
-    """Sums over tokens; the largest for names that end in `_max`; and `loss` and `grad_norm`."""
+    """Sums over tokens; the largest for names that end in `_max`; and `loss`, `policy_loss` and `grad_norm`."""
 
 
 def read_sums(parts: Sequence[Mapping[str, Tensor]], norm: Tensor) -> dict[str, float]:
@@ -73,6 +75,7 @@ def summarise_updates(updates: Sequence[UpdateSums], *, tokens_trained: int, tok
         tokens_trained=tokens_trained,
         tokens_forwarded=tokens_forwarded,
         loss=_mean(updates, "loss") or 0.0,
+        policy_loss=_mean(updates, "policy_loss") or 0.0,
         grad_norm=_mean(updates, "grad_norm") or 0.0,
         entropy=_per_token(first, "entropy"),
         kl=_per_token(updates, "kl"),

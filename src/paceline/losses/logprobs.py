@@ -74,7 +74,8 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, head, targets, normalisers, entropy = ctx.saved_tensors
-        grad_logprobs, grad_entropy = gradients
+        # by the scaled logits below, so divided here: once per token, not once per logit
+        grad_logprobs, grad_entropy = (None if one is None else one / ctx.temperature for one in gradients)
         grad_hidden = torch.empty_like(hidden)
         grad_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         for start in range(0, len(hidden), ctx.rows):
@@ -86,8 +87,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 entropy[part],
                 None if grad_logprobs is None else grad_logprobs[part],
                 None if grad_entropy is None else grad_entropy[part],
-            )
-            grad_logits = (grad_logits / ctx.temperature if ctx.temperature != 1 else grad_logits).to(hidden.dtype)
+            ).to(hidden.dtype)
             grad_hidden[part] = product(grad_logits, head.to(hidden.dtype).T)
             if grad_head is not None:
                 grad_head += (grad_logits.T @ hidden[part]).to(head.dtype)

@@ -15,6 +15,9 @@ from paceline.losses.sequences import each_token, sequence_means
 GATE_TEMPERATURES = (1.0, 1.05)
 """SAPO's, for positive and for negative advantages: a sharper gate for the second was the more stable."""
 
+LOG_RATIO_LIMIT = 80.0
+"""Nats: e^80 is finite in float32 and e^89 is not; infinity times the 0 of a masked token is not a number."""
+
 
 def policy_ratio(
     logprobs: Float[Tensor, " N"],
@@ -28,12 +31,14 @@ def policy_ratio(
         token     exp(logprobs - old_logprobs)
         sequence  exp(mean over the sequence of logprobs - old_logprobs), for each of its tokens
 
+    Beyond e^80 it is held there, without gradient, so that what bounds or drops a token can.
+
     Source of the second: GSPO, arXiv:2507.18071, Eq. 7.
     """
     log_ratio = logprobs - old_logprobs
     if level == "sequence":
         log_ratio = each_token(sequence_means(log_ratio, lengths), lengths)
-    return torch.exp(log_ratio)
+    return torch.exp(log_ratio.clamp(max=LOG_RATIO_LIMIT))
 
 
 def clipped_policy_loss(

@@ -1,25 +1,42 @@
-"""Load policy and reference models, and run their forward pass over a micro-batch."""
+"""Load policy and reference models, and run their forward pass over a micro-batch.
 
+places.py         what a model's name stands for: weights, adapter, tokenizer
+devices.py        device, threads and precision
+loaded.py         a model that is ready to train
+loading.py        models from a name or a user's object
+reference.py      the model that `beta` holds the policy to
+lora.py           adapters in a model's layers
+adapter_files.py  an adapter's directory in peft's format
+exporting.py      directories that transformers or peft load
+forward.py        hidden states of a micro-batch, packed where the model allows it
+attention.py      attention over packed micro-batches
+"""
+
+from paceline.models.devices import choose_device
+from paceline.models.exporting import export_model, save_model
 from paceline.models.forward import PolicyForward, choose_forward, on_device
-from paceline.models.loading import (
-    Loaded,
-    choose_device,
-    context_length,
-    load_model,
-    load_tokenizer,
-    model_directory,
-    save_model,
-)
+from paceline.models.loaded import Loaded
+from paceline.models.loading import adopt_model, load_model, restore_weights
+from paceline.models.lora import add_adapter, make_lora_config
+from paceline.models.places import context_length, load_tokenizer, model_directory
+from paceline.models.reference import frozen_copy, load_reference
 
 __all__ = [
     "Loaded",
     "PolicyForward",
+    "add_adapter",
+    "adopt_model",
     "choose_device",
     "choose_forward",
     "context_length",
+    "export_model",
+    "frozen_copy",
     "load_model",
+    "load_reference",
     "load_tokenizer",
+    "make_lora_config",
     "model_directory",
     "on_device",
+    "restore_weights",
     "save_model",
 ]

@@ -1,142 +1,172 @@
-"""Model and tokenizer from a directory or a Hub name, with every doubt settled before weights are read."""
+"""Models ready to train: from a directory or a Hub name, or from a user's own object."""
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from paceline.config import ModelConfig
+from paceline.config import LoraConfig, ModelConfig
 from paceline.errors import ModelError
+from paceline.models.adapter_files import ADAPTER_CONFIG, fill_adapter, import_peft, read_adapter_config
+from paceline.models.devices import choose_device, choose_dtype, choose_threads
+from paceline.models.loaded import Loaded
+from paceline.models.lora import add_adapter, adopt_adapter, load_adapter, make_lora_config
+from paceline.models.places import first_line, model_place
 from paceline.products import speed_up_linear_layers
+
+if TYPE_CHECKING:
+    from peft import PeftConfig, PeftModel
 
 # transformers draws a bar for every load and save, also of a model that takes a millisecond
 disable_progress_bar()
 
-ONE_THREAD_PARAMETERS = 1_000_000
-"""Below this a second thread gains a third on idle cores and, where another process wants the core, costs up to 18
-times the time: the threads spin for each other at every one of many small operations."""
 
-EMBEDDED = "embedded"
-"""The name of the small model that ships with the package."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Loaded:
-    """A model on its device with float32 weights, and the precision to compute in."""
-
-    model: PreTrainedModel
-    compute_dtype: torch.dtype
-    eos_token_ids: frozenset[int]
-
-
-def model_directory(name: str) -> str:
-    """The place that transformers loads `name` from: the package's own directory for `embedded`.
-
-    Raises:
-        ModelError: `name` looks like a local path that is not there, or a directory without a model.
-    """
-    if name == EMBEDDED:
-        return str(Path(__file__).parent.parent / "embedded")
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError(f"--model {name} is a directory without config.json; name one that transformers can load")
-        if not list(path.glob("*.safetensors")):
-            raise ModelError(f"--model {name} has no *.safetensors file; convert its weights, pickle is not loaded")
-        return str(path)
-    if path.is_file() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelError(
-            f"--model {name} is not a directory; name a model directory or a Hub name such as Qwen/Qwen3-0.6B"
-        )
-    return name
-
-
-def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """The model's tokenizer.
-
-    Raises:
-        ModelError: there is none, or it cannot be read.
-    """
-    place = model_directory(config.model)
-    try:
-        return AutoTokenizer.from_pretrained(place, trust_remote_code=config.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"--model {config.model}: its tokenizer cannot be loaded: {_first_line(error)}") from error
-
-
-def load_model(config: ModelConfig) -> Loaded:
+def load_model(
+    config: ModelConfig,
+    lora: "LoraConfig | PeftConfig | None" = None,
+    *,
+    checkpoint: Path | None = None,
+    seed: int = 0,
+) -> Loaded:
     """The model in float32 on the chosen device, dropout off, ready to train; on a CPU it also sets torch's threads.
 
+    Args:
+        config: which model. The directory of an adapter gives its base model with the adapter, which is trained on.
+        lora: the adapter to train; None or a rank of 0: all weights, or the adapter that `config` names.
+        checkpoint: a checkpoint's `model` directory: its weights, or its adapter on the model of `config`.
+        seed: fixes the random start of a new adapter.
+
     Raises:
-        ModelError: no such model, unreadable weights, or a device or precision that is not there.
+        ModelError: no such model, unreadable weights, a device or precision that is not there, an adapter that does
+            not fit.
     """
-    place, device = model_directory(config.model), choose_device(config)
+    asked, place, device = _asked_adapter(lora), model_place(config.model), choose_device(config)
+    adapter, base = place.adapter, place.base
+    if adapter is not None and asked is not None:
+        _check_same_adapter(config.model, lora, adapter)
+    if checkpoint is not None:
+        is_whole = not (checkpoint / ADAPTER_CONFIG).is_file()
+        adapter, base = (None, str(checkpoint)) if is_whole else (checkpoint, base)
+        if is_whole and (asked is not None or place.adapter is not None):
+            raise ModelError(f"{checkpoint} holds a whole model and no adapter; go on without one")
+    loaded = _prepared(_read(base, config), config, device)
+    if adapter is not None:
+        loaded = load_adapter(loaded, adapter)
+    elif asked is not None:
+        loaded = add_adapter(loaded, asked, seed=seed)
+    return _ready(loaded, config, device)
+
+
+def adopt_model(
+    model: "PreTrainedModel | PeftModel",
+    config: ModelConfig,
+    lora: "LoraConfig | PeftConfig | None" = None,
+    *,
+    seed: int = 0,
+) -> Loaded:
+    """A user's own model object made ready as `load_model` does, in place: float32, on its device, dropout off.
+
+    A `PeftModel` goes on training the adapter that it has.
+
+    Raises:
+        ModelError: no model of transformers, a quantised one, or an adapter that is refused.
+    """
+    asked, device = _asked_adapter(lora), choose_device(config)
+    adapter = None if isinstance(model, PreTrainedModel) else _as_peft_model(model)
+    base = model if adapter is None else adapter.get_base_model()
+    if adapter is not None and asked is not None:
+        raise ModelError("the model is a PeftModel and has an adapter; leave out the second one, or merge the first")
+    if getattr(base, "_hf_peft_config_loaded", False):
+        raise ModelError("the model has an adapter added by transformers; wrap the plain model with peft instead")
+    if getattr(base, "is_quantized", False):
+        raise ModelError("the model is quantised and cannot be trained in float32; load it without quantisation")
+    loaded = _prepared(base.float(), config, device)
+    if adapter is not None:
+        loaded = adopt_adapter(loaded, adapter)
+    elif asked is not None:
+        loaded = add_adapter(loaded, asked, seed=seed)
+    return _ready(loaded, config, device)
+
+
+def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
+    """Put the weights of a checkpoint's `model` directory into a model of the same shape.
+
+    Raises:
+        ModelError: they cannot be read or belong to another model.
+    """
+    if loaded.adapter is not None:
+        fill_adapter(loaded.adapter, checkpoint)
+        return
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        saved = type(loaded.model).from_pretrained(checkpoint, dtype=torch.float32, use_safetensors=True)
+        loaded.model.load_state_dict(saved.state_dict())
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"{checkpoint} cannot be loaded into the model: {first_line(error)}") from error
+
+
+def _asked_adapter(lora: "LoraConfig | PeftConfig | None") -> "PeftConfig | None":
+    if not isinstance(lora, LoraConfig):
+        return lora
+    return make_lora_config(lora) if lora.lora_rank else None
+
+
+def _check_same_adapter(name: str, lora: "LoraConfig | PeftConfig | None", adapter: Path) -> None:
+    """Options that describe an adapter must describe the one that is there."""
+    if not isinstance(lora, LoraConfig):
+        raise ModelError(f"--model {name} is an adapter already; leave out the second one, or merge the first")
+    there = read_adapter_config(adapter)
+    rank, alpha = getattr(there, "r", None), getattr(there, "lora_alpha", None)
+    if rank != lora.lora_rank:
+        raise ModelError(f"--lora-rank must be {rank}, as in --model {name}, got {lora.lora_rank}; or leave it out")
+    if lora.lora_alpha is not None and alpha != lora.lora_alpha:
+        raise ModelError(f"--lora-alpha must be {alpha}, as in --model {name}, got {lora.lora_alpha}; or leave it out")
+
+
+def _read(place: str, config: ModelConfig) -> PreTrainedModel:
+    try:
+        return AutoModelForCausalLM.from_pretrained(
             place, dtype=torch.float32, trust_remote_code=config.trust_remote_code, use_safetensors=True
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"--model {config.model} cannot be loaded: {_first_line(error)}") from error
-    _without_dropout(model)
+        name = config.model if place == model_place(config.model).base else place
+        raise ModelError(f"--model {name} cannot be loaded: {first_line(error)}") from error
+
+
+def _as_peft_model(model: object) -> "PeftModel":
+    peft_model: type[PeftModel] = import_peft().PeftModel
+    if isinstance(model, peft_model) and isinstance(model.get_base_model(), PreTrainedModel):
+        return model
+    raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
+
+
+def _prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
+    """Before an adapter is attached: with the faster products, torch's threads set."""
     speed_up_linear_layers(model)
     if device.type == "cpu":
         torch.set_num_threads(choose_threads(config, model.num_parameters()))
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return Loaded(
-        model=model.to(device).train(),
-        compute_dtype=choose_dtype(config, device),
-        eos_token_ids=_eos_token_ids(model),
-    )
+    return Loaded(model=model, compute_dtype=choose_dtype(config, device), eos_token_ids=_eos_token_ids(model))
 
 
-def choose_device(config: ModelConfig) -> torch.device:
-    """The device that `--device` means on this machine.
-
-    Raises:
-        ModelError: CUDA is asked for and there is none.
-    """
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ModelError("--device must be cpu or auto here, got 'cuda'; torch finds no CUDA device")
-    return torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def choose_threads(config: ModelConfig, parameters: int) -> int:
-    """CPU threads for a model of this many parameters, by `--threads`."""
-    if config.threads:
-        return config.threads
-    return 1 if parameters < ONE_THREAD_PARAMETERS else torch.get_num_threads()
+def _ready(loaded: Loaded, config: ModelConfig, device: torch.device) -> Loaded:
+    """After an adapter is attached: on its device, in training mode without dropout, the adapter's included."""
+    _without_dropout(loaded.model)
+    already = any(getattr(module, "gradient_checkpointing", False) for module in loaded.model.modules())
+    if config.gradient_checkpointing or already:
+        _checkpoint_activations(loaded.model)
+    loaded.model.to(device).train()
+    return loaded
 
 
-def choose_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
-    """Precision of the computation: bfloat16 where the machine multiplies it in hardware and nobody said otherwise."""
-    if config.dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
-
-
-def context_length(config: ModelConfig) -> int | None:
-    """Positions that the model can tell apart, None where its configuration does not say. Reads no weights."""
-    place = model_directory(config.model)
-    try:
-        loaded = AutoConfig.from_pretrained(place, trust_remote_code=config.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"--model {config.model}: its config.json cannot be loaded: {_first_line(error)}") from error
-    return getattr(loaded.get_text_config(), "max_position_embeddings", None)
-
-
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: torch.dtype) -> None:
-    """Write a directory that `transformers` loads, weights in `dtype`, which is also what config.json says."""
-    state = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
-    model.save_pretrained(path, state_dict=state)
-    config = json.loads((path / "config.json").read_text())
-    config["dtype"] = str(dtype).removeprefix("torch.")
-    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    tokenizer.save_pretrained(path)
+def _checkpoint_activations(model: PreTrainedModel) -> None:
+    # the reentrant kind gives no gradient where a segment's inputs need none, as under an adapter
+    kind = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=kind)
+    else:  # the older name
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kind)
 
 
 def _eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
@@ -156,7 +186,3 @@ def _without_dropout(model: PreTrainedModel) -> None:
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

@@ -61,8 +61,8 @@ def outcome(run: RunRecord) -> Outcome | None:
 
 
 def set_names(run: RunRecord) -> list[str]:
-    """Held-out sets in the order of their first evaluation."""
-    return list(dict.fromkeys(str(record["set"]) for record in run.evals))
+    """Held-out sets that accuracy was measured on, in the order of their first evaluation."""
+    return list(dict.fromkeys(str(one["set"]) for one in run.evals if value_at(one, "accuracy") is not None))
 
 
 def first_set(run: RunRecord) -> str | None:

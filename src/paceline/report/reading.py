@@ -49,7 +49,7 @@ def read_run(path: Path) -> RunRecord:
             f"{path} is not a run directory (no config.yaml, no metrics.jsonl); give the directory of a run"
         )
     metrics, bad_metrics = read_lines(path / "metrics.jsonl", required=("step",))
-    evals, bad_evals = read_lines(path / "evals.jsonl", required=("set", "step", "accuracy"))
+    evals, bad_evals = read_lines(path / "evals.jsonl", required=("set", "step"))
     summaries, _ = read_lines(path / "summary.json")
     config_text = _text(path / "config.yaml")
     return RunRecord(

@@ -1,11 +1,48 @@
-"""The loop on one machine.
+"""The loop on one machine, and what lies around it.
 
-assembly.py  a configuration to the parts of a run: first all that needs no weights
-loop.py      the algorithm: prompts, completions, rewards, update
-records.py   what a step writes down and what a person reads before the first
+assembly.py   a configuration, or objects in its place, to the parts of a run: first all that needs no weights
+held_out.py   held-out tasks and accuracy from the options
+measuring.py  what can be measured between two steps
+feed.py       which tasks a step takes
+rates.py      learning rates that a torch scheduler sets
+observing.py  who watches a run and what they may ask for
+loop.py       the algorithm: prompts, completions, rewards, update
+records.py    what a step writes down and what a person reads
+session.py    run directory, checkpoints, trackers, final model: the command line's way into the loop
 """
 
-from paceline.train.assembly import has_held_out, make_engine, make_evaluator, prepare
-from paceline.train.loop import train
+from paceline.train.assembly import Given, Parts, Prepared, assemble, make_engine, prepare, restore, updates_per_step
+from paceline.train.held_out import has_held_out, make_evaluator
+from paceline.train.loop import Run, run_steps, tell
+from paceline.train.measuring import Measurement, RewardMeasurement, reward_meter
+from paceline.train.observing import Observer, Wishes
+from paceline.train.rates import as_torch_scheduler
+from paceline.train.records import part_sentences
+from paceline.train.session import finish, make_run, run_trackers, train
 
-__all__ = ["train", "prepare", "make_engine", "make_evaluator", "has_held_out"]
+__all__ = [
+    "train",
+    "Given",
+    "Prepared",
+    "Parts",
+    "prepare",
+    "assemble",
+    "restore",
+    "updates_per_step",
+    "as_torch_scheduler",
+    "make_engine",
+    "make_evaluator",
+    "has_held_out",
+    "Measurement",
+    "RewardMeasurement",
+    "reward_meter",
+    "Observer",
+    "Wishes",
+    "Run",
+    "make_run",
+    "run_steps",
+    "tell",
+    "part_sentences",
+    "finish",
+    "run_trackers",
+]

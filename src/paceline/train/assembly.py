@@ -1,36 +1,73 @@
-"""From a configuration to the parts of a run: first all that needs no weights, so that mistakes cost seconds."""
+"""From a configuration, and objects that a program hands over, to the parts of a run: first all that needs no weights.
 
-from collections.abc import Mapping
+So mistakes cost seconds, whichever door a run comes through.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
-from paceline.checkpoint import Checkpoint, load_optimizer
+from paceline.checkpoint import Checkpoint, load_optimizer, load_reference_weights
 from paceline.config import Config
-from paceline.data import TaskSet, build_tasks, has_split, load_rows, system_prompt
-from paceline.engines import Sampling
+from paceline.data import TaskSet, build_tasks, load_rows, system_prompt
 from paceline.engines.local import LocalEngine
-from paceline.errors import ConfigError
-from paceline.evaluate import EvalSet, Evaluator
 from paceline.learner import Learner
-from paceline.models import Loaded, choose_device, choose_forward, context_length, load_model, load_tokenizer
+from paceline.models import (
+    Loaded,
+    adopt_model,
+    choose_device,
+    choose_forward,
+    context_length,
+    frozen_copy,
+    load_model,
+    load_reference,
+    load_tokenizer,
+    restore_weights,
+)
 from paceline.plan import BatchPlan, batch_plan
-from paceline.rewards import RewardFunction, default_system_prompt, resolve, self_test
+from paceline.rewards import RewardFunction, default_system_prompt, load_reward_model, resolve, self_test
 from paceline.rollouts import Producer
+from paceline.train.held_out import check_completion_fits, check_prompts_fit, has_held_out, make_evaluator
+from paceline.train.measuring import Meter, reward_meter, training_sampling
+from paceline.train.rates import SteppedRate
 from paceline.types import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """Objects of a program's own, each in the place of what the configuration names; None: as configured."""
+
+    model: Any = None
+    """A transformers model, with or without an adapter; it is trained in place."""
+    adapter: Any = None
+    """A configuration of `peft` for a new adapter."""
+    tokenizer: PreTrainedTokenizerBase | None = None
+    functions: Mapping[str, RewardFunction] | None = None
+    reward_models: Mapping[str, str] | None = None
+    """Name to directory or Hub name; loaded after everything that is cheap to refuse."""
+    tasks: TaskSet | None = None
+    held_out: Mapping[str, tuple[Task, ...]] | None = None
+    """Sets to measure the training rewards on, by name; with `tasks` None means none."""
+    optimizer: torch.optim.Optimizer | None = None
+    """Over parameters of `model`."""
+    make_scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None
+    """From the optimiser and the steps of the run to the torch scheduler that sets its rate, `step()` per update."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """What a run works on, checked, before any weight is read."""
+    """What a run works on, checked, before any weight of the policy is read."""
 
     tokenizer: PreTrainedTokenizerBase
     functions: Mapping[str, RewardFunction]
     tasks: TaskSet
     unverified: tuple[str, ...]
     """Sampled tasks whose gold answer a reward function does not give full marks: too few to refuse the dataset."""
-    evaluator: Evaluator | None
-    """None when there are no held-out tasks."""
+    meters: tuple[Meter, ...]
+    """One per held-out set; none when there are no held-out tasks."""
     plan: BatchPlan
     total_steps: int
 
@@ -43,89 +80,71 @@ class Parts:
     engine: LocalEngine
     producer: Producer
     learner: Learner
+    rate: SteppedRate | None
+    """Where a torch scheduler sets the learning rate; None: the options' schedule does."""
 
 
-def prepare(config: Config) -> Prepared:
+def prepare(config: Config, given: Given | None = None) -> Prepared:
     """Tokenizer, reward functions, tasks and held-out tasks.
 
     Raises:
         ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
     """
-    functions = {name: resolve(name) for name in config.rewards.reward_funcs}
-    resolve(config.evaluation.eval_reward_func)
+    given = given or Given()
+    functions = {name: resolve(name) for name in config.rewards.functions} if given.functions is None else {}
+    functions.update(given.functions or {})
     choose_device(config.model)
-    check_completion_fits(config)
-    rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
-    tokenizer = load_tokenizer(config.model)
-    system = system_prompt(config.data, default_system_prompt(config.rewards.reward_funcs))
-    tasks = build_tasks(rows, tokenizer, config.data, system=system)
-    check_prompts_fit(config, tasks.tasks)
+    limit, completion = positions(config, given), config.sampling.max_completion_length
+    check_completion_fits(completion, limit=limit)
+    tokenizer = given.tokenizer or load_tokenizer(config.model)
+    tasks = given.tasks or _configured_tasks(config, tokenizer)
+    for some in (tasks.tasks, *(given.held_out or {}).values()):
+        check_prompts_fit(some, limit=limit, completion=completion)
     unverified = self_test(functions, tasks.tasks)
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
+    evaluator = make_evaluator(config, tokenizer) if given.tasks is None and has_held_out(config) else None
+    functions = _with_reward_models(functions, config, given)
     return Prepared(
         tokenizer=tokenizer,
         functions=functions,
         tasks=tasks,
         unverified=unverified,
-        evaluator=make_evaluator(config, tokenizer) if has_held_out(config) else None,
+        meters=_reward_meters(config, given, functions) if evaluator is None else (evaluator,),
         plan=plan,
         total_steps=plan.steps,
     )
 
 
-def has_held_out(config: Config) -> bool:
-    """Whether there are tasks to evaluate on that are not trained on."""
-    return config.data.eval_dataset is not None or has_split(config.data.dataset, config.data.eval_split)
+def positions(config: Config, given: Given) -> int | None:
+    """Positions that the policy can tell apart, None where its configuration does not say."""
+    if given.model is None:
+        return context_length(config.model)
+    return getattr(given.model.config.get_text_config(), "max_position_embeddings", None)
 
 
-def make_evaluator(config: Config, tokenizer: PreTrainedTokenizerBase) -> Evaluator:
-    """The held-out tasks and how they are graded: the same in training, at its end, and in `paceline eval`."""
-    dataset, options = config.data.eval_dataset or config.data.dataset, config.evaluation
-    split = config.data.eval_split if has_split(dataset, config.data.eval_split) else None
-    rows = load_rows(dataset, split=split or config.data.dataset_split, size=options.eval_size)
-    system = system_prompt(config.data, default_system_prompt(config.rewards.reward_funcs))
-    tasks = build_tasks(rows, tokenizer, config.data, system=system).tasks
-    check_prompts_fit(config, tasks)
-    function = {options.eval_reward_func: resolve(options.eval_reward_func)}
-    self_test(function, tasks)
-    return Evaluator(
-        eval_set=EvalSet(name=dataset if split is None else f"{dataset}:{split}", tasks=tasks),
-        function=function,
-        sampling=Sampling(
-            max_completion_length=config.sampling.max_completion_length,
-            temperature=options.eval_temperature,
-            top_p=1.0,
-            top_k=0,
-            min_p=0.0,
-            stop=config.sampling.stop,
-        ),
-        generations=options.eval_generations,
-        max_failure_rate=config.rewards.max_reward_failure_rate,
-        seed=config.loop.seed,
+def _configured_tasks(config: Config, tokenizer: PreTrainedTokenizerBase) -> TaskSet:
+    resolve(config.evaluation.eval_reward_func)
+    rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
+    system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
+    return build_tasks(rows, tokenizer, config.data, system=system)
+
+
+def _with_reward_models(
+    functions: Mapping[str, RewardFunction], config: Config, given: Given
+) -> dict[str, RewardFunction]:
+    """Functions and models in the order of the configuration's names."""
+    addresses = given.reward_models or {name: name for name in config.rewards.reward_models}
+    device = choose_device(config.model)
+    models = {name: load_reward_model(address, device=device) for name, address in addresses.items()}
+    return {name: functions[name] if name in functions else models[name] for name in config.rewards.names}
+
+
+def _reward_meters(config: Config, given: Given, functions: Mapping[str, RewardFunction]) -> tuple[Meter, ...]:
+    return tuple(
+        reward_meter(config, functions, name=name, tasks=tasks, generations=config.evaluation.eval_generations)
+        for name, tasks in (given.held_out or {}).items()
     )
-
-
-def check_completion_fits(config: Config) -> None:
-    """Refuse a completion length that leaves no room for any prompt, before the dataset is read."""
-    limit, length = context_length(config.model), config.sampling.max_completion_length
-    if limit is not None and length >= limit:
-        raise ConfigError(
-            f"--max-completion-length must be below the model's {limit} positions, got {length}; leave room for prompts"
-        )
-
-
-def check_prompts_fit(config: Config, tasks: tuple[Task, ...]) -> None:
-    """Refuse tasks whose prompt and longest completion do not fit the positions that the model can tell apart."""
-    limit = context_length(config.model)
-    longest = max(tasks, key=lambda task: len(task.prompt_ids))
-    needed = len(longest.prompt_ids) + config.sampling.max_completion_length
-    if limit is not None and needed > limit:
-        raise ConfigError(
-            f"--max-completion-length must leave room for the prompt within the model's {limit} positions, got "
-            f"{config.sampling.max_completion_length} with {len(longest.prompt_ids)} prompt tokens in row "
-            f"{longest.task_id}; give at most {max(1, limit - len(longest.prompt_ids))}, or shorter prompts"
-        )
 
 
 def make_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase) -> LocalEngine:
@@ -139,46 +158,75 @@ def make_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBa
     )
 
 
-def assemble(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Parts:
-    """Read the weights, from the checkpoint where there is one, and build both halves on them."""
-    policy = load_model(config.model if checkpoint is None else replace(config.model, model=str(checkpoint.model)))
-    forward = choose_forward(policy.model)
-    reference = load_model(config.model) if config.loss.beta > 0 else None
-    if reference is not None:
-        reference.model.requires_grad_(False)
-        choose_forward(reference.model)
+def assemble(
+    config: Config, prepared: Prepared, given: Given | None = None, *, checkpoint: Checkpoint | None = None
+) -> Parts:
+    """Read the weights, from the checkpoint where there is one, and build both halves on them.
+
+    A given model is taken as it is: `restore` puts a checkpoint into it.
+    """
+    given = given or Given()
+    policy = _policy(config, given, checkpoint)
+    if given.tokenizer is not None and given.tokenizer.eos_token_id is not None:
+        policy = replace(policy, eos_token_ids=policy.eos_token_ids | {given.tokenizer.eos_token_id})
     learner = Learner(
         policy,
-        forward,
-        reference=reference,
+        choose_forward(policy.model),
+        reference=_reference(config, given, policy),
         loss=config.loss,
         optim=config.optim,
         temperature=config.sampling.temperature,
         max_completion_length=config.sampling.max_completion_length,
+        optimizer=given.optimizer,
     )
+    rate = None
+    if given.make_scheduler is not None:
+        rate = SteppedRate(learner.optimizer, given.make_scheduler(learner.optimizer, prepared.total_steps))
     engine = make_engine(config, policy, prepared.tokenizer)
     if checkpoint is not None:
-        load_optimizer(checkpoint, learner.optimizer, policy.model)
-        learner.policy_version = engine.policy_version = checkpoint.progress.policy_version
-    return Parts(policy=policy, engine=engine, producer=_producer(config, prepared, engine), learner=learner)
-
-
-def _producer(config: Config, prepared: Prepared, engine: LocalEngine) -> Producer:
-    weights = config.rewards.reward_weights or (1.0,) * len(config.rewards.reward_funcs)
-    return Producer(
+        _go_on(learner, engine, checkpoint)
+    producer = Producer(
         engine=engine,
         functions=prepared.functions,
-        weights=dict(zip(config.rewards.reward_funcs, weights, strict=True)),
-        sampling=Sampling(
-            max_completion_length=config.sampling.max_completion_length,
-            temperature=config.sampling.temperature,
-            top_p=config.sampling.top_p,
-            top_k=config.sampling.top_k,
-            min_p=config.sampling.min_p,
-            stop=config.sampling.stop,
-        ),
+        weights=config.rewards.weights,
+        sampling=training_sampling(config),
         num_generations=config.sampling.num_generations,
-        advantage=config.loss.advantage,
+        advantage=config.advantage,
         max_failure_rate=config.rewards.max_reward_failure_rate,
         seed=config.loop.seed,
     )
+    return Parts(policy=policy, engine=engine, producer=producer, learner=learner, rate=rate)
+
+
+def restore(config: Config, parts: Parts, checkpoint: Checkpoint) -> None:
+    """Put weights, optimiser, rate and counts of a checkpoint into parts that were built without it."""
+    restore_weights(parts.policy, checkpoint.model)
+    _go_on(parts.learner, parts.engine, checkpoint)
+    if parts.rate is not None:
+        parts.rate.go_to(checkpoint.progress.step * updates_per_step(config))
+
+
+def updates_per_step(config: Config) -> int:
+    """Updates that a step makes where its completions carry signal."""
+    return config.optim.num_iterations * config.optim.num_minibatches
+
+
+def _go_on(learner: Learner, engine: LocalEngine, checkpoint: Checkpoint) -> None:
+    load_optimizer(checkpoint, learner.optimizer, learner.policy.model)
+    learner.policy_version = engine.policy_version = checkpoint.progress.policy_version
+    if learner.loss.ref_sync_steps and learner.reference is not None:
+        load_reference_weights(checkpoint, learner.reference)
+
+
+def _policy(config: Config, given: Given, checkpoint: Checkpoint | None) -> Loaded:
+    adapter = config.lora if given.adapter is None else given.adapter
+    if given.model is not None:
+        return adopt_model(given.model, config.model, adapter, seed=config.loop.seed)
+    place = None if checkpoint is None else checkpoint.model
+    return load_model(config.model, adapter, checkpoint=place, seed=config.loop.seed)
+
+
+def _reference(config: Config, given: Given, policy: Loaded) -> Loaded | None:
+    if config.loss.beta == 0:
+        return None
+    return load_reference(policy, config.model) if given.model is None else frozen_copy(policy)

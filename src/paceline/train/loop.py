@@ -1,28 +1,24 @@
 """The algorithm. A step: take prompts, sample completions, score them, update the policy, write it down.
 
-Held-out accuracy is measured before the first step and after the last, on tasks that are never trained on.
+One loop for every door: who watches, and what they ask for between two steps, are `Observer`s.
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
-
-from paceline.checkpoint import Progress, newest_checkpoint, save_checkpoint
-from paceline.config import Config, to_yaml
-from paceline.console import RunDisplay, percent
-from paceline.data import task_index
-from paceline.models import save_model
-from paceline.report import write_report
-from paceline.rollouts import rollout_records
+from paceline.checkpoint import Progress, save_checkpoint
+from paceline.config import Config
+from paceline.learner import UpdateStats
+from paceline.rollouts import RolloutBatch, rollout_records
 from paceline.rundir import RunDir
 from paceline.schedule import learning_rate
-from paceline.stopping import StopRequest
-from paceline.summary import summarise
-from paceline.train.assembly import Parts, Prepared, assemble, prepare
-from paceline.train.records import opening_sentences, step_clock, step_record
-from paceline.types import Task
+from paceline.train.assembly import Parts, Prepared, updates_per_step
+from paceline.train.feed import Feed, prompts_of_step
+from paceline.train.measuring import Measurement, Meter
+from paceline.train.observing import Observer, Wishes, is_due
+from paceline.train.records import step_clock, step_record, step_warnings
 
 START = Progress(step=0, position=0, policy_version=0)
 
@@ -35,134 +31,120 @@ class Run:
     prepared: Prepared
     parts: Parts
     run_dir: RunDir
-    display: RunDisplay
-    progress: Progress
+    feed: Feed
+    observers: tuple[Observer, ...]
+    progress: Progress = START
+    stopping: bool = False
+    """An observer wished the run to end after this step."""
     checkpoint_seconds: float = 0.0
+    protected: set[Path] = field(default_factory=set)
+    """Checkpoints that stay, however many come after them."""
 
 
-def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -> bool:
-    """Train to the last step, or to an interrupt.
-
-    Returns:
-        True when the run is finished, False when a signal stopped it with a checkpoint to resume from.
-    """
-    prepared = prepare(config)
-    found = RunDir.open(output_dir) if resume else None
-    checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints") if resume else (None, ())
-    parts = assemble(config, prepared, checkpoint)
-    # a new run directory is made last: weights that cannot be loaded leave nothing behind
-    with found or RunDir.create(output_dir, to_yaml(config)) as run_dir:
-        run_dir.truncate_after(-1 if checkpoint is None else checkpoint.progress.step)
-        progress = START if checkpoint is None else checkpoint.progress
-        display = RunDisplay(console, total_steps=prepared.total_steps, done=progress.step)
-        run = Run(config=config, prepared=prepared, parts=parts, run_dir=run_dir, display=display, progress=progress)
-        torn = [f"{run_dir.torn_lines} unfinished lines cut from the run's records"] if run_dir.torn_lines else []
-        for sentence in [*damaged, *torn, *opening_sentences(prepared, parts, checkpoint)]:
-            display.say(sentence)
-        with display, StopRequest() as stop:
-            if checkpoint is None:
-                evaluate(run)
-            while run.progress.step < prepared.total_steps and stop.received is None:
-                step(run)
-        if run.progress.step < prepared.total_steps:
-            save(run)
-            display.say(
-                f"{stop.received} after step {run.progress.step}; `paceline train --resume {output_dir}` goes on"
-            )
-            return False
-        finish(run, console)
-    return True
+def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
+    """From where the run stands to its last step, or until somebody wishes to stop."""
+    grant(run, [observer.begin(run.progress.step) for observer in run.observers])
+    while run.progress.step < run.prepared.total_steps and not run.stopping and not interrupted():
+        step(run)
+    for observer in run.observers:
+        observer.end()
 
 
 def step(run: Run) -> None:
     """One step, from prompts to new weights, written down before the next begins."""
     started = time.perf_counter()
-    number, total_steps, learner = run.progress.step + 1, run.prepared.total_steps, run.parts.learner
-    tasks, occurrences = take_tasks(run)
-    batch = run.parts.producer.make(tasks, occurrences=occurrences)
-    rate = learning_rate(
-        number,
-        peak=run.config.optim.learning_rate,
-        schedule=run.config.optim.lr_schedule,
-        warmup_steps=run.config.optim.warmup_steps,
-        total_steps=total_steps,
-        min_ratio=run.config.optim.min_lr_ratio,
-    )
+    number, learner = run.progress.step + 1, run.parts.learner
+    for observer in run.observers:
+        observer.step_begin(number)
+    count = prompts_of_step(number, run.config.loop, num_tasks=len(run.feed.tasks))
+    batch = run.parts.producer.make(run.feed.take, count)
     updating = time.perf_counter()
-    stats = learner.step(batch.groups, learning_rate=rate)
-    run.parts.engine.policy_version = learner.policy_version
+    stats, rate = update(run, number, batch)
     update_seconds = time.perf_counter() - updating
     run.run_dir.write_rollouts(number, rollout_records(batch.groups))
-    run.progress = Progress(
-        step=number, position=run.progress.position + len(tasks), policy_version=learner.policy_version
-    )
+    run.progress = Progress(step=number, position=run.feed.position, policy_version=learner.policy_version)
     record = step_record(
         run.progress,
         batch,
         stats,
-        num_tasks=len(run.prepared.tasks.tasks),
+        num_tasks=len(run.feed.tasks),
         learning_rate=rate,
         clock=step_clock(batch, update_seconds=update_seconds, total=time.perf_counter() - started),
     )
     run.run_dir.append_metrics(record)
-    run.display.step(record)
-    if is_due(number, run.config.evaluation.eval_steps) or number == total_steps:
-        evaluate(run)
-    if is_due(number, run.config.loop.save_steps):
-        save(run)
+    tell(run, step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills))
+    grant(run, [observer.step_end(record, batch) for observer in run.observers])
 
 
-def take_tasks(run: Run) -> tuple[list[Task], list[int]]:
-    """The next prompts of the data order, and how often each came before.
-
-    The last step of a run in epochs takes what is left, so that no prompt is dropped.
-    """
-    tasks, loop = run.prepared.tasks.tasks, run.config.loop
-    start, count = run.progress.position, loop.prompts_per_step
-    if loop.max_steps is None:
-        count = max(1, min(count, round(loop.num_epochs * len(tasks)) - start))
-    positions = range(start, start + count)
-    shuffle = run.config.data.shuffle
-    order = [task_index(p, size=len(tasks), seed=loop.seed, shuffle=shuffle) for p in positions]
-    return [tasks[index] for index in order], [position // len(tasks) for position in positions]
-
-
-def is_due(number: int, every: int) -> bool:
-    """Whether something done every so many steps (0: never) is due after this one."""
-    return every > 0 and number % every == 0
-
-
-def evaluate(run: Run) -> None:
-    """Measure held-out accuracy with the weights as they are."""
-    if run.prepared.evaluator is None:
-        return
-    evaluation = run.prepared.evaluator.measure(run.parts.engine, step=run.progress.step)
-    run.run_dir.write_eval_completions(evaluation.name, run.progress.step, evaluation.completion_records())
-    run.run_dir.append_eval(evaluation.record())
-    run.display.say(
-        f"held-out accuracy after step {run.progress.step}: {percent(evaluation.accuracy)} "
-        f"({evaluation.name}, n = {len(evaluation.outcomes)}, {evaluation.seconds:.1f} s)"
-    )
+def update(run: Run, number: int, batch: RolloutBatch) -> tuple[UpdateStats, float]:
+    """All updates of a step, and the learning rate that they were made with."""
+    learner, stepped, optim = run.parts.learner, run.parts.rate, run.config.optim
+    if stepped is None:
+        rate = learning_rate(
+            number,
+            peak=optim.learning_rate,
+            schedule=optim.lr_schedule,
+            warmup_steps=optim.warmup_steps,
+            total_steps=run.prepared.total_steps,
+            min_ratio=optim.min_lr_ratio,
+        )
+        stats = learner.step(batch.groups, learning_rate=rate)
+    else:
+        rate = stepped.current
+        stats = learner.step(batch.groups, learning_rate=None)
+        stepped.advance(updates_per_step(run.config))
+    run.parts.engine.policy_version = learner.policy_version
+    if is_due(number, run.config.loss.ref_sync_steps):
+        learner.sync_reference()
+    return stats, rate
 
 
-def save(run: Run) -> None:
+def grant(run: Run, wishes: Iterable[Wishes]) -> None:
+    """Do what the observers ask for; what they learn by it may make them ask for more."""
+    wanted = _union(wishes)
+    if wanted.evaluate and run.prepared.meters:
+        measurements = evaluate(run, run.prepared.meters)
+        wanted |= _union(observer.evaluated(measurements) for observer in run.observers)
+    if wanted.save:
+        wanted |= save(run)
+    run.stopping = run.stopping or wanted.stop
+
+
+def _union(wishes: Iterable[Wishes]) -> Wishes:
+    wanted = Wishes()
+    for one in wishes:
+        wanted |= one
+    return wanted
+
+
+def evaluate(run: Run, meters: Iterable[Meter]) -> list[Measurement]:
+    """Measure held-out tasks with the weights as they are, and write it down."""
+    measurements = [meter.measure(run.parts.engine, step=run.progress.step) for meter in meters]
+    for measurement in measurements:
+        run.run_dir.write_eval_completions(measurement.name, measurement.step, measurement.completion_records())
+        run.run_dir.append_eval(measurement.record())
+    return measurements
+
+
+def save(run: Run) -> Wishes:
     """Write a checkpoint of this moment."""
     started = time.perf_counter()
-    save_checkpoint(
+    checkpoint = save_checkpoint(
         run.run_dir.path / "checkpoints",
         run.progress,
-        model=run.parts.policy.model,
+        loaded=run.parts.policy,
         tokenizer=run.prepared.tokenizer,
         optimizer=run.parts.learner.optimizer,
         keep=run.config.loop.save_total_limit,
+        reference=run.parts.learner.reference if run.config.loss.ref_sync_steps else None,
+        protected=run.protected,
     )
     run.checkpoint_seconds += time.perf_counter() - started
+    return _union([observer.saved(checkpoint) for observer in run.observers])
 
 
-def finish(run: Run, console: Console) -> None:
-    """Export the model, sum the run up, draw its report."""
-    output_dir, policy = run.run_dir.path, run.parts.policy
-    save_model(policy.model, run.prepared.tokenizer, output_dir / "final", policy.compute_dtype)
-    summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, console=console)
-    console.print(f"model   {output_dir / 'final'}", soft_wrap=True)
-    console.print(f"report  {write_report(output_dir)}", soft_wrap=True)
+def tell(run: Run, sentences: Iterable[str]) -> None:
+    """Say something to everybody who watches."""
+    for sentence in sentences:
+        for observer in run.observers:
+            observer.tell(sentence)

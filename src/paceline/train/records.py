@@ -1,12 +1,15 @@
-"""What a step writes down, and what a person should know before the first one."""
+"""What a step writes down, and what a person should know before the first one and after each."""
 
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.data import length_histogram
 from paceline.learner import UpdateStats
-from paceline.metrics import check_record
+from paceline.metrics import OPTIONAL, check_record
 from paceline.plan import describe
 from paceline.rollouts import RolloutBatch, rollout_metrics
 from paceline.train.assembly import Parts, Prepared
+
+MANY_CORRECTED = 0.2
+"""Share of corrected tokens above which engine and trainer plainly disagree."""
 
 
 def step_record(
@@ -20,8 +23,7 @@ def step_record(
 ) -> dict[str, object]:
     """The step's line in `metrics.jsonl`; names and units are those of `metrics.METRICS`."""
     updates = {name: getattr(stats, name) for name in stats.__slots__}
-    if stats.kl is None:
-        del updates["kl"]
+    updates = {name: value for name, value in updates.items() if value is not None or name not in OPTIONAL}
     record = {
         "step": progress.step,
         "epoch": progress.position / num_tasks,
@@ -33,6 +35,24 @@ def step_record(
     }
     check_record(record)
     return record
+
+
+def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_refills: int) -> list[str]:
+    """What went otherwise than the options say, with its number."""
+    sentences = []
+    if batch.missing > 0:
+        kept = sum(group.dropped != "filtered" for group in batch.groups)
+        sentences.append(
+            f"step {number} runs on {kept} of {kept + batch.missing} prompts: "
+            f"the rest stayed outside --filter-range after {batch.refills} of {max_refills} refills"
+        )
+    corrected = stats.correction_masked_fraction
+    if corrected is not None and corrected > MANY_CORRECTED:
+        sentences.append(
+            f"step {number}: --rollout-correction bounds or masks {corrected:.0%} of the trained tokens; "
+            "engine and trainer disagree, see logprob_mismatch_mean"
+        )
+    return sentences
 
 
 def step_clock(batch: RolloutBatch, *, update_seconds: float, total: float) -> dict[str, float]:
@@ -47,9 +67,16 @@ def step_clock(batch: RolloutBatch, *, update_seconds: float, total: float) -> d
 
 
 def opening_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | None) -> list[str]:
-    """The batch plan, prompt lengths, what was dropped, which paths the model takes, where the run goes on."""
-    tasks = prepared.tasks
-    lines = [describe(prepared.plan), length_histogram(tasks.lengths)]
+    """The batch plan, prompt lengths, and what `part_sentences` says."""
+    lines = [describe(prepared.plan), length_histogram(prepared.tasks.lengths)]
+    if not prepared.meters:
+        lines.append("no held-out tasks: give --eval-dataset to see accuracy before and after")
+    return [*lines, *part_sentences(prepared, parts, checkpoint)]
+
+
+def part_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | None) -> list[str]:
+    """What was dropped, which paths the model takes, what will not be learned, where the run goes on."""
+    tasks, lines = prepared.tasks, list[str]()
     if tasks.dropped or tasks.truncated:
         lines.append(f"prompts above --max-prompt-length: {tasks.dropped} dropped, {tasks.truncated} truncated")
     if prepared.unverified:
@@ -64,8 +91,6 @@ def opening_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint |
             "top-p, top-k and min-p are not replayed in the trainer: completions come from a narrower distribution "
             "than the one that is trained, and logprob_mismatch reports by how much"
         )
-    if prepared.evaluator is None:
-        lines.append("no held-out tasks: give --eval-dataset to see accuracy before and after")
     if checkpoint is not None:
         lines.append(f"going on after step {checkpoint.progress.step} from {checkpoint.path}")
     return lines

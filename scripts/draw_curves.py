@@ -1,0 +1,105 @@
+"""Draw the curves of the documents from runs: held-out accuracy, with 95 % intervals, over steps or over tokens.
+
+pip install 'paceline[docs]'
+make demo studies
+python scripts/draw_curves.py
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from paceline.rundir import RunDir
+
+ROOT = Path(__file__).parents[1]
+BLUES, ORANGES = ("#0072b2", "#56b4e9", "#4b3f9e"), ("#d55e00", "#e69f00", "#a63603")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    run: str
+    """Below `runs/`."""
+    label: str
+    colour: str
+    style: str = "-"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    lines: tuple[Line, ...]
+    axis: str
+    place: Callable[[RunDir], Mapping[int, float]]
+    """From step to the place on the horizontal axis."""
+
+
+def steps(run: RunDir) -> dict[int, float]:
+    return {record["step"]: record["step"] for record in run.evals()}
+
+
+def million_tokens(run: RunDir) -> dict[int, float]:
+    generated = accumulate(record["tokens_generated"] for record in run.metrics())
+    return {0: 0.0, **{step: tokens / 1e6 for step, tokens in enumerate(generated, start=1)}}
+
+
+def seeds(name: str, label: str, colours: tuple[str, ...], style: str = "-") -> tuple[Line, ...]:
+    return tuple(
+        Line(run=f"studies/{name}-{seed}", label=f"{label}, seed {seed}", colour=colour, style=style)
+        for seed, colour in enumerate(colours)
+    )
+
+
+FIGURES = {
+    "reward-curve": Figure(
+        lines=(
+            Line(run="demo/seed-0", label="seed 0", colour="#0072b2"),
+            Line(run="demo/seed-1", label="seed 1", colour="#56b4e9"),
+            Line(run="demo/seed-2", label="seed 2", colour="#009e73"),
+            Line(run="demo/learning-rate-0", label="control: learning rate 0", colour="#8a919b", style="--"),
+            Line(run="demo/random-reward", label="control: random reward", colour="#d55e00", style=":"),
+        ),
+        axis="step",
+        place=steps,
+    ),
+    "adapter-curve": Figure(
+        lines=(*seeds("full", "all weights, 1e-4", BLUES), *seeds("lora", "adapter of rank 1, 1e-3", ORANGES, "--")),
+        axis="step",
+        place=steps,
+    ),
+    "dapo-curve": Figure(
+        lines=(*seeds("grpo", "grpo", BLUES), *seeds("dapo", "dapo", ORANGES, "--")),
+        axis="million sampled tokens",
+        place=million_tokens,
+    ),
+}
+
+
+def draw(name: str, figure: Figure) -> None:
+    canvas, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    for line in figure.lines:
+        run = RunDir(ROOT / "runs" / line.run)
+        places = figure.place(run)
+        across = [places[record["step"]] for record in run.evals()]
+        low, middle, high = ([100 * record[key] for record in run.evals()] for key in ("ci_low", "accuracy", "ci_high"))
+        axes.plot(across, middle, line.style, color=line.colour, label=line.label, linewidth=1.8)
+        axes.fill_between(across, low, high, color=line.colour, alpha=0.12, linewidth=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set(xlabel=figure.axis, ylabel="held-out accuracy, %", ylim=(0, 100), xlim=(0, None))
+    axes.grid(axis="y", color="#e6e3dd", linewidth=0.8)
+    axes.legend(frameon=False, loc="lower right" if "studies" in figure.lines[0].run else "center right")
+    canvas.savefig(ROOT / "docs" / f"{name}.svg", metadata={"Date": None})
+
+
+def main() -> None:
+    plt.rcParams["svg.hashsalt"] = "paceline"  # with no date either, the same runs give the same file
+    for name, figure in FIGURES.items():
+        if all((ROOT / "runs" / line.run).is_dir() for line in figure.lines):
+            draw(name, figure)
+        else:
+            print(f"{name}: its runs are not all there")
+
+
+if __name__ == "__main__":
+    main()

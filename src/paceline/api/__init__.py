@@ -1,0 +1,13 @@
+"""The Python door: TRL's names for the same halves and the same loop.
+
+config.py       GRPOConfig: every field with its default
+fields.py       which fields become options, which the trainer reads
+refused.py      which are refused, and which are accepted without effect
+choices.py      fields that are one of a few words
+batches.py      batches counted in completions
+lengths.py      lengths counted in updates, as steps
+objective.py    the fields of the objective as options
+keywords.py     fields that hold keywords for other libraries
+translation.py  a GRPOConfig to a Config
+plan.py         TRL's counts beside ours
+"""

@@ -1,0 +1,234 @@
+"""From a trainer's arguments to the parts of a run: every refusal that needs no weights comes before they are read."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+from transformers.trainer_utils import IntervalStrategy
+
+from paceline.api.config import GRPOConfig
+from paceline.api.datasets import check_columns, held_out_sets, make_tasks, read_rows, size_of
+from paceline.api.rewards import Source, as_list, make_graders, reward_names
+from paceline.api.translation import Surroundings, in_field_names, translate
+from paceline.config import Config, ModelConfig
+from paceline.errors import ConfigError, PacelineError
+from paceline.models import context_length, load_tokenizer
+from paceline.trackers import check_trackers
+from paceline.train import Given, Prepared, as_torch_scheduler, prepare, updates_per_step
+from paceline.types import Task
+
+NOT_OFFERED: Mapping[str, str] = {
+    "quantization_config": "the trained weights and their copies for sampling are one and the same, in float32",
+    "tools": "there are no tools and no turns",
+    "rollout_func": "the built-in engine samples, so that log-probabilities are known exactly",
+    "environment_factory": "there are no environments; grade completions with reward_funcs",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    """What a `GRPOTrainer` was made with, under the names of its signature."""
+
+    model: Any
+    reward_funcs: Source | Sequence[Source] | None
+    args: GRPOConfig
+    train_dataset: Any
+    eval_dataset: Any
+    processing_class: PreTrainedTokenizerBase | None
+    reward_processing_classes: Any
+    optimizers: tuple[Any, Any]
+    peft_config: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """All of a run but its weights."""
+
+    config: Config
+    given: Given
+    prepared: Prepared
+    sources: tuple[Source, ...]
+    notes: tuple[str, ...]
+    """What a person should know about them."""
+
+
+def refuse_what_is_not_offered(**given: object) -> None:
+    """Refuse arguments of TRL's that have no meaning here.
+
+    Raises:
+        ConfigError: one is not None; the sentence names it and the reason.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
+
+
+def one_of(**given: Any) -> Any:
+    """The argument that is given under one of two names.
+
+    Raises:
+        ConfigError: under both.
+    """
+    there = [value for value in given.values() if value is not None]
+    if len(there) > 1:
+        raise ConfigError(f"GRPOTrainer takes one of {' and '.join(given)}, which mean the same; leave one out")
+    return there[0] if there else None
+
+
+@contextmanager
+def said_in_field_names() -> Iterator[None]:
+    """Errors of the rooms below name options; a program's author knows the fields that they came from."""
+    try:
+        yield
+    except PacelineError as error:
+        raise type(error)(in_field_names(str(error))) from error
+
+
+def build(arguments: Arguments, context: Mapping[str, Any]) -> Built:
+    """Configuration, tokenizer, tasks and reward functions; `context` is what reward functions get beside the batch.
+
+    Raises:
+        PacelineError: an argument cannot be used; the sentence names it and the remedy.
+    """
+    args = arguments.args
+    if not isinstance(args, GRPOConfig):
+        raise ConfigError(f"args must be a GRPOConfig of paceline, got a {type(args).__module__}.{type(args).__name__}")
+    sources = as_list(arguments.reward_funcs)
+    names = reward_names(sources)
+    check_columns(arguments.train_dataset, "train_dataset")
+    for name, dataset in held_out_sets(arguments.eval_dataset).items():
+        check_columns(dataset, _eval_name(name))
+    _check_evaluation(args, arguments.eval_dataset)
+    _check_optimizers(arguments)
+    config = translate(args, _surroundings(arguments, names))
+    check_trackers(config.loop.report_to)
+    tokenizer = _tokenizer(arguments, config)
+    limit = _rows_needed(arguments.train_dataset, config)
+    rows = read_rows(arguments.train_dataset, "train_dataset", limit=limit)
+    notes = (
+        () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
+    )
+    tasks = make_tasks(rows, tokenizer, config.data, name="train")
+    graders = make_graders(names, sources, arguments.reward_processing_classes, context=context)
+    given = Given(
+        model=None if isinstance(arguments.model, str) else arguments.model,
+        adapter=arguments.peft_config,
+        tokenizer=tokenizer,
+        functions=graders.functions,
+        reward_models=graders.models,
+        tasks=tasks,
+        held_out={
+            name: held_out_tasks(dataset, name, tokenizer, config)
+            for name, dataset in held_out_sets(arguments.eval_dataset).items()
+        },
+        optimizer=arguments.optimizers[0],
+        make_scheduler=lambda optimizer, steps: arguments.optimizers[1] or _schedule(optimizer, config, steps),
+    )
+    return Built(config=config, given=given, prepared=prepare(config, given), sources=tuple(sources), notes=notes)
+
+
+def held_out_tasks(dataset: Any, name: str, tokenizer: PreTrainedTokenizerBase, config: Config) -> tuple[Task, ...]:
+    """The tasks of one evaluation dataset, all of its rows."""
+    check_columns(dataset, _eval_name(name))
+    rows = read_rows(dataset, _eval_name(name), limit=None)
+    return make_tasks(rows, tokenizer, config.data, name=name).tasks
+
+
+def default_args(model: Any) -> GRPOConfig:
+    """The configuration of a trainer that was given none: a run directory named after the model."""
+    return GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO")
+
+
+def model_name(model: Any) -> str:
+    """Directory or Hub name of a model; of an object without either, its class."""
+    if isinstance(model, str):
+        return model
+    if not hasattr(model, "config"):
+        raise ConfigError(f"model must be a name, a PreTrainedModel or a PeftModel, got a {type(model).__name__}")
+    return str(getattr(model.config, "name_or_path", "") or type(model).__name__)
+
+
+def _eval_name(name: str) -> str:
+    return name if name == "eval_dataset" else f"eval_dataset[{name!r}]"
+
+
+def _surroundings(arguments: Arguments, names: tuple[str, ...]) -> Surroundings:
+    model = model_name(arguments.model)
+    if isinstance(arguments.model, str):
+        limit = context_length(ModelConfig(model=model, trust_remote_code=arguments.args.trust_remote_code))
+    else:
+        limit = getattr(arguments.model.config.get_text_config(), "max_position_embeddings", None)
+    return Surroundings(
+        model=model,
+        reward_names=names,
+        num_prompts=size_of(arguments.train_dataset),
+        context_length=limit,
+        adapter=arguments.peft_config is not None or hasattr(arguments.model, "peft_config"),
+    )
+
+
+def _tokenizer(arguments: Arguments, config: Config) -> PreTrainedTokenizerBase:
+    given = arguments.processing_class
+    model = arguments.model
+    if given is None and not isinstance(model, str) and not getattr(model.config, "name_or_path", ""):
+        raise ConfigError("processing_class must be given with a model object that was not loaded by name, got None")
+    if given is None:
+        return load_tokenizer(config.model)
+    if not isinstance(given, PreTrainedTokenizerBase):
+        raise ConfigError(f"processing_class must be a tokenizer of transformers, got a {type(given).__name__}")
+    return given
+
+
+def _rows_needed(dataset: Any, config: Config) -> int | None:
+    if size_of(dataset) is not None:
+        return None
+    if config.loop.max_steps is None:
+        raise ConfigError("max_steps must be above 0 with an IterableDataset, whose length nobody knows")
+    return config.loop.max_steps * config.loop.prompts_per_step * (1 + config.advantage.max_refills)
+
+
+def _schedule(optimizer: torch.optim.Optimizer, config: Config, total_steps: int) -> Any:
+    """The arguments' schedule, also over the rates of an optimiser that came without one."""
+    return as_torch_scheduler(
+        optimizer, config.optim, total_steps=total_steps, updates_per_step=updates_per_step(config)
+    )
+
+
+def _check_evaluation(args: GRPOConfig, eval_dataset: Any) -> None:
+    sets = held_out_sets(eval_dataset)
+    if not sets and (args.eval_strategy != IntervalStrategy.NO or args.eval_on_start):
+        raise ConfigError(
+            f"eval_strategy must be 'no' without eval_dataset, got {str(args.eval_strategy.value)!r}; give eval_dataset"
+        )
+    metric = args.metric_for_best_model
+    if metric is not None and metric.removeprefix("eval_") == "loss":
+        raise ConfigError(
+            "metric_for_best_model must be named, for example 'eval_reward': evaluation samples and grades, "
+            "it has no loss"
+        )
+
+
+def _check_optimizers(arguments: Arguments) -> None:
+    if not isinstance(arguments.optimizers, tuple | list) or len(arguments.optimizers) != 2:
+        raise ConfigError("optimizers must be a pair (optimizer, scheduler), either of them None")
+    optimizer, scheduler = arguments.optimizers
+    if optimizer is None and scheduler is not None:
+        raise ConfigError("optimizers must hold the optimizer too that the scheduler sets the rate of, got None")
+    if optimizer is None:
+        return
+    if isinstance(arguments.model, str) or arguments.peft_config is not None:
+        raise ConfigError(
+            "optimizers must be (None, None) while the trainer itself makes the model or its adapter; "
+            "give the model object whose parameters the optimizer has"
+        )
+    known = {id(parameter) for parameter in arguments.model.parameters()}
+    strange = [one for group in optimizer.param_groups for one in group["params"] if id(one) not in known]
+    if strange:
+        raise ConfigError(
+            f"optimizers: {len(strange)} parameters of the optimizer are not the model's; make it from "
+            "model.parameters()"
+        )

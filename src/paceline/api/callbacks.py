@@ -1,0 +1,173 @@
+"""transformers' callbacks as an observer of the loop: events, state, control, the log, the best checkpoint."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerControl, TrainerState
+from transformers.trainer_callback import CallbackHandler
+from transformers.trainer_utils import SaveStrategy
+
+from paceline.api.config import GRPOConfig
+from paceline.api.history import Numbers, Record, averaged, eval_numbers, num_tokens, step_numbers, tracker_numbers
+from paceline.api.rewards import RewardLog
+from paceline.checkpoint import Checkpoint
+from paceline.errors import ConfigError
+from paceline.rollouts import RolloutBatch
+from paceline.trackers import Trackers
+from paceline.train import Measurement, RewardMeasurement, Wishes
+
+STATE_FILE = "trainer_state.json"
+
+
+class CallbackObserver:
+    """Drives callbacks as transformers' own loop does; one of our steps is one of their steps."""
+
+    def __init__(
+        self,
+        handler: CallbackHandler,
+        args: GRPOConfig,
+        state: TrainerState,
+        reward_log: RewardLog,
+        *,
+        updates_per_step: int,
+        show: Callable[[RolloutBatch, int], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """`show` prints a step's completions, `say` a sentence; trackers and protection are set when a run opens."""
+        self.handler, self.args, self.state, self.control = handler, args, state, TrainerControl()
+        self.reward_log, self.updates_per_step = reward_log, updates_per_step
+        self.trackers = Trackers(opened=())
+        self.protected: set[Path] = set()
+        self._show, self._say = show, say
+        self._window: list[Numbers] = []
+        self._in_epoch = False
+        self._total_steps = 0
+
+    def start(self, state: TrainerState, *, total_steps: int, trackers: Trackers, protected: set[Path]) -> None:
+        """A run opens: `state` is where it stands."""
+        self.state, self.control, self.trackers, self.protected = state, TrainerControl(), trackers, protected
+        self._window, self._in_epoch, self._total_steps = [], False, total_steps
+        if state.best_model_checkpoint is not None:
+            protected.add(Path(state.best_model_checkpoint))
+
+    def begin(self, steps_done: int) -> Wishes:
+        """on_train_begin, and the evaluation that `eval_on_start` asks for."""
+        self._fire("on_train_begin")
+        return Wishes(evaluate=self.args.eval_on_start and steps_done == 0, stop=self.control.should_training_stop)
+
+    def step_begin(self, number: int) -> None:
+        """on_epoch_begin where an epoch starts, and on_step_begin."""
+        self.reward_log.columns.clear()  # an evaluation's are of no step
+        if not self._in_epoch:
+            self._fire("on_epoch_begin")
+            self._in_epoch = True
+        self._fire("on_step_begin")
+
+    def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
+        """on_step_end, on_epoch_end where one ends, and the log if it is due."""
+        ended = record["step"] == self._total_steps or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
+        self.state.global_step = record["step"] * self.updates_per_step
+        self.state.epoch = record["epoch"]
+        self.state.num_input_tokens_seen += num_tokens(batch)
+        numbers = step_numbers(record, batch, num_tokens=self.state.num_input_tokens_seen)
+        self._window.append({**numbers, **self.reward_log.take_metrics()})
+        self._fire("on_step_end")
+        if ended:
+            self._fire("on_epoch_end")
+            self._in_epoch = False
+        if self.control.should_log:
+            self.log(averaged(self._window))
+            self._window.clear()
+            if self.args.log_completions:
+                self._show(batch, self.state.global_step)
+        return self._wishes()
+
+    def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
+        """on_evaluate for each set; whether this is the best model so far."""
+        several, merged = len(measurements) > 1 or measurements[0].name != "eval_dataset", Numbers()
+        for measurement in measurements:
+            merged |= self.report(measurement, prefix=f"eval_{measurement.name}" if several else "eval")
+        self._note_best(merged)
+        return self._wishes()
+
+    def report(self, measurement: Measurement, *, prefix: str) -> Numbers:
+        """Log one measurement and tell the callbacks; its numbers."""
+        assert isinstance(measurement, RewardMeasurement)  # the trainer builds no other meter
+        numbers = eval_numbers(measurement.record(), measurement.batch, prefix=prefix)
+        numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
+        self.log({**numbers, "epoch": self.state.epoch})
+        self._fire("on_evaluate", metrics=numbers)
+        return {**numbers, "epoch": self.state.epoch}
+
+    def saved(self, checkpoint: Checkpoint) -> Wishes:
+        """The state beside the checkpoint, and on_save."""
+        if self.state.best_global_step == self.state.global_step:
+            self.state.best_model_checkpoint = str(checkpoint.path)
+            self.protected.clear()
+            self.protected.add(checkpoint.path)
+        write_state(self.state, checkpoint.path)
+        self._fire("on_save")
+        return Wishes(stop=self.control.should_training_stop)
+
+    def tell(self, sentence: str) -> None:
+        """A line of text, as the trainer prints them."""
+        self._say(sentence)
+
+    def end(self) -> None:
+        """on_epoch_end of an epoch that was cut short; on_train_end follows when the last numbers are written."""
+        if self._in_epoch:
+            self._fire("on_epoch_end")
+
+    def log(self, logs: Numbers) -> None:
+        """Add a line to `log_history`, tell the callbacks and the trackers."""
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.trackers.log(tracker_numbers(logs), self.state.global_step)
+        self._fire("on_log", logs=logs)
+
+    def finish(self) -> None:
+        """on_train_end."""
+        self._fire("on_train_end")
+
+    def _note_best(self, metrics: Numbers) -> None:
+        """As transformers decides it, after the callbacks have compared with the best before."""
+        name = self.args.metric_for_best_model
+        if name is None:
+            return
+        name = name if name.startswith("eval_") else f"eval_{name}"
+        if name not in metrics:
+            raise ConfigError(f"metric_for_best_model must be one of {', '.join(sorted(metrics))}, got {name!r}")
+        value, best = metrics[name], self.state.best_metric
+        better = value is not None and (best is None or (value > best if self.args.greater_is_better else value < best))
+        if better:
+            self.state.best_metric = value
+            if self.args.save_strategy != SaveStrategy.NO:
+                self.state.best_global_step = self.state.global_step
+        if self.args.save_strategy == SaveStrategy.BEST:
+            self.control.should_save = better
+
+    def _wishes(self) -> Wishes:
+        control = self.control
+        return Wishes(evaluate=control.should_evaluate, save=control.should_save, stop=control.should_training_stop)
+
+    def _fire(self, event: str, **more: Any) -> None:
+        control = getattr(self.handler, event)(self.args, self.state, self.control, **more)
+        self.control = self.control if control is None else control
+
+
+def write_state(state: TrainerState, folder: Path) -> None:
+    """The state as a file of a checkpoint: whole or absent."""
+    draft = folder / f".{STATE_FILE}.new"
+    draft.write_text(json.dumps(asdict(state), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    draft.replace(folder / STATE_FILE)
+
+
+def read_state(folder: Path) -> TrainerState | None:
+    """The state that lies beside a checkpoint; None where the run was killed between the two."""
+    file = folder / STATE_FILE
+    return TrainerState.load_from_json(str(file)) if file.is_file() else None

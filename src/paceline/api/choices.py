@@ -1,0 +1,76 @@
+"""Fields whose value is one of a few words: the words, and the sentence for any other."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from transformers.trainer_utils import HubStrategy, IntervalStrategy, SaveStrategy
+
+from paceline.config import PRESETS, suggest
+from paceline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.api.config import GRPOConfig
+
+OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
+SCHEDULES: Mapping[str, str] = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+}
+"""lr_scheduler_type to lr_schedule."""
+
+ABSENT_LOSSES: Mapping[str, str] = {
+    "luspo": "a sequence's loss would grow with its length, an average that no option here has",
+    "vespo": "its soft weights need a bound that no option here has",
+}
+"""Losses of TRL that are known and not offered, each with the reason."""
+
+CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"),
+    "scale_rewards": ("group", "batch", "none"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "importance_sampling_level": ("token", "sequence"),
+    "vllm_importance_sampling_mode": CORRECTIONS,
+    "preset": tuple(PRESETS),
+    "optim": OPTIMIZERS,
+    "lr_scheduler_type": tuple(SCHEDULES),
+    "eval_strategy": tuple(word.value for word in IntervalStrategy),
+    "logging_strategy": tuple(word.value for word in IntervalStrategy),
+    "save_strategy": tuple(word.value for word in SaveStrategy),
+    "hub_strategy": tuple(word.value for word in HubStrategy),
+}
+REMEDIES: Mapping[str, str] = {
+    "optim": "for any other optimizer give the trainer optimizers=(optimizer, None)",
+    "lr_scheduler_type": "for any other schedule give the trainer optimizers=(optimizer, scheduler)",
+}
+MAY_BE_NONE = ("preset",)
+
+
+def check_choices(args: "GRPOConfig") -> None:
+    """Refuse a word that is no choice; True and False are words of `scale_rewards`.
+
+    Raises:
+        ConfigError: the sentence holds the right words and the nearest of them.
+    """
+    if args.scale_rewards is True or args.scale_rewards is False:
+        args.scale_rewards = "group" if args.scale_rewards else "none"
+    for name, words in CHOICES.items():
+        value = getattr(args, name)
+        if not (value in words or (value is None and name in MAY_BE_NONE)):
+            raise ConfigError(_sentence(name, value.value if isinstance(value, Enum) else value))
+
+
+def _sentence(name: str, value: object) -> str:
+    if name == "loss_type" and value in ABSENT_LOSSES:
+        return f"loss_type {value!r} is not offered: {ABSENT_LOSSES[str(value)]}; take one of {_words(name)}"
+    remedy = suggest(str(value), CHOICES[name], otherwise=REMEDIES.get(name, ""))
+    return f"{name} must be one of {_words(name)}, got {value!r}{'; ' + remedy if remedy else ''}"
+
+
+def _words(name: str) -> str:
+    return ", ".join(CHOICES[name])

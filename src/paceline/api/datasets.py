@@ -1,0 +1,102 @@
+"""Datasets as TRL takes them, a column `prompt` of text or messages and any others, to tasks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.config import DataConfig
+from paceline.data import Row, TaskSet, build_tasks
+from paceline.errors import ConfigError, DataError
+
+ROW = "paceline_row"
+"""The column of a task that holds its whole row as it was given: reward functions of TRL's kind get those columns."""
+
+ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
+IMAGES = ("image", "images")
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def check_columns(dataset: Any, name: str) -> None:
+    """Refuse what can be seen to be no dataset of prompts without reading a row.
+
+    Raises:
+        ConfigError: there is none, or it is something else.
+        DataError: no column `prompt`, or images.
+    """
+    if dataset is None:
+        raise ConfigError(f"{name} must be a dataset with a column `prompt`, got None")
+    if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
+        raise ConfigError(
+            f"{name} must be a datasets.Dataset, an IterableDataset or a list of dicts, got a {type(dataset).__name__}"
+        )
+    columns = getattr(dataset, "column_names", None)
+    if columns is not None:
+        _check_names(tuple(columns), name)
+
+
+def size_of(dataset: Any) -> int | None:
+    """Rows of a dataset, None where it has no length."""
+    return len(dataset) if hasattr(dataset, "__len__") else None
+
+
+def read_rows(dataset: Any, name: str, *, limit: int | None) -> list[Mapping[str, Any]]:
+    """The rows of a dataset; of one without a length the first `limit` (None: all).
+
+    Raises:
+        DataError: no rows, or rows without a prompt.
+    """
+    rows = list(dataset) if size_of(dataset) is not None else list(islice(dataset, limit))
+    if not rows:
+        raise DataError(f"{name} has no rows; give one with at least one prompt")
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(f"{name} row {number} is a {type(row).__name__}; every row must be a dict with a prompt")
+    _check_names(tuple(rows[0]), name)
+    return rows
+
+
+def make_tasks(rows: Rows, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, name: str) -> TaskSet:
+    """Tasks from rows; each keeps its row, so that a reward function sees its columns unchanged.
+
+    Raises:
+        DataError, ModelError: a prompt that cannot be used, one that is too long, or messages without a template.
+    """
+    seen = [
+        Row(row_id=f"{name}:{number}", columns=_read_columns(row, number, name)) for number, row in enumerate(rows, 1)
+    ]
+    built = build_tasks(seen, tokenizer, replace(data, prompt_column="prompt"), system=None)
+    by_id = {row.row_id: given for row, given in zip(seen, rows, strict=True)}
+    tasks = tuple(replace(task, columns={ROW: by_id[task.task_id]}) for task in built.tasks)
+    return replace(built, tasks=tasks)
+
+
+def held_out_sets(eval_dataset: Any) -> dict[str, Any]:
+    """One dataset, or several by name."""
+    if eval_dataset is None:
+        return {}
+    if isinstance(eval_dataset, Mapping):
+        return dict(eval_dataset)
+    return {"eval_dataset": eval_dataset}
+
+
+def _check_names(columns: Sequence[str], name: str) -> None:
+    if "prompt" not in columns:
+        raise DataError(
+            f"{name} has no column `prompt`, its columns: {', '.join(columns) or '(none)'}; "
+            f"rename the one with the prompts: dataset.rename_column(..., 'prompt')"
+        )
+    images = [column for column in columns if column in IMAGES]
+    if images:
+        raise DataError(f"{name} has a column {images[0]!r}; models of text are trained here, remove the column")
+
+
+def _read_columns(row: Mapping[str, Any], number: int, name: str) -> dict[str, Any]:
+    """What the task itself is made of: the prompt, and answers for built-in reward functions where they are text."""
+    if "prompt" not in row:
+        raise DataError(f"{name} row {number} has no `prompt`; mend or remove the row")
+    answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}
+    return {"prompt": row["prompt"], **answers}

@@ -1,0 +1,115 @@
+"""The fields of `GRPOConfig` that mean something: which become options, which the trainer itself reads.
+
+With `refused.py` every field is in exactly one table.
+"""
+
+from collections.abc import Mapping
+
+TRANSLATED: Mapping[str, str] = {
+    # batches and length of the run
+    "per_device_train_batch_size": "prompts_per_step: completions of a batch / num_generations",
+    "gradient_accumulation_steps": "prompts_per_step and num_minibatches",
+    "generation_batch_size": "prompts_per_step",
+    "steps_per_generation": "prompts_per_step; num_minibatches = steps_per_generation / gradient_accumulation_steps",
+    "num_generations": "num_generations",
+    "num_iterations": "num_iterations",
+    "num_train_epochs": "num_epochs",
+    "max_steps": "max_steps: updates, rounded up to whole batches of rollouts",
+    "micro_batch_tokens": "micro_batch_tokens",
+    # the model
+    "model_init_kwargs": "dtype and trust_remote_code; attn_implementation, device_map and use_cache say nothing here",
+    "trust_remote_code": "trust_remote_code",
+    "bf16": "dtype: bfloat16 or float32",
+    "use_cpu": "device: cpu",
+    "gradient_checkpointing": "gradient_checkpointing",
+    "gradient_checkpointing_kwargs": "use_reentrant is accepted: the gradient is the same",
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "as gradient_checkpointing_kwargs",
+    # data and sampling
+    "max_prompt_length": "max_prompt_length and long_prompts=truncate_left; None: the model's context",
+    "max_completion_length": "max_completion_length",
+    "shuffle_dataset": "shuffle",
+    "chat_template_kwargs": "enable_thinking",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "generation_kwargs": "top_p, top_k, min_p, and stop_strings as stop",
+    "num_generations_eval": "eval_generations, sampled at temperature",
+    "seed": "seed",
+    # the objective
+    "preset": "preset",
+    "filter_range": "filter_range",
+    "max_refills": "max_refills",
+    "loss_type": "bound and average",
+    "scale_rewards": "advantage: group, group_mean_reward_std or none",
+    "multi_objective_aggregation": "reward_aggregation; normalize_then_sum also advantage=batch",
+    "reward_weights": "reward_weights",
+    "importance_sampling_level": "ratio_level",
+    "epsilon": "clip_eps_low, and clip_eps_high while epsilon_high is None",
+    "epsilon_high": "clip_eps_high; cispo_max_ratio with loss_type cispo",
+    "delta": "dual_clip",
+    "beta": "beta",
+    "use_bias_correction_kl": "kl: reverse or forward",
+    "sync_ref_model": "ref_sync_steps above 0",
+    "ref_model_mixup_alpha": "ref_sync_mix",
+    "ref_model_sync_steps": "ref_sync_steps: updates, rounded up to whole batches of rollouts",
+    "mask_truncated_completions": "mask_truncated",
+    "off_policy_mask_threshold": "off_policy_threshold",
+    "entropy_coef": "entropy_coef",
+    "vllm_importance_sampling_correction": "rollout_correction, when one of the next three is set as well",
+    "vllm_importance_sampling_mode": "rollout_correction and correction_level",
+    "vllm_importance_sampling_clip_max": "correction_max",
+    "vllm_importance_sampling_cap": "correction_max",
+    # the update
+    "optim": "AdamW, by whichever of its implementations the device has",
+    "learning_rate": "learning_rate",
+    "lr_scheduler_type": "lr_schedule",
+    "lr_scheduler_kwargs": "min_lr_ratio, with cosine_with_min_lr",
+    "warmup_steps": "warmup_steps: updates, rounded up to whole batches; below 1 a share of the run",
+    "warmup_ratio": "warmup_steps",
+    "weight_decay": "weight_decay",
+    "adam_beta1": "adam_beta1",
+    "adam_beta2": "adam_beta2",
+    "adam_epsilon": "adam_eps",
+    "max_grad_norm": "max_grad_norm",
+    # what is kept
+    "output_dir": "output_dir",
+    "save_steps": "save_steps: updates, rounded up to whole batches of rollouts (a share of the run below 1)",
+    "eval_steps": "eval_steps, as save_steps",
+    "save_total_limit": "save_total_limit; None keeps all",
+    "report_to": "report_to",
+    "project": "project",
+}
+"""Name to the option or options that it becomes, and how."""
+
+KEPT: Mapping[str, str] = {
+    **dict.fromkeys(("logging_strategy", "logging_steps", "logging_first_step"), "when numbers reach on_log"),
+    **dict.fromkeys(("eval_strategy", "eval_delay", "eval_on_start"), "when held-out prompts are evaluated"),
+    "save_strategy": "when a checkpoint is written",
+    **dict.fromkeys(
+        ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"), "which checkpoint is the best"
+    ),
+    "run_name": "the run's name in trackers and callbacks",
+    "disable_tqdm": "whether progress is shown",
+    **dict.fromkeys(
+        (
+            "push_to_hub",
+            "hub_model_id",
+            "hub_strategy",
+            "hub_token",
+            "hub_private_repo",
+            "hub_always_push",
+            "hub_revision",
+        ),
+        "whether and where the model is uploaded",
+    ),
+    **dict.fromkeys(
+        ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"), "for transformers' TrackioCallback"
+    ),
+    "tf32": "set for the process when the configuration is made, by transformers",
+    **dict.fromkeys(
+        ("do_train", "do_eval", "do_predict", "resume_from_checkpoint"), "for the user's script to read, as ever"
+    ),
+}
+"""Name to what the trainer, its callbacks or the user's script read it for."""

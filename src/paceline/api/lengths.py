@@ -1,0 +1,65 @@
+"""Lengths that TRL counts in updates, as steps of the loop: a step is a batch of rollouts with all its updates."""
+
+import math
+from typing import TYPE_CHECKING
+
+from paceline.api.batches import batches_of
+from paceline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.api.config import GRPOConfig
+
+
+def total_updates(args: "GRPOConfig", num_prompts: int | None) -> int | None:
+    """Optimiser steps of the run as `max_steps` or the epochs say; None where the dataset has no length."""
+    batches = batches_of(args)
+    if args.max_steps > 0:
+        return math.ceil(args.max_steps / batches.updates_per_step) * batches.updates_per_step
+    if num_prompts is None:
+        return None
+    return max(1, math.ceil(round(args.num_train_epochs * num_prompts) / batches.prompts_per_step)) * (
+        batches.updates_per_step
+    )
+
+
+def in_steps(args: "GRPOConfig", name: str, value: float, num_prompts: int | None) -> int:
+    """Updates, or below 1 a share of the run's, as steps of the loop, rounded up.
+
+    Raises:
+        ConfigError: a share of a run whose length nobody knows.
+    """
+    total = total_updates(args, num_prompts)
+    if 0 < value < 1 and total is None:
+        raise ConfigError(f"{name} must be 1 or more for a dataset without a length, got {value!r}; or give max_steps")
+    updates = math.ceil(value * total) if 0 < value < 1 and total is not None else int(value)
+    return math.ceil(updates / batches_of(args).updates_per_step)
+
+
+def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
+    """transformers' meaning: from 1 on a number of updates, below 1 a share of all of them.
+
+    Raises:
+        ConfigError: two warm-ups, or one that the schedule or the run's length leaves without effect.
+    """
+    name = "warmup_steps" if args.warmup_ratio is None else "warmup_ratio"
+    value = getattr(args, name)
+    if args.warmup_ratio is not None and not 0 <= args.warmup_ratio < 1:
+        raise ConfigError(f"warmup_ratio must lie in [0, 1), got {value!r}; warmup_steps takes a number of updates")
+    if args.warmup_ratio is not None and args.warmup_steps:
+        raise ConfigError(f"warmup_steps must be 0 with warmup_ratio, got {args.warmup_steps!r}; give one of them")
+    if value and args.lr_scheduler_type == "constant":
+        raise ConfigError(
+            f"{name} must be 0 with lr_scheduler_type 'constant', got {value!r}; take constant_with_warmup"
+        )
+    if value > args.max_steps > 0:
+        raise ConfigError(
+            f"{name} must be at most max_steps ({args.max_steps}), got {value!r}; the peak would never be reached"
+        )
+    return in_steps(args, name, value, num_prompts)
+
+
+def interval(args: "GRPOConfig", kind: str, num_prompts: int | None) -> int:
+    """Steps between two savings (`save`) or evaluations (`eval`) of the strategy `steps`; 0 for the others."""
+    if getattr(args, f"{kind}_strategy") != "steps":
+        return 0
+    return in_steps(args, f"{kind}_steps", getattr(args, f"{kind}_steps"), num_prompts)

@@ -1,0 +1,217 @@
+"""Fields that mean nothing here: refused when set, or, where no result depends on them, accepted and said."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING
+
+from paceline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.api.config import GRPOConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """Why a field may only have its default, and which other values say the same as the default."""
+
+    reason: str
+    also: tuple[object, ...] = ()
+
+
+def _because(reason: str, *names: str, also: tuple[object, ...] = ()) -> dict[str, Refusal]:
+    return {name: Refusal(reason=reason, also=also) for name in names}
+
+
+ONE_PROCESS = "the trainer runs in one process"
+VLLM = "completions come from the built-in engine, which shares the trainer's weights; there is no vLLM here"
+ADAPTIVE = "the entropy coefficient stays what entropy_coef says"
+NO_PREDICTIONS = (
+    "evaluation gives rewards and accuracies of sampled completions, there are no predictions to compute on"
+)
+
+REFUSED: Mapping[str, Refusal] = {
+    **_because(
+        VLLM,
+        "use_vllm",
+        "vllm_mode",
+        "vllm_model_impl",
+        "vllm_enable_sleep_mode",
+        "vllm_structured_outputs_regex",
+        "vllm_server_base_url",
+        "vllm_server_host",
+        "vllm_server_port",
+        "vllm_server_timeout",
+        "vllm_group_port",
+        "vllm_gpu_memory_utilization",
+        "vllm_max_model_length",
+        "vllm_tensor_parallel_size",
+    ),
+    **_because(ONE_PROCESS, "deepspeed", "fsdp", "fsdp_config", "parallelism_config", also=({}, "")),
+    **_because(ONE_PROCESS, "local_rank", also=(0,)),
+    **_because(
+        ADAPTIVE,
+        "use_adaptive_entropy",
+        "entropy_coef_min",
+        "entropy_coef_max",
+        "entropy_coef_delta",
+        "entropy_target",
+    ),
+    **_because("loss_type vespo is not offered", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+    **_because("SAPO's gate has the temperatures of its paper", "sapo_temperature_pos", "sapo_temperature_neg"),
+    **_because("every token of a completion is trained on", "top_entropy_quantile"),
+    **_because(
+        "the weight of old over rollout probability has no lower bound here", "vllm_importance_sampling_clip_min"
+    ),
+    **_because(
+        "the loss would be of another distribution than the one that was sampled from",
+        "repetition_penalty",
+        also=(None,),
+    ),
+    **_because("the engine has a cache of its own", "cache_implementation"),
+    **_because("a router's auxiliary loss is not computed", "router_aux_loss_coef", also=(0, 0.0)),
+    **_because("there are no tools and no turns", "max_tool_calling_iterations"),
+    **_because(
+        "completions are not uploaded; upload the run directory's rollouts/ instead", "log_completions_hub_repo"
+    ),
+    **_because("half precision would need its loss scaled; use bf16 or float32", "fp16"),
+    **_because("evaluation computes in the precision of training", "fp16_full_eval", "bf16_full_eval"),
+    **_because("the model is not compiled", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
+    **_because("layers are not replaced by other kernels", "use_liger_kernel", "liger_kernel_config"),
+    **_because("noise in the embeddings would part the policy from the one that sampled", "neftune_noise_alpha"),
+    **_because("there are no labels to smooth or to name", "label_smoothing_factor", "label_names"),
+    **_because(
+        "micro-batches are cut by micro_batch_tokens, which bounds memory already; lower that", "auto_find_batch_size"
+    ),
+    **_because(
+        "the options of AdamW have fields of their own; for another optimizer give optimizers=(optimizer, None)",
+        "optim_args",
+        "optim_target_modules",
+        also=("",),
+    ),
+    **_because(
+        NO_PREDICTIONS,
+        "prediction_loss_only",
+        "include_for_metrics",
+        "batch_eval_metrics",
+        "eval_do_concat_batches",
+        "eval_use_gather_object",
+        also=([],),
+    ),
+    **_because("a resumed run goes on exactly where it stood", "ignore_data_skip"),
+    **_because("callbacks of a resumed run start anew", "restore_callback_states_from_checkpoint"),
+    **_because(
+        "on a CPU a run is deterministic already, and CUDA's deterministic mode is not offered", "full_determinism"
+    ),
+    **_because("one seed fixes data order and sampling; give seed", "data_seed"),
+    **_because("a shuffled or the given order are offered (shuffle_dataset)", "train_sampling_strategy"),
+    **_because("no order by length is offered", "length_column_name"),
+    **_because("the last batch of a run is short rather than left out", "dataloader_drop_last"),
+    **_because("memory is not measured by transformers here", "skip_memory_metrics"),
+    **_because("transformers' debug modes are those of its own loop", "debug", also=([], None)),
+}
+
+NOT_NEEDED: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "dataloader_num_workers",
+            "dataloader_pin_memory",
+            "dataloader_persistent_workers",
+            "dataloader_prefetch_factor",
+            "dataloader_multiprocessing_context",
+            "dataloader_in_order",
+            "accelerator_config",
+        ),
+        "prompts are tokenised once, before the first step; no loader runs",
+    ),
+    **dict.fromkeys(
+        (
+            "average_tokens_across_devices",
+            "ddp_find_unused_parameters",
+            "ddp_bucket_cap_mb",
+            "ddp_broadcast_buffers",
+            "ddp_static_graph",
+            "ddp_backend",
+            "ddp_timeout",
+            "ds3_gather_for_generation",
+            "log_on_each_node",
+            "save_on_each_node",
+            "log_level_replica",
+        ),
+        "there is one process",
+    ),
+    **dict.fromkeys(
+        ("log_completions", "num_completions_to_print", "log_unique_prompts"),
+        "every completion is written to the run directory's rollouts/",
+    ),
+    **dict.fromkeys(
+        (
+            "use_transformers_continuous_batching",
+            "transformers_continuous_batching_config",
+            "use_transformers_paged",
+        ),
+        "generation always batches continuously",
+    ),
+    **dict.fromkeys(
+        ("per_device_eval_batch_size", "eval_accumulation_steps"),
+        "evaluation decodes as many completions at once as there is room for",
+    ),
+    "pad_to_multiple_of": "padding never reaches the loss",
+    "cast_lm_head_to_fp32": "weights, the output embedding's too, are always float32",
+    "disable_dropout": "dropout is always off, so that the policy that trains is the one that sampled",
+    "remove_unused_columns": "reward functions always get every column",
+    "use_cache": "generation always caches, training never does",
+    "log_multimodal": "there are no images",
+    "logging_nan_inf_filter": "a loss that is not finite ends the run",
+    "include_num_input_tokens_seen": "tokens are always counted",
+    "log_level": "it changes what is printed, no result; transformers.logging.set_verbosity says it for all",
+    "torch_empty_cache_steps": "it frees memory, and no result depends on it",
+    "save_only_model": "a checkpoint always holds what resuming needs",
+    "enable_jit_checkpoint": "an interrupted run always writes a checkpoint",
+}
+"""Name to why our results do not depend on it."""
+
+
+def refuse(args: "GRPOConfig") -> None:
+    """Refuse every field of `REFUSED` that is not at its default.
+
+    Raises:
+        ConfigError: it names the field, its value and the reason.
+    """
+    for name, refusal in REFUSED.items():
+        value = getattr(args, name)
+        if not _is_default(args, name) and not any(_same(value, other) for other in refusal.also):
+            raise ConfigError(f"{name} must be left out, got {value!r}: {refusal.reason}")
+
+
+def changed(args: "GRPOConfig", name: str) -> bool:
+    """Whether a field was given something else than its default."""
+    return not _is_default(args, name)
+
+
+def without_effect(args: "GRPOConfig") -> tuple[str, ...]:
+    """The fields of `NOT_NEEDED` that were changed, in the order of the table."""
+    untouched = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu)
+    return tuple(
+        name
+        for name in NOT_NEEDED
+        if not _is_default(args, name) and not _same(getattr(args, name), getattr(untouched, name))
+    )
+
+
+def accepted_without_effect(args: "GRPOConfig") -> str:
+    """One line on the changed fields that no result depends on, each with the reason; empty where there are none."""
+    names = without_effect(args)
+    if not names:
+        return ""
+    return f"accepted without effect: {'; '.join(f'{name} ({NOT_NEEDED[name]})' for name in names)}"
+
+
+def _is_default(args: "GRPOConfig", name: str) -> bool:
+    of_class = next(item for item in fields(args) if item.name == name)
+    default = of_class.default_factory() if of_class.default is MISSING else of_class.default
+    return _same(getattr(args, name), default)
+
+
+def _same(value: object, other: object) -> bool:
+    """Equal, and no mix-up of False with 0: `local_rank=False` is no rank."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)

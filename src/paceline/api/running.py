@@ -1,0 +1,156 @@
+"""A trainer's run around the loop: where it starts, who watches, the best model at its end, its last numbers."""
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from rich.console import Console
+from transformers import TrainerState
+from transformers.trainer_utils import TrainOutput
+
+from paceline.api.callbacks import CallbackObserver, read_state
+from paceline.api.config import GRPOConfig
+from paceline.api.history import Numbers
+from paceline.api.plan import describe_plan
+from paceline.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint, remove_later
+from paceline.config import Config, to_yaml
+from paceline.errors import CheckpointError, ConfigError
+from paceline.models import restore_weights
+from paceline.rundir import RunDir
+from paceline.trackers import Trackers
+from paceline.train import (
+    Parts,
+    Prepared,
+    Run,
+    finish,
+    make_run,
+    part_sentences,
+    restore,
+    run_steps,
+    run_trackers,
+    tell,
+    updates_per_step,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What a trainer was built to do."""
+
+    args: GRPOConfig
+    config: Config
+    prepared: Prepared
+    parts: Parts
+    notes: tuple[str, ...]
+    """What a person should know before the first step."""
+    observer: CallbackObserver
+    console: Console
+
+    @property
+    def output_dir(self) -> Path:
+        """The run directory."""
+        return Path(self.args.output_dir)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """Where a run begins."""
+
+    resumed: bool
+    checkpoint: Checkpoint | None
+    """None: at its first step, also where a run was killed before its first checkpoint."""
+    damaged: tuple[str, ...] = ()
+
+
+def starting_point(output_dir: Path, resume: str | Path | bool | None) -> Start:
+    """A new run in an empty place, or the checkpoint to go on from.
+
+    Raises:
+        ConfigError: the place holds a run and nothing says to go on with it.
+        CheckpointError: there is no run, or the checkpoint is damaged or another run's.
+    """
+    root = output_dir / "checkpoints"
+    if resume is None or resume is False:
+        if (output_dir / "config.yaml").exists():
+            raise ConfigError(
+                f"output_dir {output_dir} already holds a run; go on with it by train(resume_from_checkpoint=True), "
+                "or give another directory"
+            )
+        return Start(resumed=False, checkpoint=None)
+    if resume is True or Path(resume).resolve() in (output_dir.resolve(), root.resolve()):
+        checkpoint, damaged = newest_checkpoint(root)
+        return Start(resumed=True, checkpoint=checkpoint, damaged=damaged)
+    place = Path(resume)
+    if place.resolve().parent != root.resolve():
+        raise CheckpointError(
+            f"resume_from_checkpoint must be a checkpoint of output_dir ({root}/step-...), got {resume}; set "
+            "output_dir to the run that it belongs to, or give its model/ directory as the model of a new run"
+        )
+    return Start(resumed=True, checkpoint=read_checkpoint(root / place.name))
+
+
+def run_training(job: Job, start: Start) -> TrainOutput:
+    """All steps, then the best model, the final directory and the last numbers."""
+    started, checkpoint = time.perf_counter(), start.checkpoint
+    with ExitStack() as closing:
+        opened = RunDir.open(job.output_dir) if start.resumed else RunDir.create(job.output_dir, to_yaml(job.config))
+        run_dir = closing.enter_context(opened)
+        if checkpoint is not None:
+            restore(job.config, job.parts, checkpoint)
+        elif job.parts.learner.policy_version > 0:
+            raise CheckpointError(
+                f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; "
+                "make a new trainer"
+            )
+        remove_later(job.output_dir / "checkpoints", 0 if checkpoint is None else checkpoint.progress.step)
+        run = make_run(job.config, job.prepared, job.parts, run_dir, checkpoint)
+        run.observers = (job.observer,)
+        trackers = run_trackers(job.config, job.output_dir, run_name=job.args.run_name or job.output_dir.name)
+        closing.callback(trackers.finish)
+        state = _state(job, checkpoint)
+        job.observer.start(state, total_steps=job.prepared.total_steps, trackers=trackers, protected=run.protected)
+        opening = part_sentences(job.prepared, job.parts, checkpoint)
+        tell(run, [*start.damaged, describe_plan(job.args, job.config), *job.notes, *opening])
+        run_steps(run, interrupted=lambda: False)
+        return _end(job, run, seconds=time.perf_counter() - started)
+
+
+def _state(job: Job, checkpoint: Checkpoint | None) -> TrainerState:
+    """The trainer's own state object, as it was at the checkpoint or as new: reward functions hold it too."""
+    saved = None if checkpoint is None else read_state(checkpoint.path)
+    state, updates = job.observer.state, updates_per_step(job.config)
+    for field in fields(TrainerState):
+        setattr(state, field.name, getattr(saved or TrainerState(), field.name))
+    if checkpoint is not None:
+        state.global_step = checkpoint.progress.step * updates
+        state.epoch = checkpoint.progress.position / len(job.prepared.tasks.tasks)
+    state.max_steps = job.prepared.total_steps * updates
+    state.num_train_epochs = round(job.args.num_train_epochs)
+    state.compute_steps(job.args, state.max_steps)
+    for name in ("logging_steps", "eval_steps", "save_steps"):
+        every = int(getattr(state, name))
+        # callbacks fire once per batch of rollouts: a number of updates in between would never be met
+        setattr(state, name, -(-every // updates) * updates)
+    return state
+
+
+def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
+    observer, state = job.observer, job.observer.state
+    if job.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+        restore_weights(job.parts.policy, read_checkpoint(Path(state.best_model_checkpoint)).model)
+        tell(run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"])
+    losses = [record["loss"] for record in run.run_dir.metrics()]
+    completions = sum(record["rollouts"] for record in run.run_dir.metrics())
+    metrics: Numbers = {
+        "train_runtime": round(seconds, 4),
+        "train_samples_per_second": round(completions / seconds, 3),
+        "train_steps_per_second": round(state.global_step / seconds, 3),
+        "total_flos": state.total_flos,
+        "train_loss": sum(losses) / len(losses) if losses else 0.0,
+    }
+    observer.log(metrics)
+    observer.finish()
+    observer.trackers = Trackers(opened=())
+    finish(run, job.console)
+    return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), dict(metrics))

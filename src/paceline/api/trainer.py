@@ -1,0 +1,249 @@
+"""`GRPOTrainer`: TRL's constructor and methods around Paceline's loop, which is the command line's own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from transformers import DefaultFlowCallback, PrinterCallback, ProgressCallback, TrainerCallback, TrainerState, set_seed
+from transformers.trainer_callback import CallbackHandler
+from transformers.trainer_utils import TrainOutput
+
+from paceline.api.building import (
+    Arguments,
+    Built,
+    build,
+    default_args,
+    held_out_tasks,
+    one_of,
+    refuse_what_is_not_offered,
+    said_in_field_names,
+)
+from paceline.api.callbacks import CallbackObserver, write_state
+from paceline.api.completions import print_completions
+from paceline.api.config import GRPOConfig
+from paceline.api.datasets import held_out_sets
+from paceline.api.publishing import upload, write_card
+from paceline.api.rewards import RewardLog
+from paceline.api.running import Job, run_training, starting_point
+from paceline.api.translation import in_field_names, updates_per_step
+from paceline.errors import ConfigError
+from paceline.models import export_model
+from paceline.rollouts import RolloutBatch
+from paceline.train import Parts, assemble, reward_meter
+
+
+class GRPOTrainer:
+    """Trains a language model on reward functions, in TRL's words.
+
+        trainer = GRPOTrainer("Qwen/Qwen2.5-0.5B-Instruct", reward_funcs=shorter, train_dataset=prompts)
+        trainer.train()
+
+    `args.output_dir` is a run directory: `config.yaml`, `metrics.jsonl`, every completion under `rollouts/`,
+    `checkpoints/`, `final/` and `report.html`. A Paceline step, one batch of rollouts with all its updates, is one step
+    of the callbacks; `state.global_step` counts updates.
+    """
+
+    def __init__(  # noqa: PLR0913 - TRL's signature
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: GRPOConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        reward_processing_classes: Any = None,
+        callbacks: list[TrainerCallback | type[TrainerCallback]] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        quantization_config: Any = None,
+        peft_config: Any = None,
+        tools: Any = None,
+        rollout_func: Any = None,
+        environment_factory: Any = None,
+        *,
+        reward_model: Any = None,
+        reward_processing_class: Any = None,
+    ) -> None:
+        """Check everything, then load the weights; `reward_model` is the first release's name of `reward_funcs`.
+
+        Raises:
+            PacelineError: an argument cannot be used; the sentence names it, its value and the remedy.
+        """
+        refuse_what_is_not_offered(
+            quantization_config=quantization_config,
+            tools=tools,
+            rollout_func=rollout_func,
+            environment_factory=environment_factory,
+        )
+        self.args = default_args(model) if args is None else args
+        self.state = TrainerState()
+        self._reward_log = RewardLog()
+        arguments = Arguments(
+            model=model,
+            reward_funcs=one_of(reward_funcs=reward_funcs, reward_model=reward_model),
+            args=self.args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            reward_processing_classes=one_of(
+                reward_processing_classes=reward_processing_classes, reward_processing_class=reward_processing_class
+            ),
+            optimizers=optimizers,
+            peft_config=peft_config,
+        )
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        built, parts = self._make_parts(arguments)
+        self.callback_handler = self._make_callbacks(callbacks or [])
+        self._console = Console()
+        self._job = self._make_job(built, parts)
+        self.callback_handler.on_init_end(self.args, self.state, self.control)
+
+    def _make_parts(self, arguments: Arguments) -> tuple[Built, Parts]:
+        set_seed(self.args.seed)
+        context = {
+            "trainer_state": self.state,
+            "log_extra": self._reward_log.log_extra,
+            "log_metric": self._reward_log.log_metric,
+        }
+        with said_in_field_names():
+            built = build(arguments, context)
+            parts = assemble(built.config, built.prepared, built.given)
+        policy, reference = parts.policy, parts.learner.reference
+        self.model = policy.model if policy.adapter is None else policy.adapter
+        self.ref_model = reference.model if reference not in (None, policy) else None
+        self.optimizer, self.lr_scheduler = parts.learner.optimizer, parts.rate.scheduler if parts.rate else None
+        self.processing_class = built.prepared.tokenizer
+        self.reward_funcs, self.reward_func_names = list(built.sources), list(built.config.rewards.names)
+        self.reward_weights = torch.tensor(list(built.config.rewards.weights.values()), dtype=torch.float32)
+        return built, parts
+
+    def _make_callbacks(self, callbacks: list[TrainerCallback | type[TrainerCallback]]) -> CallbackHandler:
+        shown = PrinterCallback if self.args.disable_tqdm else ProgressCallback
+        flow = [DefaultFlowCallback, *callbacks, shown]
+        return CallbackHandler(flow, self.model, self.processing_class, self.optimizer, self.lr_scheduler)
+
+    def _make_job(self, built: Built, parts: Parts) -> Job:
+        observer = CallbackObserver(
+            self.callback_handler,
+            self.args,
+            self.state,
+            self._reward_log,
+            updates_per_step=updates_per_step(built.config),
+            show=self._show,
+            say=self._say,
+        )
+        return Job(
+            args=self.args,
+            config=built.config,
+            prepared=built.prepared,
+            parts=parts,
+            notes=built.notes,
+            observer=observer,
+            console=self._console,
+        )
+
+    @property
+    def tokenizer(self) -> Any:
+        """The older name of `processing_class`."""
+        return self.processing_class
+
+    @property
+    def control(self) -> Any:
+        """What the callbacks asked for last."""
+        return self._job.observer.control
+
+    def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
+        """Add a callback to those that there are."""
+        self.callback_handler.add_callback(callback)
+
+    def pop_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback | None:
+        """Take a callback away and return it; None where there is no such one."""
+        return self.callback_handler.pop_callback(callback)
+
+    def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
+        """Take a callback away."""
+        self.callback_handler.remove_callback(callback)
+
+    def is_world_process_zero(self) -> bool:
+        """True: there is one process."""
+        return True
+
+    def is_local_process_zero(self) -> bool:
+        """True: there is one process."""
+        return True
+
+    def train(self, resume_from_checkpoint: str | Path | bool | None = None, **others: None) -> TrainOutput:
+        """Train to the end, or until a callback stops it; then the best model is loaded where the arguments say so.
+
+        `resume_from_checkpoint`: True for the newest checkpoint of `args.output_dir`, or the path of one of them.
+
+        Raises:
+            ConfigError: `args.output_dir` holds a run already and nothing says to go on with it.
+            CheckpointError: there is nothing to go on with.
+            TrainingError: the run itself went wrong.
+        """
+        if any(value is not None for value in others.values()):
+            raise ConfigError(f"train takes resume_from_checkpoint alone, got {', '.join(others)}")
+        with said_in_field_names():
+            output = run_training(self._job, starting_point(self._job.output_dir, resume_from_checkpoint))
+        if self.args.push_to_hub:
+            self.push_to_hub()
+        return output
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float | None]:
+        """Rewards on held-out prompts with the weights as they are; of several datasets each under its name.
+
+        Raises:
+            DataError: a dataset cannot be used.
+        """
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        if given is None:
+            raise ConfigError("evaluate needs eval_dataset, here or in the trainer, got None")
+        sets, job = held_out_sets(given), self._job
+        metrics: dict[str, float | None] = {}
+        for name, dataset in sets.items():
+            tasks = held_out_tasks(dataset, name, self.processing_class, job.config)
+            generations = job.config.evaluation.eval_generations
+            meter = reward_meter(job.config, job.prepared.functions, name=name, tasks=tasks, generations=generations)
+            measurement = meter.measure(job.parts.engine, step=self.state.global_step)
+            prefix = f"{metric_key_prefix}_{name}" if isinstance(given, Mapping) else metric_key_prefix
+            metrics |= job.observer.report(measurement, prefix=prefix)
+        return metrics
+
+    def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
+        """Write a directory that transformers (of an adapter: peft) loads."""
+        place = Path(output_dir or self.args.output_dir)
+        export_model(self._job.parts.policy, self.processing_class, place, merge=False)
+
+    def save_state(self) -> None:
+        """Write `trainer_state.json` into the run directory."""
+        self._job.output_dir.mkdir(parents=True, exist_ok=True)
+        write_state(self.state, self._job.output_dir)
+
+    def log(self, logs: dict[str, float | None], start_time: float | None = None) -> None:
+        """Add a line of numbers to `state.log_history`, the callbacks and the trackers."""
+        self._job.observer.log(logs)
+
+    def create_model_card(
+        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+    ) -> None:
+        """Write `README.md` into the run directory: what was trained from what, on what, towards what."""
+        write_card(self._job, self._job.output_dir, name=model_name, dataset=dataset_name, tags=tags)
+
+    def push_to_hub(self, commit_message: str = "End of training", blocking: bool = True, **card: Any) -> str:
+        """Upload the model with its card to `args.hub_model_id`, to the end; the address of the commit.
+
+        Raises:
+            ModelError: the Hub refused.
+        """
+        return upload(self._job, commit_message, card)
+
+    def _show(self, batch: RolloutBatch, step: int) -> None:
+        limit, columns = self.args.num_completions_to_print, self._reward_log.columns
+        print_completions(self._console, batch, step=step, limit=limit, columns=columns)
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(in_field_names(sentence), highlight=False, markup=False, soft_wrap=True)

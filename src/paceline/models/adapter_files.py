@@ -1,0 +1,81 @@
+"""An adapter's directory in peft's format, and the import of peft, which is installed only where adapters are used."""
+
+import copy
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from paceline.errors import ModelError
+
+if TYPE_CHECKING:
+    from peft import PeftConfig, PeftModel
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_NAME = "default"
+"""What peft calls a model's only adapter; its tensors carry the name."""
+
+
+def import_peft() -> ModuleType:
+    """The library peft.
+
+    Raises:
+        ModelError: it is not installed.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError("an adapter needs the library peft; pip install 'paceline[peft]'") from error
+    return peft
+
+
+def save_adapter(adapter: "PeftModel", directory: Path) -> None:
+    """Write the adapter alone, weights as they are, into a directory that peft loads."""
+    peft = import_peft()
+    # peft would else ask the Hub whether the base model's vocabulary has grown
+    tensors = peft.get_peft_model_state_dict(adapter, save_embedding_layers=False)
+    directory.mkdir(parents=True, exist_ok=True)
+    # copies, so that two names of one tensor are two tensors, as the format wants
+    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    save_file(copies, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    described = copy.deepcopy(adapter.peft_config[ADAPTER_NAME])
+    described.inference_mode = True
+    if isinstance(described.target_modules, set):
+        described.target_modules = sorted(described.target_modules)  # the order of a set changes between processes
+    described.save_pretrained(str(directory))
+
+
+def read_adapter_config(directory: Path) -> "PeftConfig":
+    """The configuration of the adapter in `directory`, ready to go on training.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    peft = import_peft()
+    try:
+        config = peft.PeftConfig.from_pretrained(str(directory))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{directory / ADAPTER_CONFIG} is no configuration that peft can read: {error}") from error
+    config.inference_mode = False
+    return config
+
+
+def fill_adapter(adapter: "PeftModel", directory: Path) -> None:
+    """Put the weights in `directory` into an adapter of the same shape.
+
+    Raises:
+        ModelError: they cannot be read, or belong to another adapter or base model.
+    """
+    if not (directory / ADAPTER_WEIGHTS).is_file():
+        raise ModelError(f"{directory} has no {ADAPTER_WEIGHTS}; an adapter's weights are read from safetensors only")
+    try:
+        result = adapter.load_adapter(str(directory), ADAPTER_NAME, torch_device="cpu", is_trainable=True)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().split("\n")[-1].strip()
+        raise ModelError(f"{directory / ADAPTER_WEIGHTS} cannot be loaded into its base model: {reason}") from error
+    odd = [*result.missing_keys, *result.unexpected_keys]
+    if odd:
+        raise ModelError(f"{directory / ADAPTER_WEIGHTS} belongs to another adapter or base model; see tensor {odd[0]}")

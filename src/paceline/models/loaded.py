@@ -1,0 +1,48 @@
+"""A model that is ready to train, with its adapter where it has one."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import PreTrainedModel
+
+from paceline.models.adapter_files import save_adapter
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A model on its device with float32 weights, and the precision to compute in."""
+
+    model: PreTrainedModel
+    """The transformers model itself; under an adapter its layers hold the adapter's matrices."""
+    compute_dtype: torch.dtype
+    eos_token_ids: frozenset[int]
+    adapter: "PeftModel | None" = None
+    """peft's view of the same layers: then the adapter is trained and all other weights are frozen."""
+
+    def without_adapter(self) -> contextlib.AbstractContextManager[object]:
+        """Inside, the model computes as if it had no adapter; nothing happens where it has none."""
+        return contextlib.nullcontext() if self.adapter is None else _switched_off(self.adapter)
+
+    def save_weights(self, directory: Path) -> None:
+        """What training changes, exactly as it is: the adapter in peft's format, or the whole model in float32."""
+        if self.adapter is None:
+            self.model.save_pretrained(directory)
+        else:
+            save_adapter(self.adapter, directory)
+
+
+@contextlib.contextmanager
+def _switched_off(adapter: "PeftModel") -> Iterator[None]:
+    # peft's own context manager also looks through the whole model for its state, which takes most of its time
+    adapter.base_model.disable_adapter_layers()
+    try:
+        yield
+    finally:
+        adapter.base_model.enable_adapter_layers()

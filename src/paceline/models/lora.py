@@ -1,0 +1,181 @@
+"""Adapters on a loaded model, through the library peft: low-rank matrices (LoRA) or whatever peft puts into layers.
+
+W [O, I] stays as it is; A [r, I] and B [O, r] are trained: y = x W^T + (alpha / r) x A^T B^T.
+Source: LoRA, arXiv:2106.09685, section 4.1.
+"""
+
+import copy
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from paceline.config import LoraConfig
+from paceline.errors import ModelError
+from paceline.models.adapter_files import ADAPTER_NAME, fill_adapter, import_peft, read_adapter_config
+from paceline.models.loaded import Loaded
+from paceline.models.places import first_line
+
+if TYPE_CHECKING:
+    from peft import LoraConfig as PeftLoraConfig
+    from peft import PeftConfig, PeftModel
+
+ALL_LINEAR = "all-linear"
+HARMLESS_STARTS = (True, False, "gaussian", "orthogonal")
+"""Values of peft's `init_lora_weights` that leave the base model's weights alone."""
+
+
+def make_lora_config(section: LoraConfig) -> "PeftLoraConfig":
+    """peft's description of the adapter that the options ask for.
+
+    Raises:
+        ModelError: peft is not installed.
+    """
+    targets = section.lora_targets
+    return import_peft().LoraConfig(
+        r=section.lora_rank,
+        lora_alpha=2 * section.lora_rank if section.lora_alpha is None else section.lora_alpha,
+        target_modules=ALL_LINEAR if targets == (ALL_LINEAR,) else list(targets),
+        # dropout would make the trained distribution another one than the sampled one
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+
+
+def add_adapter(loaded: Loaded, peft_config: "PeftConfig", *, seed: int = 0) -> Loaded:
+    """The model with a fresh adapter in its layers, which is all that stays trainable. LoRA starts as no change.
+
+    Args:
+        loaded: the model; its layers are replaced in place, its weights are not changed.
+        peft_config: which adapter. A copy is used.
+        seed: fixes the random part of the start; the global random state is left as it was.
+
+    Raises:
+        ModelError: an adapter that changes something other than layers, reaches the output embedding, or names
+            modules that are not there.
+    """
+    _check_names(loaded.model, getattr(peft_config, "target_modules", None))
+    return _attach(loaded, peft_config, seed=seed)
+
+
+def load_adapter(loaded: Loaded, directory: Path) -> Loaded:
+    """The model with the adapter of a directory in peft's format, to go on training.
+
+    Raises:
+        ModelError: it cannot be read or does not fit the model.
+    """
+    attached = _attach(loaded, read_adapter_config(directory), seed=0)
+    assert attached.adapter is not None  # just attached
+    fill_adapter(attached.adapter, directory)
+    return attached
+
+
+def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
+    """The model with the adapter that it already has, made trainable.
+
+    Raises:
+        ModelError: there are several adapters, or the one is merged or of a kind that is refused.
+    """
+    names = list(adapter.peft_config)
+    if names != [ADAPTER_NAME]:
+        raise ModelError(f"the PeftModel must hold one adapter named {ADAPTER_NAME!r}, got {', '.join(names)}")
+    _check_kind(adapter.peft_config[ADAPTER_NAME])
+    if adapter.get_model_status().merged_adapters:
+        raise ModelError("the PeftModel's adapter is merged into the weights; call its unmerge_adapter() first")
+    _check_output(loaded.model, tied=_is_tied(loaded.model))
+    loaded.model.requires_grad_(False)
+    adapter.base_model.enable_adapter_layers()
+    adapter.set_adapter(ADAPTER_NAME)
+    adapter.peft_config[ADAPTER_NAME].inference_mode = False
+    return replace(loaded, adapter=adapter)
+
+
+def _attach(loaded: Loaded, peft_config: "PeftConfig", *, seed: int) -> Loaded:
+    peft = import_peft()
+    _check_kind(peft_config)
+    config, tied = copy.deepcopy(peft_config), _is_tied(loaded.model)
+    config.base_model_name_or_path = None  # peft writes the present model's name
+    config.task_type = "CAUSAL_LM"
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft calls names that transformers is about to drop
+            torch.default_generator.manual_seed(seed)  # peft draws on the CPU
+            adapter = peft.get_peft_model(loaded.model, config)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ModelError(f"the adapter cannot be put into the model: {first_line(error)}") from error
+    _check_output(loaded.model, tied=tied)
+    _name_base(adapter)
+    return replace(loaded, adapter=adapter)
+
+
+def _check_kind(peft_config: "PeftConfig") -> None:
+    kind = peft_config.peft_type.value
+    if peft_config.is_prompt_learning or peft_config.is_adaption_prompt or kind == "XLORA":
+        raise ModelError(
+            f"the adapter must put matrices into the model's layers, got the kind {kind}; give a peft.LoraConfig"
+        )
+    start = getattr(peft_config, "init_lora_weights", True)
+    if start not in HARMLESS_STARTS:
+        raise ModelError(
+            f"init_lora_weights must be one of {HARMLESS_STARTS}, got {start!r}; it would change the base's weights"
+        )
+    if getattr(peft_config, "alora_invocation_tokens", None):
+        raise ModelError("alora_invocation_tokens must be left out; the adapter has to act on every token")
+    if getattr(peft_config, "layer_replication", None):
+        raise ModelError("layer_replication must be left out; without its adapter the model would be another one")
+
+
+def _check_names(model: PreTrainedModel, targets: object) -> None:
+    """Every name must match a layer: peft itself only asks for one match among all names."""
+    if targets is None or isinstance(targets, str):
+        return
+    layers = list(_layer_names(model))
+    for target in map(str, targets):
+        if any(name == target or name.endswith(f".{target}") for name in layers):
+            continue
+        offered = sorted({name.rsplit(".", 1)[-1] for name in layers if not name.rsplit(".", 1)[-1].isdigit()})
+        near = get_close_matches(target, offered, n=1)
+        hint = f"did you mean {near[0]}? There are" if near else "there are"
+        raise ModelError(f"--lora-targets must name layers of the model, got {target!r}; {hint} {', '.join(offered)}")
+
+
+def _layer_names(model: PreTrainedModel) -> Iterator[str]:
+    """Names of layers that can have an adapter, the output embedding left out."""
+    head = model.get_output_embeddings()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding | Conv1D) and module is not head:
+            yield name
+
+
+def _check_output(model: PreTrainedModel, *, tied: bool) -> None:
+    """Log-probabilities are computed from hidden states and the output embedding's own weight."""
+    advice = f"leave it out of the adapter's targets, as {ALL_LINEAR} does"
+    if _is_peft(model.get_output_embeddings()):
+        raise ModelError(f"an adapter on the output embedding is not supported; {advice}")
+    if tied and _is_peft(model.get_input_embeddings()):
+        raise ModelError(f"the input embedding is also the output embedding here, which takes no adapter; {advice}")
+
+
+def _is_peft(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("peft.")
+
+
+def _is_tied(model: PreTrainedModel) -> bool:
+    head = model.get_output_embeddings()
+    return head is not None and getattr(head, "weight", None) is getattr(model.get_input_embeddings(), "weight", None)
+
+
+def _name_base(adapter: "PeftModel") -> None:
+    """A directory's whole path, so that the exported adapter finds its base model from anywhere."""
+    config = adapter.peft_config[ADAPTER_NAME]
+    base = config.base_model_name_or_path
+    if base and Path(base).is_dir():
+        config.base_model_name_or_path = str(Path(base).resolve())

@@ -1,0 +1,65 @@
+"""Held-out tasks from the options, and the meters of a run: of accuracy for options, of rewards for given tasks."""
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.config import Config
+from paceline.data import build_tasks, has_split, load_rows, system_prompt
+from paceline.engines import Sampling
+from paceline.errors import ConfigError
+from paceline.evaluate import EvalSet, Evaluator
+from paceline.models import context_length
+from paceline.rewards import default_system_prompt, resolve, self_test
+from paceline.types import Task
+
+
+def has_held_out(config: Config) -> bool:
+    """Whether there are tasks to evaluate on that are not trained on."""
+    return config.data.eval_dataset is not None or has_split(config.data.dataset, config.data.eval_split)
+
+
+def make_evaluator(config: Config, tokenizer: PreTrainedTokenizerBase) -> Evaluator:
+    """The held-out tasks and how they are graded: the same in training, at its end, and in `paceline eval`."""
+    dataset, options = config.data.eval_dataset or config.data.dataset, config.evaluation
+    split = config.data.eval_split if has_split(dataset, config.data.eval_split) else None
+    rows = load_rows(dataset, split=split or config.data.dataset_split, size=options.eval_size)
+    system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
+    tasks = build_tasks(rows, tokenizer, config.data, system=system).tasks
+    check_prompts_fit(tasks, limit=context_length(config.model), completion=config.sampling.max_completion_length)
+    function = {options.eval_reward_func: resolve(options.eval_reward_func)}
+    self_test(function, tasks)
+    return Evaluator(
+        eval_set=EvalSet(name=dataset if split is None else f"{dataset}:{split}", tasks=tasks),
+        function=function,
+        sampling=Sampling(
+            max_completion_length=config.sampling.max_completion_length,
+            temperature=options.eval_temperature,
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+            stop=config.sampling.stop,
+        ),
+        generations=options.eval_generations,
+        max_failure_rate=config.rewards.max_reward_failure_rate,
+        seed=config.loop.seed,
+    )
+
+
+def check_completion_fits(completion: int, *, limit: int | None) -> None:
+    """Refuse a completion length that leaves no room for any prompt, before the dataset is read."""
+    if limit is not None and completion >= limit:
+        raise ConfigError(
+            f"--max-completion-length must be below the model's {limit} positions, got {completion}; "
+            "leave room for prompts"
+        )
+
+
+def check_prompts_fit(tasks: tuple[Task, ...], *, limit: int | None, completion: int) -> None:
+    """Refuse tasks whose prompt and longest completion do not fit the positions that the model can tell apart."""
+    longest = max(tasks, key=lambda task: len(task.prompt_ids))
+    needed = len(longest.prompt_ids) + completion
+    if limit is not None and needed > limit:
+        raise ConfigError(
+            f"--max-completion-length must leave room for the prompt within the model's {limit} positions, got "
+            f"{completion} with {len(longest.prompt_ids)} prompt tokens in row "
+            f"{longest.task_id}; give at most {max(1, limit - len(longest.prompt_ids))}, or shorter prompts"
+        )

@@ -1,0 +1,140 @@
+"""What can be measured on held-out tasks between two steps: how many are right, or what they earn."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paceline.config import AdvantageConfig, Config
+from paceline.engines import Engine, Sampling
+from paceline.rewards import RewardFunction
+from paceline.rollouts import Producer, RolloutBatch, rollout_metrics, rollout_records
+from paceline.types import Task
+
+COUNTED = (
+    "reward_mean",
+    "reward_std",
+    "rewards",
+    "completion_length_mean",
+    "completion_length_max",
+    "truncated_fraction",
+    "groups_zero_deviation",
+    "groups_no_reward",
+    "rollouts_without_reward",
+    "tokens_generated",
+)
+"""Metrics of a training step's rollouts that mean the same on held-out tasks."""
+
+
+class Measurement(Protocol):
+    """What was found on one held-out set."""
+
+    @property
+    def name(self) -> str:
+        """Of the set."""
+
+    @property
+    def step(self) -> int:
+        """Steps that the weights had seen."""
+
+    def record(self) -> dict[str, Any]:
+        """The object that goes to `evals.jsonl`."""
+
+    def completion_records(self) -> list[dict[str, Any]]:
+        """One object per completion, in the order of the tasks."""
+
+    def describe(self) -> str:
+        """One sentence for a person."""
+
+
+class Meter(Protocol):
+    """Measures one held-out set, always the same way."""
+
+    def measure(self, engine: Engine, *, step: int) -> Measurement:
+        """Complete every task and grade the completions; raises what grading raises."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardMeter:
+    """Measures the training rewards: completions are drawn as in training, under keys of their own."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    make_producer: Callable[[Engine], Producer]
+
+    def measure(self, engine: Engine, *, step: int) -> "RewardMeasurement":
+        """Complete every task as often as the producer says, and grade."""
+        started = time.perf_counter()
+        producer = self.make_producer(engine)
+        batch = producer.make(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
+        seconds = time.perf_counter() - started
+        return RewardMeasurement(name=self.name, step=step, batch=batch, seconds=seconds)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardMeasurement:
+    """What the completions of one held-out set earned."""
+
+    name: str
+    step: int
+    batch: RolloutBatch
+    seconds: float
+
+    def record(self) -> dict[str, Any]:
+        """The object that goes to `evals.jsonl`."""
+        metrics = rollout_metrics(self.batch)
+        return {
+            "set": self.name,
+            "step": self.step,
+            "n": len(self.batch.groups),
+            "generations": len(self.batch.groups[0].rollouts),
+            **{name: metrics[name] for name in COUNTED},
+            "clock": {"seconds": self.seconds},
+        }
+
+    def completion_records(self) -> list[dict[str, Any]]:
+        """One object per completion, in the order of the tasks."""
+        return rollout_records(self.batch.groups)
+
+    def describe(self) -> str:
+        """The mean reward, the set, and of how many tasks."""
+        record = self.record()
+        reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.4f}"
+        return (
+            f"held-out reward after step {self.step}: {reward} "
+            f"({self.name}, n = {record['n']} times {record['generations']}, {self.seconds:.1f} s)"
+        )
+
+
+def training_sampling(config: Config) -> Sampling:
+    """How training completions are drawn."""
+    sampling = config.sampling
+    return Sampling(
+        max_completion_length=sampling.max_completion_length,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        stop=sampling.stop,
+    )
+
+
+def reward_meter(
+    config: Config, functions: Mapping[str, RewardFunction], *, name: str, tasks: tuple[Task, ...], generations: int
+) -> RewardMeter:
+    """A meter of the training rewards on these tasks; no group is filtered or refilled."""
+
+    def make_producer(engine: Engine) -> Producer:
+        return Producer(
+            engine=engine,
+            functions=functions,
+            weights=config.rewards.weights,
+            sampling=training_sampling(config),
+            num_generations=generations,
+            advantage=AdvantageConfig(advantage="none"),
+            max_failure_rate=config.rewards.max_reward_failure_rate,
+            seed=config.loop.seed,
+            purpose="eval",
+        )
+
+    return RewardMeter(name=name, tasks=tasks, make_producer=make_producer)

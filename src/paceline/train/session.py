@@ -1,0 +1,94 @@
+"""A run from its directory to its final model: what lies around the loop, and the command line's way into it."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+from paceline.checkpoint import Checkpoint, newest_checkpoint
+from paceline.config import Config, options, to_yaml
+from paceline.console import RunDisplay
+from paceline.models import export_model
+from paceline.report import write_report
+from paceline.rundir import RunDir
+from paceline.stopping import StopRequest
+from paceline.summary import summarise
+from paceline.trackers import Trackers, check_trackers, open_trackers
+from paceline.train.assembly import Parts, Prepared, assemble, prepare
+from paceline.train.feed import Feed
+from paceline.train.loop import START, Run, run_steps, save, tell
+from paceline.train.observing import OnTerminal, OnTrackers, Timetable
+from paceline.train.records import opening_sentences
+
+
+def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -> bool:
+    """Train to the last step, or to an interrupt.
+
+    Returns:
+        True when the run is finished, False when a signal stopped it with a checkpoint to resume from.
+    """
+    check_trackers(config.loop.report_to)
+    prepared = prepare(config)
+    with ExitStack() as closing:
+        found = closing.enter_context(RunDir.open(output_dir)) if resume else None
+        checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints") if resume else (None, ())
+        parts = assemble(config, prepared, checkpoint=checkpoint)
+        # a new run directory is made last: weights that cannot be loaded leave nothing behind
+        run_dir = found or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
+        run = make_run(config, prepared, parts, run_dir, checkpoint)
+        trackers = run_trackers(config, output_dir, run_name=output_dir.name)
+        closing.callback(trackers.finish)
+        display = RunDisplay(console, total_steps=prepared.total_steps, done=run.progress.step)
+        run.observers = (OnTerminal(display=display), OnTrackers(trackers=trackers), _timetable(config, prepared))
+        torn = [f"{run_dir.torn_lines} unfinished lines cut from the run's records"] if run_dir.torn_lines else []
+        tell(run, [*damaged, *torn, *opening_sentences(prepared, parts, checkpoint)])
+        with display, StopRequest() as stop:
+            run_steps(run, interrupted=lambda: stop.received is not None)
+        if run.progress.step < prepared.total_steps:
+            save(run)
+            step, remedy = run.progress.step, f"`paceline train --resume {output_dir}` goes on"
+            tell(run, [f"{stop.received} after step {step}; {remedy}"])
+            return False
+        finish(run, console)
+    return True
+
+
+def make_run(config: Config, prepared: Prepared, parts: Parts, run_dir: RunDir, checkpoint: Checkpoint | None) -> Run:
+    """The run where the checkpoint left it; what its directory holds of later steps is forgotten."""
+    run_dir.truncate_after(-1 if checkpoint is None else checkpoint.progress.step)
+    progress = START if checkpoint is None else checkpoint.progress
+    feed = Feed(
+        tasks=prepared.tasks.tasks,
+        seed=config.loop.seed,
+        shuffle=config.data.shuffle,
+        position=progress.position,
+    )
+    return Run(
+        config=config, prepared=prepared, parts=parts, run_dir=run_dir, feed=feed, observers=(), progress=progress
+    )
+
+
+def run_trackers(config: Config, directory: Path, *, run_name: str) -> Trackers:
+    """The trackers of `--report-to`, open, with every option beside the curves.
+
+    Raises:
+        ConfigError: one of them opens no run.
+    """
+    every = {option.name: getattr(getattr(config, option.section), option.name) for option in options()}
+    names, project = config.loop.report_to, config.loop.project
+    return open_trackers(names, project=project, run_name=run_name, directory=directory, settings=every)
+
+
+def _timetable(config: Config, prepared: Prepared) -> Timetable:
+    return Timetable(
+        eval_steps=config.evaluation.eval_steps, save_steps=config.loop.save_steps, total_steps=prepared.total_steps
+    )
+
+
+def finish(run: Run, console: Console) -> None:
+    """Export the model, sum the run up, draw its report."""
+    output_dir, final = run.run_dir.path, run.run_dir.path / "final"
+    export_model(run.parts.policy, run.prepared.tokenizer, final, merge=run.config.lora.merge_lora)
+    summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, console=console)
+    console.print(f"model   {final}", soft_wrap=True)
+    console.print(f"report  {write_report(output_dir)}", soft_wrap=True)

@@ -1,0 +1,410 @@
+"""Whole runs through `GRPOTrainer`, as scripts written for TRL make them."""
+
+import asyncio
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset, IterableDataset
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    EarlyStoppingCallback,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+    TrainerCallback,
+)
+
+from paceline import GRPOConfig, GRPOTrainer
+from paceline.errors import CheckpointError, ConfigError, DataError, RewardError
+from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
+
+QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(8)]
+CONVERSATIONS = [{"prompt": [{"role": "user", "content": row["prompt"]}], "sum": row["sum"]} for row in QUESTIONS]
+LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+
+TRL_NAMES = {
+    "loss", "grad_norm", "learning_rate", "num_tokens", "epoch", "step", "step_time", "reward", "reward_std",
+    "rewards/variety/mean", "rewards/variety/std", "frac_reward_zero_std", "entropy", "completions/mean_length",
+    "completions/min_length", "completions/max_length", "completions/clipped_ratio",
+    "completions/mean_terminated_length", "clip_ratio/low_mean", "clip_ratio/low_min", "clip_ratio/high_mean",
+    "clip_ratio/high_max", "clip_ratio/region_mean",
+}  # fmt: skip
+
+
+def variety(completions: list, **columns: object) -> list[float]:
+    """Many different letters earn more."""
+    texts = [one if isinstance(one, str) else one[0]["content"] for one in completions]
+    return [len(set(text)) / 10 for text in texts]
+
+
+def brevity(completions: list[str], completion_ids: list[list[int]], **columns: object) -> list[float]:
+    return [-len(ids) / 100 for ids in completion_ids]
+
+
+def settings(tmp_path: Path, **changes: object) -> GRPOConfig:
+    """Four steps of two prompts with four completions each."""
+    values = {
+        "output_dir": str(tmp_path / "run"),
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "learning_rate": 0.01,
+        "logging_steps": 1,
+        "save_steps": 2,
+        "max_steps": 4,
+        "disable_tqdm": True,
+    }
+    return GRPOConfig(**{**values, **changes})
+
+
+def trainer(tmp_path: Path, *, model=None, reward_funcs=variety, rows=QUESTIONS, parts=None, **changes) -> GRPOTrainer:
+    return GRPOTrainer(
+        model=tiny_model() if model is None else model,
+        reward_funcs=reward_funcs,
+        args=settings(tmp_path, **changes),
+        train_dataset=Dataset.from_list(rows) if isinstance(rows, list) else rows,
+        processing_class=tiny_tokenizer(),
+        **(parts or {}),
+    )
+
+
+@pytest.fixture
+def model_directory(tmp_path) -> str:
+    path = tmp_path / "model"
+    tiny_model().save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return str(path)
+
+
+class Diary(TrainerCallback):
+    """Writes down every event with the number of updates."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+
+    def on_train_begin(self, args, state, control, **parts):
+        self.events.append(("begin", state.global_step))
+
+    def on_step_end(self, args, state, control, **parts):
+        self.events.append(("step", state.global_step))
+
+    def on_evaluate(self, args, state, control, metrics, **parts):
+        assert "eval_reward" in metrics
+        self.events.append(("evaluate", state.global_step))
+
+    def on_save(self, args, state, control, **parts):
+        self.events.append(("save", state.global_step))
+
+    def on_train_end(self, args, state, control, model, **parts):
+        self.events.append(("end", state.global_step))
+
+
+class StopAfter(TrainerCallback):
+    def __init__(self, updates: int) -> None:
+        self.updates = updates
+
+    def on_step_end(self, args, state, control, **parts):
+        if state.global_step == self.updates:
+            control.should_training_stop = control.should_save = True
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    (file,) = path.glob("*.safetensors")
+    return load_file(file)
+
+
+def test_a_script_with_adapter_evaluation_callbacks_and_tensorboard_runs_as_under_trl(tmp_path, model_directory):
+    diary = Diary()
+    made = GRPOTrainer(
+        model=model_directory,
+        reward_funcs=[variety, brevity],
+        args=settings(tmp_path, eval_strategy="steps", eval_steps=2, report_to="tensorboard", log_completions=True),
+        train_dataset=Dataset.from_list(QUESTIONS),
+        eval_dataset=Dataset.from_list(QUESTIONS[:3]),
+        callbacks=[diary],
+        peft_config=LORA,
+    )
+    before = {name: tensor.clone() for name, tensor in made.model.named_parameters()}
+    output = made.train()
+    assert output.global_step == made.state.global_step == 4
+    assert diary.events == [
+        ("begin", 0), ("step", 1), ("step", 2), ("evaluate", 2), ("save", 2), ("step", 3), ("step", 4),
+        ("evaluate", 4), ("save", 4), ("end", 4),
+    ]  # fmt: skip
+    changed = {name for name, tensor in made.model.named_parameters() if not torch.equal(before[name], tensor)}
+    assert changed == {name for name in before if "lora" in name}
+    training = [line for line in made.state.log_history if "loss" in line]
+    assert [line["step"] for line in training] == [1, 2, 3, 4]
+    assert TRL_NAMES | {"rewards/brevity/mean"} <= training[0].keys()
+    assert [line["learning_rate"] for line in training] == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
+    evaluations = [line for line in made.state.log_history if "eval_reward" in line]
+    assert [line["step"] for line in evaluations] == [2, 4]
+    assert {"eval_rewards/variety/mean", "eval_runtime", "eval_completions/mean_length"} <= evaluations[0].keys()
+    assert "train_runtime" in made.state.log_history[-1]
+    run = tmp_path / "run"
+    assert list((run / "tensorboard").glob("events*"))
+    assert {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints", "final"} <= {path.name for path in run.iterdir()}
+    assert (run / "checkpoints" / "step-000004" / "trainer_state.json").is_file()
+    assert isinstance(PeftModel.from_pretrained(tiny_model(), run / "final"), PeftModel)
+
+
+def test_all_weights_change_and_the_saved_model_is_the_trained_one(tmp_path):
+    made = trainer(tmp_path)
+    before = [tensor.clone() for tensor in made.model.parameters()]
+    made.train()
+    assert not any(torch.equal(old, new) for old, new in zip(before, made.model.parameters(), strict=True))
+    made.save_model(tmp_path / "saved")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert all(torch.equal(a, b) for a, b in zip(made.model.parameters(), loaded.parameters(), strict=True))
+
+
+def test_early_stopping_ends_the_run_and_the_best_model_is_loaded(tmp_path):
+    calls = []
+
+    def falling(completions, prompts, **columns):
+        """Every evaluation (of three prompts) finds less than the one before."""
+        if len(set(prompts)) == 3:
+            calls.append(0)
+        return [variety([text])[0] / 100 - len(calls) for text in completions]
+
+    made = trainer(
+        tmp_path,
+        reward_funcs=falling,
+        parts={
+            "eval_dataset": Dataset.from_list(QUESTIONS[:3]),
+            "callbacks": [EarlyStoppingCallback(early_stopping_patience=2)],
+        },
+        max_steps=8, eval_strategy="steps", eval_steps=1, save_steps=1, save_total_limit=1,
+        load_best_model_at_end=True, metric_for_best_model="eval_reward", greater_is_better=True,
+    )  # fmt: skip
+    made.train()
+    assert made.state.global_step == 3
+    assert made.state.best_global_step == 1
+    best = tmp_path / "run" / "checkpoints" / "step-000001"
+    assert made.state.best_model_checkpoint == str(best)
+    trained = dict(made.model.named_parameters())
+    assert all(torch.equal(trained[name], tensor) for name, tensor in weights(best / "model").items())
+    assert sorted(path.name for path in best.parent.iterdir()) == ["step-000001", "step-000003"]
+
+
+def test_none_is_no_reward_and_async_functions_are_awaited(tmp_path):
+    async def patient(completions, **columns):
+        await asyncio.sleep(0)
+        return [None if number % 2 else 1.0 for number in range(len(completions))]
+
+    made = trainer(tmp_path, reward_funcs=[variety, patient], max_steps=1, reward_weights=[1.0, 0.5])
+    made.train()
+    line = made.state.log_history[0]
+    assert line["rewards/patient/mean"] == 1.0
+    assert line["reward"] == pytest.approx(line["rewards/variety/mean"] + 0.25)
+
+
+@pytest.mark.parametrize("rows", [QUESTIONS, CONVERSATIONS], ids=["text", "conversation"])
+def test_a_reward_function_sees_prompts_completions_and_columns_as_the_dataset_has_them(tmp_path, rows):
+    seen = {}
+
+    def grade(prompts, completions, completion_ids, sum, trainer_state, log_extra, log_metric):
+        seen.update(prompts=prompts, completions=completions, sum=sum, step=trainer_state.global_step)
+        log_extra("sum", sum)
+        log_metric("half", 0.5)
+        return torch.arange(len(prompts)).float()
+
+    made = trainer(tmp_path, reward_funcs=grade, rows=rows, max_steps=2)
+    made.train()
+    assert seen["step"] == 1
+    assert all(prompt in [row["prompt"] for row in rows] for prompt in seen["prompts"])
+    assert len(seen["prompts"]) == len(seen["sum"]) == 8
+    kinds = {type(completion) for completion in seen["completions"]}
+    assert kinds == ({str} if rows is QUESTIONS else {list})
+    if rows is CONVERSATIONS:
+        assert all(completion[0]["role"] == "assistant" for completion in seen["completions"])
+    assert made.state.log_history[0]["half"] == 0.5
+
+
+def test_reward_models_and_functions_mix(tmp_path):
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=128, num_labels=1, pad_token_id=256,
+    )  # fmt: skip
+    judge = LlamaForSequenceClassification(config)
+    judge.save_pretrained(tmp_path / "judge")
+    tiny_tokenizer().save_pretrained(tmp_path / "judge")
+    made = trainer(
+        tmp_path,
+        reward_funcs=[str(tmp_path / "judge"), variety, judge],
+        parts={"reward_processing_classes": [None, None, tiny_tokenizer()]},
+        max_steps=1,
+    )
+    assert made.reward_func_names == ["judge", "variety", "LlamaForSequenceClassification"]
+    made.train()
+    line = made.state.log_history[0]
+    assert line["rewards/judge/mean"] == pytest.approx(line["rewards/LlamaForSequenceClassification/mean"])
+
+
+def momentum(model) -> tuple:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+
+@pytest.mark.parametrize("kind", ["all weights", "adapter", "moving reference", "own optimiser"])
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path, model_directory, kind):
+    def make(folder: str, callbacks: list) -> GRPOTrainer:
+        model = tiny_model() if kind == "own optimiser" else model_directory
+        moving = {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1} if kind == "moving reference" else {}
+        parts = {
+            "callbacks": callbacks,
+            "peft_config": LORA if kind == "adapter" else None,
+            "optimizers": momentum(model) if kind == "own optimiser" else (None, None),
+        }
+        return trainer(tmp_path / folder, model=model, parts=parts, **moving)
+
+    whole = make("whole", [])
+    whole.train()
+    make("cut", [StopAfter(2)]).train()
+    resumed = make("cut", [])
+    output = resumed.train(resume_from_checkpoint=True)
+    assert output.global_step == 4
+    first, second = (weights(tmp_path / folder / "run" / "final") for folder in ("whole", "cut"))
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    rates = [[line["learning_rate"] for line in one.state.log_history if "loss" in line] for one in (whole, resumed)]
+    assert rates[0] == pytest.approx(rates[1])
+    again = make("cut", [])
+    again.train(resume_from_checkpoint=str(tmp_path / "cut" / "run" / "checkpoints" / "step-000002"))
+    third = weights(tmp_path / "cut" / "run" / "final")
+    assert all(torch.equal(tensor, third[name]) for name, tensor in first.items())
+
+
+def test_an_own_optimiser_and_scheduler_set_the_rate(tmp_path):
+    model = tiny_model()
+    made = trainer(tmp_path, model=model, parts={"optimizers": momentum(model)})
+    made.train()
+    rates = [line["learning_rate"] for line in made.state.log_history if "loss" in line]
+    assert rates == pytest.approx([0.05, 0.025, 0.0125, 0.00625])
+    assert isinstance(made.optimizer, torch.optim.SGD)
+
+
+def test_a_peft_model_trains_its_own_adapter(tmp_path):
+    model = get_peft_model(tiny_model(), LORA)
+    made = trainer(tmp_path, model=model, max_steps=1, beta=0.1)
+    assert made.model is model
+    made.train()
+    assert made.state.log_history[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert any(tensor.abs().sum() > 0 for name, tensor in model.named_parameters() if "lora_B" in name)
+
+
+def test_global_step_counts_updates_and_callbacks_fire_once_per_batch(tmp_path):
+    diary = Diary()
+    made = trainer(
+        tmp_path, parts={"callbacks": [diary]}, num_iterations=2, per_device_train_batch_size=4,
+        steps_per_generation=2, max_steps=8, save_steps=3,
+    )  # fmt: skip
+    made.train()
+    assert diary.events == [("begin", 0), ("step", 4), ("save", 4), ("step", 8), ("save", 8), ("end", 8)]
+
+
+def test_only_better_models_are_saved_where_the_strategy_is_best(tmp_path):
+    held_out = {"few": Dataset.from_list(QUESTIONS[:2]), "all": Dataset.from_list(QUESTIONS)}
+    made = trainer(
+        tmp_path, parts={"eval_dataset": held_out},
+        eval_strategy="steps", eval_steps=1, save_strategy="best", metric_for_best_model="eval_few_reward",
+        greater_is_better=True, learning_rate=0.0,
+    )  # fmt: skip
+    made.train()
+    assert made.state.best_global_step == 1  # the weights stay as they are: no later one is better
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000001"]
+
+
+def test_epochs_are_counted_and_their_end_evaluates_and_saves(tmp_path):
+    made = trainer(
+        tmp_path, rows=QUESTIONS[:3], parts={"eval_dataset": Dataset.from_list(QUESTIONS[:1])}, max_steps=-1,
+        num_train_epochs=2, eval_strategy="epoch", save_strategy="epoch", logging_strategy="epoch",
+    )  # fmt: skip
+    made.train()
+    assert made.state.max_steps == made.state.global_step == 3
+    evaluated = [(line["step"], line["epoch"]) for line in made.state.log_history if "eval_reward" in line]
+    assert evaluated == [(2, pytest.approx(4 / 3)), (3, 2.0)]
+
+
+def test_several_evaluation_sets_are_reported_under_their_names(tmp_path):
+    held_out = {"easy": Dataset.from_list(QUESTIONS[:2]), "hard": Dataset.from_list(QUESTIONS[2:5])}
+    made = trainer(tmp_path, parts={"eval_dataset": held_out}, num_generations_eval=2)
+    metrics = made.evaluate()
+    assert {"eval_easy_reward", "eval_hard_reward", "eval_hard_rewards/variety/std"} <= metrics.keys()
+    assert metrics["eval_hard_num_samples"] == 3
+    assert set(made.evaluate(Dataset.from_list(QUESTIONS[:1]), metric_key_prefix="test")) > {"test_reward"}
+    assert made.evaluate()["eval_easy_reward"] == metrics["eval_easy_reward"]
+
+
+def test_a_dataset_without_a_length_is_read_as_far_as_the_steps_need(tmp_path):
+    read = []
+
+    def rows():
+        for number in range(1000):
+            read.append(number)
+            yield {"prompt": f"Count to {number}"}
+
+    made = trainer(tmp_path, rows=IterableDataset.from_generator(rows), max_steps=2)
+    assert len(read) == 4
+    made.train()
+    assert made.state.epoch == 1.0
+
+
+def test_an_existing_run_is_refused_unless_it_is_gone_on_with(tmp_path):
+    trainer(tmp_path, max_steps=1).train()
+    again = trainer(tmp_path, max_steps=1)
+    with pytest.raises(ConfigError, match=r"already holds a run.*resume_from_checkpoint=True"):
+        again.train()
+    with pytest.raises(CheckpointError, match="must be a checkpoint of output_dir"):
+        again.train(resume_from_checkpoint=str(tmp_path / "elsewhere" / "step-000001"))
+
+
+def test_the_model_card_says_what_was_trained_without_any_account(tmp_path, model_directory):
+    made = trainer(tmp_path, model=model_directory, max_steps=1, parts={"peft_config": LORA})
+    made.train()
+    made.create_model_card(model_name="small", dataset_name="org/sums", tags="demo")
+    card = (tmp_path / "run" / "README.md").read_text()
+    header = dict(line.split(": ", 1) for line in card.split("---")[1].strip().splitlines())
+    assert json.loads(header["base_model"]) == model_directory
+    assert json.loads(header["datasets"]) == ["org/sums"]
+    assert json.loads(header["tags"]) == ["paceline", "grpo", "demo"]
+    assert "| `clip_eps_high` | 0.2 |" in card
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"tools": [print]}, ConfigError, "tools must be None"),
+        ({"train_dataset": None}, ConfigError, "train_dataset must be a dataset"),
+        ({"train_dataset": Dataset.from_list([{"question": "?"}])}, DataError, "no column `prompt`.*question"),
+        ({"train_dataset": Dataset.from_dict({"prompt": []})}, DataError, "train_dataset has no rows"),
+        ({"reward_funcs": []}, ConfigError, "at least one reward function"),
+        ({"reward_funcs": [variety, 3]}, ConfigError, r"reward_funcs\[1\] must be a function"),
+        ({"reward_funcs": "/no/such/judge"}, RewardError, "is not a directory"),
+        ({"args": {"reward_weights": [1.0, 2.0]}}, ConfigError, "reward_weights must have one number for each"),
+        ({"args": {"eval_strategy": "steps", "eval_steps": 1}}, ConfigError, "without eval_dataset"),
+        ({"optimizers": (torch.optim.SGD([torch.zeros(1)], lr=1.0), None)}, ConfigError, "the trainer itself makes"),
+        ({"reward_processing_classes": [None, None]}, ConfigError, "one tokenizer .* for each of the 1"),
+        ({"reward_model": variety}, ConfigError, "one of reward_funcs and reward_model"),
+        ({"model": tiny_model()}, ConfigError, "processing_class must be given with a model object"),
+        ({"args": {"max_completion_length": 4000}}, ConfigError, "max_completion_length must be below"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_wrong_arguments_are_refused_before_any_weight_is_read(tmp_path, model_directory, changes, error, message):
+    (Path(model_directory) / "model.safetensors").write_bytes(b"no weights: reading them would fail otherwise")
+    given = {"model": model_directory, "reward_funcs": variety, "train_dataset": Dataset.from_list(QUESTIONS)}
+    arguments = {**given, **changes, "args": settings(tmp_path, **changes.get("args", {}))}
+    with pytest.raises(error, match=message):
+        GRPOTrainer(**arguments)
+
+
+def test_names_of_one_kind_are_told_apart_and_a_training_loss_is_reported(tmp_path):
+    made = trainer(tmp_path, reward_funcs=[variety, variety], max_steps=1)
+    assert made.reward_func_names == ["variety", "variety_2"]
+    output = made.train()
+    assert math.isfinite(output.training_loss)
+    assert output.metrics["train_loss"] == output.training_loss

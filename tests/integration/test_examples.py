@@ -1,0 +1,93 @@
+"""Every example starts: its own file, with a tiny model and a few rows in the place of the named ones."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.main import main
+from paceline.rundir import RunDir
+from tests.tiny import tiny_model, tiny_tokenizer
+from tests.unit.test_rewards_model import reward_module
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples"
+GSM8K = [
+    {"question": f"A pen costs {n} dollars. Two pens?", "answer": f"2 * {n} = {2 * n}\n#### {2 * n}"} for n in range(8)
+]
+PROMPTS = [{"prompt": [{"role": "user", "content": f"Tell me about {n}."}]} for n in range(8)]
+SMALL = (
+    "--max-steps 2 --prompts-per-step 2 --num-generations 4 --max-completion-length 12 --eval-size 2 --warmup-steps 0"
+)
+
+
+@pytest.fixture
+def policy(tmp_path) -> Path:
+    tiny_model("qwen2").save_pretrained(tmp_path / "policy")
+    tiny_tokenizer().save_pretrained(tmp_path / "policy")
+    return tmp_path / "policy"
+
+
+def rows_file(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def start(name: str, tmp_path: Path, policy: Path, *options: object, rows: list[dict] = GSM8K) -> RunDir:
+    data = rows_file(tmp_path / "rows.jsonl", rows)
+    given = ["--config", EXAMPLES / name, "--model", policy, "--dataset", data, "--output-dir", tmp_path / "run"]
+    assert main(["train", *map(str, given), *SMALL.split(), *map(str, options)]) == 0
+    return RunDir(tmp_path / "run")
+
+
+def test_gsm8k_trains_with_dapos_objective(tmp_path, policy):
+    run = start("gsm8k_qwen.yaml", tmp_path, policy, "--eval-dataset", rows_file(tmp_path / "test.jsonl", GSM8K))
+    steps = run.metrics()
+    assert [set(step["rewards"]) for step in steps] == [{"think_answer_tags", "format"}] * 2
+    # a random model answers nothing right: every group is filtered, sampled again three times, and still missing
+    assert [(step["refills"], step["groups_missing"], step["updates"]) for step in steps] == [(3, 2, 0)] * 2
+    assert {record["dropped"] for record in run.rollouts(1)} == {"filtered"}
+
+
+def test_the_adapter_example_leaves_an_adapter(tmp_path, policy):
+    pytest.importorskip("peft")
+    run = start("lora.yaml", tmp_path, policy, "--lora-rank", 2, "--preset", "grpo")
+    adapter = json.loads((run.path / "final" / "adapter_config.json").read_text())
+    assert (adapter["peft_type"], adapter["r"], adapter["lora_alpha"]) == ("LORA", 2, 32)
+    assert all(step["kl"] is not None for step in run.metrics())
+
+
+def test_rewards_of_ones_own_stand_beside_the_checked_answer(tmp_path, policy, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (step, _) = start("custom_reward.yaml", tmp_path, policy).metrics()
+    assert [name.rpartition(":")[2] for name in step["rewards"]] == ["accuracy", "shows_its_work", "names_the_unit"]
+    assert step["rewards"]["examples/custom_reward.py:names_the_unit"]["mean"] is not None
+
+
+def test_a_reward_model_judges_alone(tmp_path, policy):
+    judge = tmp_path / "judge"
+    reward_module().save_pretrained(judge)
+    tiny_tokenizer().save_pretrained(judge)
+    run = start("reward_model.yaml", tmp_path, policy, "--reward-models", judge, rows=PROMPTS)
+    steps = run.metrics()
+    assert [list(step["rewards"]) for step in steps] == [[str(judge)]] * 2
+    assert all(step["updates"] == 1 and step["rewards"][str(judge)]["std"] > 0 for step in steps)
+    punished = [record["rewards"]["overlong"] for record in run.rollouts(1)]
+    assert min(punished) == -1.0  # a completion that runs to the limit
+
+
+def test_a_script_for_trl_runs_with_its_import_changed(tmp_path, policy):
+    pytest.importorskip("peft")
+    words = (
+        f"--model_name_or_path {policy} --output_dir {tmp_path / 'run'} --per_device_train_batch_size 8 "
+        "--num_generations 4 --max_completion_length 8 --max_steps 3 --logging_steps 1 --learning_rate 1e-3 "
+        "--eval_strategy steps --eval_steps 2 --metric_for_best_model eval_reward --report_to tensorboard"
+    )
+    script = [sys.executable, str(EXAMPLES / "trl_script.py"), *words.split()]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "'eval_rewards/right/mean'" in done.stdout
+    assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
+    assert list((tmp_path / "run").rglob("events.out.tfevents.*"))

@@ -1,0 +1,149 @@
+"""A step's gradient from any cut of it, through the learner's own backward pass."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor
+
+from paceline.batching import Sample, pack, token_weights
+from paceline.config import PRESETS, LossConfig, OptimConfig
+from paceline.learner import Learner, Prepared
+from paceline.models import Loaded, PolicyForward, choose_forward
+from tests.tiny import tiny_model, with_exact_norms
+
+TEMPERATURE, MAX_LENGTH = 0.7, 12
+FORWARDS = (PolicyForward(kind="packed", reason=""), PolicyForward(kind="padded", reason=""))
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+
+EVERYTHING = LossConfig(
+    ratio_level="sequence",
+    dual_clip=1.5,
+    average="prompt",
+    beta=0.1,
+    kl="forward",
+    entropy_coef=0.05,
+    rollout_correction="truncate",
+    correction_level="sequence",
+    correction_max=1.1,
+    off_policy_threshold=0.05,
+    skip_threshold=1.4,
+)
+"""No preset has these, and each looks at more than one token of a completion."""
+
+
+def losses() -> dict[str, LossConfig]:
+    """The loss of every preset, and `EVERYTHING`."""
+    names = {field.name for field in fields(LossConfig)}
+    presets = {
+        name: LossConfig(**{option: value for option, value in preset.values.items() if option in names})
+        for name, preset in PRESETS.items()
+    }
+    return presets | {"everything": EVERYTHING}
+
+
+def random_samples(seed: int, *, groups: int = 4) -> list[Sample]:
+    """Groups of unequal size; prompts of 1 to 9 tokens, completions of 1 to 12."""
+    chance = random.Random(seed)
+    samples = []
+    for group in range(groups):
+        prompt = tuple(chance.randrange(256) for _ in range(chance.randint(1, 9)))
+        for _ in range(chance.randint(1, 4)):
+            completion = tuple(chance.randrange(256) for _ in range(chance.randint(1, MAX_LENGTH)))
+            samples.append(
+                Sample(
+                    group=group,
+                    prompt_ids=prompt,
+                    completion_ids=completion,
+                    rollout_logprobs=(-5.0,) * len(completion),
+                    advantage=chance.gauss(0, 1),
+                )
+            )
+    return samples
+
+
+def random_cut(chance: random.Random, rows: Sequence[int]) -> list[list[int]]:
+    """The rows in any order, in micro-batches of any sizes."""
+    order = list(rows)
+    chance.shuffle(order)
+    cuts: list[list[int]] = []
+    while order:
+        size = chance.randint(1, len(order))
+        cuts.append(order[:size])
+        order = order[size:]
+    return cuts
+
+
+class Splitter:
+    """One policy, one reference, one step; `gradient` gives the whole step's gradient from any cut of it."""
+
+    def __init__(self, samples: Sequence[Sample], loss: LossConfig, dtype: torch.dtype, *, kind: str = "qwen2") -> None:
+        policy, reference = _loaded(kind, dtype), _loaded(kind, dtype, noise=0.02)
+        self.samples = list(samples)
+        self.learner = Learner(
+            policy,
+            FORWARDS[0],
+            reference=reference if loss.beta > 0 else None,
+            loss=loss,
+            optim=OptimConfig(),
+            temperature=TEMPERATURE,
+            max_completion_length=MAX_LENGTH,
+        )
+        self.weights = token_weights(samples, average=loss.average, max_completion_length=MAX_LENGTH)
+        self.old = self._old_logprobs(spread=0.4)
+        self.samples = [self._as_engine_reported(row, spread=0.2) for row in range(len(samples))]
+
+    def gradient(
+        self, cuts: Sequence[Sequence[int]], *, choose: Callable[[], PolicyForward] = lambda: FORWARDS[0]
+    ) -> Tensor:
+        """Summed over the micro-batches of `cuts`; rows in none of them are another rank's. `choose`: for each one."""
+        half, model = self.learner, self.learner.policy.model
+        model.zero_grad()
+        for rows in cuts:
+            half.forward = choose()
+            batch = pack(self.samples, self.weights, rows, dtype=model.dtype)
+            reference = None
+            if half.reference is not None:
+                with torch.no_grad():
+                    reference = half.logprobs(half.reference, batch)[0]
+            old = torch.cat([self.old[row] for row in rows])
+            half.backward(Prepared(batch=batch, old_logprobs=old, ref_logprobs=reference), first=False)
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+    def whole(self) -> Tensor:
+        """The gradient of the step in one packed micro-batch."""
+        return self.gradient([range(len(self.samples))])
+
+    def _old_logprobs(self, *, spread: float) -> list[Tensor]:
+        """Per row, away from the policy's own by some tenths of nats, so that bounds hold some tokens."""
+        half, generator = self.learner, torch.Generator().manual_seed(len(self.samples))
+        rows = []
+        for row in range(len(self.samples)):
+            batch = pack(self.samples, self.weights, [row], dtype=half.policy.model.dtype)
+            with torch.no_grad():
+                own = half.logprobs(half.policy, batch)[0]
+            rows.append(own + spread * torch.randn(own.shape, generator=generator, dtype=own.dtype))
+        return rows
+
+    def _as_engine_reported(self, row: int, *, spread: float) -> Sample:
+        """The sample with rollout logprobs near the old ones, so that corrections hold some of them."""
+        chance = random.Random(row)
+        values = tuple(value + chance.gauss(0, spread) for value in self.old[row].tolist())
+        return replace(self.samples[row], rollout_logprobs=values)
+
+
+def relative(got: Tensor, wanted: Tensor) -> float:
+    """Distance over length."""
+    return float((got - wanted).norm() / wanted.norm())
+
+
+def _loaded(kind: str, dtype: torch.dtype, *, noise: float = 0.0) -> Loaded:
+    """The tiny model of a kind; with `noise`, a relative of it: a reference as far away as training leads."""
+    model = with_exact_norms(tiny_model(kind, dtype=dtype)).train()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=dtype)
+    assert choose_forward(model) == FORWARDS[0]
+    return Loaded(model=model, compute_dtype=dtype, eos_token_ids=frozenset())

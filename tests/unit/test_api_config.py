@@ -1,0 +1,438 @@
+"""GRPOConfig: every field in one table, TRL's defaults, its batches, and one sentence for everything refused."""
+
+import dataclasses
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from transformers import HfArgumentParser
+
+from paceline.api.config import GRPOConfig
+from paceline.api.fields import KEPT, TRANSLATED
+from paceline.api.lengths import total_updates
+from paceline.api.plan import describe_plan
+from paceline.api.refused import NOT_NEEDED, REFUSED, accepted_without_effect
+from paceline.api.translation import FIELDS, Surroundings, in_field_names, translate, updates_per_step
+from paceline.config import PRESETS, options
+from paceline.errors import ConfigError
+
+OURS = {"preset", "max_prompt_length", "warmup_ratio", "filter_range", "max_refills", "micro_batch_tokens"}
+AROUND = Surroundings(model="m", reward_names=("accuracy",), num_prompts=100, context_length=2048)
+
+
+def make(**fields):
+    return GRPOConfig(output_dir="run", **fields)
+
+
+def config_of(around=AROUND, **fields):
+    return translate(make(**fields), around)
+
+
+def refusal(around=AROUND, **fields):
+    """The sentence with which these fields are refused, by the configuration or by its translation."""
+    with pytest.raises(ConfigError) as caught:
+        config_of(around, **fields)
+    assert "--" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- tables
+
+
+def test_every_field_is_in_exactly_one_table():
+    counts = Counter([*TRANSLATED, *KEPT, *REFUSED, *NOT_NEEDED])
+    assert set(counts) == {field.name for field in dataclasses.fields(GRPOConfig)}
+    assert set(counts.values()) == {1}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed")
+def test_every_field_of_trl_is_there_with_its_type_and_its_default():
+    from trl import GRPOConfig as TheirConfig
+
+    ours = {field.name: field for field in dataclasses.fields(GRPOConfig)}
+    theirs = {field.name: field for field in dataclasses.fields(TheirConfig)}
+    assert set(ours) - set(theirs) == OURS
+    for name, field in theirs.items():
+        mine = ours[name]
+        assert (mine.default, mine.default_factory, mine.type) == (field.default, field.default_factory, field.type)
+
+
+def test_every_field_has_a_help_text_of_its_own():
+    own = [field for field in dataclasses.fields(GRPOConfig) if field.name in GRPOConfig.__annotations__]
+    assert len(own) > 80
+    assert all(field.metadata["help"].endswith(".") for field in own)
+
+
+def test_the_table_of_names_speaks_of_options_and_fields_that_exist():
+    fields = {field.name for field in dataclasses.fields(GRPOConfig)} | {"model", "peft_config"}
+    assert set(FIELDS) <= {option.name for option in options()}
+    assert {field.split()[0] for field in FIELDS.values()} <= fields
+
+
+OTHER = {bool: lambda value: not value, int: lambda value: value + 7, float: lambda value: value + 0.5}
+
+
+def other_value(field):
+    """A value that is not the default, by type; text where the default is text or None."""
+    if field.default is dataclasses.MISSING:
+        return ["something"]
+    return OTHER.get(type(field.default), lambda value: "something")(field.default)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_refused_field_is_named_with_its_reason_when_set(name):
+    field = next(field for field in dataclasses.fields(GRPOConfig) if field.name == name)
+    sentence = refusal(**{name: other_value(field)})
+    assert sentence.startswith(f"{name} must be left out, got ")
+    assert REFUSED[name].reason in sentence
+
+
+def test_a_field_set_after_the_configuration_was_made_is_refused_as_well():
+    args = make()
+    args.use_vllm = True
+    with pytest.raises(ConfigError, match="use_vllm must be left out, got True: completions come from the built-in"):
+        translate(args, AROUND)
+
+
+def test_values_that_say_what_the_default_says_are_accepted():
+    config_of(fsdp="", fsdp_config={}, local_rank=0, repetition_penalty=1, router_aux_loss_coef=0.0, debug="")
+
+
+def test_what_has_no_effect_is_accepted_and_said_with_the_reason():
+    args = make(dataloader_num_workers=2, cast_lm_head_to_fp32=True, accelerator_config={"dispatch_batches": False})
+    line = accepted_without_effect(args)
+    assert line.startswith("accepted without effect: dataloader_num_workers (prompts are tokenised once")
+    assert "accelerator_config (" in line
+    assert "cast_lm_head_to_fp32 (weights" in line
+    assert "pin_memory" not in line
+
+
+def test_nothing_is_said_of_an_untouched_configuration():
+    assert accepted_without_effect(make()) == ""
+
+
+# --- construction
+
+
+def test_a_machine_without_cuda_computes_in_float32_unless_bfloat16_is_asked_for():
+    assert not make(use_cpu=True).bf16
+    assert config_of(use_cpu=True).model.dtype == "float32"
+    assert config_of(use_cpu=True).model.device == "cpu"
+    assert config_of(use_cpu=True, bf16=True).model.dtype == "bfloat16"
+
+
+def test_the_command_line_of_a_script_reads_lists_dicts_and_optional_switches():
+    words = (
+        "--output_dir run --reward_weights 1 0.5 --bf16 false --use_vllm false --log_completions "
+        "--filter_range 0 1 --scale_rewards none --report_to tensorboard"
+    ).split()
+    words += ["--generation_kwargs", '{"top_k": 50}', "--model_init_kwargs", '{"dtype": "bfloat16"}']
+    (args,) = HfArgumentParser(GRPOConfig).parse_args_into_dataclasses(words)
+    config = translate(args, Surroundings(model="m", reward_names=("f", "g")))
+    assert config.rewards.reward_weights == (1.0, 0.5)
+    assert config.sampling.top_k == 50
+    assert config.model.dtype == "bfloat16"
+    assert config.advantage.filter_range == (0.0, 1.0)
+    assert config.advantage.advantage == "none"
+    assert config.loop.report_to == ("tensorboard",)
+
+
+def test_a_copy_and_a_dictionary_of_the_configuration_make_it_again():
+    args = make(steps_per_generation=4, gradient_accumulation_steps=2)
+    assert dataclasses.replace(args, temperature=0.5).generation_batch_size == 32
+    assert GRPOConfig(**args.to_dict()).steps_per_generation == 4
+
+
+def test_a_launcher_of_several_processes_is_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert refusal() == "WORLD_SIZE must be 1, got '2': the trainer is one process; start it without a launcher"
+
+
+def test_importing_the_package_imports_neither_torch_nor_transformers():
+    code = "import sys, paceline; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_unknown_name_of_the_package_is_an_attribute_error():
+    import paceline
+
+    assert paceline.GRPOConfig is GRPOConfig
+    assert {"GRPOConfig", "GRPOTrainer"} <= set(dir(paceline))
+    with pytest.raises(AttributeError, match="no attribute 'SFTConfig'"):
+        _ = paceline.SFTConfig
+
+
+# --- batches
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompts", "parts", "updates"),
+    [
+        ({}, 1, 1, 1),  # 8 completions, 8 of each prompt
+        ({"gradient_accumulation_steps": 4}, 4, 1, 1),  # 8 * 4 / 8
+        ({"steps_per_generation": 4}, 4, 4, 4),  # 32 completions, an update on every 8
+        ({"steps_per_generation": 4, "gradient_accumulation_steps": 2}, 4, 2, 2),
+        ({"steps_per_generation": 2, "gradient_accumulation_steps": 4}, 4, 1, 1),  # two generations, one update
+        ({"generation_batch_size": 64, "num_iterations": 3}, 8, 8, 24),
+        ({"num_generations": 2, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 6}, 3, 1, 1),
+    ],
+)
+def test_a_step_holds_the_larger_of_a_generation_and_an_update(fields, prompts, parts, updates):
+    config = config_of(**fields)
+    assert config.loop.prompts_per_step == prompts
+    assert config.optim.num_minibatches == parts
+    assert updates_per_step(config) == updates
+
+
+def test_the_fields_of_the_generation_batch_are_filled_in():
+    args = make(gradient_accumulation_steps=3)
+    assert (args.steps_per_generation, args.generation_batch_size) == (3, 24)
+
+
+def test_a_batch_without_whole_groups_is_refused_with_the_nearest_that_fit():
+    assert refusal(per_device_train_batch_size=6, num_generations=4) == (
+        "num_generations must divide the 6 completions of a batch (per_device_train_batch_size 6 * 1 micro-batches), "
+        "got 4; the nearest that fit are num_generations 3 and 6, or per_device_train_batch_size 4 and 8, "
+        "or 2 micro-batches (gradient_accumulation_steps)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"num_generations": 1},
+            "num_generations must be a whole number of at least 2, got 1; an advantage compares the completions of one "
+            "prompt (8 is usual)",
+        ),
+        (
+            {"steps_per_generation": 3, "gradient_accumulation_steps": 2},
+            "steps_per_generation must divide gradient_accumulation_steps (2) or be a multiple of it, got 3; the "
+            "nearest that do are 2 and 4",
+        ),
+        (
+            {"generation_batch_size": 20},
+            "generation_batch_size must be a multiple of per_device_train_batch_size (8), got 20; the nearest that "
+            "are: 16 and 24",
+        ),
+        (
+            {"generation_batch_size": 16, "steps_per_generation": 4},
+            "generation_batch_size must be per_device_train_batch_size * steps_per_generation (8 * 4 = 32), got 16; "
+            "give only one of generation_batch_size and steps_per_generation",
+        ),
+        ({"num_iterations": 0}, "num_iterations must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_batch_numbers_at_odds_are_refused(fields, sentence):
+    assert refusal(**fields) == sentence
+
+
+def test_lengths_counted_in_updates_are_rounded_up_to_whole_steps():
+    fields = {"steps_per_generation": 4, "max_steps": 10, "save_steps": 6, "warmup_steps": 5}
+    config = config_of(**fields)  # 4 updates per step
+    assert (config.loop.max_steps, config.loop.save_steps, config.optim.warmup_steps) == (3, 2, 2)
+    assert total_updates(make(**fields), None) == 12
+
+
+def test_a_share_of_the_run_is_counted_on_its_updates():
+    config = config_of(gradient_accumulation_steps=4, warmup_ratio=0.1, save_steps=0.5, eval_strategy="epoch")
+    # 3 epochs of 100 prompts, 4 per update: 75 updates
+    assert (config.optim.warmup_steps, config.loop.save_steps, config.evaluation.eval_steps) == (8, 38, 0)
+    assert config_of(gradient_accumulation_steps=4, warmup_steps=0.1).optim.warmup_steps == 8
+
+
+# --- the objective
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "bound", "average"),
+    [
+        ("grpo", "clip", "sequence"),
+        ("bnpo", "clip", "token"),
+        ("dr_grpo", "clip", "constant"),
+        ("dapo", "clip", "token"),
+        ("cispo", "cispo", "token"),
+        ("sapo", "sapo", "sequence"),
+    ],
+)
+def test_a_loss_type_is_a_bound_and_an_average(loss_type, bound, average):
+    loss = config_of(loss_type=loss_type).loss
+    assert (loss.bound, loss.average) == (bound, average)
+
+
+def test_the_fields_of_the_objective_become_options():
+    config = config_of(
+        epsilon=0.1, epsilon_high=0.3, delta=2.0, beta=0.04, use_bias_correction_kl=False, entropy_coef=0.01,
+        importance_sampling_level="sequence", mask_truncated_completions=True, off_policy_mask_threshold=0.5,
+        sync_ref_model=True, ref_model_sync_steps=6, ref_model_mixup_alpha=0.9, steps_per_generation=4,
+    )  # fmt: skip
+    loss = config.loss
+    assert (loss.clip_eps_low, loss.clip_eps_high, loss.dual_clip) == (0.1, 0.3, 2.0)
+    assert (loss.beta, loss.kl, loss.entropy_coef, loss.ratio_level) == (0.04, "forward", 0.01, "sequence")
+    assert (loss.off_policy_threshold, loss.ref_sync_steps, loss.ref_sync_mix) == (0.5, 2, 0.9)
+    assert config.advantage.mask_truncated
+
+
+@pytest.mark.parametrize(
+    ("scale", "advantage"),
+    [
+        ("group", "group"),
+        (True, "group"),
+        ("batch", "group_mean_reward_std"),
+        ("none", "none"),
+        (False, "none"),
+    ],
+)
+def test_scale_rewards_says_what_the_advantage_is_divided_by(scale, advantage):
+    assert config_of(scale_rewards=scale).advantage.advantage == advantage
+
+
+def test_rewards_normalised_one_by_one_are_normalised_again_over_the_batch():
+    advantage = config_of(multi_objective_aggregation="normalize_then_sum").advantage
+    assert (advantage.reward_aggregation, advantage.advantage) == ("normalize_then_sum", "batch")
+
+
+def test_the_bound_of_cispo_is_absolute():
+    assert config_of(loss_type="cispo", epsilon_high=4.0).loss.cispo_max_ratio == 4.0
+    assert config_of(loss_type="cispo").loss.cispo_max_ratio == 5.0
+
+
+def test_the_upper_bound_follows_epsilon_when_it_is_not_given():
+    assert config_of(epsilon=0.1).loss.clip_eps_high == 0.1
+
+
+def test_rollouts_are_corrected_only_where_it_is_configured():
+    assert config_of().loss.rollout_correction == "none"
+    loss = config_of(vllm_importance_sampling_mode="token_truncate", vllm_importance_sampling_cap=2.5).loss
+    assert (loss.rollout_correction, loss.correction_level, loss.correction_max) == ("truncate", "token", 2.5)
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_a_preset_decides_where_no_field_does(preset):
+    config = config_of(preset=preset)
+    for name, value in PRESETS[preset].values.items():
+        assert value in (getattr(config.advantage, name, None), getattr(config.loss, name, None))
+
+
+def test_a_field_wins_over_the_preset():
+    config = config_of(preset="dapo", epsilon_high=0.4, max_refills=1, scale_rewards="none")
+    assert (config.loss.clip_eps_high, config.loss.clip_eps_low) == (0.4, 0.2)
+    assert (config.advantage.max_refills, config.advantage.advantage) == (1, "none")
+    assert config_of(preset="cispo", epsilon_high=4.0).loss.cispo_max_ratio == 4.0
+
+
+# --- sampling, data, schedule
+
+
+def test_generation_keywords_win_over_fields_of_their_name():
+    config = config_of(top_p=0.9, generation_kwargs={"top_p": 0.8, "do_sample": True, "stop_strings": "END"})
+    assert (config.sampling.top_p, config.sampling.stop) == (0.8, ("END",))
+
+
+def test_prompts_are_bounded_by_the_models_context_or_lose_their_beginning():
+    assert (config_of().data.max_prompt_length, config_of().data.long_prompts) == (2048, "error")
+    bounded = config_of(max_prompt_length=16).data
+    assert (bounded.max_prompt_length, bounded.long_prompts) == (16, "truncate_left")
+
+
+def test_the_template_is_told_whether_to_think():
+    assert config_of(chat_template_kwargs={"enable_thinking": False}).data.enable_thinking is False
+
+
+def test_evaluation_samples_as_training_does():
+    evaluation = config_of(num_generations_eval=2, temperature=0.7, eval_strategy="steps", eval_steps=5).evaluation
+    assert (evaluation.eval_generations, evaluation.eval_temperature, evaluation.eval_steps) == (2, 0.7, 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "schedule", "warmup", "ratio"),
+    [
+        ({}, "linear", 0, 0.0),
+        ({"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3}, "constant", 3, 0.0),
+        ({"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}}, "cosine", 0, 0.1),
+        ({"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 5e-7}}, "cosine", 0, 0.5),
+    ],
+)
+def test_a_schedule_is_a_shape_a_warm_up_and_an_end(fields, schedule, warmup, ratio):
+    optim = config_of(**fields).optim
+    assert (optim.lr_schedule, optim.warmup_steps, optim.min_lr_ratio) == (schedule, warmup, ratio)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"epsilon": 1.5}, "epsilon must lie in [0, 1), got 1.5"),
+        ({"delta": 1.1}, "delta must be 0 or above 1 + epsilon_high, got 1.1; 3 is usual"),
+        ({"delta": 0.0}, "delta must be above 1 + epsilon_high, got 0.0; 3 is usual, None is off"),
+        ({"beta": -0.1}, "beta must be at least 0, got -0.1"),
+        ({"loss_type": "grop"}, "loss_type must be one of grpo, bnpo, dr_grpo, dapo, cispo, sapo, got 'grop'; did "),
+        ({"loss_type": "vespo"}, "loss_type 'vespo' is not offered: its soft weights need a bound that no option "),
+        ({"scale_rewards": "grup"}, "scale_rewards must be one of group, batch, none, got 'grup'; did you mean group?"),
+        ({"preset": "dr_grp"}, "preset must be one of grpo, dapo, dr_grpo, "),
+        ({"optim": "sgd"}, "optim must be one of adamw_torch, adamw_torch_fused, got 'sgd'; for any other optimizer "),
+        ({"lr_scheduler_type": "polynomial"}, "lr_scheduler_type must be one of constant, constant_with_warmup, "),
+        ({"eval_strategy": "step"}, "eval_strategy must be one of no, steps, epoch, got 'step'; did you mean steps?"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0; greedy completions of one prompt are all the "),
+        ({"max_completion_length": None}, "max_completion_length must be a whole number, got None"),
+        ({"num_generations_eval": 0}, "num_generations_eval must be at least 1, got 0"),
+        ({"epsilon_high": 0.28, "loss_type": "cispo"}, "epsilon_high must be at least 1 with the bound of cispo, "),
+        ({"epsilon": 0.1, "loss_type": "sapo"}, "epsilon must be left out with loss_type 'sapo', got 0.1: its ratio "),
+        ({"delta": 3.0, "preset": "cispo"}, "delta must be left out with preset 'cispo', got 3.0: its ratio is not"),
+        ({"ref_model_sync_steps": 8}, "ref_model_sync_steps must be left out while sync_ref_model is False, got 8; "),
+        ({"sync_ref_model": True}, "sync_ref_model must be False while beta is 0, got True: there is no reference "),
+        ({"reward_weights": [1.0, 2.0]}, "reward_weights must have one number for each of the 1 rewards (accuracy), "),
+        ({"max_refills": 2}, "max_refills must be 0 without filter_range, got 2; only filtered groups are replaced"),
+        ({"warmup_steps": 5, "lr_scheduler_type": "constant"}, "warmup_steps must be 0 with lr_scheduler_type "),
+        ({"warmup_steps": 5, "max_steps": 4}, "warmup_steps must be at most max_steps (4), got 5; the peak would "),
+        ({"warmup_ratio": 1.5}, "warmup_ratio must lie in [0, 1), got 1.5; warmup_steps takes a number of updates"),
+        ({"lr_scheduler_kwargs": {"num_cycles": 2}}, "lr_scheduler_kwargs must not have 'num_cycles', got 2; what "),
+        ({"generation_kwargs": {"temperature": 0.5}}, "generation_kwargs must not have another temperature than the "),
+        ({"generation_kwargs": {"top_kk": 5}}, "generation_kwargs must not have 'top_kk', got 5; did you mean top_k"),
+        ({"generation_kwargs": {"num_beams": 4}}, "generation_kwargs num_beams must be 1, got 4; leave it out"),
+        ({"model_init_kwargs": {"dtype": "float16"}}, "model_init_kwargs dtype must be one of float32, auto, "),
+        ({"model_init_kwargs": {"revision": "v2"}}, "model_init_kwargs must not have 'revision', got 'v2'; "),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs must not have 'tools', got []; "),
+        (
+            {"vllm_importance_sampling_mode": "token", "use_cpu": True},
+            "vllm_importance_sampling_mode must be one of token_truncate, token_mask, sequence_truncate, ",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_refused_in_one_sentence_that_names_it(fields, sentence):
+    assert refusal(**fields).startswith(sentence)
+
+
+def test_a_moving_reference_is_refused_with_an_adapter():
+    around = dataclasses.replace(AROUND, adapter=True)
+    assert refusal(around, sync_ref_model=True, beta=0.1).startswith("sync_ref_model must be False with a PEFT model")
+
+
+def test_a_share_of_a_run_of_unknown_length_is_refused():
+    around = dataclasses.replace(AROUND, num_prompts=None)
+    assert refusal(around, save_steps=0.5).startswith("save_steps must be 1 or more for a dataset without a length")
+
+
+def test_sentences_about_options_are_said_of_fields():
+    assert in_field_names("--max-prompt-length 4; set clip_eps_high") == "max_prompt_length 4; set epsilon_high"
+
+
+# --- the plan
+
+
+def test_the_plan_shows_the_counts_of_trl_beside_ours():
+    fields = {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 5}
+    args = make(**fields, loss_type="cispo", disable_dropout=True)
+    plan = describe_plan(args, translate(args, AROUND))
+    assert "completions per update: 16 (TRL: per_device_train_batch_size 8 * gradient_accumulation_steps 2)" in plan
+    assert "prompts per update: 2 (num_generations 8)" in plan
+    assert "updates per rollout batch: 4 = 2 parts * num_iterations 2" in plan
+    assert "completions per rollout batch: 32 of 4 prompts (TRL: generation_batch_size 32)" in plan
+    assert "length: 2 rollout batches, 8 updates (global_step), rounded up from max_steps 5" in plan
+    assert "cispo: a ratio weighs at most 5.0 (TRL would take epsilon, 0.2, and hold every weight there)" in plan
+    assert "accepted without effect: disable_dropout (dropout is always off" in plan

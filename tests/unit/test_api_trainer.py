@@ -1,0 +1,131 @@
+"""The pure parts of the trainer: names, the wall between two signatures, datasets, the log."""
+
+import functools
+
+import pytest
+import torch
+
+from paceline.api.datasets import ROW, check_columns, held_out_sets, make_tasks, read_rows
+from paceline.api.history import averaged, num_tokens, tracker_numbers
+from paceline.api.rewards import RewardLog, adapted, as_list, make_graders, reward_names
+from paceline.config import DataConfig
+from paceline.errors import ConfigError, DataError
+from paceline.rewards import BUILT_IN, score
+from paceline.rollouts import RolloutBatch
+from paceline.types import Rollout, RolloutGroup
+from tests.scripted import completion, task
+from tests.tiny import tiny_tokenizer
+
+DATA = DataConfig(dataset="train_dataset")
+
+
+def shorter(completions, **columns):
+    return [-len(one) for one in completions]
+
+
+def test_rewards_are_named_by_function_and_by_the_last_part_of_a_models_path():
+    class Judge:
+        def __call__(self, completions, **columns):
+            return [0.0] * len(completions)
+
+    sources = [shorter, functools.partial(shorter), "org/judge", Judge(), "elsewhere/judge"]
+    assert reward_names(sources) == ("shorter", "shorter_2", "judge", "Judge", "judge_2")
+
+
+def test_one_source_is_a_list_of_one_and_none_is_refused():
+    assert as_list(shorter) == [shorter]
+    with pytest.raises(ConfigError, match="at least one reward function"):
+        as_list(None)
+
+
+def test_built_in_functions_keep_their_own_signature():
+    graders = make_graders(("accuracy", "same"), ["accuracy", BUILT_IN["accuracy"]], None, context={})
+    assert graders.functions["accuracy"] is graders.functions["same"] is BUILT_IN["accuracy"]
+
+
+def test_a_function_gets_the_columns_of_the_dataset_unchanged_and_no_argument_that_it_does_not_name():
+    rows = [{"prompt": "2 + 2 =", "answer": "so\n#### 4", "meta": {"level": 1}}]
+    (made,) = make_tasks(rows, tiny_tokenizer(), DATA, name="train").tasks
+    assert made.answer == "4"
+    seen = {}
+
+    def grade(prompts, completions, answer, meta):
+        seen.update(prompts=prompts, completions=completions, answer=answer, meta=meta)
+        return [1.0]
+
+    scores = score({"grade": adapted(grade, {"trainer_state": None})}, [made], [completion("4")])
+    assert scores.values["grade"] == (1.0,)
+    assert seen == {"prompts": ["2 + 2 ="], "completions": ["4"], "answer": ["so\n#### 4"], "meta": [{"level": 1}]}
+
+
+def test_tensors_and_awaited_lists_are_rewards():
+    made = task("1")
+    made = type(made)(**{name: getattr(made, name) for name in made.__slots__} | {"columns": {ROW: {"prompt": "x"}}})
+
+    async def later(completions, **columns):
+        return torch.ones(len(completions))
+
+    functions = {"now": adapted(lambda completions, **columns: torch.zeros(1), {}), "later": adapted(later, {})}
+    scores = score(functions, [made], [completion("4")])
+    assert scores.values == {"now": (0.0,), "later": (1.0,)}
+
+
+def test_rows_of_different_columns_give_none_where_one_is_missing():
+    rows = [{"prompt": "a", "level": 3}, {"prompt": "b"}]
+    tasks = make_tasks(rows, tiny_tokenizer(), DATA, name="train").tasks
+    seen = []
+
+    def grade(level, **columns):
+        seen.append(level)
+        return [0.0, 0.0]
+
+    score({"grade": adapted(grade, {})}, tasks, [completion("x")] * 2)
+    assert seen == [[3, None]]
+
+
+def test_a_dataset_that_holds_no_prompts_is_refused_by_its_name():
+    with pytest.raises(DataError, match="eval_dataset row 1 is a str"):
+        read_rows([{"prompt": "a"}, "b"], "eval_dataset", limit=None)
+    with pytest.raises(DataError, match="column 'image'; models of text"):
+        read_rows([{"prompt": "a", "image": 1}], "train_dataset", limit=None)
+    with pytest.raises(ConfigError, match="got a dict"):
+        check_columns({"train": []}, "train_dataset")
+
+
+def test_a_stream_is_read_no_further_than_asked():
+    stream = iter([{"prompt": str(number)} for number in range(5)])
+    assert [row["prompt"] for row in read_rows(stream, "train_dataset", limit=2)] == ["0", "1"]
+    assert next(stream)["prompt"] == "2"
+
+
+def test_one_held_out_set_has_the_plain_name():
+    assert list(held_out_sets([{"prompt": "a"}])) == ["eval_dataset"]
+    assert list(held_out_sets({"easy": [], "hard": []})) == ["easy", "hard"]
+    assert held_out_sets(None) == {}
+
+
+def test_the_log_averages_what_is_there_and_keeps_the_newest_count():
+    steps = [{"reward": 1.0, "num_tokens": 10, "kl": None}, {"reward": 3.0, "num_tokens": 30, "kl": None}]
+    assert averaged(steps) == {"reward": 2.0, "num_tokens": 30, "kl": None}
+
+
+def test_trackers_get_training_and_evaluation_in_two_groups():
+    logs = {"rewards/<lambda>/mean": 1.0, "eval_reward": 2.0, "note": "text", "kl": None}
+    assert tracker_numbers(logs) == {"train/rewards/_lambda_/mean": 1.0, "eval/reward": 2.0}
+
+
+def test_tokens_of_a_prompt_count_for_each_of_its_completions():
+    rollout = Rollout(completion=completion("abc"), rewards={}, reward=0.0, advantage=0.0)
+    group = RolloutGroup(task=task("1", prompt="12345"), rollouts=(rollout, rollout))
+    batch = RolloutBatch(
+        groups=(group,), scores=score({}, [], []), refills=0, missing=0, generate_seconds=0.0, reward_seconds=0.0
+    )
+    assert num_tokens(batch) == 2 * (5 + 3)
+
+
+def test_metrics_of_reward_functions_are_averaged_and_taken_once():
+    log = RewardLog()
+    log.log_metric("found", 1.0)
+    log.log_metric("found", 0.0)
+    assert log.take_metrics() == {"found": 0.5}
+    assert log.take_metrics() == {}

@@ -1,0 +1,75 @@
+import pytest
+import torch
+from torch import Tensor
+
+from paceline.losses import token_logprobs
+
+
+def random_case(seed: int, *, rows: int, width: int, vocab: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states and head in float64 that ask for gradients, and targets."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden, head = (torch.randn(n, width, generator=generator, dtype=torch.float64) for n in (rows, vocab))
+    return hidden.requires_grad_(), head.requires_grad_(), torch.randint(vocab, (rows,), generator=generator)
+
+
+def plain(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """The definition, all logits at once."""
+    log_softmax = torch.log_softmax(hidden @ head.T / temperature, dim=-1)
+    return log_softmax.gather(1, targets[:, None])[:, 0], -(log_softmax.exp() * log_softmax).sum(-1)
+
+
+@pytest.mark.parametrize("chunk_elements", [1, 21, 1 << 24])
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_chunked_logprobs_equal_log_softmax_of_the_scaled_logits(temperature, chunk_elements):
+    hidden, head, targets = random_case(0, rows=9, width=5, vocab=7)
+    logprobs, entropy = token_logprobs(hidden, head, targets, temperature=temperature, chunk_elements=chunk_elements)
+    wanted, wanted_entropy = plain(hidden, head, targets, temperature)
+    assert torch.allclose(logprobs, wanted, rtol=0, atol=1e-14)
+    # a difference of numbers of about 15, so of their last digits
+    assert torch.allclose(entropy, wanted_entropy, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("output", [0, 1], ids=["logprobs", "entropy"])
+def test_logprobs_and_entropy_have_the_gradients_of_finite_differences(output):
+    hidden, head, targets = random_case(1, rows=5, width=3, vocab=4)
+
+    def chosen(hidden, head):
+        return token_logprobs(hidden, head, targets, temperature=0.8, chunk_elements=8)[output]
+
+    assert torch.autograd.gradcheck(chosen, (hidden, head))
+
+
+@pytest.mark.parametrize("chunk_elements", [1, 22, 1 << 24])
+@pytest.mark.parametrize(("of_logprob", "of_entropy"), [(1.0, 0.0), (0.0, 1.0), (0.7, -0.3)])
+def test_the_chunked_backward_is_autograd_of_a_plain_softmax(of_logprob, of_entropy, chunk_elements):
+    def gradients(logprobs: Tensor, entropy: Tensor) -> tuple[Tensor, ...]:
+        share = torch.linspace(-1, 2, len(logprobs), dtype=torch.float64)  # another weight for every token
+        loss = (share * (of_logprob * logprobs + of_entropy * entropy)).sum()
+        return torch.autograd.grad(loss, (hidden, head))
+
+    hidden, head, targets = random_case(2, rows=9, width=4, vocab=11)
+    got = gradients(*token_logprobs(hidden, head, targets, temperature=1.3, chunk_elements=chunk_elements))
+    wanted = gradients(*plain(hidden, head, targets, 1.3))
+    for one, other in zip(got, wanted, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-14)
+
+
+def test_a_frozen_head_still_passes_the_gradient_on_to_the_hidden_states():
+    hidden, head, targets = random_case(4, rows=6, width=4, vocab=5)
+    logprobs, entropy = token_logprobs(hidden, head.detach(), targets, temperature=0.5)
+    wanted = sum(part.sum() for part in plain(hidden, head, targets, 0.5))
+    got = torch.autograd.grad(logprobs.sum() + entropy.sum(), hidden)[0]
+    assert torch.allclose(got, torch.autograd.grad(wanted, hidden)[0], rtol=0, atol=1e-14)
+
+
+def test_bfloat16_hidden_states_give_float32_logprobs():
+    hidden, head = torch.randn(4, 8).bfloat16(), torch.randn(6, 8)
+    logprobs, _ = token_logprobs(hidden, head, torch.tensor([0, 1, 2, 3]), temperature=1.0)
+    wanted = torch.log_softmax((hidden @ head.bfloat16().T).float(), dim=-1)[range(4), range(4)]
+    assert logprobs.dtype == torch.float32
+    assert torch.allclose(logprobs, wanted, atol=1e-6)
+
+
+def test_a_temperature_of_zero_is_refused():
+    with pytest.raises(ValueError, match=r"temperature must be above 0, got 0\.0"):
+        token_logprobs(torch.zeros(1, 2), torch.zeros(3, 2), torch.tensor([0]), temperature=0.0)

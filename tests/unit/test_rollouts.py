@@ -1,0 +1,128 @@
+"""Sampling again for filtered groups, punishment of length, masks, and rewards normalised one by one."""
+
+import pytest
+
+from paceline.config import AdvantageConfig
+from paceline.engines import Sampling
+from paceline.errors import TrainingError
+from paceline.learner import samples_of
+from paceline.rollouts import Producer, rollout_metrics, rollout_records
+from tests.scripted import ScriptedEngine, completion, taking, task
+
+WORTH = {"right": 1.0, "wrong": 0.0}
+
+
+def right(completions: list[str], **columns: object) -> list[float]:
+    return [WORTH[text] for text in completions]
+
+
+def brief(completion_ids: list[list[int]], **columns: object) -> list[float]:
+    return [-10.0 * len(ids) for ids in completion_ids]
+
+
+def group_of(*texts: str, finish_reason: str = "stop"):
+    return [completion(text, finish_reason=finish_reason) for text in texts]
+
+
+def producer(script, *, functions=None, weights=None, max_completion_length=100, **advantage) -> Producer:
+    functions = functions or {"right": right}
+    return Producer(
+        engine=ScriptedEngine(script),
+        functions=functions,
+        weights=weights or dict.fromkeys(functions, 1.0),
+        sampling=Sampling(max_completion_length=max_completion_length),
+        num_generations=2,
+        advantage=AdvantageConfig(**advantage),
+        max_failure_rate=0.0,
+        seed=0,
+    )
+
+
+MIXED, ALL_RIGHT, ALL_WRONG = group_of("right", "wrong"), group_of("right", "right"), group_of("wrong", "wrong")
+TASKS = [task(str(number)) for number in range(6)]
+
+
+def test_filtered_groups_are_replaced_by_the_next_tasks_until_the_step_is_full():
+    script = [MIXED, ALL_RIGHT, ALL_WRONG, MIXED, ALL_RIGHT, MIXED]  # rounds of 3, 2 and 1 prompts
+    batch = producer(script, filter_range=(0.0, 1.0), max_refills=3).make(taking(TASKS), 3)
+    assert [group.task.task_id for group in batch.groups] == ["0", "1", "2", "3", "4", "5"]
+    assert [group.dropped for group in batch.groups] == [None, "filtered", "filtered", None, "filtered", None]
+    assert (batch.refills, batch.missing) == (2, 0)
+    metrics = rollout_metrics(batch)
+    assert (metrics["prompts"], metrics["groups_filtered"], metrics["groups_missing"]) == (6, 3, 0)
+
+
+def test_after_the_last_round_the_step_runs_on_what_there_is_and_counts_what_is_missing():
+    batch = producer([ALL_RIGHT] * 4 + [MIXED], filter_range=(0.0, 1.0), max_refills=1).make(taking(TASKS), 2)
+    assert (batch.refills, batch.missing) == (1, 2)
+    assert samples_of(batch.groups) == []
+
+
+def test_without_refills_filtered_groups_are_left_out_of_the_steps_averages():
+    batch = producer([MIXED, ALL_RIGHT], filter_range=(0.0, 1.0)).make(taking(TASKS), 2)
+    assert (batch.refills, batch.missing) == (0, 1)
+    assert {sample.group for sample in samples_of(batch.groups)} == {0}
+    unfiltered = producer([MIXED, ALL_RIGHT]).make(taking(TASKS), 2)
+    assert {sample.group for sample in samples_of(unfiltered.groups)} == {0, 1}
+
+
+def test_the_filter_looks_at_accuracy_and_not_at_a_reward_beside_it():
+    functions = {"brief": brief, "right": right}
+    script = [group_of("right", "right"), MIXED]
+    batch = producer(script, functions=functions, filter_range=(0.0, 1.0), filter_func="right").make(taking(TASKS), 2)
+    assert [group.dropped for group in batch.groups] == ["filtered", None]
+
+
+def test_batch_deviations_are_of_the_groups_that_are_kept():
+    script = [MIXED, ALL_RIGHT, ALL_WRONG]
+    kept = producer(script, filter_range=(0.0, 1.0), advantage="group_mean_batch_std").make(taking(TASKS), 3)
+    # +-0.5 over the sample deviation of (0.5, -0.5), 0.7071, and 1e-4
+    assert kept.groups[0].rollouts[0].advantage == pytest.approx(0.5 / (0.5**0.5 + 1e-4))
+
+
+@pytest.mark.parametrize("text", ["right", "wrong"])
+def test_length_is_punished_the_same_for_right_and_wrong_answers_and_once(text):
+    script = [group_of("right", "wrong")]
+    made = producer(script, max_completion_length=8, overlong_share=0.5, overlong_weight=2.0).make(taking(TASKS), 1)
+    (rollouts,) = [group.rollouts for group in made.groups]
+    punished = {rollout.completion.text: rollout for rollout in rollouts}[text]
+    assert punished.rewards["overlong"] == pytest.approx(-0.25)  # 5 tokens, 1 of 4 beyond 4
+    assert punished.reward == pytest.approx(WORTH[text] - 0.5)
+
+
+def test_masked_completions_stay_in_their_groups_baseline():
+    cut = group_of("wrong", finish_reason="length")
+    batch = producer([[*group_of("right"), *cut]], mask_truncated=True, advantage="none").make(taking(TASKS), 1)
+    (group,) = batch.groups
+    assert [rollout.dropped for rollout in group.rollouts] == [None, "truncated"]
+    assert [rollout.advantage for rollout in group.rollouts] == [0.5, 0.0]
+    assert len(samples_of(batch.groups)) == 1
+    assert rollout_metrics(batch)["rollouts_masked"] == 1
+    assert [record["dropped"] for record in rollout_records(batch.groups)] == [None, "truncated"]
+
+
+def test_rewards_normalised_one_by_one_weigh_the_same_whatever_their_scale():
+    functions, script = {"right": right, "brief": brief}, [group_of("right", "wrong")]
+    summed = producer(script, functions=functions, advantage="none").make(taking(TASKS), 1)
+    assert [r.advantage for r in summed.groups[0].rollouts] == [0.5, -0.5]  # both are five letters long
+    script = [[completion("right"), completion("wrong"), completion("right")]]
+    unlike = {"right": right, "large": lambda completion_ids, **_: [0.0, 500.0, 0.0]}
+    both = Producer(
+        engine=ScriptedEngine(script),
+        functions=unlike,
+        weights={"right": 1.0, "large": 1.0},
+        sampling=Sampling(max_completion_length=9),
+        num_generations=3,
+        advantage=AdvantageConfig(reward_aggregation="normalize_then_sum", advantage="none"),
+        max_failure_rate=0.0,
+        seed=0,
+    ).make(taking(TASKS), 1)
+    # the two rewards say the opposite; each has unit deviation, so they cancel but for the floor of 1e-4
+    assert [r.advantage for r in both.groups[0].rollouts] == pytest.approx([0, 0, 0], abs=1e-3)
+    assert both.groups[0].rollouts[1].reward == 500.0
+
+
+def test_a_step_without_any_reward_ends_the_run_and_names_the_functions():
+    nothing = {"right": lambda completions, **_: [None] * len(completions)}
+    with pytest.raises(TrainingError, match="right"):
+        producer([MIXED], functions=nothing).make(taking(TASKS), 1)
