@@ -30,6 +30,7 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 	for seed in 0 1 2; do \
 	  $(PACELINE) train --seed $$seed --eval-steps 5 --preset grpo --output-dir $(STUDIES)/grpo-$$seed && \
 	  $(PACELINE) train --seed $$seed --eval-steps 5 --preset dapo --output-dir $(STUDIES)/dapo-$$seed && \
+	  $(PACELINE) train --seed $$seed --eval-steps 5 --preset dapo --max-refills 0 --output-dir $(STUDIES)/dapo0-$$seed && \
 	  $(PACELINE) train --seed $$seed --learning-rate 1e-4 --output-dir $(STUDIES)/full-$$seed && \
 	  $(PACELINE) train --seed $$seed --learning-rate 1e-3 --lora-rank 1 --output-dir $(STUDIES)/lora-$$seed || exit 1; \
 	done

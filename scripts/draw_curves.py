@@ -16,6 +16,7 @@ from paceline.rundir import RunDir
 
 ROOT = Path(__file__).parents[1]
 BLUES, ORANGES = ("#0072b2", "#56b4e9", "#4b3f9e"), ("#d55e00", "#e69f00", "#a63603")
+GREENS = ("#009e73", "#66a61e", "#1b5e20")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +70,11 @@ FIGURES = {
         place=steps,
     ),
     "dapo-curve": Figure(
-        lines=(*seeds("grpo", "grpo", BLUES), *seeds("dapo", "dapo", ORANGES, "--")),
+        lines=(
+            *seeds("grpo", "grpo", BLUES),
+            *seeds("dapo", "dapo", ORANGES, "--"),
+            *seeds("dapo0", "dapo, max_refills 0", GREENS, ":"),
+        ),
         axis="million sampled tokens",
         place=million_tokens,
     ),
