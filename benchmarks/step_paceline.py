@@ -9,7 +9,7 @@ from materials import REWARDS, Materials, digest, make_materials
 from measuring import Channel, peak_mib
 from workloads import EPSILONS, LEARNING_RATE, STEP, Workload, find
 
-from paceline.config import LossConfig, OptimConfig
+from paceline.config import AdvantageConfig, LossConfig, OptimConfig
 from paceline.engines import Sampling
 from paceline.engines.local import LocalEngine
 from paceline.learner import Learner
@@ -55,7 +55,7 @@ def halves(workload: Workload, materials: Materials) -> tuple[LocalEngine, Produ
         weights={workload.reward: 1.0},
         sampling=Sampling(max_completion_length=workload.max_new_tokens),
         num_generations=workload.num_generations,
-        advantage="group",
+        advantage=AdvantageConfig(),
         max_failure_rate=0.0,
         seed=0,
     )
@@ -65,7 +65,7 @@ def halves(workload: Workload, materials: Materials) -> tuple[LocalEngine, Produ
 def step(engine: LocalEngine, producer: Producer, learner: Learner, tasks) -> dict[str, object]:
     """One optimiser step with what it did."""
     started = time.perf_counter()
-    batch = producer.make(tasks, occurrences=[0] * len(tasks))
+    batch = producer.make(lambda count: [(task, 0) for task in tasks[:count]], len(tasks))
     stats = learner.step(batch.groups, learning_rate=LEARNING_RATE)
     engine.policy_version = learner.policy_version
     seconds = time.perf_counter() - started
