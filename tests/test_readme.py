@@ -21,7 +21,11 @@ from paceline.rewards import BUILT_IN, resolve
 from tests.test_architecture import FLOORS
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(ROOT.glob("docs/*.md")) + [ROOT / "examples" / "README.md"]
+DOCUMENTS = (
+    [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    + sorted(ROOT.glob("docs/*.md"))
+    + [ROOT / "examples" / "README.md"]
+)
 TEXTS = {str(document.relative_to(ROOT)).removeprefix("docs/"): document.read_text() for document in DOCUMENTS}
 README = TEXTS["README.md"]
 

@@ -14,6 +14,7 @@ beside its place, synced and renamed, so it is complete or absent.
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
@@ -29,6 +30,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.errors import CheckpointError
+
+_PLACE = re.compile(r"step-(\d{6,})")
 
 Names = dict[int, str]
 """A model's parameter names by the parameters' identity."""
@@ -115,7 +118,7 @@ def save_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         _discard(place)
     draft.rename(place)
     _sync(root)
-    for old in sorted(root.glob("step-*"))[:-keep]:
+    for _, old in _numbered(root)[:-keep]:
         if old not in protected:
             _discard(old)
     return Checkpoint(path=place, progress=progress)
@@ -124,7 +127,7 @@ def save_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
 def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """The newest checkpoint whose files are all there and unchanged, and a sentence for each newer damaged one."""
     damaged: list[str] = []
-    for place in sorted(root.glob("step-*"), reverse=True):
+    for _, place in reversed(_numbered(root)):
         try:
             return read_checkpoint(place), tuple(damaged)
         except CheckpointError as error:
@@ -172,8 +175,8 @@ def load_reference_weights(checkpoint: Checkpoint, reference: Trained) -> None:
 
 def remove_later(root: Path, step: int) -> None:
     """Remove the checkpoints after `step`, which a run that goes on from there makes again."""
-    for place in sorted(root.glob("step-*"), reverse=True):
-        if int(place.name.removeprefix("step-")) > step:
+    for number, place in reversed(_numbered(root)):
+        if number > step:
             _discard(place)
 
 
@@ -181,6 +184,12 @@ def remove_leftovers(root: Path) -> None:
     """Remove half-written and half-removed checkpoints of an attempt that was killed."""
     for leftover in [*root.glob("draft-*"), *root.glob("discarded-*")]:
         shutil.rmtree(leftover)
+
+
+def _numbered(root: Path) -> list[tuple[int, Path]]:
+    """Steps and their directories in order; a copy that somebody put beside them under another name is left alone."""
+    named = ((_PLACE.fullmatch(path.name), path) for path in root.glob("step-*"))
+    return sorted((int(match[1]), path) for match, path in named if match is not None)
 
 
 def _names(model: PreTrainedModel) -> Names:

@@ -15,16 +15,17 @@ def learning_rate(
 ) -> float:
     """Learning rate of step 1, 2, ..., `total_steps`.
 
-    Rises linearly to `peak` at step `warmup_steps`, then stays, or falls to `peak * min_ratio` at the last step on a
-    line or on half a cosine. Steps past the last one keep its rate.
+    Rises linearly to `peak` at step `warmup_steps`, then stays, or falls on a line or on half a cosine. The fall ends
+    one step after the last at `peak * min_ratio`, as in transformers: no step is taken at a rate of 0. It stays there.
 
-    >>> [learning_rate(s, peak=1.0, schedule="linear", warmup_steps=2, total_steps=4, min_ratio=0.0) for s in (1, 2, 4)]
-    [0.5, 1.0, 0.0]
+    >>> [learning_rate(s, peak=1.0, schedule="linear", warmup_steps=2, total_steps=3, min_ratio=0.0) for s in (1, 2, 3)]
+    [0.5, 1.0, 0.5]
     """
     if step < warmup_steps:
         return peak * step / warmup_steps
-    if schedule == "constant" or total_steps <= max(warmup_steps, 1):
+    top, end = max(warmup_steps, 1), total_steps + 1
+    if schedule == "constant" or end <= top:
         return peak
-    progress = min(1.0, (step - max(warmup_steps, 1)) / (total_steps - max(warmup_steps, 1)))
+    progress = min(1.0, (step - top) / (end - top))
     fall = 1 - progress if schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
     return peak * (min_ratio + (1 - min_ratio) * fall)

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import logging
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -144,7 +147,9 @@ def test_a_script_with_adapter_evaluation_callbacks_and_tensorboard_runs_as_unde
     evaluations = [line for line in made.state.log_history if "eval_reward" in line]
     assert [line["step"] for line in evaluations] == [2, 4]
     assert {"eval_rewards/variety/mean", "eval_runtime", "eval_completions/mean_length"} <= evaluations[0].keys()
+    assert all(math.isfinite(line["eval_loss"]) for line in evaluations)
     assert "train_runtime" in made.state.log_history[-1]
+    assert made.reward_processing_classes == [None, None]
     run = tmp_path / "run"
     assert list((run / "tensorboard").glob("events*"))
     assert {"config.yaml", "metrics.jsonl", "rollouts", "checkpoints", "final"} <= {path.name for path in run.iterdir()}
@@ -233,13 +238,16 @@ def test_reward_models_and_functions_mix(tmp_path):
     judge = LlamaForSequenceClassification(config)
     judge.save_pretrained(tmp_path / "judge")
     tiny_tokenizer().save_pretrained(tmp_path / "judge")
+    own = tiny_tokenizer()
     made = trainer(
         tmp_path,
         reward_funcs=[str(tmp_path / "judge"), variety, judge],
-        parts={"reward_processing_classes": [None, None, tiny_tokenizer()]},
+        parts={"reward_processing_classes": [own, None, tiny_tokenizer()]},
         max_steps=1,
     )
     assert made.reward_func_names == ["judge", "variety", "LlamaForSequenceClassification"]
+    assert made.reward_processing_classes[0] is own
+    assert made.reward_processing_classes[1] is None
     made.train()
     line = made.state.log_history[0]
     assert line["rewards/judge/mean"] == pytest.approx(line["rewards/LlamaForSequenceClassification/mean"])
@@ -304,6 +312,74 @@ def test_global_step_counts_updates_and_callbacks_fire_once_per_batch(tmp_path):
     )  # fmt: skip
     made.train()
     assert diary.events == [("begin", 0), ("step", 4), ("save", 4), ("step", 8), ("save", 8), ("end", 8)]
+
+
+def test_the_last_line_of_the_log_has_what_was_pending(tmp_path):
+    made = trainer(tmp_path, logging_steps=3, entropy_coef=0.1)
+    output = made.train()
+    first, last = made.state.log_history
+    assert (first["step"], last["step"]) == (3, 4)
+    assert {"reward", "rewards/variety/std", "policy_loss", "entropy_coef"} <= first.keys() & last.keys()
+    assert "loss" not in last
+    # the bonus is the entropy's mean per token where all completions are as long
+    assert first["policy_loss"] - first["loss"] == pytest.approx(0.1 * first["entropy"], rel=0.3)
+    assert set(output.metrics) == {name for name in last if name.startswith(("train", "total_flos", "epoch"))}
+
+
+def test_the_loss_of_held_out_completions_can_choose_the_best_model(tmp_path):
+    made = trainer(
+        tmp_path, parts={"eval_dataset": Dataset.from_list(QUESTIONS[:2])}, max_steps=2, beta=0.5,
+        eval_strategy="steps", eval_steps=1, eval_on_start=True, save_steps=1, load_best_model_at_end=True,
+    )  # fmt: skip
+    made.train()
+    losses = [line["eval_loss"] for line in made.state.log_history if "eval_loss" in line]
+    assert losses[0] == pytest.approx(0.0, abs=1e-5)  # advantages of a group sum to 0, and the policy is the reference
+    assert max(losses[1:]) > 1e-4
+    assert made.state.best_metric == min(losses[1:])
+    assert made.state.best_global_step == 1 + losses[1:].index(min(losses[1:]))
+    assert Path(made.state.best_model_checkpoint).name == f"step-{made.state.best_global_step:06d}"
+
+
+def test_an_interrupt_ends_the_run_after_its_step_with_a_checkpoint_to_go_on_from(tmp_path):
+    def interrupting(completions, trainer_state, **columns):
+        if trainer_state.global_step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return variety(completions)
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer(tmp_path, reward_funcs=interrupting, save_steps=10).train()
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["step-000002"]
+    assert trainer(tmp_path, save_steps=10).train(resume_from_checkpoint=True).global_step == 4
+
+
+@pytest.mark.parametrize(("loss_type", "warned"), [("grpo", False), ("dapo", True), ("dr_grpo", True)])
+def test_a_sequence_level_ratio_under_an_average_over_tokens_is_warned_of(tmp_path, caplog, loss_type, warned):
+    with caplog.at_level(logging.WARNING):
+        trainer(tmp_path, importance_sampling_level="sequence", loss_type=loss_type)
+    assert ("weights each sequence by its completion length" in caplog.text) == warned
+
+
+def test_loaders_show_the_rows_as_the_first_epoch_takes_them(tmp_path):
+    made = trainer(tmp_path, max_steps=2, dataloader_num_workers=0, parts={"eval_dataset": QUESTIONS[:3]})
+    batches = [[row["prompt"] for row in batch] for batch in made.get_train_dataloader()]
+    made.train()
+    taken = [
+        list(dict.fromkeys(json.loads(line)["prompt"] for line in path.read_text().splitlines()))
+        for path in sorted((tmp_path / "run" / "rollouts").iterdir())
+        if path.suffix == ".jsonl"
+    ]
+    assert batches[:2] == taken
+    assert [len(batch) for batch in made.get_eval_dataloader()] == [2, 1]
+
+
+def test_a_stream_needs_no_workers_and_no_dispatching(tmp_path):
+    rows = IterableDataset.from_generator(lambda: iter(QUESTIONS))
+    made = trainer(tmp_path, rows=rows, max_steps=1, dataloader_num_workers=4)
+    assert made.args.dataloader_num_workers == 0
+    assert made.args.accelerator_config.dispatch_batches is False
+    with pytest.raises(ConfigError, match="Iterable datasets require `dispatch_batches=False`, got True"):
+        trainer(tmp_path, rows=rows, accelerator_config={"dispatch_batches": True})
 
 
 def test_only_better_models_are_saved_where_the_strategy_is_best(tmp_path):
@@ -378,7 +454,7 @@ def test_the_model_card_says_what_was_trained_without_any_account(tmp_path, mode
     ("changes", "error", "message"),
     [
         ({"tools": [print]}, ConfigError, "tools must be None"),
-        ({"train_dataset": None}, ConfigError, "train_dataset must be a dataset"),
+        ({"train_dataset": None}, ConfigError, "`train_dataset` is required: give a dataset"),
         ({"train_dataset": Dataset.from_list([{"question": "?"}])}, DataError, "no column `prompt`.*question"),
         ({"train_dataset": Dataset.from_dict({"prompt": []})}, DataError, "train_dataset has no rows"),
         ({"reward_funcs": []}, ConfigError, "at least one reward function"),

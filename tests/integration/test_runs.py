@@ -1,10 +1,12 @@
 """Whole runs through the command line: every model family, precision and data format that is promised."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from paceline.cli.main import main
@@ -94,6 +96,73 @@ def test_a_reference_model_and_several_updates_per_batch_are_reported(tmp_path, 
     moved = rate != "0"
     assert [record["kl"] > 1e-6 for record in (first, second)] == [moved, moved]
     assert (first["clip_high_fraction"] > 0) == moved
+
+
+def test_a_reference_is_the_policy_again_after_the_steps_that_move_it_there(tmp_path, model_directory):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(
+        tmp_path, "--model", model_directory("qwen2"), "--dataset", rows, "--beta", "0.1", "--max-steps", 3,
+        "--ref-sync-steps", 2, "--ref-sync-mix", 1,
+    )  # fmt: skip
+    assert [record["kl"] > 1e-6 for record in run.metrics()] == [False, True, False]
+
+
+def test_an_adapter_trains_alone_and_a_resumed_run_ends_with_the_same_one(tmp_path, model_directory):
+    rows, model = write_rows(tmp_path / "train.jsonl", GSM8K), model_directory("qwen3")
+    options = ("--model", model, "--dataset", rows, "--lora-rank", 4, "--save-steps", 1)
+    run = train(tmp_path, *options, "--report-to", "tensorboard")
+    assert list((run.path / "tensorboard").glob("events*"))
+    assert (run.path / "final" / "adapter_model.safetensors").is_file()
+    whole = adapter_of(run)
+    assert any(tensor.abs().sum() > 0 for name, tensor in whole.items() if "lora_B" in name)
+    shutil.rmtree(run.path / "checkpoints" / "step-000002")
+    shutil.rmtree(run.path / "final")
+    assert main(["train", "--resume", str(run.path)]) == 0
+    assert [record["step"] for record in run.metrics()] == [1, 2]
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in adapter_of(run).items())
+
+
+def test_a_moving_reference_is_refused_for_a_model_that_is_an_adapter(tmp_path, model_directory, capsys):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(tmp_path, "--model", model_directory("qwen2"), "--dataset", rows, "--lora-rank", 2, "--max-steps", 1)
+    options = f"--model {run.path / 'final'} --dataset {rows} --output-dir {tmp_path / 'next'} --beta 0.1"
+    short = "--ref-sync-steps 1 --max-completion-length 8 --prompts-per-step 2 --max-steps 1"
+    assert main(["train", *options.split(), *short.split()]) == 2
+    assert "--ref-sync-steps must be 0 with an adapter, got 1; the reference" in capsys.readouterr().err
+    assert not (tmp_path / "next").exists()
+
+
+def adapter_of(run: RunDir) -> dict[str, torch.Tensor]:
+    return load_file(run.path / "final" / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize(("high", "refills"), [(2, 0), (0.01, 1)])
+def test_groups_outside_the_filter_are_replaced_and_what_is_missing_is_said(
+    tmp_path, model_directory, capsys, high, refills
+):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    # the reward lies between 0 and 1.2: no group is above 2, and none with two letters is below 0.01
+    run = train(
+        tmp_path, "--model", model_directory("qwen2"), "--dataset", rows, "--filter-range", 0, high,
+        "--max-refills", 1,
+    )  # fmt: skip
+    missing = 2 * refills
+    for record in run.metrics():
+        assert (record["prompts"], record["refills"]) == (2 + missing, refills)
+        assert (record["groups_filtered"], record["groups_missing"], record["updates"]) == (
+            2 * missing, missing, 1 - refills,
+        )  # fmt: skip
+    said = "outside --filter-range after 1 of 1 refills" in " ".join(capsys.readouterr().out.split())
+    assert said == bool(refills)
+
+
+def test_a_preset_and_two_parts_of_a_step_make_two_updates(tmp_path, model_directory):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(
+        tmp_path, "--model", model_directory("llama"), "--dataset", rows, "--preset", "gspo", "--num-minibatches", 2,
+    )  # fmt: skip
+    assert [record["updates"] for record in run.metrics()] == [2, 2]
+    assert "ratio_level: sequence" in (run.path / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

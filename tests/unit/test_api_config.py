@@ -102,7 +102,7 @@ def test_values_that_say_what_the_default_says_are_accepted():
 
 
 def test_what_has_no_effect_is_accepted_and_said_with_the_reason():
-    args = make(dataloader_num_workers=2, cast_lm_head_to_fp32=True, accelerator_config={"dispatch_batches": False})
+    args = make(dataloader_num_workers=2, cast_lm_head_to_fp32=True, accelerator_config={"split_batches": True})
     line = accepted_without_effect(args)
     assert line.startswith("accepted without effect: dataloader_num_workers (prompts are tokenised once")
     assert "accelerator_config (" in line
@@ -378,6 +378,7 @@ def test_a_schedule_is_a_shape_a_warm_up_and_an_end(fields, schedule, warmup, ra
         ({"optim": "sgd"}, "optim must be one of adamw_torch, adamw_torch_fused, got 'sgd'; for any other optimizer "),
         ({"lr_scheduler_type": "polynomial"}, "lr_scheduler_type must be one of constant, constant_with_warmup, "),
         ({"eval_strategy": "step"}, "eval_strategy must be one of no, steps, epoch, got 'step'; did you mean steps?"),
+        ({"hub_strategy": "checkpoint"}, "hub_strategy must be one of every_save, end, got 'checkpoint'; the model "),
         ({"temperature": 0.0}, "temperature must be above 0, got 0.0; greedy completions of one prompt are all the "),
         ({"max_completion_length": None}, "max_completion_length must be a whole number, got None"),
         ({"num_generations_eval": 0}, "num_generations_eval must be at least 1, got 0"),
@@ -416,6 +417,11 @@ def test_a_moving_reference_is_refused_with_an_adapter():
 def test_a_share_of_a_run_of_unknown_length_is_refused():
     around = dataclasses.replace(AROUND, num_prompts=None)
     assert refusal(around, save_steps=0.5).startswith("save_steps must be 1 or more for a dataset without a length")
+
+
+def test_remedies_by_an_option_that_is_no_field_are_said_of_one_that_is():
+    assert in_field_names("give --max-prompt-length 4 with --long-prompts drop") == "give max_prompt_length 4"
+    assert "long_prompts" not in in_field_names("raise the limit to 9, or set --long-prompts to drop or truncate_left")
 
 
 def test_sentences_about_options_are_said_of_fields():

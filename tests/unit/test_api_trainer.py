@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from paceline.api.datasets import ROW, check_columns, held_out_sets, make_tasks, read_rows
-from paceline.api.history import averaged, num_tokens, tracker_numbers
+from paceline.api.history import averaged, num_tokens, summary, tracker_numbers
+from paceline.api.loaders import row_loader
 from paceline.api.rewards import RewardLog, adapted, as_list, make_graders, reward_names
 from paceline.config import DataConfig
 from paceline.errors import ConfigError, DataError
@@ -34,7 +35,7 @@ def test_rewards_are_named_by_function_and_by_the_last_part_of_a_models_path():
 
 def test_one_source_is_a_list_of_one_and_none_is_refused():
     assert as_list(shorter) == [shorter]
-    with pytest.raises(ConfigError, match="at least one reward function"):
+    with pytest.raises(ConfigError, match="No reward source provided: reward_funcs must hold at least one"):
         as_list(None)
 
 
@@ -107,6 +108,21 @@ def test_one_held_out_set_has_the_plain_name():
 def test_the_log_averages_what_is_there_and_keeps_the_newest_count():
     steps = [{"reward": 1.0, "num_tokens": 10, "kl": None}, {"reward": 3.0, "num_tokens": 30, "kl": None}]
     assert averaged(steps) == {"reward": 2.0, "num_tokens": 30, "kl": None}
+
+
+def test_the_summary_holds_what_was_not_logged_yet_but_not_the_numbers_of_an_update():
+    pending = [{"loss": 1.0, "learning_rate": 0.2, "reward": 1.0}, {"loss": 3.0, "learning_rate": 0.1, "reward": 2.0}]
+    assert summary({"train_loss": 0.5}, pending) == {"train_loss": 0.5, "reward": 1.5}
+    assert summary({"train_loss": 0.5}, []) == {"train_loss": 0.5}
+
+
+def test_a_loader_gives_lists_of_rows_in_the_order_asked_for():
+    rows = [{"prompt": letter} for letter in "abc"]
+    batches = list(row_loader(rows, batch_size=2, order=[2, 0, 1], num_workers=0))
+    assert [[row["prompt"] for row in batch] for batch in batches] == [["c", "a"], ["b"]]
+    streamed = row_loader(iter(rows), batch_size=2, order=None, num_workers=4)
+    assert streamed.num_workers == 0
+    assert [[row["prompt"] for row in batch] for batch in streamed] == [["a", "b"], ["c"]]
 
 
 def test_trackers_get_training_and_evaluation_in_two_groups():

@@ -6,6 +6,7 @@ from paceline.checkpoint import (
     load_optimizer,
     load_reference_weights,
     newest_checkpoint,
+    remove_later,
     save_checkpoint,
 )
 from paceline.errors import CheckpointError
@@ -88,6 +89,16 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path):
     for step in (1, 2, 10):
         save(tmp_path, step)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002", "step-000010"]
+
+
+def test_the_newest_checkpoint_is_that_of_the_largest_step_and_a_copy_beside_it_is_left_alone(tmp_path):
+    for step in (999_999, 1_000_000):
+        save(tmp_path, step, keep=2)
+    (tmp_path / "step-1000000-best").mkdir()
+    assert newest_checkpoint(tmp_path)[0].progress.step == 1_000_000
+    save(tmp_path, 1_000_001, keep=2)
+    remove_later(tmp_path, 1_000_000)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1000000", "step-1000000-best"]
 
 
 @pytest.mark.parametrize("file", ["model/model.safetensors", "optimizer.safetensors", "progress.json", "manifest.json"])

@@ -144,6 +144,10 @@ def test_one_option_in_two_spellings_is_refused():
         ({"num_generations": 1}, r"--num-generations must be at least 2, got 1"),
         ({"reward_weights": [1, 2]}, r"--reward-weights must give one weight for each of the 1 rewards \(accuracy\)"),
         ({"advantage": "batch", "num_generations": 0}, r"--num-generations must be at least 1, got 0"),
+        (
+            {"advantage": "batch", "num_generations": 1, "reward_aggregation": "normalize_then_sum"},
+            r"--num-generations must be at least 2 with --reward-aggregation normalize_then_sum, got 1",
+        ),
         ({"clip_eps_low": 1.5}, r"--clip-eps-low must lie in \[0, 1\), got 1\.5"),
         ({"dual_clip": 1.1}, r"--dual-clip must be 0 or above 1 \+ clip_eps_high, got 1\.1; 3 is usual"),
         ({"preset": "grop"}, r"--preset must be one of grpo, .*, got 'grop'; did you mean grpo\?"),

@@ -391,6 +391,10 @@ def test_targets_that_are_no_layers_are_refused_with_the_names_that_are(base, ta
     [
         (peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "got the kind PROMPT_TUNING; give a"),
         (peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "got the kind PREFIX_TUNING"),
+        (
+            peft.AdaLoraConfig(total_step=10, target_modules=["q_proj"]),
+            "got the kind ADALORA, which moves them",
+        ),
         (peft.LoraConfig(target_modules=r".*(q_proj|lm_head)"), "an adapter on the output embedding is not supported"),
         (peft.LoraConfig(target_modules="all-linear", modules_to_save=["lm_head"]), "on the output embedding"),
         (peft.LoraConfig(target_modules="all-linear", init_lora_weights="pissa"), "got 'pissa'; it would change the"),

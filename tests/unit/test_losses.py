@@ -115,3 +115,12 @@ def test_kl_penalties_have_the_values_of_their_formulas():
     assert kl_penalty(logprobs, old, ref, kl="reverse").item() == pytest.approx(ratio * 0.2**2 / 2)
     assert kl_penalty(logprobs, old, ref, kl="forward").item() == pytest.approx(ratio * (math.exp(-0.2) - 1 + 0.2))
     assert kl_estimate(logprobs, ref).item() == pytest.approx(math.exp(-0.2) - 1 + 0.2)
+
+
+@pytest.mark.parametrize("kl", ["reverse", "forward"])
+def test_a_token_that_the_policy_gave_up_has_a_finite_penalty_and_slope(kl):
+    logprobs, old, ref = torch.tensor([-120.0], requires_grad=True), torch.tensor([-1.0]), torch.tensor([-1.5])
+    penalty = kl_penalty(logprobs, old, ref, kl=kl)  # ratio e^-119 is 0 in float32, where e^118.5 would be infinity
+    (slope,) = torch.autograd.grad(penalty, logprobs)
+    assert (penalty.item(), slope.item()) == (0.0, 0.0)
+    assert kl_estimate(logprobs, ref).item() == pytest.approx(math.exp(80))

@@ -1,12 +1,13 @@
 import pytest
 import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from paceline.config import ModelConfig
 from paceline.engines.local import LocalEngine
 from paceline.errors import ModelError
 from paceline.models import choose_forward, load_model, save_model
 from paceline.models.devices import choose_dtype, choose_threads
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
 
 
 def test_a_tiny_model_computes_with_one_thread_unless_told_otherwise():
@@ -52,3 +53,23 @@ def test_pickled_weights_are_refused_with_the_remedy(tmp_path):
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ModelError, match=r"has no \*\.safetensors file; convert its weights, pickle is not loaded"):
         load_model(ModelConfig(model=str(tmp_path)))
+
+
+def gemma2(**changes: object) -> Gemma2ForCausalLM:
+    """A model that caps the scores of its attention, which its own implementation alone computes."""
+    config = Gemma2Config(
+        vocab_size=VOCAB_SIZE, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, attn_logit_softcapping=0.1, query_pre_attn_scalar=1, **changes,
+    )  # fmt: skip
+    return Gemma2ForCausalLM(config)
+
+
+def test_logits_with_a_soft_cap_are_refused_however_small_they_are():
+    with pytest.raises(ModelError, match=r"changes its logits after the output embedding \(final_logit_softcapping 30"):
+        choose_forward(gemma2())
+
+
+def test_a_model_that_cannot_be_packed_keeps_its_own_attention():
+    model = gemma2(final_logit_softcapping=None)
+    assert choose_forward(model).kind == "padded"
+    assert model.config._attn_implementation == "eager"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from paceline.errors import RewardError, TrainingError
-from paceline.rewards import check_any_reward, check_failure_rate, combine, resolve, score, self_test
+from paceline.rewards import check_any_reward, check_failure_rate, combine, merge_scores, resolve, score, self_test
 from paceline.types import Completion, Task
 
 
@@ -232,6 +232,12 @@ def test_a_number_too_large_for_a_float_is_a_failure():
     assert scores.culprit == "'f' returned inf on row d.jsonl:0, which is not finite"
 
 
+def test_a_number_that_float32_cannot_hold_is_a_failure():
+    scores = grade(lambda completions: [1e200, -1e39, 3e38], ["a", "b", "c"])
+    assert scores.values["f"] == (None, None, 3e38)
+    assert scores.culprit == "'f' returned 1e+200 on row d.jsonl:0, which is not finite in float32"
+
+
 def test_an_exception_in_the_place_of_a_number_is_the_failure_of_that_completion_alone():
     async def one(text):
         return 1 / int(text)
@@ -270,6 +276,18 @@ def test_the_function_that_failed_most_is_named_with_its_own_failure():
     scores = score(functions, [task(0)] * 3, [completion("x")] * 3)
     with pytest.raises(TrainingError, match=r"'b' failed on 2 of 3 .*the first failure: 'b' returned inf"):
         check_failure_rate(scores, limit=0.1)
+
+
+def test_merged_batches_name_the_function_that_failed_most_over_all_of_them():
+    functions = {
+        "a": lambda completions: [math.nan if text == "nan" else 1.0 for text in completions],
+        "b": lambda completions: [math.inf if text == "inf" else 1.0 for text in completions],
+    }
+    batches = [["nan", "x"], ["inf", "inf"]]
+    merged = merge_scores([score(functions, [task(0), task(1)], [*map(completion, batch)]) for batch in batches])
+    assert merged.failed == {"a": (0,), "b": (2, 3)}
+    with pytest.raises(TrainingError, match=r"'b' failed on 2 of 4 .*the first failure: 'b' returned inf"):
+        check_failure_rate(merged, limit=0.1)
 
 
 def test_a_step_without_any_reward_stops_and_one_reward_is_enough():

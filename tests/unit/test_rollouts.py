@@ -1,5 +1,7 @@
 """Sampling again for filtered groups, punishment of length, masks, and rewards normalised one by one."""
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.config import AdvantageConfig
@@ -120,6 +122,27 @@ def test_rewards_normalised_one_by_one_weigh_the_same_whatever_their_scale():
     # the two rewards say the opposite; each has unit deviation, so they cancel but for the floor of 1e-4
     assert [r.advantage for r in both.groups[0].rollouts] == pytest.approx([0, 0, 0], abs=1e-3)
     assert both.groups[0].rollouts[1].reward == 500.0
+
+
+def test_a_group_whose_signal_is_all_masked_is_not_one_of_equal_rewards():
+    cut = [completion("right", finish_reason="length"), completion("wrong", finish_reason="length")]
+    batch = producer([cut], mask_truncated=True).make(taking(TASKS), 1)
+    assert batch.groups[0].dropped is None
+    assert [record["dropped"] for record in rollout_records(batch.groups)] == ["truncated", "truncated"]
+    assert rollout_metrics(batch)["groups_zero_deviation"] == 0
+
+
+def test_failures_count_against_all_completions_of_the_step_not_against_those_of_a_refill():
+    def fragile(completions, **columns):
+        return [RuntimeError("no answer") if text == "odd" else WORTH[text] for text in completions]
+
+    script = [MIXED, MIXED, MIXED, ALL_RIGHT, group_of("right", "odd")]  # the refill: 1 failure of 2 completions
+    options = {"filter_range": (0.0, 1.0), "max_refills": 1}
+    made = replace(producer(script, functions={"fragile": fragile}, **options), max_failure_rate=0.1)
+    assert made.make(taking(TASKS), 4).scores.failed == {"fragile": (9,)}
+    made = replace(producer(script, functions={"fragile": fragile}, **options), max_failure_rate=0.09)
+    with pytest.raises(TrainingError, match="'fragile' failed on 1 of 10 completions"):
+        made.make(taking(TASKS), 4)
 
 
 def test_a_step_without_any_reward_ends_the_run_and_names_the_functions():

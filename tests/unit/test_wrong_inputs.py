@@ -124,7 +124,7 @@ CASES = {
     "prompt too long": (TRAIN + "--max-prompt-length 5", ["rows.jsonl:1", "--max-prompt-length", "5"]),
     "prompt past the model": (
         TRAIN + "--dataset long.jsonl --max-prompt-length 700",
-        ["row long.jsonl:1", "601", "512 positions", "shorter prompts"],
+        ["row long.jsonl:1", "601", "512 positions", "--long-prompts drop"],
     ),
     "missing model": ("train --model ./nowhere --dataset rows.jsonl", ["--model ./nowhere"]),
     "model without config": ("train --model folder --dataset rows.jsonl", ["--model folder", "config.json"]),

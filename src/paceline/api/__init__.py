@@ -10,4 +10,15 @@ objective.py    the fields of the objective as options
 keywords.py     fields that hold keywords for other libraries
 translation.py  a GRPOConfig to a Config
 plan.py         TRL's counts beside ours
+datasets.py     datasets as TRL takes them, to tasks
+loaders.py      loaders of rows, for programs that look at them
+rewards.py      reward functions of TRL's kind as ours
+building.py     arguments to the parts of a run
+callbacks.py    transformers' callbacks as an observer of the loop
+history.py      numbers under TRL's names
+completions.py  a step's completions as a table
+running.py      a run around the loop
+publishing.py   the model's card and the Hub
+model_card.py   the text of the card
+trainer.py      GRPOTrainer
 """

@@ -1,5 +1,6 @@
 """From a trainer's arguments to the parts of a run: every refusal that needs no weights comes before they are read."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from paceline.api.config import GRPOConfig
 from paceline.api.datasets import check_columns, held_out_sets, make_tasks, read_rows, size_of
+from paceline.api.loaders import settle_loaders
 from paceline.api.rewards import Source, as_list, make_graders, reward_names
 from paceline.api.translation import Surroundings, in_field_names, translate
 from paceline.config import Config, ModelConfig
@@ -20,6 +22,8 @@ from paceline.models import context_length, load_tokenizer
 from paceline.trackers import check_trackers
 from paceline.train import Given, Prepared, as_torch_scheduler, prepare, updates_per_step
 from paceline.types import Task
+
+LOGGER = logging.getLogger(__name__)
 
 NOT_OFFERED: Mapping[str, str] = {
     "quantization_config": "the trained weights and their copies for sampling are one and the same, in float32",
@@ -102,9 +106,11 @@ def build(arguments: Arguments, context: Mapping[str, Any]) -> Built:
     check_columns(arguments.train_dataset, "train_dataset")
     for name, dataset in held_out_sets(arguments.eval_dataset).items():
         check_columns(dataset, _eval_name(name))
+    settle_loaders(args, arguments.train_dataset, arguments.eval_dataset)
     _check_evaluation(args, arguments.eval_dataset)
     _check_optimizers(arguments)
     config = translate(args, _surroundings(arguments, names))
+    _warn_of_lengths(args, config)
     check_trackers(config.loop.report_to)
     tokenizer = _tokenizer(arguments, config)
     limit = _rows_needed(arguments.train_dataset, config)
@@ -120,6 +126,7 @@ def build(arguments: Arguments, context: Mapping[str, Any]) -> Built:
         tokenizer=tokenizer,
         functions=graders.functions,
         reward_models=graders.models,
+        reward_tokenizers=graders.tokenizers,
         tasks=tasks,
         held_out={
             name: held_out_tasks(dataset, name, tokenizer, config)
@@ -204,11 +211,14 @@ def _check_evaluation(args: GRPOConfig, eval_dataset: Any) -> None:
         raise ConfigError(
             f"eval_strategy must be 'no' without eval_dataset, got {str(args.eval_strategy.value)!r}; give eval_dataset"
         )
-    metric = args.metric_for_best_model
-    if metric is not None and metric.removeprefix("eval_") == "loss":
-        raise ConfigError(
-            "metric_for_best_model must be named, for example 'eval_reward': evaluation samples and grades, "
-            "it has no loss"
+
+
+def _warn_of_lengths(args: GRPOConfig, config: Config) -> None:
+    if config.loss.ratio_level == "sequence" and config.loss.average in ("token", "constant"):
+        LOGGER.warning(
+            "importance_sampling_level 'sequence' with loss_type %r weights each sequence by its completion length; "
+            "loss_type 'grpo' weighs all alike, as GSPO does",
+            args.loss_type,
         )
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,39 @@ from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import SaveStrategy
 
 from paceline.api.config import GRPOConfig
-from paceline.api.history import Numbers, Record, averaged, eval_numbers, num_tokens, step_numbers, tracker_numbers
+from paceline.api.history import (
+    Numbers,
+    Record,
+    averaged,
+    eval_numbers,
+    num_tokens,
+    step_numbers,
+    summary,
+    tracker_numbers,
+)
 from paceline.api.rewards import RewardLog
 from paceline.checkpoint import Checkpoint
 from paceline.errors import ConfigError
 from paceline.rollouts import RolloutBatch
 from paceline.trackers import Trackers
 from paceline.train import Measurement, RewardMeasurement, Wishes
+from paceline.types import RolloutGroup
 
 STATE_FILE = "trainer_state.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outlook:
+    """What an observer of a trainer sees and reaches beside its callbacks."""
+
+    updates_per_step: int
+    entropy_coef: float
+    loss_of: Callable[[Sequence[RolloutGroup]], float]
+    """The objective of an evaluation's groups."""
+    show: Callable[[RolloutBatch, int], None]
+    """Prints a step's completions."""
+    say: Callable[[str], None]
+    """Prints a sentence."""
 
 
 class CallbackObserver:
@@ -32,17 +56,13 @@ class CallbackObserver:
         args: GRPOConfig,
         state: TrainerState,
         reward_log: RewardLog,
-        *,
-        updates_per_step: int,
-        show: Callable[[RolloutBatch, int], None],
-        say: Callable[[str], None],
+        outlook: Outlook,
     ) -> None:
-        """`show` prints a step's completions, `say` a sentence; trackers and protection are set when a run opens."""
+        """Trackers and protection are set when a run opens."""
         self.handler, self.args, self.state, self.control = handler, args, state, TrainerControl()
-        self.reward_log, self.updates_per_step = reward_log, updates_per_step
+        self.reward_log, self.outlook = reward_log, outlook
         self.trackers = Trackers(opened=())
         self.protected: set[Path] = set()
-        self._show, self._say = show, say
         self._window: list[Numbers] = []
         self._in_epoch = False
         self._total_steps = 0
@@ -70,11 +90,12 @@ class CallbackObserver:
     def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
         """on_step_end, on_epoch_end where one ends, and the log if it is due."""
         ended = record["step"] == self._total_steps or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
-        self.state.global_step = record["step"] * self.updates_per_step
+        self.state.global_step = record["step"] * self.outlook.updates_per_step
         self.state.epoch = record["epoch"]
         self.state.num_input_tokens_seen += num_tokens(batch)
         numbers = step_numbers(record, batch, num_tokens=self.state.num_input_tokens_seen)
-        self._window.append({**numbers, **self.reward_log.take_metrics()})
+        bonus = {"entropy_coef": self.outlook.entropy_coef} if self.outlook.entropy_coef else {}
+        self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
         self._fire("on_step_end")
         if ended:
             self._fire("on_epoch_end")
@@ -83,7 +104,7 @@ class CallbackObserver:
             self.log(averaged(self._window))
             self._window.clear()
             if self.args.log_completions:
-                self._show(batch, self.state.global_step)
+                self.outlook.show(batch, self.state.global_step)
         return self._wishes()
 
     def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
@@ -91,13 +112,15 @@ class CallbackObserver:
         several, merged = len(measurements) > 1 or measurements[0].name != "eval_dataset", Numbers()
         for measurement in measurements:
             merged |= self.report(measurement, prefix=f"eval_{measurement.name}" if several else "eval")
-        self._note_best(merged)
+        if self.state.global_step > 0:  # the weights at the start are no checkpoint
+            self._note_best(merged)
         return self._wishes()
 
     def report(self, measurement: Measurement, *, prefix: str) -> Numbers:
         """Log one measurement and tell the callbacks; its numbers."""
         assert isinstance(measurement, RewardMeasurement)  # the trainer builds no other meter
-        numbers = eval_numbers(measurement.record(), measurement.batch, prefix=prefix)
+        loss = self.outlook.loss_of(measurement.batch.groups)
+        numbers = eval_numbers(measurement.record(), measurement.batch, loss=loss, prefix=prefix)
         numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
         self.log({**numbers, "epoch": self.state.epoch})
         self._fire("on_evaluate", metrics=numbers)
@@ -115,7 +138,7 @@ class CallbackObserver:
 
     def tell(self, sentence: str) -> None:
         """A line of text, as the trainer prints them."""
-        self._say(sentence)
+        self.outlook.say(sentence)
 
     def end(self) -> None:
         """on_epoch_end of an epoch that was cut short; on_train_end follows when the last numbers are written."""
@@ -130,8 +153,10 @@ class CallbackObserver:
         self.trackers.log(tracker_numbers(logs), self.state.global_step)
         self._fire("on_log", logs=logs)
 
-    def finish(self) -> None:
-        """on_train_end."""
+    def finish(self, totals: Numbers) -> None:
+        """The summary with what is not logged yet, and on_train_end."""
+        self.log(summary(totals, self._window))
+        self._window.clear()
         self._fire("on_train_end")
 
     def _note_best(self, metrics: Numbers) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from transformers.trainer_utils import HubStrategy, IntervalStrategy, SaveStrategy
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from paceline.config import PRESETS, suggest
 from paceline.errors import ConfigError
@@ -42,10 +42,11 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "eval_strategy": tuple(word.value for word in IntervalStrategy),
     "logging_strategy": tuple(word.value for word in IntervalStrategy),
     "save_strategy": tuple(word.value for word in SaveStrategy),
-    "hub_strategy": tuple(word.value for word in HubStrategy),
+    "hub_strategy": ("every_save", "end"),
 }
 REMEDIES: Mapping[str, str] = {
     "optim": "for any other optimizer give the trainer optimizers=(optimizer, None)",
+    "hub_strategy": "the model is uploaded once, at the end; checkpoints stay in the run directory",
     "lr_scheduler_type": "for any other schedule give the trainer optimizers=(optimizer, scheduler)",
 }
 MAY_BE_NONE = ("preset",)

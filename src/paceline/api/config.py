@@ -158,9 +158,9 @@ class GRPOConfig(TrainingArguments):
     max_tool_calling_iterations: int | None = _option(None, "Refused: there are no tools.")
 
     # what is written down
-    log_completions: bool = _option(False, "Of no effect: every completion is in the run directory.")
+    log_completions: bool = _option(False, "Print the step's completions with every line of the log.")
     log_multimodal: bool = _option(True, "Of no effect: there are no images.")
-    num_completions_to_print: int | None = _option(None, "Of no effect: every completion is in the run directory.")
+    num_completions_to_print: int | None = _option(None, "How many of them; None: all.")
     log_unique_prompts: bool = _option(False, "Of no effect: every completion is in the run directory.")
     log_completions_hub_repo: str | None = _option(None, "Refused: completions are not uploaded.")
 

@@ -28,7 +28,7 @@ def check_columns(dataset: Any, name: str) -> None:
         DataError: no column `prompt`, or images.
     """
     if dataset is None:
-        raise ConfigError(f"{name} must be a dataset with a column `prompt`, got None")
+        raise ConfigError(f"`{name}` is required: give a dataset with a column `prompt`, got None")
     if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
         raise ConfigError(
             f"{name} must be a datasets.Dataset, an IterableDataset or a list of dicts, got a {type(dataset).__name__}"

@@ -90,6 +90,10 @@ KEPT: Mapping[str, str] = {
     **dict.fromkeys(
         ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"), "which checkpoint is the best"
     ),
+    **dict.fromkeys(
+        ("log_completions", "num_completions_to_print"),
+        "whether, and how many, completions are printed when numbers are logged",
+    ),
     "run_name": "the run's name in trackers and callbacks",
     "disable_tqdm": "whether progress is shown",
     **dict.fromkeys(
@@ -99,7 +103,6 @@ KEPT: Mapping[str, str] = {
             "hub_strategy",
             "hub_token",
             "hub_private_repo",
-            "hub_always_push",
             "hub_revision",
         ),
         "whether and where the model is uploaded",

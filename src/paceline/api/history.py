@@ -10,6 +10,8 @@ from paceline.rollouts import RolloutBatch
 Record = Mapping[str, Any]
 Numbers = dict[str, float | None]
 
+OF_TRAINING = ("loss", "grad_norm", "learning_rate")
+"""Names by which a line of the log is known as one of training steps: the summary has its own."""
 LATEST = ("num_tokens", "epoch", "learning_rate", "policy_version")
 """Names whose last value is logged; of all others the mean since the last log."""
 OURS = (
@@ -46,6 +48,7 @@ def step_numbers(record: Record, batch: RolloutBatch, *, num_tokens: int) -> Num
     low, high = record["clip_low_fraction"], record["clip_high_fraction"]
     return {
         "loss": record["loss"],
+        "policy_loss": record["policy_loss"],
         "grad_norm": record["grad_norm"],
         "learning_rate": record["learning_rate"],
         "num_tokens": num_tokens,
@@ -96,10 +99,11 @@ def lengths(batch: RolloutBatch) -> Lengths:
     )
 
 
-def eval_numbers(record: Record, batch: RolloutBatch, *, prefix: str) -> Numbers:
-    """An evaluation under TRL's names, each with `prefix` and an underscore before it."""
+def eval_numbers(record: Record, batch: RolloutBatch, *, loss: float, prefix: str) -> Numbers:
+    """An evaluation under TRL's names, each with `prefix` and an underscore before it; `runtime` is without `loss`."""
     seconds = record["clock"]["seconds"]
     numbers = {
+        "loss": loss,
         **rollout_numbers(record, lengths(batch)),
         "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / record["n"],
         "num_samples": record["n"],
@@ -129,6 +133,16 @@ def averaged(window: Sequence[Numbers]) -> Numbers:
         name: window[-1][name] if name in LATEST else _mean([step[name] for step in window if name in step])
         for name in names
     }
+
+
+def summary(totals: Numbers, window: Sequence[Numbers]) -> Numbers:
+    """The last line of the log: the run's totals, and what the steps since the last line brought.
+
+    >>> summary({"train_loss": 0.5}, [{"reward": 1.0, "loss": 0.25}])
+    {'train_loss': 0.5, 'reward': 1.0}
+    """
+    pending = {name: value for name, value in averaged(window).items() if name not in OF_TRAINING}
+    return {**totals, **pending}
 
 
 def tracker_numbers(logs: Mapping[str, Any]) -> dict[str, float]:

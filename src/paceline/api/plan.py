@@ -58,6 +58,8 @@ def _notes(args: GRPOConfig, config: Config) -> Iterator[str]:
             f"cispo: a ratio weighs at most {config.loss.cispo_max_ratio} (TRL would take epsilon, {args.epsilon}, and "
             "hold every weight there); epsilon_high sets it"
         )
+    if args.push_to_hub:
+        yield "push_to_hub: the model is uploaded once, when training ends (hub_strategy every_save does not say more)"
     accepted = accepted_without_effect(args)
     if accepted:
         yield accepted

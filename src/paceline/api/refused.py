@@ -139,10 +139,7 @@ NOT_NEEDED: Mapping[str, str] = {
         ),
         "there is one process",
     ),
-    **dict.fromkeys(
-        ("log_completions", "num_completions_to_print", "log_unique_prompts"),
-        "every completion is written to the run directory's rollouts/",
-    ),
+    "log_unique_prompts": "every completion is written to the run directory's rollouts/",
     **dict.fromkeys(
         (
             "use_transformers_continuous_batching",
@@ -155,6 +152,7 @@ NOT_NEEDED: Mapping[str, str] = {
         ("per_device_eval_batch_size", "eval_accumulation_steps"),
         "evaluation decodes as many completions at once as there is room for",
     ),
+    "hub_always_push": "the one upload, at the end, waits for no other",
     "pad_to_multiple_of": "padding never reaches the loss",
     "cast_lm_head_to_fp32": "weights, the output embedding's too, are always float32",
     "disable_dropout": "dropout is always off, so that the policy that trains is the one that sampled",
@@ -191,6 +189,8 @@ def changed(args: "GRPOConfig", name: str) -> bool:
 def without_effect(args: "GRPOConfig") -> tuple[str, ...]:
     """The fields of `NOT_NEEDED` that were changed, in the order of the table."""
     untouched = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu)
+    # a dataset without a length sets it, and nobody need be told
+    untouched.accelerator_config.dispatch_batches = args.accelerator_config.dispatch_batches
     return tuple(
         name
         for name in NOT_NEEDED

@@ -40,6 +40,11 @@ class RewardLog:
         """A number of the batch; several are averaged."""
         self.metrics.setdefault(name, []).append(float(value))
 
+    def clear(self) -> None:
+        """Forget what was written down, as after the trial call before the first step."""
+        self.columns.clear()
+        self.metrics.clear()
+
     def take_metrics(self) -> dict[str, float]:
         """The mean of each metric since the last time."""
         taken = {name: sum(values) / len(values) for name, values in self.metrics.items()}
@@ -54,6 +59,8 @@ class Graders:
     functions: Mapping[str, RewardFunction]
     models: Mapping[str, str]
     """Name to directory or Hub name, not loaded yet."""
+    tokenizers: Mapping[str, PreTrainedTokenizerBase]
+    """Of models by name whose tokenizer was given."""
 
 
 def as_list(given: Source | Sequence[Source] | None) -> list[Source]:
@@ -64,7 +71,7 @@ def as_list(given: Source | Sequence[Source] | None) -> list[Source]:
     """
     sources = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
     if not sources:
-        raise ConfigError("reward_funcs must hold at least one reward function or reward model, got none")
+        raise ConfigError("No reward source provided: reward_funcs must hold at least one reward function or model")
     for place, source in enumerate(sources):
         if not isinstance(source, str) and not callable(source):
             raise ConfigError(
@@ -123,7 +130,8 @@ def make_graders(
             functions[name] = _model_object(name, source, tokenizer)
         else:
             functions[name] = source if source in OURS else adapted(source, context)
-    return Graders(functions=functions, models=models)
+    given = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
+    return Graders(functions=functions, models=models, tokenizers=given)
 
 
 def _one_each(given: Any, count: int) -> list[PreTrainedTokenizerBase | None]:
@@ -132,7 +140,7 @@ def _one_each(given: Any, count: int) -> list[PreTrainedTokenizerBase | None]:
     listed = list(given) if isinstance(given, list | tuple) else [given]
     if len(listed) != count:
         raise ConfigError(
-            f"reward_processing_classes must hold one tokenizer (or None) for each of the {count} reward_funcs, "
+            f"reward_processing_classes must match reward_funcs, one tokenizer (or None) for each of the {count}, "
             f"got {len(listed)}"
         )
     return listed

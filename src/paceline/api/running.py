@@ -1,7 +1,9 @@
 """A trainer's run around the loop: where it starts, who watches, the best model at its end, its last numbers."""
 
+import signal
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from paceline.config import Config, to_yaml
 from paceline.errors import CheckpointError, ConfigError
 from paceline.models import restore_weights
 from paceline.rundir import RunDir
+from paceline.stopping import StopRequest
 from paceline.trackers import Trackers
 from paceline.train import (
     Parts,
@@ -29,6 +32,7 @@ from paceline.train import (
     restore,
     run_steps,
     run_trackers,
+    save,
     tell,
     updates_per_step,
 )
@@ -112,8 +116,28 @@ def run_training(job: Job, start: Start) -> TrainOutput:
         job.observer.start(state, total_steps=job.prepared.total_steps, trackers=trackers, protected=run.protected)
         opening = part_sentences(job.prepared, job.parts, checkpoint)
         tell(run, [*start.damaged, describe_plan(job.args, job.config), *job.notes, *opening])
-        run_steps(run, interrupted=lambda: False)
+        _steps(run)
         return _end(job, run, seconds=time.perf_counter() - started)
+
+
+def _steps(run: Run) -> None:
+    """All steps; a signal to stop ends the run after its step, with a checkpoint, as on the command line.
+
+    Raises:
+        KeyboardInterrupt: that signal was Ctrl-C.
+        SystemExit: it was SIGTERM.
+    """
+    stop = StopRequest()
+    # a thread of a program's own gets no signals
+    with stop if threading.current_thread() is threading.main_thread() else nullcontext():
+        run_steps(run, interrupted=lambda: stop.received is not None)
+    if stop.received is None or run.stopping or run.progress.step == run.prepared.total_steps:
+        return
+    save(run)
+    tell(run, [f"{stop.received} after step {run.progress.step}; train(resume_from_checkpoint=True) goes on"])
+    if stop.received == signal.SIGTERM.name:
+        raise SystemExit(128 + signal.SIGTERM)
+    raise KeyboardInterrupt
 
 
 def _state(job: Job, checkpoint: Checkpoint | None) -> TrainerState:
@@ -148,9 +172,9 @@ def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
         "train_steps_per_second": round(state.global_step / seconds, 3),
         "total_flos": state.total_flos,
         "train_loss": sum(losses) / len(losses) if losses else 0.0,
+        "epoch": state.epoch,
     }
-    observer.log(metrics)
-    observer.finish()
+    observer.finish(metrics)
     observer.trackers = Trackers(opened=())
     finish(run, job.console)
     return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), dict(metrics))

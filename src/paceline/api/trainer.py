@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch.utils.data import DataLoader
 from transformers import DefaultFlowCallback, PrinterCallback, ProgressCallback, TrainerCallback, TrainerState, set_seed
 from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import TrainOutput
@@ -20,16 +21,19 @@ from paceline.api.building import (
     refuse_what_is_not_offered,
     said_in_field_names,
 )
-from paceline.api.callbacks import CallbackObserver, write_state
+from paceline.api.callbacks import CallbackObserver, Outlook, write_state
 from paceline.api.completions import print_completions
 from paceline.api.config import GRPOConfig
-from paceline.api.datasets import held_out_sets
+from paceline.api.datasets import held_out_sets, size_of
+from paceline.api.loaders import row_loader
 from paceline.api.publishing import upload, write_card
 from paceline.api.rewards import RewardLog
 from paceline.api.running import Job, run_training, starting_point
 from paceline.api.translation import in_field_names, updates_per_step
+from paceline.data import task_index
 from paceline.errors import ConfigError
 from paceline.models import export_model
+from paceline.rewards import RewardModel
 from paceline.rollouts import RolloutBatch
 from paceline.train import Parts, assemble, reward_meter
 
@@ -108,6 +112,7 @@ class GRPOTrainer:
         }
         with said_in_field_names():
             built = build(arguments, context)
+            self._reward_log.clear()
             parts = assemble(built.config, built.prepared, built.given)
         policy, reference = parts.policy, parts.learner.reference
         self.model = policy.model if policy.adapter is None else policy.adapter
@@ -115,6 +120,9 @@ class GRPOTrainer:
         self.optimizer, self.lr_scheduler = parts.learner.optimizer, parts.rate.scheduler if parts.rate else None
         self.processing_class = built.prepared.tokenizer
         self.reward_funcs, self.reward_func_names = list(built.sources), list(built.config.rewards.names)
+        self.reward_processing_classes = [
+            one.tokenizer if isinstance(one, RewardModel) else None for one in built.prepared.functions.values()
+        ]
         self.reward_weights = torch.tensor(list(built.config.rewards.weights.values()), dtype=torch.float32)
         return built, parts
 
@@ -129,9 +137,13 @@ class GRPOTrainer:
             self.args,
             self.state,
             self._reward_log,
-            updates_per_step=updates_per_step(built.config),
-            show=self._show,
-            say=self._say,
+            Outlook(
+                updates_per_step=updates_per_step(built.config),
+                entropy_coef=built.config.loss.entropy_coef,
+                loss_of=parts.learner.loss_of,
+                show=self._show,
+                say=self._say,
+            ),
         )
         return Job(
             args=self.args,
@@ -147,6 +159,16 @@ class GRPOTrainer:
     def tokenizer(self) -> Any:
         """The older name of `processing_class`."""
         return self.processing_class
+
+    @property
+    def aux_loss_enabled(self) -> bool:
+        """False: no router's auxiliary loss is computed."""
+        return False
+
+    @property
+    def entropy_coef(self) -> float:
+        """Weight of the entropy bonus."""
+        return self._job.config.loss.entropy_coef
 
     @property
     def control(self) -> Any:
@@ -182,6 +204,7 @@ class GRPOTrainer:
             ConfigError: `args.output_dir` holds a run already and nothing says to go on with it.
             CheckpointError: there is nothing to go on with.
             TrainingError: the run itself went wrong.
+            KeyboardInterrupt: Ctrl-C; the step was finished and a checkpoint written, from which training goes on.
         """
         if any(value is not None for value in others.values()):
             raise ConfigError(f"train takes resume_from_checkpoint alone, got {', '.join(others)}")
@@ -194,7 +217,7 @@ class GRPOTrainer:
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float | None]:
-        """Rewards on held-out prompts with the weights as they are; of several datasets each under its name.
+        """Rewards and loss on held-out prompts with the weights as they are; of several datasets each under its name.
 
         Raises:
             DataError: a dataset cannot be used.
@@ -212,6 +235,26 @@ class GRPOTrainer:
             prefix = f"{metric_key_prefix}_{name}" if isinstance(given, Mapping) else metric_key_prefix
             metrics |= job.observer.report(measurement, prefix=prefix)
         return metrics
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Batches of rows as the steps of the first epoch take them; the loop itself reads none."""
+        size, config = size_of(self.train_dataset), self._job.config
+        shuffle, seed = config.data.shuffle, config.loop.seed
+        return row_loader(
+            self.train_dataset,
+            batch_size=config.loop.prompts_per_step,
+            order=[task_index(at, size=size, seed=seed, shuffle=shuffle) for at in range(size or 0)],
+            num_workers=self.args.dataloader_num_workers,
+        )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Batches of rows in their order, of `eval_dataset` or, by a name, of one of several."""
+        given = self.eval_dataset[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset
+        dataset = self.eval_dataset if given is None else given
+        if dataset is None or isinstance(dataset, Mapping):
+            raise ConfigError("get_eval_dataloader needs one dataset, or the name of one of several")
+        size = max(1, self.args.per_device_eval_batch_size // self._job.config.evaluation.eval_generations)
+        return row_loader(dataset, batch_size=size, order=None, num_workers=self.args.dataloader_num_workers)
 
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
         """Write a directory that transformers (of an adapter: peft) loads."""

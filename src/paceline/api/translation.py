@@ -49,6 +49,12 @@ FIELDS: Mapping[str, str] = {
 }
 """Option to the field that a user of `GRPOConfig` knows it by, where the two differ."""
 
+PHRASES: Mapping[str, str] = {
+    " with --long-prompts drop": "",
+    "set --long-prompts to drop or truncate_left": "set max_prompt_length to what fits, which cuts their beginning",
+}
+"""Remedies by an option that is no field, and what a field does in its place."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
@@ -101,6 +107,9 @@ def in_field_names(message: str) -> str:
     >>> in_field_names("--clip-eps-low must lie in [0, 1), got 1.5")
     'epsilon must lie in [0, 1), got 1.5'
     """
+
+    for remedy, ours in PHRASES.items():
+        message = message.replace(remedy, ours)
 
     def say(found: re.Match[str]) -> str:
         name = found[0].removeprefix("--").replace("-", "_")

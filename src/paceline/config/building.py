@@ -75,6 +75,13 @@ def _check_objective(config: Config) -> None:
         "be at least 2",
         "an advantage compares completions of one prompt (only --advantage batch compares prompts)",
     )
+    require(
+        generations >= 2 or advantage.reward_aggregation == "sum_then_normalize",
+        "num_generations",
+        generations,
+        "be at least 2 with --reward-aggregation normalize_then_sum",
+        "each reward is compared with that of the prompt's other completions first",
+    )
     if advantage.filter_func is not None:
         named = advantage.filter_func in config.rewards.names
         rule = f"be one of the rewards ({', '.join(config.rewards.names)})"

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from paceline.losses.policy import LOG_RATIO_LIMIT
+
 
 def kl_penalty(
     logprobs: Float[Tensor, " N"],
@@ -25,11 +27,14 @@ def kl_penalty(
     """
     delta = logprobs - ref_logprobs
     ratio = torch.exp(logprobs - old_logprobs).detach()
-    estimate = delta.square() / 2 if kl == "reverse" else torch.exp(-delta) - 1 + delta
-    return ratio * estimate
+    return ratio * (delta.square() / 2 if kl == "reverse" else _k3(delta))
 
 
 def kl_estimate(logprobs: Float[Tensor, " N"], ref_logprobs: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
     """Never negative, unbiased value of KL(policy || reference) per token (k3), for reports only."""
-    delta = (logprobs - ref_logprobs).detach()
-    return torch.exp(-delta) - 1 + delta
+    return _k3((logprobs - ref_logprobs).detach())
+
+
+def _k3(delta: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """Held at e^80: a token that the policy gave up has a ratio of 0, which infinity would turn into no number."""
+    return torch.exp((-delta).clamp(max=LOG_RATIO_LIMIT)) - 1 + delta

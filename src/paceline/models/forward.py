@@ -38,7 +38,9 @@ def choose_forward(model: PreTrainedModel) -> PolicyForward:
         ModelError: the model's logits are not its output embedding applied to its last hidden state, so that
             log-probabilities computed from hidden states would be wrong.
     """
+    _refuse_soft_cap(model)
     probe = _probe_batch(model.config.get_text_config().vocab_size, model.device, model.dtype)
+    before = model.config._attn_implementation
     with torch.no_grad():
         padded = _padded_hidden(model, probe)
         _check_head(model, probe, padded)
@@ -48,7 +50,7 @@ def choose_forward(model: PreTrainedModel) -> PolicyForward:
         difference = _relative_difference(_packed_hidden(model, probe), padded)
         if difference <= PROBE_TOLERANCE:
             return PolicyForward(kind="packed", reason="")
-        model.set_attn_implementation("sdpa")
+        model.set_attn_implementation(before)
     return PolicyForward(kind="padded", reason=f"packed hidden states differ by {difference:.0e} from the model's own")
 
 
@@ -111,10 +113,21 @@ def _check_head(model: PreTrainedModel, probe: MicroBatch, hidden: Tensor) -> No
     ).logits.flatten(0, 1)[rows.sources]
     head = model.get_output_embeddings()
     if head is None or _relative_difference(head(hidden), logits) > PROBE_TOLERANCE:
-        raise ModelError(
-            f"{type(model).__name__} changes its logits after the output embedding (a scale or a soft cap), which "
-            "log-probabilities from hidden states would miss; use a model of another family"
-        )
+        raise _changed_logits(model, "a scale, a bias of its own or a soft cap")
+
+
+def _refuse_soft_cap(model: PreTrainedModel) -> None:
+    """By its configuration: a cap far above the logits of a few random tokens changes none of them."""
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    if cap is not None:
+        raise _changed_logits(model, f"final_logit_softcapping {cap}")
+
+
+def _changed_logits(model: PreTrainedModel, how: str) -> ModelError:
+    return ModelError(
+        f"{type(model).__name__} changes its logits after the output embedding ({how}), which log-probabilities from "
+        "hidden states would miss; use a model of another family"
+    )
 
 
 def _relative_difference(got: Tensor, wanted: Tensor) -> float:

@@ -122,6 +122,10 @@ def _check_kind(peft_config: "PeftConfig") -> None:
         raise ModelError(
             f"the adapter must put matrices into the model's layers, got the kind {kind}; give a peft.LoraConfig"
         )
+    if kind == "ADALORA":
+        raise ModelError(
+            "the adapter must keep its ranks, got the kind ADALORA, which moves them; give a peft.LoraConfig"
+        )
     start = getattr(peft_config, "init_lora_weights", True)
     if start not in HARMLESS_STARTS:
         raise ModelError(

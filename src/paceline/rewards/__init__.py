@@ -9,7 +9,7 @@ model.py       a sequence-classification model as a reward function (model_files
 calling.py     one call of each function, async ones together
 results.py     from what a function returned to numbers
 scoring.py     grade a batch; failures are counted, never zero
-startup.py     the test before the first step
+startup.py     the test before the first step (trial.py: what a function of the user's own returns)
 merging.py     the scores of several batches as one
 prompts.py     the system message that asks for the format
 """

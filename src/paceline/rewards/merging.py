@@ -17,7 +17,7 @@ def merge_scores(parts: Sequence[Scores]) -> Scores:
             for name in names
         },
         seconds={name: math.fsum(part.seconds[name] for part in parts) for name in names},
-        culprit=next((part.culprit for part in parts if part.culprit is not None), None),
+        first_failures={name: why for part in reversed(parts) for name, why in part.first_failures.items()},
     )
 
 

@@ -51,6 +51,11 @@ class RewardModel:
         # The model finds the last token of a row as the last one that is not this.
         config.get_text_config().pad_token_id = self._pad_id
 
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer and the template that the model reads its text by."""
+        return self._tokenizer
+
     def __call__(
         self, *, prompts: list[str], completions: list[str], prompt_messages: list[Messages | None]
     ) -> list[float | RewardError]:
@@ -116,8 +121,12 @@ def batches(lengths: Mapping[int, int], *, limit: int) -> Iterator[list[int]]:
         yield batch
 
 
-def load_reward_model(name: str, *, device: torch.device) -> RewardModel:
+def load_reward_model(
+    name: str, *, device: torch.device, tokenizer: PreTrainedTokenizerBase | None = None
+) -> RewardModel:
     """The reward model in a directory or on the Hub: float32 on a CPU, bfloat16 on CUDA, its gradients off.
+
+    `tokenizer` None: the one that lies with it.
 
     Raises:
         RewardError: no such model, unreadable weights, more than one label, or no trained score head.
@@ -126,7 +135,7 @@ def load_reward_model(name: str, *, device: torch.device) -> RewardModel:
     place = reward_model_place(name)
     dtype = torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place)
+        tokenizer = AutoTokenizer.from_pretrained(place) if tokenizer is None else tokenizer
         # A head of another size is reported, not raised, so that it is refused by our sentence.
         model, report = AutoModelForSequenceClassification.from_pretrained(
             place,

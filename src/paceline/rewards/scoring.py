@@ -16,6 +16,9 @@ from paceline.rewards.function import RewardFunction
 from paceline.rewards.results import Item, checked
 from paceline.types import Completion, Task
 
+LARGEST = 3.4e38
+"""What float32, in which advantages become gradients, can hold; the square of it still fits Python's own floats."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
@@ -24,11 +27,17 @@ class Scores:
     values: Mapping[str, tuple[float | None, ...]]
     """By function, one per completion; None: not its task, or it failed."""
     failed: Mapping[str, tuple[int, ...]]
-    """By function, positions of the completions on which it raised or gave a number that is not finite."""
+    """By function, positions of the completions on which it raised or gave a number that float32 cannot hold."""
     seconds: Mapping[str, float]
     """By function, wall time of grading the batch; async functions wait at the same time, which each counts."""
-    culprit: str | None
-    """First failure of the function that failed most: function, row, exception, traceback; None without failure."""
+    first_failures: Mapping[str, str]
+    """By function that failed, its first failure: function, row, exception, traceback."""
+
+    @property
+    def culprit(self) -> str | None:
+        """First failure of the function that failed most; None without failure."""
+        most = max(self.first_failures, key=lambda name: len(self.failed[name]), default=None)
+        return None if most is None else self.first_failures[most]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +77,7 @@ def score(functions: Mapping[str, RewardFunction], tasks: Sequence[Task], comple
         values={name: one.values for name, one in graded.items()},
         failed={name: tuple(one.failures) for name, one in graded.items()},
         seconds={name: one.seconds for name, one in graded.items()},
-        culprit=_culprit(graded),
+        first_failures={name: why for name, one in graded.items() if (why := _first_failure(one)) is not None},
     )
 
 
@@ -132,7 +141,7 @@ def _nothing(names: Iterable[str]) -> Scores:
         values=dict.fromkeys(names, ()),
         failed=dict.fromkeys(names, ()),
         seconds=dict.fromkeys(names, 0.0),
-        culprit=None,
+        first_failures={},
     )
 
 
@@ -191,8 +200,9 @@ def _graded(name: str, items: Sequence[Item], tasks: Sequence[Task], *, seconds:
     for row, item in enumerate(items):
         if isinstance(item, BaseException):
             failures[row] = _failure(name, f"row {tasks[row].task_id}", item)
-        elif item is not None and not math.isfinite(item):
-            failures[row] = f"{name!r} returned {item} on row {tasks[row].task_id}, which is not finite"
+        elif item is not None and not abs(item) <= LARGEST:
+            finite = " in float32" if math.isfinite(item) else ""
+            failures[row] = f"{name!r} returned {item} on row {tasks[row].task_id}, which is not finite{finite}"
     numbers = (item if isinstance(item, float) and row not in failures else None for row, item in enumerate(items))
     return _Graded(values=tuple(numbers), failures=failures, seconds=seconds)
 
@@ -204,8 +214,6 @@ def _failure(name: str, where: str, error: BaseException) -> str:
     return f"{name!r} raised {type(error).__name__} on {where}: {error}\n{trace}"
 
 
-def _culprit(graded: Mapping[str, _Graded]) -> str | None:
-    most = max(graded.values(), key=lambda one: len(one.failures), default=None)
-    if most is not None and most.failures:
-        return next(iter(most.failures.values()))
-    return next((one.batch_failure for one in graded.values() if one.batch_failure), None)
+def _first_failure(graded: _Graded) -> str | None:
+    """Of a row, else of the batch."""
+    return next(iter(graded.failures.values()), graded.batch_failure)

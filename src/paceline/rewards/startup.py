@@ -6,6 +6,7 @@ from paceline.errors import RewardError
 from paceline.rewards.builtin import BUILT_IN, NEEDS_ANSWER, gold_completion
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.scoring import check_arguments
+from paceline.rewards.trial import trial
 from paceline.types import Task
 
 SAMPLE_SIZE = 100
@@ -18,18 +19,24 @@ WRONG_ANSWER = "none of this is an answer"
 JUNK = ("", "I am not sure.", "<answer></answer>", r"\boxed{}")
 
 
-def self_test(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) -> tuple[str, ...]:
+def self_test(
+    functions: Mapping[str, RewardFunction], tasks: Sequence[Task], *, are_all: bool = True
+) -> tuple[str, ...]:
     """Ids of the sampled tasks whose gold answer does not score full, or where junk does.
 
-    A gold answer that cannot be verified against itself can never be learned. Only built-in functions are tested:
-    what a gold completion of another one looks like is not known.
+    A gold answer that cannot be verified against itself can never be learned. Only built-in functions are tested so:
+    what a gold completion of another one looks like is not known, only what it may return. `are_all`: no reward model
+    gives rewards beside these functions.
 
     Raises:
         RewardError: more than 1 % of the sampled tasks are such, a function that needs gold answers finds none at
-            all, or one asks for an argument that there is not; it names function and tasks.
+            all, one asks for an argument that there is not, or one returns what is no list of numbers; it names
+            function and tasks.
     """
     sample = _sample(tasks)
     check_arguments(functions, tasks)
+    others = {name: function for name, function in functions.items() if BUILT_IN.get(name) is not function}
+    trial(others, tasks, may_be_silent=not are_all or len(others) < len(functions))
     _refuse_without_answers(functions, tasks)
     offenders: list[str] = []
     for name, function in functions.items():

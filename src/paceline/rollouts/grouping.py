@@ -94,11 +94,12 @@ def _group(
                 dropped=dropped,
             )
         )
-    reason = "filtered" if group_advantages is None else _why_dropped(rollouts)
+    reason = "filtered" if group_advantages is None else _why_dropped(rollouts, group_advantages)
     return RolloutGroup(task=scored.task, rollouts=tuple(rollouts), dropped=reason)
 
 
-def _why_dropped(rollouts: Sequence[Rollout]) -> str | None:
+def _why_dropped(rollouts: Sequence[Rollout], group_advantages: Sequence[float]) -> str | None:
+    """By the advantages before any is masked: a group whose signal is masked has rewards that differ."""
     if all(rollout.reward is None for rollout in rollouts):
         return "no_reward"
-    return None if carries_signal([rollout.advantage for rollout in rollouts]) else "zero_deviation"
+    return None if carries_signal(group_advantages) else "zero_deviation"

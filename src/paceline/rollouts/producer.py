@@ -61,14 +61,16 @@ class Producer:
         """`count` groups; where some fall outside `filter_range`, up to `max_refills` rounds more to replace them.
 
         Raises:
-            TrainingError: a reward function failed on more than `max_failure_rate` of the completions, or no
-                completion of the step has any reward.
+            TrainingError: a reward function failed on more than `max_failure_rate` of the step's completions so far,
+                or no completion of the step has any reward.
             RewardError: a reward function returned something that is not one number or None per completion.
         """
-        rounds = [self._sample(take(count))]
-        while len(rounds) <= self.advantage.max_refills and (missing := _missing(rounds, count)):
+        rounds = list[_Round]()
+        while (missing := _missing(rounds, count)) and len(rounds) <= self.advantage.max_refills:
             rounds.append(self._sample(take(missing)))
-        scores = merge_scores([one.scores for one in rounds])
+            scores = merge_scores([one.scores for one in rounds])
+            # of all rounds: a refill may be one prompt, of which one failure is a large share
+            check_failure_rate(scores, limit=self.max_failure_rate)
         check_any_reward(scores)
         groups = make_groups(
             [scored for one in rounds for scored in one.scored],
@@ -91,7 +93,6 @@ class Producer:
         generated = time.perf_counter()
         repeated = [task for task, _ in drawn for _ in range(self.num_generations)]
         scores = score(self.functions, repeated, [one for group in completions for one in group])
-        check_failure_rate(scores, limit=self.max_failure_rate)
         scored = []
         for index, ((task, _), group) in enumerate(zip(drawn, completions, strict=True)):
             members = slice(index * self.num_generations, (index + 1) * self.num_generations)

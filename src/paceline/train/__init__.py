@@ -13,7 +13,7 @@ session.py    run directory, checkpoints, trackers, final model: the command lin
 
 from paceline.train.assembly import Given, Parts, Prepared, assemble, make_engine, prepare, restore, updates_per_step
 from paceline.train.held_out import has_held_out, make_evaluator
-from paceline.train.loop import Run, run_steps, tell
+from paceline.train.loop import Run, run_steps, save, tell
 from paceline.train.measuring import Measurement, RewardMeasurement, reward_meter
 from paceline.train.observing import Observer, Wishes
 from paceline.train.rates import as_torch_scheduler
@@ -41,6 +41,7 @@ __all__ = [
     "Run",
     "make_run",
     "run_steps",
+    "save",
     "tell",
     "part_sentences",
     "finish",

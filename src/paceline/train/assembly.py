@@ -4,7 +4,7 @@ So mistakes cost seconds, whichever door a run comes through.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from paceline.checkpoint import Checkpoint, load_optimizer, load_reference_weigh
 from paceline.config import Config
 from paceline.data import TaskSet, build_tasks, load_rows, system_prompt
 from paceline.engines.local import LocalEngine
+from paceline.errors import ConfigError
 from paceline.learner import Learner
 from paceline.models import (
     Loaded,
@@ -48,6 +49,8 @@ class Given:
     functions: Mapping[str, RewardFunction] | None = None
     reward_models: Mapping[str, str] | None = None
     """Name to directory or Hub name; loaded after everything that is cheap to refuse."""
+    reward_tokenizers: Mapping[str, PreTrainedTokenizerBase] = field(default_factory=dict)
+    """Tokenizers of `reward_models` by the same names; where there is none, the model's own is read."""
     tasks: TaskSet | None = None
     held_out: Mapping[str, tuple[Task, ...]] | None = None
     """Sets to measure the training rewards on, by name; with `tasks` None means none."""
@@ -100,7 +103,7 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
     tasks = given.tasks or _configured_tasks(config, tokenizer)
     for some in (tasks.tasks, *(given.held_out or {}).values()):
         check_prompts_fit(some, limit=limit, completion=completion)
-    unverified = self_test(functions, tasks.tasks)
+    unverified = self_test(functions, tasks.tasks, are_all=len(functions) == len(config.rewards.names))
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
     evaluator = make_evaluator(config, tokenizer) if given.tasks is None and has_held_out(config) else None
@@ -136,7 +139,10 @@ def _with_reward_models(
     """Functions and models in the order of the configuration's names."""
     addresses = given.reward_models or {name: name for name in config.rewards.reward_models}
     device = choose_device(config.model)
-    models = {name: load_reward_model(address, device=device) for name, address in addresses.items()}
+    models = {
+        name: load_reward_model(address, device=device, tokenizer=given.reward_tokenizers.get(name))
+        for name, address in addresses.items()
+    }
     return {name: functions[name] if name in functions else models[name] for name in config.rewards.names}
 
 
@@ -229,4 +235,9 @@ def _policy(config: Config, given: Given, checkpoint: Checkpoint | None) -> Load
 def _reference(config: Config, given: Given, policy: Loaded) -> Loaded | None:
     if config.loss.beta == 0:
         return None
+    if config.loss.ref_sync_steps and policy.adapter is not None:
+        raise ConfigError(
+            f"--ref-sync-steps must be 0 with an adapter, got {config.loss.ref_sync_steps}; "
+            "the reference is the model without it"
+        )
     return load_reference(policy, config.model) if given.model is None else frozen_copy(policy)

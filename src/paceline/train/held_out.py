@@ -55,11 +55,18 @@ def check_completion_fits(completion: int, *, limit: int | None) -> None:
 
 def check_prompts_fit(tasks: tuple[Task, ...], *, limit: int | None, completion: int) -> None:
     """Refuse tasks whose prompt and longest completion do not fit the positions that the model can tell apart."""
+    check_completion_fits(completion, limit=limit)
     longest = max(tasks, key=lambda task: len(task.prompt_ids))
-    needed = len(longest.prompt_ids) + completion
-    if limit is not None and needed > limit:
+    prompt = len(longest.prompt_ids)
+    if limit is not None and prompt >= limit:
+        raise ConfigError(
+            f"prompts must leave room for a completion within the model's {limit} positions, got {prompt} tokens in "
+            f"row {longest.task_id}; give --max-prompt-length {limit - completion} with --long-prompts drop, or take "
+            "a model with more"
+        )
+    if limit is not None and prompt + completion > limit:
         raise ConfigError(
             f"--max-completion-length must leave room for the prompt within the model's {limit} positions, got "
-            f"{completion} with {len(longest.prompt_ids)} prompt tokens in row "
-            f"{longest.task_id}; give at most {max(1, limit - len(longest.prompt_ids))}, or shorter prompts"
+            f"{completion} with {prompt} prompt tokens in row {longest.task_id}; give at most {limit - prompt}, or "
+            f"--max-prompt-length {limit - completion} with --long-prompts drop"
         )

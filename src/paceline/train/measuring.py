@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from paceline.config import AdvantageConfig, Config
+from paceline.config import Config
 from paceline.engines import Engine, Sampling
 from paceline.rewards import RewardFunction
 from paceline.rollouts import Producer, RolloutBatch, rollout_metrics, rollout_records
@@ -122,7 +122,8 @@ def training_sampling(config: Config) -> Sampling:
 def reward_meter(
     config: Config, functions: Mapping[str, RewardFunction], *, name: str, tasks: tuple[Task, ...], generations: int
 ) -> RewardMeter:
-    """A meter of the training rewards on these tasks; no group is filtered or refilled."""
+    """A meter of the training rewards on these tasks, with the objective's advantages; no group is filtered."""
+    advantage = replace(config.advantage, filter_range=None, filter_func=None, max_refills=0)
 
     def make_producer(engine: Engine) -> Producer:
         return Producer(
@@ -131,7 +132,7 @@ def reward_meter(
             weights=config.rewards.weights,
             sampling=training_sampling(config),
             num_generations=generations,
-            advantage=AdvantageConfig(advantage="none"),
+            advantage=advantage,
             max_failure_rate=config.rewards.max_reward_failure_rate,
             seed=config.loop.seed,
             purpose="eval",

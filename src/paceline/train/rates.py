@@ -43,10 +43,7 @@ class SteppedRate:
 def as_torch_scheduler(
     optimizer: torch.optim.Optimizer, optim: OptimConfig, *, total_steps: int, updates_per_step: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """The options' schedule over the optimiser's own rates.
-
-    As transformers counts it, the fall ends one step after the last: no step is taken at a rate of 0.
-    """
+    """The options' schedule over the optimiser's own rates."""
 
     def share(updates: int) -> float:
         return learning_rate(
@@ -54,7 +51,7 @@ def as_torch_scheduler(
             peak=1.0,
             schedule=optim.lr_schedule,
             warmup_steps=optim.warmup_steps,
-            total_steps=total_steps + 1,
+            total_steps=total_steps,
             min_ratio=optim.min_lr_ratio,
         )
 

@@ -1,0 +1,45 @@
+"""One call of each reward function on made-up completions: what it returns is known before weights are read."""
+
+from collections.abc import Mapping, Sequence
+
+from paceline.errors import RewardError
+from paceline.rewards.function import RewardFunction
+from paceline.rewards.scoring import score
+from paceline.types import Completion, Task
+
+TRIAL_SIZE = 8
+"""Tasks, spread evenly over the dataset, each with one completion: enough to tell a list from anything else."""
+NO_ANSWER = "I am not sure."
+
+
+def trial(functions: Mapping[str, RewardFunction], tasks: Sequence[Task], *, may_be_silent: bool) -> None:
+    """Grade each of a few tasks' own gold answer; where there is none, a text that says nothing.
+
+    What a function raises here is no reason to stop: it may need a completion of another kind.
+
+    Raises:
+        RewardError: a result is not one number or None per completion, or no function gives any number, unless
+            `may_be_silent`.
+    """
+    if not functions or not tasks:
+        return
+    size = min(TRIAL_SIZE, len(tasks))
+    sample = [tasks[index * len(tasks) // size] for index in range(size)]
+    scores = score(functions, sample, [_made_up(task) for task in sample])
+    is_silent = all(value is None for values in scores.values.values() for value in values)
+    if is_silent and not may_be_silent and not any(scores.failed.values()):
+        raise RewardError(
+            f"reward functions {', '.join(map(repr, functions))} returned None for each of {size} made-up completions, "
+            "one for each of as many rows; return a number where a completion is a function's task"
+        )
+
+
+def _made_up(task: Task) -> Completion:
+    """Its token ids are the prompt's, which the tokenizer knows; its text does not belong to them."""
+    return Completion(
+        token_ids=task.prompt_ids,
+        logprobs=(0.0,) * len(task.prompt_ids),
+        finish_reason="stop",
+        text=task.answer or NO_ANSWER,
+        policy_version=0,
+    )
