@@ -125,14 +125,20 @@ def save_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
 
 
 def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """The newest checkpoint whose files are all there and unchanged, and a sentence for each newer damaged one."""
+    """The newest checkpoint whose files are all there and unchanged, and a sentence for each newer damaged one.
+
+    Raises:
+        CheckpointError: there are checkpoints and none is whole: going on would start anew and forget the run.
+    """
     damaged: list[str] = []
     for _, place in reversed(_numbered(root)):
         try:
             return read_checkpoint(place), tuple(damaged)
         except CheckpointError as error:
             damaged.append(str(error))
-    return None, tuple(damaged)
+    if damaged:
+        raise CheckpointError(f"{root} holds no whole checkpoint; restore one or start a new run: {'; '.join(damaged)}")
+    return None, ()
 
 
 def load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, model: PreTrainedModel) -> None:

@@ -37,10 +37,12 @@ METRICS: Mapping[str, Metric] = {
     "rollouts_masked": Metric(unit="completions", meaning="cut at max_completion_length and masked, by mask_truncated"),
     "tokens_generated": Metric(unit="tokens", meaning="completion tokens sampled"),
     "tokens_trained": Metric(unit="tokens", meaning="completion tokens with a gradient, per iteration"),
-    "tokens_forwarded": Metric(unit="tokens", meaning="tokens through the trained model, per iteration"),
+    "tokens_forwarded": Metric(
+        unit="tokens", meaning="prompt and completion tokens that the model reads, per iteration"
+    ),
     "loss": Metric(unit="", meaning="weighted sum of token losses, mean over updates"),
     "policy_loss": Metric(unit="", meaning="the policy term's share of the loss, without divergence and entropy"),
-    "entropy": Metric(unit="nats/token", meaning="of the policy at the start of the step, over trained tokens"),
+    "entropy": Metric(unit="nats/token", meaning="of the policy when it first saw the rollouts, over trained tokens"),
     "kl": Metric(unit="nats/token", meaning="KL(policy || reference) by k3; only with beta > 0"),
     "grad_norm": Metric(unit="", meaning="before clipping, mean over updates"),
     "learning_rate": Metric(unit="", meaning="of the step"),

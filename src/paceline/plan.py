@@ -18,6 +18,8 @@ class BatchPlan:
     prompts_per_step: int
     num_generations: int
     updates_per_step: int
+    max_refills: int
+    """Further rounds of sampling that a step may take; the two numbers below count them all."""
     prompt_tokens_per_step: int
     """At most; the completions of one prompt share it."""
     completion_tokens_per_step: int
@@ -81,13 +83,14 @@ def total_steps(config: Config, num_tasks: int | None) -> int | None:
 def batch_plan(config: Config, num_tasks: int | None) -> BatchPlan:
     """The plan of a configuration on a dataset of `num_tasks` tasks."""
     prompts, generations = config.loop.prompts_per_step, config.sampling.num_generations
-    steps = total_steps(config, num_tasks)
+    steps, rounds = total_steps(config, num_tasks), 1 + config.advantage.max_refills
     return BatchPlan(
         prompts_per_step=prompts,
         num_generations=generations,
         updates_per_step=config.optim.num_iterations * config.optim.num_minibatches,
-        prompt_tokens_per_step=prompts * config.data.max_prompt_length,
-        completion_tokens_per_step=prompts * generations * config.sampling.max_completion_length,
+        max_refills=config.advantage.max_refills,
+        prompt_tokens_per_step=rounds * prompts * config.data.max_prompt_length,
+        completion_tokens_per_step=rounds * prompts * generations * config.sampling.max_completion_length,
         num_tasks=num_tasks,
         steps=steps,
         epochs=_epochs(config, steps, num_tasks),
@@ -175,6 +178,7 @@ def describe(plan: BatchPlan) -> str:
             "tokens per step",
             f"at most {plan.completion_tokens_per_step:,} sampled, {plan.prompt_tokens_per_step:,} in prompts",
         ),
+        *([("refills of a step", f"at most {plan.max_refills:,} rounds, counted above")] if plan.max_refills else []),
         ("updates per step", f"{plan.updates_per_step:,}"),
         ("steps", steps),
         ("tasks", "not counted" if plan.num_tasks is None else f"{plan.num_tasks:,}"),
@@ -184,7 +188,8 @@ def describe(plan: BatchPlan) -> str:
 
 
 def _run_rows(plan: BatchPlan) -> list[tuple[str, str]]:
-    rows = [] if plan.epochs is None else [("passes over the tasks", f"{plan.epochs:.4g}")]
+    more = ", and more by refills" if plan.max_refills else ""
+    rows = [] if plan.epochs is None else [("passes over the tasks", f"{plan.epochs:.4g}{more}")]
     if plan.steps is None:
         return rows
     return [

@@ -65,4 +65,4 @@ class RolloutGroup:
     task: Task
     rollouts: tuple[Rollout, ...]
     dropped: str | None = None
-    """Why the group is not trained on (`filtered`, `zero_deviation`, `no_reward`), None when it is."""
+    """Why the group is not trained on (`filtered`, `zero_deviation`, `no_reward`, `truncated`), None when it is."""

@@ -157,12 +157,13 @@ def test_the_off_policy_mask_drops_bad_sequences_that_the_policy_left():
     assert_same({"off_policy_threshold": 0.1}, weight=weight)
 
 
-def test_the_skip_threshold_leaves_out_a_completion_and_nothing_else():
-    def weight(step, p, row, t):
-        ratios = [ratio(step, p, row, s).item() for s in range(step.lengths[row])]
-        return 0.0 if sum(ratios) / len(ratios) > 1.2 else 1.0
+def kept(step: Step, p: Tensor, row: int, t: int) -> float:
+    ratios = [ratio(step, p, row, s).item() for s in range(step.lengths[row])]
+    return 0.0 if sum(ratios) / len(ratios) > 1.2 else 1.0
 
-    assert_same({"skip_threshold": 1.2}, weight=weight)
+
+def test_the_skip_threshold_leaves_out_a_completion_and_nothing_else():
+    assert_same({"skip_threshold": 1.2}, weight=kept)
 
 
 @pytest.mark.parametrize(
@@ -189,5 +190,14 @@ def test_the_penalty_of_each_direction_away_from_the_old_policy(kl):
 
 
 def test_masks_and_weights_leave_divergence_and_entropy_alone():
-    values = {"beta": 0.3, "skip_threshold": 1.2, "rollout_correction": "mask", "correction_max": 1e-9}
+    values = {"beta": 0.3, "rollout_correction": "mask", "correction_max": 1e-9}
     assert_same(values, weight=nothing, added=penalty("reverse"))
+
+
+def test_a_skipped_completion_has_no_divergence_either_as_its_ratio_would_explode_in_it():
+    alone = penalty("reverse")
+    assert_same(
+        {"beta": 0.3, "skip_threshold": 1.2},
+        weight=kept,
+        added=lambda step, p, row, t: kept(step, p, row, t) * alone(step, p, row, t),
+    )

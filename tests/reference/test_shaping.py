@@ -106,11 +106,11 @@ def test_a_masked_completion_stays_in_the_baseline_and_leaves_gradient_and_avera
     assert [len(sample.completion_ids) for sample in samples_of(groups)] == ([2, 3] if mask else [10, 2, 3])
 
 
-def test_a_group_that_is_masked_whole_carries_no_signal():
+def test_a_group_that_is_masked_whole_carries_no_signal_though_its_rewards_differ():
     (group,) = groups_of(
         [(10, "length", {"accuracy": 0.0}), (10, "length", {"accuracy": 1.0})],
         weights={"accuracy": 1.0},
         options=AdvantageConfig(mask_truncated=True),
     )
-    assert group.dropped == "zero_deviation"
+    assert group.dropped == "truncated"
     assert samples_of([group]) == []

@@ -150,6 +150,13 @@ def test_the_batch_plan_by_hand():
     assert re.search(r"sampled tokens in all +at most 80,000\n", text)
 
 
+def test_a_plan_counts_every_round_of_refills():
+    plan = batch_plan(build_config({**REQUIRED, "preset": "dapo", "prompts_per_step": 2, "max_steps": 10}), 100)
+    assert plan.completion_tokens_per_step == 4 * 2 * 8 * 512
+    assert re.search(r"refills of a step +at most 3 rounds, counted above", describe(plan))
+    assert re.search(r"passes over the tasks +0\.2, and more by refills", describe(plan))
+
+
 def test_a_plan_without_a_count_of_tasks_says_so():
     plan = batch_plan(build_config(REQUIRED), None)
     assert plan.steps is plan.checkpoints is plan.evaluations is None

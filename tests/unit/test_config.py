@@ -154,7 +154,15 @@ def test_one_option_in_two_spellings_is_refused():
         ({"preset": "dr-grpo"}, r"--preset must be one of .*, got 'dr-grpo'; did you mean dr_grpo"),
         ({"filter_range": [1, 0]}, r"--filter-range must be two numbers, the lower first, got \(1\.0, 0\.0\)"),
         ({"filter_range": [0]}, r"--filter-range must be two numbers"),
-        ({"filter_func": "format"}, r"--filter-func must be one of the rewards \(accuracy\), got 'format'"),
+        ({"filter_func": "accuracy"}, r"--filter-func must be left out without --filter-range, got 'accuracy'"),
+        (
+            {"filter_func": "format", "filter_range": [0, 1]},
+            r"--filter-func must be one of the rewards \(accuracy\), got 'format'",
+        ),
+        (
+            {"reward_funcs": "f.py:g,overlong", "overlong_share": 0.2},
+            r"--reward-funcs must not name a function overlong with --overlong-share, got .*",
+        ),
         ({"max_refills": 2}, r"--max-refills must be 0 without --filter-range, got 2"),
         ({"ref_sync_steps": 5}, r"--ref-sync-steps must be 0 while --beta is 0, got 5"),
         ({"ref_sync_steps": 5, "beta": 0.1, "lora_rank": 4}, r"--ref-sync-steps must be 0 with --lora-rank, got 5"),
@@ -179,6 +187,11 @@ def test_a_preset_fills_in_what_is_not_given_and_the_written_yaml_says_the_rest(
     expected = {option: value for option, value in PRESETS[name].values.items() if option != "clip_eps_low"}
     assert {option: flat[option] for option in expected} == expected
     assert build_config(parse_yaml(to_yaml(config), "config.yaml")) == config
+
+
+def test_a_presets_filter_is_switched_off_by_a_word():
+    given = {**REQUIRED, "preset": "dapo", "filter_range": ["none"], "max_refills": "0"}
+    assert build_config(given).advantage.filter_range is None
 
 
 def test_every_preset_has_a_name_that_the_option_takes():

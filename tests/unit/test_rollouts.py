@@ -127,7 +127,7 @@ def test_rewards_normalised_one_by_one_weigh_the_same_whatever_their_scale():
 def test_a_group_whose_signal_is_all_masked_is_not_one_of_equal_rewards():
     cut = [completion("right", finish_reason="length"), completion("wrong", finish_reason="length")]
     batch = producer([cut], mask_truncated=True).make(taking(TASKS), 1)
-    assert batch.groups[0].dropped is None
+    assert batch.groups[0].dropped == "truncated"
     assert [record["dropped"] for record in rollout_records(batch.groups)] == ["truncated", "truncated"]
     assert rollout_metrics(batch)["groups_zero_deviation"] == 0
 

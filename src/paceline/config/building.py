@@ -82,7 +82,20 @@ def _check_objective(config: Config) -> None:
         "be at least 2 with --reward-aggregation normalize_then_sum",
         "each reward is compared with that of the prompt's other completions first",
     )
+    require(
+        advantage.overlong_share == 0 or "overlong" not in config.rewards.names,
+        "reward_funcs",
+        config.rewards.names,
+        "not name a function overlong with --overlong-share",
+        "rewards are recorded by name, and that is the punishment's",
+    )
     if advantage.filter_func is not None:
+        require(
+            advantage.filter_range is not None,
+            "filter_func",
+            advantage.filter_func,
+            "be left out without --filter-range",
+        )
         named = advantage.filter_func in config.rewards.names
         rule = f"be one of the rewards ({', '.join(config.rewards.names)})"
         require(named, "filter_func", advantage.filter_func, rule)

@@ -162,6 +162,8 @@ def _is_null(option: Option, value: object) -> bool:
     """For text options the empty text is a value of its own; for all others it is None."""
     if not option.optional:
         return False
+    if isinstance(value, list) and len(value) == 1:  # a flag that takes several, given one word
+        (value,) = value
     if isinstance(value, str):
         return value.strip().lower() in NULL_WORDS or (value.strip() == "" and option.plain_type is not str)
     return value is None

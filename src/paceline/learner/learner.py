@@ -1,6 +1,6 @@
 """Gradients and updates: one policy, its optimiser and, for `beta` above 0, the reference."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -53,10 +53,16 @@ class Learner:
         self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
         self.policy_version = 0
 
-    def step(self, groups: Sequence[RolloutGroup], *, learning_rate: float | None) -> UpdateStats:
+    def step(
+        self,
+        groups: Sequence[RolloutGroup],
+        *,
+        learning_rate: float | None,
+        after_update: Callable[[], None] | None = None,
+    ) -> UpdateStats:
         """`num_iterations` passes over the groups of one step, each in `num_minibatches` updates.
 
-        `learning_rate` None leaves the optimiser's own.
+        `learning_rate` None leaves the optimiser's own. `after_update` is called after each update.
 
         Raises:
             TrainingError: a gradient that is not finite; the weights are as before that update.
@@ -72,6 +78,8 @@ class Learner:
             for number, parts in enumerate(prepared):
                 prepared[number], sums = self._update(parts, first=iteration == 0, learning_rate=learning_rate)
                 updates.append(sums)
+                if after_update is not None:
+                    after_update()
         batches = [part.batch for parts in prepared for part in parts]
         return summarise_updates(
             updates,

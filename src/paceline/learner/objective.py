@@ -43,11 +43,26 @@ def token_losses(
 ) -> tuple[Float[Tensor, " N"], dict[str, Tensor]]:
     """The loss of each token, and sums over the tokens of what the terms did (names as in `UpdateStats`).
 
-        loss = weight * kept * policy_loss + beta * kl_penalty - entropy_coef * entropy
+        loss = kept * (on_policy * weight * policy_loss + beta * kl_penalty - entropy_coef * entropy)
 
-    where weight is `rollout_correction`'s, and kept is 0 for sequences that `off_policy_threshold` or `skip_threshold`
-    leave out. The divergence and the entropy are of the policy's own tokens, so neither applies to them.
+    where weight is `rollout_correction`'s; on_policy is 0 for sequences that `off_policy_threshold` leaves out, and
+    kept for those of `skip_threshold`, whose ratio would explode in the divergence too.
     """
+    losses, sums = _policy_term(batch, logprobs, loss)
+    sums["policy_loss"] = (batch.weights * losses).detach().sum()
+    if logprobs.reference is not None:
+        losses = losses + loss.beta * kl_penalty(logprobs.policy, logprobs.old, logprobs.reference, kl=loss.kl)
+        sums["kl"] = kl_estimate(logprobs.policy, logprobs.reference).sum()
+    if loss.entropy_coef > 0:
+        losses = losses - loss.entropy_coef * logprobs.entropy
+    if loss.skip_threshold is not None:
+        skipped = runaway_sequences(logprobs.policy, logprobs.old, batch.lengths, threshold=loss.skip_threshold)
+        losses, sums["skipped"] = torch.where(skipped, 0.0, losses), skipped.sum()
+    return losses, sums
+
+
+def _policy_term(batch: MicroBatch, logprobs: Logprobs, loss: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The policy's loss, corrected for rollouts of another policy."""
     ratio = policy_ratio(logprobs.policy, logprobs.old, batch.lengths, level=loss.ratio_level)
     losses = policy_loss(ratio, logprobs.policy, batch.advantages, loss)
     sums = _held(ratio.detach(), batch.advantages, loss)
@@ -62,13 +77,15 @@ def token_losses(
         )
         losses = losses * weight
         sums["correction_masked"] = ((weight == 0) | (weight == loss.correction_max)).sum()
-    losses, dropped = _without_dropped(losses, batch, logprobs, loss)
-    sums |= dropped | {"policy_loss": (batch.weights * losses).detach().sum()}
-    if logprobs.reference is not None:
-        losses = losses + loss.beta * kl_penalty(logprobs.policy, logprobs.old, logprobs.reference, kl=loss.kl)
-        sums["kl"] = kl_estimate(logprobs.policy, logprobs.reference).sum()
-    if loss.entropy_coef > 0:
-        losses = losses - loss.entropy_coef * logprobs.entropy
+    if loss.off_policy_threshold is not None:
+        dropped = off_policy_sequences(
+            logprobs.policy,
+            batch.rollout_logprobs,
+            batch.advantages,
+            batch.lengths,
+            threshold=loss.off_policy_threshold,
+        )
+        losses, sums["off_policy"] = torch.where(dropped, 0.0, losses), dropped.sum()
     return losses, sums
 
 
@@ -100,23 +117,3 @@ def _held(ratio: Tensor, advantages: Tensor, loss: LossConfig) -> dict[str, Tens
     none = torch.zeros((), dtype=torch.int64, device=ratio.device)
     high = (ratio > loss.cispo_max_ratio).sum() if loss.bound == "cispo" else none
     return {"clip_low": none, "clip_high": high}
-
-
-def _without_dropped(
-    losses: Tensor, batch: MicroBatch, logprobs: Logprobs, loss: LossConfig
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Zero loss for the tokens of sequences that are left out; they stay in the step's denominators."""
-    sums = {}
-    if loss.off_policy_threshold is not None:
-        dropped = off_policy_sequences(
-            logprobs.policy,
-            batch.rollout_logprobs,
-            batch.advantages,
-            batch.lengths,
-            threshold=loss.off_policy_threshold,
-        )
-        losses, sums["off_policy"] = torch.where(dropped, 0.0, losses), dropped.sum()
-    if loss.skip_threshold is not None:
-        dropped = runaway_sequences(logprobs.policy, logprobs.old, batch.lengths, threshold=loss.skip_threshold)
-        losses, sums["skipped"] = torch.where(dropped, 0.0, losses), dropped.sum()
-    return losses, sums

@@ -59,11 +59,15 @@ def dropped_counts(run: RunRecord) -> list[DroppedCount]:
     groups = (
         ("groups_zero_deviation", "Groups without signal: all rewards equal", prompts),
         ("groups_no_reward", "Groups without any reward", prompts),
+        ("groups_filtered", "Groups outside the filter range", prompts),
+        ("groups_missing", "Groups that steps were short of after the last refill", None),
         ("rollouts_without_reward", "Completions without a reward", completions),
+        ("rollouts_masked", "Completions cut at the length limit and masked", completions),
     )
     return [
         *(DroppedCount(what=what, number=total(run.metrics, key), of=of) for key, what, of in groups),
         *failures,
+        *_dropped_tokens(run.metrics),
         DroppedCount(
             what="Training completions cut at the length limit", number=_truncated(run.metrics), of=completions
         ),
@@ -72,6 +76,26 @@ def dropped_counts(run: RunRecord) -> list[DroppedCount]:
         ),
         DroppedCount(what="Unreadable lines in this run's files", number=run.unreadable_lines, of=None),
     ]
+
+
+def _dropped_tokens(metrics: Sequence[Record]) -> list[DroppedCount]:
+    """Trained tokens that an option left out or held; no row where the option is off."""
+    trained = total(metrics, "tokens_trained")
+    shares = (
+        ("correction_masked_fraction", "Tokens held or masked by the rollout correction"),
+        ("off_policy_fraction", "Tokens of completions left out as off-policy"),
+        ("skipped_fraction", "Tokens of completions skipped for their ratio"),
+    )
+    return [
+        DroppedCount(what=what, number=_share_of_tokens(metrics, key), of=trained)
+        for key, what in shares
+        if any(value_at(record, key) is not None for record in metrics)
+    ]
+
+
+def _share_of_tokens(metrics: Sequence[Record], key: str) -> float:
+    both = ((value_at(record, key), value_at(record, "tokens_trained")) for record in metrics)
+    return sum(round(share * number) for share, number in both if share is not None and number is not None)
 
 
 def _seconds(run: RunRecord, name: str) -> float:

@@ -93,6 +93,7 @@ def signal_chart(run: RunRecord) -> Chart:
     layers = (
         ("groups_zero_deviation", "all rewards equal", 6),
         ("groups_no_reward", "no reward", 2),
+        ("groups_filtered", "outside the filter range", 4),
     )
     return Chart(
         title="Groups without signal",

@@ -102,4 +102,6 @@ def _why_dropped(rollouts: Sequence[Rollout], group_advantages: Sequence[float])
     """By the advantages before any is masked: a group whose signal is masked has rewards that differ."""
     if all(rollout.reward is None for rollout in rollouts):
         return "no_reward"
-    return None if carries_signal(group_advantages) else "zero_deviation"
+    if not carries_signal(group_advantages):
+        return "zero_deviation"
+    return "truncated" if all(rollout.dropped for rollout in rollouts) else None
