@@ -41,10 +41,12 @@ class RunDir:
     """Unfinished last lines that `open` cut off: what a killed process was writing."""
     lock: int | None = None
     """File descriptor that holds `.lock`, None for a reader."""
+    replaced: bool = False
+    """Whether `create` took the place of a run in which no step was finished."""
 
     @classmethod
     def create(cls, path: Path, config_text: str) -> Self:
-        """Make a new run directory at `path`, which may exist but may not hold a run.
+        """Make a new run directory at `path`; what is there may not be a run with a finished step or a checkpoint.
 
         Raises:
             ConfigError: `path` holds a run, is a file, or cannot be written.
@@ -56,12 +58,14 @@ class RunDir:
                 folder.mkdir(parents=True, exist_ok=True)
             lock = _take_lock(path)
             refuse_existing_run(path)
+            replaced = (path / "config.yaml").exists()
+            _forget_records(path)
             _write_whole(path / "config.yaml", config_text.encode())
         except OSError as error:
             raise ConfigError(
                 f"--output-dir {path} cannot be written ({error.strerror}); give a directory where you may write"
             ) from error
-        return cls(path, lock=lock)
+        return cls(path, lock=lock, replaced=replaced)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -184,13 +188,34 @@ class RunDir:
 
 
 def refuse_existing_run(path: Path) -> None:
-    """Raise ConfigError when `path` is a file or already holds a run."""
+    """Refuse a place where a new run would destroy an earlier one.
+
+    Raises:
+        ConfigError: `path` is a file, or holds a run with a finished step or a checkpoint.
+    """
     if path.exists() and not path.is_dir():
         raise ConfigError(f"--output-dir {path} is a file; give the path of a directory that does not exist yet")
-    if (path / "config.yaml").exists() or (path / "metrics.jsonl").exists():
+    if holds_work(path):
         raise ConfigError(
             f"--output-dir {path} already holds a run; go on with it by --resume {path}, or give another directory"
         )
+
+
+def holds_work(path: Path) -> bool:
+    """Whether a directory holds what a run achieved: a step's rollouts or metrics, a checkpoint, a summary.
+
+    A run that ended before its first step was finished, as by an error in a reward function, has none of these.
+    """
+    metrics = path / "metrics.jsonl"
+    committed = metrics.exists() and b"\n" in metrics.read_bytes()
+    checkpoints = any((path / "checkpoints").glob("step-*"))
+    return committed or checkpoints or (path / "summary.json").exists() or bool(_step_files(path / "rollouts"))
+
+
+def _forget_records(path: Path) -> None:
+    """Remove what a run without a finished step wrote: a first evaluation, and lines that it did not finish."""
+    for file in (path / "metrics.jsonl", path / "evals.jsonl", *_step_files(path / "evals")):
+        file.unlink(missing_ok=True)
 
 
 def _take_lock(path: Path) -> int:

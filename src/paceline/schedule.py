@@ -16,7 +16,8 @@ def learning_rate(
     """Learning rate of step 1, 2, ..., `total_steps`.
 
     Rises linearly to `peak` at step `warmup_steps`, then stays, or falls on a line or on half a cosine. The fall ends
-    one step after the last at `peak * min_ratio`, as in transformers: no step is taken at a rate of 0. It stays there.
+    one step after the last at `peak * min_ratio`, so that no step is taken at a rate of 0, and stays there.
+    The rise begins at `peak / warmup_steps`; that of transformers begins at 0 and has each rate one update later.
 
     >>> [learning_rate(s, peak=1.0, schedule="linear", warmup_steps=2, total_steps=3, min_ratio=0.0) for s in (1, 2, 3)]
     [0.5, 1.0, 0.5]

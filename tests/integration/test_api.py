@@ -20,6 +20,7 @@ from transformers import (
     LlamaForSequenceClassification,
     TrainerCallback,
 )
+from transformers.trainer_utils import get_last_checkpoint
 
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.errors import CheckpointError, ConfigError, DataError, RewardError
@@ -411,6 +412,7 @@ def test_several_evaluation_sets_are_reported_under_their_names(tmp_path):
     metrics = made.evaluate()
     assert {"eval_easy_reward", "eval_hard_reward", "eval_hard_rewards/variety/std"} <= metrics.keys()
     assert metrics["eval_hard_num_samples"] == 3
+    assert metrics["eval_reward"] == pytest.approx((metrics["eval_easy_reward"] + metrics["eval_hard_reward"]) / 2)
     assert set(made.evaluate(Dataset.from_list(QUESTIONS[:1]), metric_key_prefix="test")) > {"test_reward"}
     assert made.evaluate()["eval_easy_reward"] == metrics["eval_easy_reward"]
 
@@ -429,9 +431,11 @@ def test_a_dataset_without_a_length_is_read_as_far_as_the_steps_need(tmp_path):
     assert made.state.epoch == 1.0
 
 
-def test_an_existing_run_is_refused_unless_it_is_gone_on_with(tmp_path):
+def test_an_existing_run_is_refused_unless_it_is_gone_on_with(tmp_path, caplog):
     trainer(tmp_path, max_steps=1).train()
-    again = trainer(tmp_path, max_steps=1)
+    with caplog.at_level(logging.WARNING):
+        again = trainer(tmp_path, max_steps=1)
+    assert "already holds a run; go on with it by train(resume_from_checkpoint=True)" in caplog.text
     with pytest.raises(ConfigError, match=r"already holds a run.*resume_from_checkpoint=True"):
         again.train()
     with pytest.raises(CheckpointError, match="must be a checkpoint of output_dir"):
@@ -448,6 +452,9 @@ def test_the_model_card_says_what_was_trained_without_any_account(tmp_path, mode
     assert json.loads(header["datasets"]) == ["org/sums"]
     assert json.loads(header["tags"]) == ["paceline", "grpo", "demo"]
     assert "| `clip_eps_high` | 0.2 |" in card
+    assert "| `loss_type` | dapo |" in card
+    assert "| `epsilon` | 0.2 |" in card
+    assert "None" not in card
 
 
 @pytest.mark.parametrize(
@@ -484,3 +491,210 @@ def test_names_of_one_kind_are_told_apart_and_a_training_loss_is_reported(tmp_pa
     output = made.train()
     assert math.isfinite(output.training_loss)
     assert output.metrics["train_loss"] == output.training_loss
+
+
+def test_methods_that_a_subclass_overrides_are_called_while_training(tmp_path):
+    calls = []
+
+    class Watching(GRPOTrainer):
+        def log(self, logs, *rest):
+            calls.append(("log", "train_loss" in logs))
+            super().log({**logs, "mine": 1.0}, *rest)
+
+        def evaluate(self, *given, **named):
+            calls.append(("evaluate", self.state.global_step))
+            return super().evaluate(*given, **named)
+
+        def save_model(self, output_dir=None, _internal_call=False):
+            calls.append(("save_model", Path(output_dir).name))
+            super().save_model(output_dir)
+            (Path(output_dir) / "mine.txt").write_text("mine")
+
+    args = settings(tmp_path, max_steps=2, logging_steps=2, eval_strategy="steps", eval_steps=2)
+    rows = Dataset.from_list(QUESTIONS)
+    held_out = {"few": Dataset.from_list(QUESTIONS[:1]), "more": Dataset.from_list(QUESTIONS[:2])}
+    made = Watching(tiny_model(), variety, args, rows, held_out, processing_class=tiny_tokenizer())
+    made.train()
+    assert calls == [
+        ("log", False), ("evaluate", 2), ("log", False), ("log", False), ("save_model", "checkpoint-2"), ("log", True),
+    ]  # fmt: skip
+    assert all(line["mine"] == 1.0 for line in made.state.log_history)
+    run = tmp_path / "run"
+    assert len((run / "evals.jsonl").read_text().splitlines()) == 2
+    assert (run / "checkpoint-2" / "mine.txt").read_text() == "mine"
+    with pytest.raises(ConfigError, match="save_model must not write into a checkpoint"):
+        made.save_model(run / "checkpoint-2")
+
+
+@pytest.mark.parametrize(
+    ("hook", "remedy"),
+    [
+        ("compute_loss", "choose the objective by loss_type"),
+        ("create_optimizer", r"give optimizers=\(optimizer, scheduler\)"),
+        ("_calculate_rewards", "grade completions with reward_funcs"),
+    ],
+)
+def test_a_subclass_whose_method_would_never_be_called_is_refused(tmp_path, hook, remedy):
+    hooked = type("Hooked", (GRPOTrainer,), {hook: lambda self, *given: None})
+    with pytest.raises(ConfigError, match=rf"Hooked\.{hook} would never be called by this loop; {remedy}"):
+        hooked("no model is read", variety, settings(tmp_path), Dataset.from_list(QUESTIONS))
+
+
+def test_when_to_log_and_save_may_change_until_training_starts_and_nothing_else(tmp_path):
+    made = trainer(tmp_path)
+    made.args.logging_steps, made.args.save_steps = 2, 3
+    made.args.max_steps = 3
+    with pytest.raises(ConfigError, match=r"max_steps \(from 4 to 3\) changed since; make a new GRPOTrainer"):
+        made.train()
+    made.args.max_steps = 4
+    made.args.eval_strategy = "steps"
+    with pytest.raises(ConfigError, match="eval_strategy must be 'no' without eval_dataset"):
+        made.train()
+    made.args.eval_strategy = "no"
+    made.train()
+    assert [line["step"] for line in made.state.log_history if "loss" in line] == [2, 4]
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert saved == ["step-000003", "step-000004"]  # the last step is always saved
+    config = (tmp_path / "run" / "config.yaml").read_text()
+    assert "save_steps: 3" in config
+
+
+def test_checkpoints_have_the_names_that_transformers_gives_them(tmp_path):
+    opened = []
+
+    class Opening(TrainerCallback):
+        def on_save(self, args, state, control, **parts):
+            place = f"{args.output_dir}/checkpoint-{state.global_step}"
+            opened.append(AutoModelForCausalLM.from_pretrained(place).num_parameters())
+
+    made = trainer(tmp_path, parts={"callbacks": [Opening]}, save_steps=1, save_total_limit=2, num_iterations=2)
+    made.train()
+    run = tmp_path / "run"
+    assert opened == [made.model.num_parameters()] * 2  # four updates, two batches of rollouts
+    assert sorted(path.name for path in run.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+    assert get_last_checkpoint(str(run)) == str(run / "checkpoint-4")
+    again = trainer(tmp_path, save_steps=1, save_total_limit=1, num_iterations=2, max_steps=6)
+    again.train(resume_from_checkpoint=str(run / "checkpoint-2"))
+    assert again.state.global_step == 6
+    assert [path.name for path in run.glob("checkpoint-*")] == ["checkpoint-6"]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["by its path", "by True"])
+def test_a_checkpoint_of_trls_own_is_refused_as_such(tmp_path, named):
+    foreign = tmp_path / "run" / "checkpoint-4"
+    foreign.mkdir(parents=True)
+    (foreign / "trainer_state.json").write_text("{}")
+    (foreign / "optimizer.pt").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"that TRL .* wrote.*start a new run from its weights with model=.*-4'"):
+        trainer(tmp_path).train(resume_from_checkpoint=str(foreign) if named else True)
+
+
+def test_a_run_that_failed_in_its_first_step_leaves_its_place_to_the_next(tmp_path, capsys):
+    def broken(completions, **columns):
+        if training:
+            raise KeyboardInterrupt
+        return variety(completions)
+
+    training = []
+    made = trainer(tmp_path, reward_funcs=broken)
+    training.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+    assert (tmp_path / "run" / "config.yaml").exists()
+    made = trainer(tmp_path)
+    made.train()
+    assert "held a run without a finished step" in capsys.readouterr().out
+    assert made.state.global_step == 4
+
+
+def test_a_trainer_trains_once(tmp_path):
+    made = trainer(tmp_path, max_steps=1)
+    made.train()
+    made.args.output_dir = str(tmp_path / "other")
+    with pytest.raises(ConfigError, match="a trainer trains once; make a new GRPOTrainer"):
+        made.train()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({}, "needs metric_for_best_model"), ({"metric_for_best_model": "eval_reward"}, "needs evaluations to compare")],
+)
+def test_early_stopping_without_anything_to_compare_is_refused_before_weights_are_read(tmp_path, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        trainer(tmp_path, model="no model", parts={"callbacks": [EarlyStoppingCallback()]}, **changes)
+
+
+def test_a_callback_is_warned_of_events_that_do_not_occur(tmp_path, caplog):
+    class Silent(TrainerCallback):
+        def on_optimizer_step(self, args, state, control, **parts):
+            """Never called."""
+
+    with caplog.at_level(logging.WARNING):
+        trainer(tmp_path, parts={"callbacks": [Silent(), Diary()]})
+    assert [record.message.split(":")[0] for record in caplog.records if "will not be called" in record.message] == [
+        "on_optimizer_step of Silent will not be called"
+    ]
+
+
+def test_the_events_of_a_step_come_in_the_order_of_transformers(tmp_path):
+    events = []
+
+    class Order(TrainerCallback):
+        def on_train_begin(self, args, state, control, **parts):
+            events.append(state.train_batch_size)
+
+        def on_step_end(self, args, state, control, **parts):
+            events.append("step")
+
+        def on_epoch_end(self, args, state, control, **parts):
+            events.append("epoch")
+
+        def on_log(self, args, state, control, logs, **parts):
+            events.append("log" if "loss" in logs else "log of another kind")
+
+        def on_evaluate(self, args, state, control, metrics, **parts):
+            events.append(("evaluate", metrics["epoch"]))
+
+        def on_save(self, args, state, control, **parts):
+            events.append("save")
+
+    parts = {"callbacks": [Order()], "eval_dataset": Dataset.from_list(QUESTIONS[:1])}
+    trainer(
+        tmp_path, rows=QUESTIONS[:2], parts=parts, max_steps=1, eval_strategy="steps", eval_steps=1, save_steps=1
+    ).train()
+    assert events == [
+        8, "step", "log", "log of another kind", ("evaluate", 1.0), "save", "epoch", "log of another kind",
+    ]  # fmt: skip
+
+
+def test_the_screen_shows_trls_names_and_the_history_all(tmp_path, capsys):
+    made = trainer(tmp_path, max_steps=1)
+    made.train()
+    (printed,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{'loss'")]
+    assert "'reward':" in printed
+    assert "'completions/clipped_ratio':" in printed
+    assert "tokens_trained" not in printed
+    assert "clock/" not in printed
+    assert {"tokens_trained", "clock/update"} <= made.state.log_history[0].keys()
+
+
+def test_what_scripts_ask_of_a_trainer_beside_training(tmp_path, capsys):
+    made = trainer(tmp_path, beta=0.1)
+    assert made.accelerator.is_main_process
+    assert made.accelerator.num_processes == 1
+    assert made.accelerator.unwrap_model(made.model) is made.model is made.model_wrapped
+    made.accelerator.wait_for_everyone()
+    made.accelerator.print("once")
+    assert (made.num_generations, made.beta, made.accelerator.device.type) == (4, 0.1, made.args.device.type)
+    assert made.get_num_trainable_parameters() == made.model.num_parameters()
+    assert set(made.get_learning_rates()) == {0.01}
+    made.log_metrics("train", {"train_runtime": 3661.5, "loss": 0.123456})
+    made.save_metrics("train", {"loss": 0.5})
+    made.save_metrics("eval", {"eval_loss": 0.25})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-4:] == [
+        "once", "***** train metrics *****", "  loss          =     0.1235", "  train_runtime = 1:01:01.50",
+    ]  # fmt: skip
+    run = tmp_path / "run"
+    assert json.loads((run / "eval_results.json").read_text()) == {"eval_loss": 0.25}
+    assert json.loads((run / "all_results.json").read_text()) == {"loss": 0.5, "eval_loss": 0.25}

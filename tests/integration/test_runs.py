@@ -184,7 +184,7 @@ def test_an_interrupt_ends_the_run_after_its_step_and_resuming_finishes_it(tmp_p
     interrupting.write_text(
         "import os, signal\n"
         "def interrupt(completions, **columns):\n"
-        f"    if not os.path.exists({str(run / 'metrics.jsonl')!r}):\n"
+        f"    if os.path.isdir({str(run)!r}) and not os.path.exists({str(run / 'metrics.jsonl')!r}):\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "    return [len(c) / 100 for c in completions]\n"
     )

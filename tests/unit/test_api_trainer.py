@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from paceline.api.datasets import ROW, check_columns, held_out_sets, make_tasks, read_rows
-from paceline.api.history import averaged, num_tokens, summary, tracker_numbers
+from paceline.api.history import averaged, num_tokens, step_numbers, summary, tracker_numbers
 from paceline.api.loaders import row_loader
 from paceline.api.rewards import RewardLog, adapted, as_list, make_graders, reward_names
 from paceline.config import DataConfig
 from paceline.errors import ConfigError, DataError
+from paceline.metrics import METRICS
 from paceline.rewards import BUILT_IN, score
 from paceline.rollouts import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
@@ -85,7 +86,7 @@ def test_rows_of_different_columns_give_none_where_one_is_missing():
 
 
 def test_a_dataset_that_holds_no_prompts_is_refused_by_its_name():
-    with pytest.raises(DataError, match="eval_dataset row 1 is a str"):
+    with pytest.raises(DataError, match="row eval_dataset:2 is a str"):
         read_rows([{"prompt": "a"}, "b"], "eval_dataset", limit=None)
     with pytest.raises(DataError, match="column 'image'; models of text"):
         read_rows([{"prompt": "a", "image": 1}], "train_dataset", limit=None)
@@ -108,6 +109,19 @@ def test_one_held_out_set_has_the_plain_name():
 def test_the_log_averages_what_is_there_and_keeps_the_newest_count():
     steps = [{"reward": 1.0, "num_tokens": 10, "kl": None}, {"reward": 3.0, "num_tokens": 30, "kl": None}]
     assert averaged(steps) == {"reward": 2.0, "num_tokens": 30, "kl": None}
+
+
+def test_the_gradient_norm_of_a_line_is_that_of_its_last_step_and_what_no_update_measured_is_left_out():
+    steps = [{"grad_norm": 4.0, "entropy": 2.0, "loss": 1.0}, {"grad_norm": 1.0, "loss": 3.0}]
+    assert averaged(steps) == {"grad_norm": 1.0, "entropy": 2.0, "loss": 2.0}
+    record = {name: 0.0 for name in METRICS} | {"rewards": {}, "prompts": 1, "clock": {"total": 1.0}, "kl": None}
+    rollout = Rollout(completion=completion("abc"), rewards={}, reward=0.0, advantage=0.0)
+    batch = RolloutBatch(
+        groups=(RolloutGroup(task=task("1"), rollouts=(rollout,)),), scores=score({}, [], []), refills=0, missing=0,
+        generate_seconds=0.0, reward_seconds=0.0,
+    )  # fmt: skip
+    assert step_numbers({**record, "entropy": 0.5}, batch, num_tokens=0)["entropy"] == 0.5
+    assert {"entropy", "kl"}.isdisjoint(step_numbers({**record, "entropy": None}, batch, num_tokens=0))
 
 
 def test_the_summary_holds_what_was_not_logged_yet_but_not_the_numbers_of_an_update():

@@ -140,20 +140,22 @@ def test_a_ratio_beyond_any_float_is_bounded_or_dropped_and_leaves_the_others_th
     assert policy.grad[2].item() == pytest.approx(-1.0)
 
 
-def test_the_loss_of_groups_is_the_one_a_step_would_report_and_moves_nothing():
+def test_the_measure_of_groups_is_the_one_a_step_would_report_and_moves_nothing():
     options = LossConfig(beta=0.5, entropy_coef=0.1, average="sequence")
     groups = [group((b"abc", 1.0), (b"z", -1.0)), group((b"quiet", 0.0))]
     half = learner(loss=options, reference=True, micro_batch_tokens=5)
     before = [parameter.clone() for parameter in half.policy.model.parameters()]
-    alone = half.loss_of(groups)
+    alone = half.measure(groups)
     assert all(parameter.grad is None for parameter in half.policy.model.parameters())
     stats = half.step(groups, learning_rate=0.0)
-    assert alone == pytest.approx(stats.loss, rel=1e-12)
+    assert alone.updates == 0
+    for name in ("loss", "policy_loss", "entropy", "kl", "clip_low_fraction", "tokens_trained"):
+        assert getattr(alone, name) == pytest.approx(getattr(stats, name), rel=1e-12, abs=1e-12)
     # on-policy every ratio is 1: the policy term is minus the mean of advantages, here 0
     assert stats.policy_loss == pytest.approx(0.0, abs=1e-12)
     assert stats.loss != pytest.approx(stats.policy_loss)
     assert all(torch.equal(a, b) for a, b in zip(before, half.policy.model.parameters(), strict=True))
-    assert half.loss_of([]) == 0.0
+    assert half.measure([]).loss == 0.0
 
 
 def test_more_parts_than_completions_make_one_update_for_each_completion():

@@ -104,9 +104,39 @@ def test_a_half_written_file_of_a_killed_process_is_never_taken_for_rollouts(run
     assert run.rollout_steps() == []
 
 
-def test_a_directory_that_holds_a_run_is_refused_with_both_ways_on(run):
+@pytest.mark.parametrize("work", ["metrics", "rollouts", "checkpoint", "summary"])
+def test_a_directory_that_holds_a_run_is_refused_with_both_ways_on(run, work):
+    if work == "metrics":
+        run.append_metrics({"step": 1})
+    elif work == "rollouts":
+        run.write_rollouts(1, [])
+    elif work == "checkpoint":
+        (run.path / "checkpoints" / "step-000001").mkdir(parents=True)
+    else:
+        run.write_summary({})
     with pytest.raises(ConfigError, match=r"already holds a run; go on with it by --resume .*, or give another"):
         RunDir.create(run.path, CONFIG)
+
+
+def test_a_run_without_a_finished_step_is_replaced_with_all_that_it_wrote(run):
+    run.append_eval({"set": "a", "step": 0})
+    run.write_eval_completions("a", 0, [{"correct": True}])
+    (run.path / "metrics.jsonl").write_text('{"step":1,"lo')
+    run.close()
+    again = RunDir.create(run.path, "model: other\n")
+    assert (again.replaced, run.replaced) == (True, False)
+    assert (run.path / "config.yaml").read_text() == "model: other\n"
+    again.append_metrics({"step": 1})
+    assert (again.metrics(), again.evals(), list((run.path / "evals").iterdir())) == ([{"step": 1}], [], [])
+
+
+def test_a_run_that_another_process_makes_is_never_replaced(run):
+    script = (
+        "import sys; from pathlib import Path; from paceline.rundir import RunDir; RunDir.create(Path(sys.argv[1]), '')"
+    )
+    other = subprocess.run([sys.executable, "-c", script, str(run.path)], capture_output=True, text=True, check=False)
+    assert "is in use by process" in other.stderr
+    assert (run.path / "config.yaml").read_text() == CONFIG
 
 
 def test_an_empty_directory_or_one_with_other_files_may_become_a_run(tmp_path):

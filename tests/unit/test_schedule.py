@@ -1,4 +1,6 @@
 import pytest
+import torch
+from transformers import get_scheduler
 
 from paceline.schedule import learning_rate
 
@@ -7,6 +9,18 @@ LINEAR = {"peak": 1.0, "schedule": "linear", "warmup_steps": 2, "total_steps": 5
 
 def test_the_rate_rises_in_equal_parts_and_reaches_the_peak_at_the_end_of_the_warm_up():
     assert [learning_rate(step, **LINEAR) for step in (1, 2)] == [0.5, 1.0]
+
+
+def test_the_rise_is_one_update_ahead_of_that_of_transformers():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = get_scheduler("linear", optimizer, num_warmup_steps=4, num_training_steps=9)
+    theirs = []
+    for _ in range(5):
+        theirs.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    ours = [learning_rate(step, **LINEAR | {"warmup_steps": 4, "total_steps": 9}) for step in (1, 2, 3, 4)]
+    assert theirs == [0.0, *ours]
 
 
 def test_a_line_falls_to_the_smallest_share_one_step_after_the_last_and_stays_there():

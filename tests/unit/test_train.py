@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from paceline.config import LoopConfig, OptimConfig
+from paceline.config import LoopConfig
 from paceline.rollouts import RolloutBatch
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.observing import Timetable, Wishes
-from paceline.train.rates import SteppedRate, as_torch_scheduler
+from paceline.train.rates import SteppedRate
 from tests.scripted import task
 
 TASKS = tuple(task(str(number)) for number in range(3))
@@ -59,14 +59,3 @@ def test_a_stepped_rate_can_be_set_to_any_number_of_updates(kind):
     for updates in (3, 0, 4):
         went.go_to(updates)
         assert went.current == rates[updates]
-
-
-def test_the_options_schedule_as_a_torch_scheduler_holds_its_rate_over_a_step_and_never_wastes_the_last_one():
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.4)
-    optim = OptimConfig(lr_schedule="linear")
-    rate = SteppedRate(optimizer, as_torch_scheduler(optimizer, optim, total_steps=4, updates_per_step=2))
-    seen = []
-    for _ in range(8):
-        seen.append(rate.current)
-        rate.advance(1)
-    assert seen == pytest.approx([0.4, 0.4, 0.3, 0.3, 0.2, 0.2, 0.1, 0.1])

@@ -42,6 +42,7 @@ def here(tmp_path, monkeypatch, model):
         "a_file": "x",
         "folder/notes.txt": "x",
         "earlier/config.yaml": "model: model\ndataset: rows.jsonl\n",
+        "earlier/metrics.jsonl": '{"step": 1}\n',
         "unknown.yaml": "model: model\nlerning_rate: 1\n",
         "bad.yaml": "model:\n\t- x\n",
         "twice.yaml": "seed: 1\nmodel: model\nseed: 2\n",

@@ -6,6 +6,8 @@ refused.py      which are refused, and which are accepted without effect
 choices.py      fields that are one of a few words
 batches.py      batches counted in completions
 lengths.py      lengths counted in updates, as steps
+numbers.py      text that says a number
+schedule.py     the learning rate as transformers schedules it
 objective.py    the fields of the objective as options
 keywords.py     fields that hold keywords for other libraries
 translation.py  a GRPOConfig to a Config
@@ -13,6 +15,8 @@ plan.py         TRL's counts beside ours
 datasets.py     datasets as TRL takes them, to tasks
 loaders.py      loaders of rows, for programs that look at them
 rewards.py      reward functions of TRL's kind as ours
+adapters.py     what a peft_config alone shows to be refused
+best.py         the number that chooses the best model
 building.py     arguments to the parts of a run
 callbacks.py    transformers' callbacks as an observer of the loop
 history.py      numbers under TRL's names

@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from paceline.api.config import GRPOConfig
 
 
+class Derived(int):
+    """A number that nobody gave: it follows from other fields, and follows them when they change.
+
+    The mark travels with the value through `dataclasses.replace` and copies, where a field of its own would not.
+    """
+
+
 LONGEST_SEARCH = 1000
 """A number that fits is looked for up to this many times the wanted one."""
 
@@ -32,7 +39,7 @@ class Batches:
 
 
 def fill_batch_fields(args: "GRPOConfig") -> None:
-    """Set `generation_batch_size` and `steps_per_generation`, whichever is None, from the other fields.
+    """Set `generation_batch_size` and `steps_per_generation`, whichever nobody gave, from the other fields.
 
     Raises:
         ConfigError: the two are at odds, or batches do not hold whole groups.
@@ -40,20 +47,25 @@ def fill_batch_fields(args: "GRPOConfig") -> None:
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
         _positive(name, getattr(args, name))
     micro = args.per_device_train_batch_size
-    if args.steps_per_generation is None and args.generation_batch_size is None:
-        args.steps_per_generation = args.gradient_accumulation_steps
-    if args.steps_per_generation is None:
-        args.steps_per_generation = _whole_parts("generation_batch_size", args.generation_batch_size, micro)
+    parts, size = _given(args.steps_per_generation), _given(args.generation_batch_size)
+    if parts is None:
+        whole = _whole_parts("generation_batch_size", size, micro) if size else args.gradient_accumulation_steps
+        args.steps_per_generation = Derived(whole)
     _positive("steps_per_generation", args.steps_per_generation)
-    size = micro * args.steps_per_generation
-    if args.generation_batch_size not in (None, size):
+    product = micro * args.steps_per_generation
+    if size not in (None, product):
         raise ConfigError(
             f"generation_batch_size must be per_device_train_batch_size * steps_per_generation "
-            f"({micro} * {args.steps_per_generation} = {size}), got {args.generation_batch_size}; give only one of "
+            f"({micro} * {args.steps_per_generation} = {product}), got {size}; give only one of "
             "generation_batch_size and steps_per_generation"
         )
-    args.generation_batch_size = size
+    if size is None:
+        args.generation_batch_size = Derived(product)
     batches_of(args)
+
+
+def _given(value: int | None) -> int | None:
+    return None if isinstance(value, Derived) else value
 
 
 def batches_of(args: "GRPOConfig") -> Batches:

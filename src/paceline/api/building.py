@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy
 
+from paceline.api.adapters import check_adapter
+from paceline.api.best import check_best_metric
 from paceline.api.config import GRPOConfig
 from paceline.api.datasets import check_columns, held_out_sets, make_tasks, read_rows, size_of
 from paceline.api.loaders import settle_loaders
-from paceline.api.rewards import Source, as_list, make_graders, reward_names
+from paceline.api.rewards import Source, as_list, check_parameters, make_graders, reward_names
+from paceline.api.schedule import check_schedule, describe_rate, make_scheduler
 from paceline.api.translation import Surroundings, in_field_names, translate
 from paceline.config import Config, ModelConfig
 from paceline.errors import ConfigError, PacelineError
 from paceline.models import context_length, load_tokenizer
 from paceline.trackers import check_trackers
-from paceline.train import Given, Prepared, as_torch_scheduler, prepare, updates_per_step
+from paceline.train import Given, Prepared, prepare, updates_per_step
 from paceline.types import Task
 
 LOGGER = logging.getLogger(__name__)
@@ -108,17 +110,17 @@ def build(arguments: Arguments, context: Mapping[str, Any]) -> Built:
         check_columns(dataset, _eval_name(name))
     settle_loaders(args, arguments.train_dataset, arguments.eval_dataset)
     _check_evaluation(args, arguments.eval_dataset)
+    check_best_metric(args, arguments.eval_dataset, names, sources)
     _check_optimizers(arguments)
+    check_adapter(arguments.peft_config, arguments.model)
     config = translate(args, _surroundings(arguments, names))
     _warn_of_lengths(args, config)
     check_trackers(config.loop.report_to)
     tokenizer = _tokenizer(arguments, config)
     limit = _rows_needed(arguments.train_dataset, config)
     rows = read_rows(arguments.train_dataset, "train_dataset", limit=limit)
-    notes = (
-        () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
-    )
-    tasks = make_tasks(rows, tokenizer, config.data, name="train")
+    check_parameters(sources, list(dict.fromkeys(name for row in rows for name in row)), list(context))
+    tasks = make_tasks(rows, tokenizer, config.data, name="train_dataset", room=_room(config))
     graders = make_graders(names, sources, arguments.reward_processing_classes, context=context)
     given = Given(
         model=None if isinstance(arguments.model, str) else arguments.model,
@@ -133,16 +135,40 @@ def build(arguments: Arguments, context: Mapping[str, Any]) -> Built:
             for name, dataset in held_out_sets(arguments.eval_dataset).items()
         },
         optimizer=arguments.optimizers[0],
-        make_scheduler=lambda optimizer, steps: arguments.optimizers[1] or _schedule(optimizer, config, steps),
+        make_scheduler=lambda optimizer, total: arguments.optimizers[1] or make_scheduler(args, optimizer, total=total),
     )
-    return Built(config=config, given=given, prepared=prepare(config, given), sources=tuple(sources), notes=notes)
+    prepared = prepare(config, given)
+    total = prepared.total_steps * updates_per_step(config)
+    notes = (*_notes_of_rows(limit, len(rows)), _note_of_rate(arguments, total))
+    return Built(config=config, given=given, prepared=prepared, sources=tuple(sources), notes=notes)
+
+
+def _notes_of_rows(limit: int | None, count: int) -> tuple[str, ...]:
+    return () if limit is None else (f"train_dataset has no length: its first {count} rows are read for max_steps",)
+
+
+def _note_of_rate(arguments: Arguments, total: int) -> str:
+    """Who sets the learning rate; the check needs the run's length."""
+    if arguments.optimizers[1] is not None:
+        return (
+            f"learning rate: set by the program's own {type(arguments.optimizers[1]).__name__}, which config.yaml's "
+            "learning_rate, lr_schedule and warmup_steps do not describe"
+        )
+    check_schedule(arguments.args, total=total)
+    return describe_rate(arguments.args, total=total)
+
+
+def _room(config: Config) -> int | None:
+    """Tokens that the model's positions leave for a prompt beside the longest completion."""
+    room = config.data.max_prompt_length - config.sampling.max_completion_length
+    return room if room > 0 else None
 
 
 def held_out_tasks(dataset: Any, name: str, tokenizer: PreTrainedTokenizerBase, config: Config) -> tuple[Task, ...]:
     """The tasks of one evaluation dataset, all of its rows."""
     check_columns(dataset, _eval_name(name))
     rows = read_rows(dataset, _eval_name(name), limit=None)
-    return make_tasks(rows, tokenizer, config.data, name=name).tasks
+    return make_tasks(rows, tokenizer, config.data, name=name, room=_room(config)).tasks
 
 
 def default_args(model: Any) -> GRPOConfig:
@@ -196,13 +222,6 @@ def _rows_needed(dataset: Any, config: Config) -> int | None:
     if config.loop.max_steps is None:
         raise ConfigError("max_steps must be above 0 with an IterableDataset, whose length nobody knows")
     return config.loop.max_steps * config.loop.prompts_per_step * (1 + config.advantage.max_refills)
-
-
-def _schedule(optimizer: torch.optim.Optimizer, config: Config, total_steps: int) -> Any:
-    """The arguments' schedule, also over the rates of an optimiser that came without one."""
-    return as_torch_scheduler(
-        optimizer, config.optim, total_steps=total_steps, updates_per_step=updates_per_step(config)
-    )
 
 
 def _check_evaluation(args: GRPOConfig, eval_dataset: Any) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ from paceline.api.history import (
     summary,
     tracker_numbers,
 )
+from paceline.api.links import link_checkpoint, link_model_files
 from paceline.api.rewards import RewardLog
 from paceline.checkpoint import Checkpoint
 from paceline.errors import ConfigError
+from paceline.learner import UpdateStats
 from paceline.rollouts import RolloutBatch
 from paceline.trackers import Trackers
-from paceline.train import Measurement, RewardMeasurement, Wishes
+from paceline.train import Measurement, RewardMeasurement, Run, Wishes, save
 from paceline.types import RolloutGroup
 
 STATE_FILE = "trainer_state.json"
@@ -39,16 +41,23 @@ class Outlook:
 
     updates_per_step: int
     entropy_coef: float
-    loss_of: Callable[[Sequence[RolloutGroup]], float]
+    measure: Callable[[Sequence[RolloutGroup]], UpdateStats]
     """The objective of an evaluation's groups."""
     show: Callable[[RolloutBatch, int], None]
     """Prints a step's completions."""
     say: Callable[[str], None]
     """Prints a sentence."""
+    log: Callable[[Numbers], None]
+    """The trainer's `log`, which a subclass may override; so the next two."""
+    evaluate: Callable[[], Numbers]
+    save_model: Callable[[str], None]
 
 
 class CallbackObserver:
-    """Drives callbacks as transformers' own loop does; one of our steps is one of their steps."""
+    """Drives callbacks as transformers' own loop does; one of our steps is one of their steps.
+
+    What callbacks ask for is done here, through the trainer's own methods, in transformers' order.
+    """
 
     def __init__(
         self,
@@ -58,26 +67,31 @@ class CallbackObserver:
         reward_log: RewardLog,
         outlook: Outlook,
     ) -> None:
-        """Trackers and protection are set when a run opens."""
+        """No run is open yet."""
         self.handler, self.args, self.state, self.control = handler, args, state, TrainerControl()
         self.reward_log, self.outlook = reward_log, outlook
+        self.run: Run | None = None
         self.trackers = Trackers(opened=())
-        self.protected: set[Path] = set()
         self._window: list[Numbers] = []
         self._in_epoch = False
-        self._total_steps = 0
 
-    def start(self, state: TrainerState, *, total_steps: int, trackers: Trackers, protected: set[Path]) -> None:
+    def start(self, run: Run, state: TrainerState, trackers: Trackers) -> None:
         """A run opens: `state` is where it stands."""
-        self.state, self.control, self.trackers, self.protected = state, TrainerControl(), trackers, protected
-        self._window, self._in_epoch, self._total_steps = [], False, total_steps
+        self.run, self.state, self.control, self.trackers = run, state, TrainerControl(), trackers
+        self._window, self._in_epoch = [], False
         if state.best_model_checkpoint is not None:
-            protected.add(Path(state.best_model_checkpoint))
+            run.protected.add(Path(state.best_model_checkpoint))
+
+    def stop(self) -> None:
+        """The run is closed: what is logged or evaluated from now on is not its own."""
+        self.run, self.trackers = None, Trackers(opened=())
 
     def begin(self, steps_done: int) -> Wishes:
         """on_train_begin, and the evaluation that `eval_on_start` asks for."""
         self._fire("on_train_begin")
-        return Wishes(evaluate=self.args.eval_on_start and steps_done == 0, stop=self.control.should_training_stop)
+        if self.args.eval_on_start and steps_done == 0:
+            self.outlook.evaluate()  # the weights at the start are no checkpoint: never the best
+        return Wishes(stop=self.control.should_training_stop)
 
     def step_begin(self, number: int) -> None:
         """on_epoch_begin where an epoch starts, and on_step_begin."""
@@ -88,8 +102,9 @@ class CallbackObserver:
         self._fire("on_step_begin")
 
     def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
-        """on_step_end, on_epoch_end where one ends, and the log if it is due."""
-        ended = record["step"] == self._total_steps or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
+        """on_step_end, on_epoch_end where one ends, and after each what the callbacks asked for."""
+        last = record["step"] == self._open_run().prepared.total_steps
+        ended = last or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
         self.state.global_step = record["step"] * self.outlook.updates_per_step
         self.state.epoch = record["epoch"]
         self.state.num_input_tokens_seen += num_tokens(batch)
@@ -97,42 +112,53 @@ class CallbackObserver:
         bonus = {"entropy_coef": self.outlook.entropy_coef} if self.outlook.entropy_coef else {}
         self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
         self._fire("on_step_end")
+        self._log_evaluate_save(batch)
         if ended:
             self._fire("on_epoch_end")
             self._in_epoch = False
-        if self.control.should_log:
-            self.log(averaged(self._window))
+            self._log_evaluate_save(batch)
+        return Wishes(stop=self.control.should_training_stop)
+
+    def _log_evaluate_save(self, batch: RolloutBatch) -> None:
+        if self.control.should_log and self._window:
+            self.outlook.log(averaged(self._window))
             self._window.clear()
             if self.args.log_completions:
                 self.outlook.show(batch, self.state.global_step)
-        return self._wishes()
+        if self.control.should_evaluate:
+            self._note_best(self.outlook.evaluate())
+        if self.control.should_save:
+            save(self._open_run())
+        # an overridden method need not have come to the callback that resets its wish
+        self.control.should_log = self.control.should_evaluate = self.control.should_save = False
 
     def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
-        """on_evaluate for each set; whether this is the best model so far."""
-        several, merged = len(measurements) > 1 or measurements[0].name != "eval_dataset", Numbers()
-        for measurement in measurements:
-            merged |= self.report(measurement, prefix=f"eval_{measurement.name}" if several else "eval")
-        if self.state.global_step > 0:  # the weights at the start are no checkpoint
-            self._note_best(merged)
-        return self._wishes()
+        """The trainer's own `evaluate` tells the callbacks."""
+        return Wishes()
 
     def report(self, measurement: Measurement, *, prefix: str) -> Numbers:
         """Log one measurement and tell the callbacks; its numbers."""
         assert isinstance(measurement, RewardMeasurement)  # the trainer builds no other meter
-        loss = self.outlook.loss_of(measurement.batch.groups)
-        numbers = eval_numbers(measurement.record(), measurement.batch, loss=loss, prefix=prefix)
+        stats = self.outlook.measure(measurement.batch.groups)
+        numbers = eval_numbers(measurement.record(), measurement.batch, stats, prefix=prefix)
+        numbers[f"{prefix}_num_tokens"] = self.state.num_input_tokens_seen
         numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
-        self.log({**numbers, "epoch": self.state.epoch})
+        numbers["epoch"] = self.state.epoch
+        self.outlook.log(numbers)
         self._fire("on_evaluate", metrics=numbers)
-        return {**numbers, "epoch": self.state.epoch}
+        return numbers
 
     def saved(self, checkpoint: Checkpoint) -> Wishes:
-        """The state beside the checkpoint, and on_save."""
+        """The state beside the checkpoint, the name that transformers gives it, and on_save."""
         if self.state.best_global_step == self.state.global_step:
             self.state.best_model_checkpoint = str(checkpoint.path)
-            self.protected.clear()
-            self.protected.add(checkpoint.path)
+            protected = self._open_run().protected
+            protected.clear()
+            protected.add(checkpoint.path)
         write_state(self.state, checkpoint.path)
+        link = link_checkpoint(self._open_run().run_dir.path, checkpoint, self.state.global_step)
+        self.outlook.save_model(str(link))
+        link_model_files(checkpoint)
         self._fire("on_save")
         return Wishes(stop=self.control.should_training_stop)
 
@@ -155,15 +181,21 @@ class CallbackObserver:
 
     def finish(self, totals: Numbers) -> None:
         """The summary with what is not logged yet, and on_train_end."""
-        self.log(summary(totals, self._window))
+        self.outlook.log(summary(totals, self._window))
         self._window.clear()
         self._fire("on_train_end")
+
+    def _open_run(self) -> Run:
+        assert self.run is not None  # the loop calls between start and stop
+        return self.run
 
     def _note_best(self, metrics: Numbers) -> None:
         """As transformers decides it, after the callbacks have compared with the best before."""
         name = self.args.metric_for_best_model
         if name is None:
             return
+        if not isinstance(metrics, Mapping):
+            raise ConfigError(f"evaluate must return its metrics for metric_for_best_model, got {metrics!r}")
         name = name if name.startswith("eval_") else f"eval_{name}"
         if name not in metrics:
             raise ConfigError(f"metric_for_best_model must be one of {', '.join(sorted(metrics))}, got {name!r}")
@@ -175,10 +207,6 @@ class CallbackObserver:
                 self.state.best_global_step = self.state.global_step
         if self.args.save_strategy == SaveStrategy.BEST:
             self.control.should_save = better
-
-    def _wishes(self) -> Wishes:
-        control = self.control
-        return Wishes(evaluate=control.should_evaluate, save=control.should_save, stop=control.should_training_stop)
 
     def _fire(self, event: str, **more: Any) -> None:
         control = getattr(self.handler, event)(self.args, self.state, self.control, **more)

@@ -20,7 +20,15 @@ SCHEDULES: Mapping[str, str] = {
     "cosine": "cosine",
     "cosine_with_min_lr": "cosine",
 }
-"""lr_scheduler_type to lr_schedule."""
+"""lr_scheduler_type to lr_schedule, where the options have a word for it."""
+OTHER_SCHEDULES = (
+    "cosine_with_restarts",
+    "cosine_warmup_with_min_lr",
+    "polynomial",
+    "inverse_sqrt",
+    "warmup_stable_decay",
+)
+"""Further schedules of transformers. Those that follow a measured loss are left out: nothing tells them one."""
 
 ABSENT_LOSSES: Mapping[str, str] = {
     "luspo": "a sequence's loss would grow with its length, an average that no option here has",
@@ -38,7 +46,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "vllm_importance_sampling_mode": CORRECTIONS,
     "preset": tuple(PRESETS),
     "optim": OPTIMIZERS,
-    "lr_scheduler_type": tuple(SCHEDULES),
+    "lr_scheduler_type": (*SCHEDULES, *OTHER_SCHEDULES),
     "eval_strategy": tuple(word.value for word in IntervalStrategy),
     "logging_strategy": tuple(word.value for word in IntervalStrategy),
     "save_strategy": tuple(word.value for word in SaveStrategy),

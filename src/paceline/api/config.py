@@ -15,6 +15,8 @@ from transformers import TrainingArguments
 
 from paceline.api.batches import fill_batch_fields
 from paceline.api.choices import check_choices
+from paceline.api.numbers import settle_numbers
+from paceline.api.objective import objective_options
 from paceline.api.refused import refuse
 from paceline.errors import ConfigError
 from paceline.trackers import check_trackers
@@ -32,7 +34,8 @@ class GRPOConfig(TrainingArguments):
     On a machine without CUDA it computes on the CPU, in float32 unless `bf16=True` is given.
 
     Raises:
-        ConfigError: a refused field, a word that is no choice, or batch numbers at odds; the sentence names the field.
+        ConfigError: a refused field, a word that is no choice, text for a number, batch numbers at odds, or an
+            objective that cannot be; the sentence names the field.
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
@@ -48,7 +51,7 @@ class GRPOConfig(TrainingArguments):
     logging_steps: float = _option(10, "Log every so many updates; below 1: every such share of the run.")
     gradient_checkpointing: bool = _option(True, "Recompute activations in the backward pass: less memory, more time.")
     bf16: bool | None = _option(None, "Compute in bfloat16; None: where a CUDA device can. Weights stay float32.")
-    lr_scheduler_kwargs: dict | str | None = _option(None, "For cosine_with_min_lr: min_lr or min_lr_rate.")
+    lr_scheduler_kwargs: dict | str | None = _option(None, "For the schedule, such as min_lr_rate or num_cycles.")
     report_to: None | str | list[str] = _option("none", "Trackers: tensorboard, wandb, trackio, mlflow, all or none.")
     remove_unused_columns: bool | None = _option(False, "Of no effect: reward functions get every column.")
 
@@ -98,18 +101,18 @@ class GRPOConfig(TrainingArguments):
 
     # vLLM
     use_vllm: bool = _option(False, "Refused: completions come from the built-in engine.")
-    vllm_mode: str = _option("colocate", "Refused, as use_vllm.")
-    vllm_model_impl: str = _option("vllm", "Refused, as use_vllm.")
-    vllm_enable_sleep_mode: bool = _option(False, "Refused, as use_vllm.")
-    vllm_structured_outputs_regex: str | None = _option(None, "Refused, as use_vllm.")
-    vllm_server_base_url: str | None = _option(None, "Refused, as use_vllm.")
-    vllm_server_host: str = _option("0.0.0.0", "Refused, as use_vllm.")
-    vllm_server_port: int = _option(8000, "Refused, as use_vllm.")
-    vllm_server_timeout: float = _option(240.0, "Refused, as use_vllm.")
-    vllm_group_port: int = _option(51216, "Refused, as use_vllm.")
-    vllm_gpu_memory_utilization: float = _option(0.3, "Refused, as use_vllm.")
-    vllm_max_model_length: int | None = _option(None, "Refused, as use_vllm.")
-    vllm_tensor_parallel_size: int = _option(1, "Refused, as use_vllm.")
+    vllm_mode: str = _option("colocate", "Of no effect while use_vllm is off.")
+    vllm_model_impl: str = _option("vllm", "Of no effect while use_vllm is off.")
+    vllm_enable_sleep_mode: bool = _option(False, "Of no effect while use_vllm is off.")
+    vllm_structured_outputs_regex: str | None = _option(None, "Of no effect while use_vllm is off.")
+    vllm_server_base_url: str | None = _option(None, "Of no effect while use_vllm is off.")
+    vllm_server_host: str = _option("0.0.0.0", "Of no effect while use_vllm is off.")
+    vllm_server_port: int = _option(8000, "Of no effect while use_vllm is off.")
+    vllm_server_timeout: float = _option(240.0, "Of no effect while use_vllm is off.")
+    vllm_group_port: int = _option(51216, "Of no effect while use_vllm is off.")
+    vllm_gpu_memory_utilization: float = _option(0.3, "Of no effect while use_vllm is off.")
+    vllm_max_model_length: int | None = _option(None, "Of no effect while use_vllm is off.")
+    vllm_tensor_parallel_size: int = _option(1, "Of no effect while use_vllm is off.")
 
     # the objective
     beta: float = _option(0.0, "Weight of the KL divergence to the reference model; 0 loads none.")
@@ -122,10 +125,10 @@ class GRPOConfig(TrainingArguments):
     )
     sapo_temperature_neg: float = _option(1.05, "SAPO's gate for negative advantages; no other value yet.")
     sapo_temperature_pos: float = _option(1.0, "SAPO's gate for positive advantages; no other value yet.")
-    vespo_k_pos: float = _option(2.0, "Refused: loss_type vespo is not offered.")
-    vespo_lambda_pos: float = _option(3.0, "Refused: loss_type vespo is not offered.")
-    vespo_k_neg: float = _option(3.0, "Refused: loss_type vespo is not offered.")
-    vespo_lambda_neg: float = _option(2.0, "Refused: loss_type vespo is not offered.")
+    vespo_k_pos: float = _option(2.0, "Of no effect: loss_type vespo is not offered.")
+    vespo_lambda_pos: float = _option(3.0, "Of no effect: loss_type vespo is not offered.")
+    vespo_k_neg: float = _option(3.0, "Of no effect: loss_type vespo is not offered.")
+    vespo_lambda_neg: float = _option(2.0, "Of no effect: loss_type vespo is not offered.")
     importance_sampling_level: str = _option("token", "The ratio to the old policy: of a token or of a sequence.")
     reward_weights: list[float] | None = _option(None, "One weight per reward function; None: all 1.")
     multi_objective_aggregation: str = _option(
@@ -140,16 +143,18 @@ class GRPOConfig(TrainingArguments):
     top_entropy_quantile: float = _option(1.0, "Refused but for 1: every token is trained on.")
     entropy_coef: float = _option(0.0, "Weight of the policy's entropy as a bonus.")
     use_adaptive_entropy: bool = _option(False, "Refused: entropy_coef stays what it is.")
-    entropy_coef_min: float = _option(0.0, "Refused, as use_adaptive_entropy.")
-    entropy_coef_max: float = _option(1.0, "Refused, as use_adaptive_entropy.")
-    entropy_coef_delta: float = _option(0.005, "Refused, as use_adaptive_entropy.")
-    entropy_target: float = _option(0.2, "Refused, as use_adaptive_entropy.")
+    entropy_coef_min: float = _option(0.0, "Of no effect while use_adaptive_entropy is off.")
+    entropy_coef_max: float = _option(1.0, "Of no effect while use_adaptive_entropy is off.")
+    entropy_coef_delta: float = _option(0.005, "Of no effect while use_adaptive_entropy is off.")
+    entropy_target: float = _option(0.2, "Of no effect while use_adaptive_entropy is off.")
     vllm_importance_sampling_correction: bool = _option(True, "Weigh by old over rollout probability, if configured.")
     vllm_importance_sampling_mode: str = _option(
         "sequence_mask", "token_truncate, token_mask, sequence_truncate or sequence_mask."
     )
     vllm_importance_sampling_clip_max: float | None = _option(3.0, "Bound of that weight.")
-    vllm_importance_sampling_clip_min: float | None = _option(None, "Refused: that weight has no lower bound.")
+    vllm_importance_sampling_clip_min: float | None = _option(
+        None, "Refused where that weight is used: it has no lower bound."
+    )
     vllm_importance_sampling_cap: float | None = _option(None, "Older name of vllm_importance_sampling_clip_max.")
     off_policy_mask_threshold: float | None = _option(
         None, "Drop bad completions whose mean log of rollout over policy probability is above this."
@@ -166,6 +171,7 @@ class GRPOConfig(TrainingArguments):
 
     def __post_init__(self) -> None:
         refuse(self)
+        settle_numbers(self)
         check_choices(self)
         if not torch.cuda.is_available():
             self.use_cpu = True
@@ -180,6 +186,7 @@ class GRPOConfig(TrainingArguments):
             self.report_to = list(check_trackers(("all",)))
         super().__post_init__()
         fill_batch_fields(self)
+        objective_options(self)
 
     @cached_property
     def _setup_devices(self) -> torch.device:

@@ -1,5 +1,6 @@
 """Datasets as TRL takes them, a column `prompt` of text or messages and any others, to tasks."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -7,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from paceline.api.lengths import NO_LIMIT
 from paceline.config import DataConfig
 from paceline.data import Row, TaskSet, build_tasks
 from paceline.errors import ConfigError, DataError
@@ -29,6 +31,15 @@ def check_columns(dataset: Any, name: str) -> None:
     """
     if dataset is None:
         raise ConfigError(f"`{name}` is required: give a dataset with a column `prompt`, got None")
+    if type(dataset).__module__.split(".")[0] == "pandas":
+        raise ConfigError(
+            f"{name} must be a dataset of rows, got a pandas {type(dataset).__name__}; give Dataset.from_pandas(frame)"
+        )
+    if isinstance(dataset, Mapping) and hasattr(dataset, "column_names"):
+        raise ConfigError(
+            f"{name} must be one split, got a {type(dataset).__name__} of {', '.join(map(str, dataset))}; "
+            f"give dataset[{_split(dataset, 'train')!r}]"
+        )
     if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
         raise ConfigError(
             f"{name} must be a datasets.Dataset, an IterableDataset or a list of dicts, got a {type(dataset).__name__}"
@@ -52,35 +63,79 @@ def read_rows(dataset: Any, name: str, *, limit: int | None) -> list[Mapping[str
     rows = list(dataset) if size_of(dataset) is not None else list(islice(dataset, limit))
     if not rows:
         raise DataError(f"{name} has no rows; give one with at least one prompt")
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise DataError(f"{name} row {number} is a {type(row).__name__}; every row must be a dict with a prompt")
+            raise DataError(
+                f"row {row_id(name, number)} is a {type(row).__name__}; every row must be a dict with a prompt"
+            )
     _check_names(tuple(rows[0]), name)
     return rows
 
 
-def make_tasks(rows: Rows, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, name: str) -> TaskSet:
+def row_id(name: str, number: int) -> str:
+    """What a row is called in sentences and files; rows are counted from 1.
+
+    >>> row_id("train_dataset", 1), row_id("eval_dataset['hard']", 2)
+    ('train:1', 'hard:2')
+    """
+    given = re.fullmatch(r"eval_dataset\['(.+)'\]", name)
+    return f"{'train' if name == 'train_dataset' else given[1] if given else name}:{number}"
+
+
+def make_tasks(
+    rows: Rows, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, name: str, room: int | None = None
+) -> TaskSet:
     """Tasks from rows; each keeps its row, so that a reward function sees its columns unchanged.
+
+    `room` is what the model's positions leave for a prompt, where no `max_prompt_length` was set.
 
     Raises:
         DataError, ModelError: a prompt that cannot be used, one that is too long, or messages without a template.
     """
-    seen = [
-        Row(row_id=f"{name}:{number}", columns=_read_columns(row, number, name)) for number, row in enumerate(rows, 1)
-    ]
-    built = build_tasks(seen, tokenizer, replace(data, prompt_column="prompt"), system=None)
+    seen = [Row(row_id=row_id(name, at), columns=_read_columns(row, at, name)) for at, row in enumerate(rows, 1)]
+    unlimited = data.long_prompts == "error"
+    limit = NO_LIMIT if unlimited else data.max_prompt_length
+    built = build_tasks(seen, tokenizer, replace(data, prompt_column="prompt", max_prompt_length=limit), system=None)
+    if unlimited:
+        _check_lengths(built, limit=data.max_prompt_length, room=room)
     by_id = {row.row_id: given for row, given in zip(seen, rows, strict=True)}
     tasks = tuple(replace(task, columns={ROW: by_id[task.task_id]}) for task in built.tasks)
     return replace(built, tasks=tasks)
 
 
+def _check_lengths(built: TaskSet, *, limit: int, room: int | None) -> None:
+    """Without a limit of the user's own the model's positions are the limit."""
+    long = [task for task in built.tasks if len(task.prompt_ids) > limit]
+    if long:
+        cut = f"set max_prompt_length={room}, which cuts its beginning" if room else "set max_prompt_length"
+        raise DataError(
+            f"row {long[0].task_id}: its prompt has {len(long[0].prompt_ids)} tokens, above the model's {limit} "
+            f"positions ({len(long)} of {len(built.tasks)} rows are); {cut}, or remove the row"
+        )
+
+
 def held_out_sets(eval_dataset: Any) -> dict[str, Any]:
-    """One dataset, or several by name."""
+    """One dataset, or several by name.
+
+    Raises:
+        ConfigError: a dictionary of splits of which one is for training.
+    """
     if eval_dataset is None:
         return {}
+    if isinstance(eval_dataset, Mapping) and hasattr(eval_dataset, "column_names") and "train" in eval_dataset:
+        raise ConfigError(
+            f"eval_dataset must hold no split to train on, got a {type(eval_dataset).__name__} of "
+            f"{', '.join(map(str, eval_dataset))}; give dataset[{_split(eval_dataset, 'test')!r}]"
+        )
     if isinstance(eval_dataset, Mapping):
         return dict(eval_dataset)
     return {"eval_dataset": eval_dataset}
+
+
+def _split(splits: Mapping[str, Any], wanted: str) -> str:
+    """The split to recommend: the wanted one, else one that is not `train`, else any."""
+    others = [str(name) for name in splits if name != "train"]
+    return wanted if wanted in splits or not splits else (others or [str(name) for name in splits])[-1]
 
 
 def _check_names(columns: Sequence[str], name: str) -> None:
@@ -97,6 +152,6 @@ def _check_names(columns: Sequence[str], name: str) -> None:
 def _read_columns(row: Mapping[str, Any], number: int, name: str) -> dict[str, Any]:
     """What the task itself is made of: the prompt, and answers for built-in reward functions where they are text."""
     if "prompt" not in row:
-        raise DataError(f"{name} row {number} has no `prompt`; mend or remove the row")
+        raise DataError(f"row {row_id(name, number)} has no `prompt`; mend or remove the row")
     answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}
     return {"prompt": row["prompt"], **answers}

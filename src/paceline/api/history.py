@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.learner import UpdateStats
 from paceline.rollouts import RolloutBatch
 
 Record = Mapping[str, Any]
@@ -12,7 +13,7 @@ Numbers = dict[str, float | None]
 
 OF_TRAINING = ("loss", "grad_norm", "learning_rate")
 """Names by which a line of the log is known as one of training steps: the summary has its own."""
-LATEST = ("num_tokens", "epoch", "learning_rate", "policy_version")
+LATEST = ("num_tokens", "epoch", "learning_rate", "grad_norm", "policy_version")
 """Names whose last value is logged; of all others the mean since the last log."""
 OURS = (
     "policy_version",
@@ -45,7 +46,6 @@ class Lengths:
 
 def step_numbers(record: Record, batch: RolloutBatch, *, num_tokens: int) -> Numbers:
     """A training step under TRL's names; `num_tokens` is of the run so far, prompts and completions."""
-    low, high = record["clip_low_fraction"], record["clip_high_fraction"]
     return {
         "loss": record["loss"],
         "policy_loss": record["policy_loss"],
@@ -54,19 +54,26 @@ def step_numbers(record: Record, batch: RolloutBatch, *, num_tokens: int) -> Num
         "num_tokens": num_tokens,
         **rollout_numbers(record, lengths(batch)),
         "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / record["prompts"],
-        "entropy": record["entropy"],
-        **({"kl": record["kl"]} if "kl" in record else {}),
-        "clip_ratio/low_mean": low,
-        "clip_ratio/low_min": low,
-        "clip_ratio/high_mean": high,
-        "clip_ratio/high_max": high,
-        "clip_ratio/region_mean": low + high,
+        # a step without an update measured neither
+        **{name: record[name] for name in ("entropy", "kl") if record.get(name) is not None},
+        **clip_numbers(record["clip_low_fraction"], record["clip_high_fraction"]),
         "sampling/sampling_logp_difference/mean": record["logprob_mismatch_mean"],
         "sampling/sampling_logp_difference/max": record["logprob_mismatch_max"],
         "step_time": record["clock"]["total"],
         **{name: record[name] for name in OURS if name in record},
         **{f"clock/{phase}": seconds for phase, seconds in record["clock"].items()},
         "epoch": record["epoch"],
+    }
+
+
+def clip_numbers(low: float, high: float) -> Numbers:
+    """Shares of tokens at each bound; in one process the least and the most of them are the mean."""
+    return {
+        "clip_ratio/low_mean": low,
+        "clip_ratio/low_min": low,
+        "clip_ratio/high_mean": high,
+        "clip_ratio/high_max": high,
+        "clip_ratio/region_mean": low + high,
     }
 
 
@@ -77,7 +84,7 @@ def rollout_numbers(record: Record, completions: Lengths) -> Numbers:
         "completions/min_length": min(completions.every),
         "completions/max_length": record["completion_length_max"],
         "completions/clipped_ratio": record["truncated_fraction"],
-        "completions/mean_terminated_length": _mean(completions.terminated) or 0.0,
+        "completions/mean_terminated_length": mean_of(completions.terminated) or 0.0,
         "completions/min_terminated_length": min(completions.terminated, default=0),
         "completions/max_terminated_length": max(completions.terminated, default=0),
         "reward": record["reward_mean"],
@@ -99,16 +106,23 @@ def lengths(batch: RolloutBatch) -> Lengths:
     )
 
 
-def eval_numbers(record: Record, batch: RolloutBatch, *, loss: float, prefix: str) -> Numbers:
-    """An evaluation under TRL's names, each with `prefix` and an underscore before it; `runtime` is without `loss`."""
+def eval_numbers(record: Record, batch: RolloutBatch, stats: UpdateStats, *, prefix: str) -> Numbers:
+    """An evaluation under TRL's names, each with `prefix` and an underscore before it.
+
+    `stats` is what the learner makes of its groups; `runtime` is without that. All of it counts as one step.
+    """
     seconds = record["clock"]["seconds"]
     numbers = {
-        "loss": loss,
+        "loss": stats.loss,
+        **({"entropy": stats.entropy} if stats.entropy is not None else {}),
+        **({"kl": stats.kl} if stats.kl is not None else {}),
+        **clip_numbers(stats.clip_low_fraction, stats.clip_high_fraction),
         **rollout_numbers(record, lengths(batch)),
         "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / record["n"],
         "num_samples": record["n"],
         "runtime": seconds,
         "samples_per_second": record["n"] / seconds if seconds else 0.0,
+        "steps_per_second": 1 / seconds if seconds else 0.0,
     }
     return {f"{prefix}_{name}": value for name, value in numbers.items()}
 
@@ -130,7 +144,7 @@ def averaged(window: Sequence[Numbers]) -> Numbers:
     """
     names = dict.fromkeys(name for step in window for name in step)
     return {
-        name: window[-1][name] if name in LATEST else _mean([step[name] for step in window if name in step])
+        name: window[-1][name] if name in LATEST else mean_of([step[name] for step in window if name in step])
         for name in names
     }
 
@@ -158,6 +172,7 @@ _REFUSED = re.compile(r"[^\w.: /-]")
 """What some tracker takes in no name: a reward function may be a lambda."""
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Over the numbers that are there; None without any."""
     given = [value for value in values if value is not None]
     return sum(given) / len(given) if given else None

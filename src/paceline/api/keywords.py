@@ -1,8 +1,9 @@
 """The fields that hold keywords for other libraries: what each keyword means here, and the refusal of all others."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from paceline.api.schedule import schedule_parameters
 from paceline.config import suggest
 from paceline.errors import ConfigError
 
@@ -14,6 +15,13 @@ Accepted = Mapping[str, tuple[object, ...] | None]
 """Keyword to the values that change nothing here; None: any value."""
 
 SAMPLING_KEYS = ("top_p", "top_k", "min_p")
+OTHER_WORDS: Mapping[str, str] = {
+    "stop": "stop_strings",
+    "stop_sequences": "stop_strings",
+    "stop_words": "stop_strings",
+}
+"""Names of other engines, and the one of transformers for the same."""
+LENGTHS = ("max_new_tokens", "max_tokens", "max_length")
 SAMPLING_ACCEPTED: Accepted = {
     "do_sample": (True,),
     "num_beams": (1,),
@@ -46,10 +54,9 @@ def sampling_keywords(args: "GRPOConfig") -> Options:
             f"generation_kwargs must not have another temperature than the field ({args.temperature}), got "
             f"{temperature}: the loss is of the distribution that was sampled from; set temperature alone"
         )
-    if "max_new_tokens" in given:
-        raise ConfigError(
-            f"generation_kwargs max_new_tokens is refused, got {given['max_new_tokens']!r}; set max_completion_length"
-        )
+    for name in LENGTHS:
+        if name in given:
+            raise ConfigError(f"generation_kwargs {name} is refused, got {given[name]!r}; set max_completion_length")
     options: Options = {name: given.pop(name) or 0 for name in SAMPLING_KEYS if name in given}
     stop = given.pop("stop_strings", None)
     if stop is not None:
@@ -112,24 +119,23 @@ def schedule_keywords(args: "GRPOConfig") -> Options:
     """`lr_scheduler_kwargs`: where `cosine_with_min_lr` ends, as a share of the peak.
 
     Raises:
-        ConfigError: neither or both of `min_lr` and `min_lr_rate` there, or any keyword of another schedule.
+        ConfigError: a keyword that the schedule has not; neither or both of `min_lr` and `min_lr_rate` there.
     """
     given = _mapping("lr_scheduler_kwargs", args.lr_scheduler_kwargs)
+    _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(schedule_parameters(args)), ())
     if args.lr_scheduler_type != "cosine_with_min_lr":
-        _refuse_rest("lr_scheduler_kwargs", given, {}, ())
         return {}
     if ("min_lr" in given) == ("min_lr_rate" in given):
         raise ConfigError(
             f"lr_scheduler_kwargs must have one of min_lr and min_lr_rate with cosine_with_min_lr, got {given!r}; "
             "give for example {'min_lr_rate': 0.1}"
         )
-    rate = given.pop("min_lr_rate") if "min_lr_rate" in given else _share(given.pop("min_lr"), args.learning_rate)
-    _refuse_rest("lr_scheduler_kwargs", given, {}, ("min_lr", "min_lr_rate"))
+    rate = given["min_lr_rate"] if "min_lr_rate" in given else _share(given["min_lr"], args.learning_rate)
     return {"min_lr_ratio": rate}
 
 
-def _share(least: float, peak: float) -> float:
-    if not 0 <= least <= peak:
+def _share(least: Any, peak: float) -> float:
+    if not isinstance(least, int | float) or not 0 <= least <= peak:
         raise ConfigError(f"lr_scheduler_kwargs min_lr must lie between 0 and learning_rate ({peak}), got {least!r}")
     return least / peak if peak else 0.0
 
@@ -146,7 +152,10 @@ def _refuse_rest(name: str, given: Mapping[str, object], accepted: Accepted, tra
     known = (*translated, *accepted)
     for key, value in given.items():
         if key not in accepted:
-            remedy = suggest(key, known, otherwise=f"what it may hold: {', '.join(known) or 'nothing here'}")
+            near = OTHER_WORDS.get(key, "")
+            remedy = suggest(
+                near if near in known else key, known, otherwise=f"what it may hold: {', '.join(known) or 'nothing'}"
+            )
             raise ConfigError(f"{name} must not have {key!r}, got {value!r}; {remedy}")
         values = accepted[key]
         if values is not None and value not in values:

@@ -4,10 +4,15 @@ import math
 from typing import TYPE_CHECKING
 
 from paceline.api.batches import batches_of
+from paceline.api.schedule import warmup_field
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
     from paceline.api.config import GRPOConfig
+
+
+NO_LIMIT = 2**31 - 1
+"""Stands for None where an option wants a number: tokens of a prompt, checkpoints that are kept."""
 
 
 def total_updates(args: "GRPOConfig", num_prompts: int | None) -> int | None:
@@ -36,21 +41,21 @@ def in_steps(args: "GRPOConfig", name: str, value: float, num_prompts: int | Non
 
 
 def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
-    """transformers' meaning: from 1 on a number of updates, below 1 a share of all of them.
+    """The warm-up as steps of the loop, rounded up; 0 for a constant rate, which has none.
 
     Raises:
-        ConfigError: two warm-ups, or one that the schedule or the run's length leaves without effect.
+        ConfigError: two warm-ups, or one that the run's length leaves without effect.
     """
-    name = "warmup_steps" if args.warmup_ratio is None else "warmup_ratio"
+    name = warmup_field(args)
     value = getattr(args, name)
     if args.warmup_ratio is not None and not 0 <= args.warmup_ratio < 1:
         raise ConfigError(f"warmup_ratio must lie in [0, 1), got {value!r}; warmup_steps takes a number of updates")
     if args.warmup_ratio is not None and args.warmup_steps:
         raise ConfigError(f"warmup_steps must be 0 with warmup_ratio, got {args.warmup_steps!r}; give one of them")
-    if value and args.lr_scheduler_type == "constant":
-        raise ConfigError(
-            f"{name} must be 0 with lr_scheduler_type 'constant', got {value!r}; take constant_with_warmup"
-        )
+    if value < 0:
+        raise ConfigError(f"{name} must be at least 0, got {value!r}")
+    if args.lr_scheduler_type == "constant":
+        return 0
     if value > args.max_steps > 0:
         raise ConfigError(
             f"{name} must be at most max_steps ({args.max_steps}), got {value!r}; the peak would never be reached"

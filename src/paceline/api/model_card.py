@@ -23,6 +23,8 @@ class CardFacts:
     steps: int
     results: Mapping[str, float]
     """The last numbers of the log, by name."""
+    fields: Mapping[str, object]
+    """The objective as the arguments' fields say it."""
 
 
 def model_card(config: Config, facts: CardFacts) -> str:
@@ -46,6 +48,9 @@ def model_card(config: Config, facts: CardFacts) -> str:
         f"Rewards: {rewards}.",
         *(["## Last numbers", _table(facts.results)] if facts.results else []),
         "## Objective",
+        "As the fields of TRL's `GRPOConfig` say it:",
+        _table(facts.fields),
+        "As Paceline's options say it; what is off is left out:",
         _table(settings),
         "## Versions",
         _table(facts.versions),
@@ -54,7 +59,7 @@ def model_card(config: Config, facts: CardFacts) -> str:
 
 
 def _table(rows: Mapping[str, object]) -> str:
-    lines = [f"| `{name}` | {_cell(value)} |" for name, value in rows.items()]
+    lines = [f"| `{name}` | {_cell(value)} |" for name, value in rows.items() if value is not None]
     return "\n".join(["| name | value |", "|---|---|", *lines])
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from paceline.api.refused import changed
+from paceline.api.refused import changed, corrects_rollouts
 from paceline.config import PRESETS
 from paceline.errors import ConfigError
 
@@ -94,9 +94,22 @@ def _bounds(args: "GRPOConfig", bound: str) -> Options:
     if bound == "cispo":
         return {**options, "cispo_max_ratio": _cispo_max_ratio(args.epsilon_high)}
     if bound == "clip":
+        _check_range(args)
         high = args.epsilon if args.epsilon_high is None else args.epsilon_high
         options |= {"clip_eps_low": args.epsilon, "clip_eps_high": high, "dual_clip": _dual_clip(args.delta)}
     return options
+
+
+def _check_range(args: "GRPOConfig") -> None:
+    if not 0 <= args.epsilon < 1:
+        raise ConfigError(
+            f"epsilon must lie in [0, 1), got {args.epsilon!r}: the ratio is held above 1 - epsilon; 0.2 is usual"
+        )
+    if args.epsilon_high is not None and args.epsilon_high < 0:
+        raise ConfigError(
+            f"epsilon_high must be at least 0, got {args.epsilon_high!r}: the ratio is held below 1 + epsilon_high; "
+            "0.28 is usual"
+        )
 
 
 def _cispo_max_ratio(epsilon_high: float | None) -> float:
@@ -137,27 +150,13 @@ def _terms(args: "GRPOConfig") -> Options:
 
 def _reference(args: "GRPOConfig") -> Options:
     """How the reference moves, counted in updates; `translation.py` counts in steps."""
-    if args.sync_ref_model:
-        return {"ref_sync_mix": args.ref_model_mixup_alpha}
-    for name in ("ref_model_mixup_alpha", "ref_model_sync_steps"):
-        if changed(args, name):
-            raise ConfigError(
-                f"{name} must be left out while sync_ref_model is False, got {getattr(args, name)!r}; "
-                "the reference does not move then"
-            )
-    return {}
+    return {"ref_sync_mix": args.ref_model_mixup_alpha} if args.sync_ref_model else {}
 
 
 def _correction(args: "GRPOConfig") -> Options:
     """Off at the defaults: the engine computes on the trainer's own weights, and TRL corrects for vLLM only."""
     prefix = "vllm_importance_sampling_"
-    names = [prefix + end for end in ("mode", "clip_max", "cap")]
-    given = [name for name in names if changed(args, name)]
-    if not args.vllm_importance_sampling_correction and given:
-        raise ConfigError(
-            f"{given[0]} must be left out while {prefix}correction is False, got {getattr(args, given[0])!r}"
-        )
-    if not given:
+    if not corrects_rollouts(args):
         return {}
     cap = args.vllm_importance_sampling_cap
     most = args.vllm_importance_sampling_clip_max if cap is None else cap

@@ -8,7 +8,10 @@ from typing import Any
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+from paceline.api.config import GRPOConfig
 from paceline.api.model_card import CardFacts, model_card
+from paceline.api.objective import SOURCES
+from paceline.api.refused import changed
 from paceline.api.running import Job
 from paceline.errors import ConfigError, ModelError
 from paceline.models import export_model
@@ -28,6 +31,7 @@ def write_card(job: Job, folder: Path, *, name: str | None, dataset: str | None,
         versions={library: version(library) for library in (*LIBRARIES, *(("peft",) if is_adapter else ()))},
         steps=state.global_step,
         results=_last_numbers(state.log_history),
+        fields=_objective_fields(job.args),
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "README.md").write_text(model_card(job.config, facts), encoding="utf-8")
@@ -58,6 +62,14 @@ def upload(job: Job, message: str, card: Mapping[str, Any]) -> str:
         reason = str(error).strip().split("\n")[0]
         raise ModelError(f"push_to_hub: {reason}; the model is in {folder}") from error
     return str(commit)
+
+
+def _objective_fields(args: GRPOConfig) -> dict[str, object]:
+    """Fields that decide the objective; under a preset that one and what was changed beside it."""
+    names = dict.fromkeys(name for names in SOURCES.values() for name in names)
+    if args.preset is None:
+        return {name: getattr(args, name) for name in ("loss_type", *names)}
+    return {"preset": args.preset, **{name: getattr(args, name) for name in names if changed(args, name)}}
 
 
 def _last_numbers(history: list[dict[str, Any]]) -> dict[str, float]:

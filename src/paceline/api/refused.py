@@ -1,9 +1,10 @@
 """Fields that mean nothing here: refused when set, or, where no result depends on them, accepted and said."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING
 
+from paceline.config import PRESETS
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,10 +17,23 @@ class Refusal:
 
     reason: str
     also: tuple[object, ...] = ()
+    switch: "Switch | None" = None
+    """What must be on for the field to mean anything; while it is off the field is accepted, and that is said."""
 
 
-def _because(reason: str, *names: str, also: tuple[object, ...] = ()) -> dict[str, Refusal]:
-    return {name: Refusal(reason=reason, also=also) for name in names}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Switch:
+    """What turns other fields on."""
+
+    is_on: Callable[["GRPOConfig"], bool]
+    off: str
+    """A clause for when it is not."""
+
+
+def _because(
+    reason: str, *names: str, also: tuple[object, ...] = (), switch: Switch | None = None
+) -> dict[str, Refusal]:
+    return {name: Refusal(reason=reason, also=also, switch=switch) for name in names}
 
 
 ONE_PROCESS = "the trainer runs in one process"
@@ -29,38 +43,27 @@ NO_PREDICTIONS = (
     "evaluation gives rewards and accuracies of sampled completions, there are no predictions to compute on"
 )
 
+SAPO = Switch(is_on=lambda args: _uses_sapo(args), off="loss_type is not sapo")
+CORRECTION = Switch(is_on=lambda args: corrects_rollouts(args), off="rollouts are not corrected")
+REFERENCE_MOVES = Switch(is_on=lambda args: bool(args.sync_ref_model), off="sync_ref_model is off")
+MAY_CORRECT = Switch(
+    is_on=lambda args: bool(args.vllm_importance_sampling_correction), off="vllm_importance_sampling_correction is off"
+)
+RISES = Switch(is_on=lambda args: args.lr_scheduler_type != "constant", off="lr_scheduler_type is constant")
+
 REFUSED: Mapping[str, Refusal] = {
-    **_because(
-        VLLM,
-        "use_vllm",
-        "vllm_mode",
-        "vllm_model_impl",
-        "vllm_enable_sleep_mode",
-        "vllm_structured_outputs_regex",
-        "vllm_server_base_url",
-        "vllm_server_host",
-        "vllm_server_port",
-        "vllm_server_timeout",
-        "vllm_group_port",
-        "vllm_gpu_memory_utilization",
-        "vllm_max_model_length",
-        "vllm_tensor_parallel_size",
-    ),
-    **_because(ONE_PROCESS, "deepspeed", "fsdp", "fsdp_config", "parallelism_config", also=({}, "")),
+    **_because(VLLM, "use_vllm"),
+    **_because(ONE_PROCESS, "deepspeed", "fsdp", "parallelism_config", also=({}, "")),
     **_because(ONE_PROCESS, "local_rank", also=(0,)),
+    **_because(ADAPTIVE, "use_adaptive_entropy"),
     **_because(
-        ADAPTIVE,
-        "use_adaptive_entropy",
-        "entropy_coef_min",
-        "entropy_coef_max",
-        "entropy_coef_delta",
-        "entropy_target",
+        "SAPO's gate has the temperatures of its paper", "sapo_temperature_pos", "sapo_temperature_neg", switch=SAPO
     ),
-    **_because("loss_type vespo is not offered", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
-    **_because("SAPO's gate has the temperatures of its paper", "sapo_temperature_pos", "sapo_temperature_neg"),
     **_because("every token of a completion is trained on", "top_entropy_quantile"),
     **_because(
-        "the weight of old over rollout probability has no lower bound here", "vllm_importance_sampling_clip_min"
+        "the weight of old over rollout probability has no lower bound here",
+        "vllm_importance_sampling_clip_min",
+        switch=CORRECTION,
     ),
     **_because(
         "the loss would be of another distribution than the one that was sampled from",
@@ -76,7 +79,7 @@ REFUSED: Mapping[str, Refusal] = {
     **_because("half precision would need its loss scaled; use bf16 or float32", "fp16"),
     **_because("evaluation computes in the precision of training", "fp16_full_eval", "bf16_full_eval"),
     **_because("the model is not compiled", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
-    **_because("layers are not replaced by other kernels", "use_liger_kernel", "liger_kernel_config"),
+    **_because("layers are not replaced by other kernels", "use_liger_kernel"),
     **_because("noise in the embeddings would part the policy from the one that sampled", "neftune_noise_alpha"),
     **_because("there are no labels to smooth or to name", "label_smoothing_factor", "label_names"),
     **_because(
@@ -111,6 +114,29 @@ REFUSED: Mapping[str, Refusal] = {
 }
 
 NOT_NEEDED: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "vllm_mode",
+            "vllm_model_impl",
+            "vllm_enable_sleep_mode",
+            "vllm_structured_outputs_regex",
+            "vllm_server_base_url",
+            "vllm_server_host",
+            "vllm_server_port",
+            "vllm_server_timeout",
+            "vllm_group_port",
+            "vllm_gpu_memory_utilization",
+            "vllm_max_model_length",
+            "vllm_tensor_parallel_size",
+        ),
+        "use_vllm is off",
+    ),
+    **dict.fromkeys(
+        ("entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target"), "use_adaptive_entropy is off"
+    ),
+    **dict.fromkeys(("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"), "loss_type is not vespo"),
+    "fsdp_config": "fsdp is off",
+    "liger_kernel_config": "use_liger_kernel is off",
     **dict.fromkeys(
         (
             "dataloader_num_workers",
@@ -168,15 +194,28 @@ NOT_NEEDED: Mapping[str, str] = {
 }
 """Name to why our results do not depend on it."""
 
+IDLE: Mapping[str, Switch] = {
+    **{name: refusal.switch for name, refusal in REFUSED.items() if refusal.switch is not None},
+    **dict.fromkeys(("ref_model_mixup_alpha", "ref_model_sync_steps"), REFERENCE_MOVES),
+    **dict.fromkeys(
+        ("vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"),
+        MAY_CORRECT,
+    ),
+    **dict.fromkeys(("warmup_steps", "warmup_ratio"), RISES),
+}
+"""Fields that change nothing while something else is off."""
+
 
 def refuse(args: "GRPOConfig") -> None:
-    """Refuse every field of `REFUSED` that is not at its default.
+    """Refuse every field of `REFUSED` that is not at its default and whose switch is on.
 
     Raises:
         ConfigError: it names the field, its value and the reason.
     """
     for name, refusal in REFUSED.items():
         value = getattr(args, name)
+        if refusal.switch is not None and not refusal.switch.is_on(args):
+            continue
         if not _is_default(args, name) and not any(_same(value, other) for other in refusal.also):
             raise ConfigError(f"{name} must be left out, got {value!r}: {refusal.reason}")
 
@@ -186,24 +225,37 @@ def changed(args: "GRPOConfig", name: str) -> bool:
     return not _is_default(args, name)
 
 
-def without_effect(args: "GRPOConfig") -> tuple[str, ...]:
-    """The fields of `NOT_NEEDED` that were changed, in the order of the table."""
+def corrects_rollouts(args: "GRPOConfig") -> bool:
+    """Whether fields ask for the weight of old over rollout probability: at the defaults nothing does."""
+    names = ("vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap")
+    return bool(args.vllm_importance_sampling_correction) and any(changed(args, name) for name in names)
+
+
+def _uses_sapo(args: "GRPOConfig") -> bool:
+    preset = PRESETS.get(args.preset or "") if not changed(args, "loss_type") else None
+    return args.loss_type == "sapo" or (preset is not None and preset.values.get("bound") == "sapo")
+
+
+def without_effect(args: "GRPOConfig") -> dict[str, str]:
+    """The changed fields that change nothing, each with the reason: those of `NOT_NEEDED`, and idle ones."""
     untouched = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu)
     # a dataset without a length sets it, and nobody need be told
     untouched.accelerator_config.dispatch_batches = args.accelerator_config.dispatch_batches
-    return tuple(
-        name
-        for name in NOT_NEEDED
+    never = {
+        name: reason
+        for name, reason in NOT_NEEDED.items()
         if not _is_default(args, name) and not _same(getattr(args, name), getattr(untouched, name))
-    )
+    }
+    idle = {name: one.off for name, one in IDLE.items() if not _is_default(args, name) and not one.is_on(args)}
+    return {**never, **idle}
 
 
 def accepted_without_effect(args: "GRPOConfig") -> str:
     """One line on the changed fields that no result depends on, each with the reason; empty where there are none."""
-    names = without_effect(args)
-    if not names:
+    reasons = without_effect(args)
+    if not reasons:
         return ""
-    return f"accepted without effect: {'; '.join(f'{name} ({NOT_NEEDED[name]})' for name in names)}"
+    return f"accepted without effect: {'; '.join(f'{name} ({reason})' for name, reason in reasons.items())}"
 
 
 def _is_default(args: "GRPOConfig", name: str) -> bool:

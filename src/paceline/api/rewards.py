@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from paceline.api.datasets import ROW
+from paceline.config import suggest
 from paceline.errors import ConfigError, RewardError
 from paceline.rewards import BUILT_IN, RewardFunction, RewardModel, check_reward_model
 
@@ -22,6 +23,8 @@ Source = Any
 """A function, a model object, or the name of a model or of a built-in function."""
 
 OURS = tuple(BUILT_IN.values())
+GIVEN = ("prompts", "completions", "completion_ids")
+"""What every function of TRL's kind may ask for, beside columns and the trainer's own."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -124,6 +127,7 @@ def make_graders(
         if isinstance(source, str) and source in BUILT_IN and not Path(source).is_dir():
             functions[name] = BUILT_IN[source]
         elif isinstance(source, str):
+            _refuse_misspelt(source)
             check_reward_model(source)
             models[name] = source
         elif isinstance(source, nn.Module):
@@ -132,6 +136,38 @@ def make_graders(
             functions[name] = source if source in OURS else adapted(source, context)
     given = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
     return Graders(functions=functions, models=models, tokenizers=given)
+
+
+def _refuse_misspelt(source: str) -> None:
+    """A name without owner that is nearly a built-in function's is no model on the Hub."""
+    near = suggest(source, BUILT_IN, otherwise="")
+    if near and "/" not in source and not Path(source).is_dir():
+        raise ConfigError(
+            f"reward_funcs must name a reward model or one of the built-in functions {', '.join(BUILT_IN)}, got "
+            f"{source!r}; {near}"
+        )
+
+
+def check_parameters(sources: Sequence[Source], columns: Sequence[str], context: Sequence[str]) -> None:
+    """Refuse functions that require what neither the dataset nor the trainer gives; everything is given by name.
+
+    Raises:
+        ConfigError: it names function and parameter, and what there is.
+    """
+    given = [*GIVEN, *(column for column in columns if column != "prompt"), *context]
+    for source in sources:
+        if isinstance(source, str | nn.Module) or source in OURS:
+            continue
+        for name, one in inspect.signature(source).parameters.items():
+            by_name = one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+            starred = one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+            if starred or (one.default is not one.empty) or (by_name and name in given):
+                continue
+            remedy = suggest(name, given, otherwise="rename it, give it a default, or add the column to the dataset")
+            raise ConfigError(
+                f"reward function {_name(source)!r} requires {name!r}, which is no column of train_dataset; what "
+                f"functions are given by name: {', '.join(given)}; {remedy}"
+            )
 
 
 def _one_each(given: Any, count: int) -> list[PreTrainedTokenizerBase | None]:

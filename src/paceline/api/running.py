@@ -14,18 +14,20 @@ from transformers.trainer_utils import TrainOutput
 from paceline.api.callbacks import CallbackObserver, read_state
 from paceline.api.config import GRPOConfig
 from paceline.api.history import Numbers
+from paceline.api.links import drop_broken_links
 from paceline.api.plan import describe_plan
-from paceline.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint, remove_later
+from paceline.api.starting import Start
+from paceline.checkpoint import Checkpoint, read_checkpoint, remove_later
 from paceline.config import Config, to_yaml
-from paceline.errors import CheckpointError, ConfigError
+from paceline.errors import CheckpointError
 from paceline.models import restore_weights
 from paceline.rundir import RunDir
 from paceline.stopping import StopRequest
-from paceline.trackers import Trackers
 from paceline.train import (
     Parts,
     Prepared,
     Run,
+    directory_sentences,
     finish,
     make_run,
     part_sentences,
@@ -57,43 +59,6 @@ class Job:
         return Path(self.args.output_dir)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
-    """Where a run begins."""
-
-    resumed: bool
-    checkpoint: Checkpoint | None
-    """None: at its first step, also where a run was killed before its first checkpoint."""
-    damaged: tuple[str, ...] = ()
-
-
-def starting_point(output_dir: Path, resume: str | Path | bool | None) -> Start:
-    """A new run in an empty place, or the checkpoint to go on from.
-
-    Raises:
-        ConfigError: the place holds a run and nothing says to go on with it.
-        CheckpointError: there is no run, or the checkpoint is damaged or another run's.
-    """
-    root = output_dir / "checkpoints"
-    if resume is None or resume is False:
-        if (output_dir / "config.yaml").exists():
-            raise ConfigError(
-                f"output_dir {output_dir} already holds a run; go on with it by train(resume_from_checkpoint=True), "
-                "or give another directory"
-            )
-        return Start(resumed=False, checkpoint=None)
-    if resume is True or Path(resume).resolve() in (output_dir.resolve(), root.resolve()):
-        checkpoint, damaged = newest_checkpoint(root)
-        return Start(resumed=True, checkpoint=checkpoint, damaged=damaged)
-    place = Path(resume)
-    if place.resolve().parent != root.resolve():
-        raise CheckpointError(
-            f"resume_from_checkpoint must be a checkpoint of output_dir ({root}/step-...), got {resume}; set "
-            "output_dir to the run that it belongs to, or give its model/ directory as the model of a new run"
-        )
-    return Start(resumed=True, checkpoint=read_checkpoint(root / place.name))
-
-
 def run_training(job: Job, start: Start) -> TrainOutput:
     """All steps, then the best model, the final directory and the last numbers."""
     started, checkpoint = time.perf_counter(), start.checkpoint
@@ -108,14 +73,19 @@ def run_training(job: Job, start: Start) -> TrainOutput:
                 "make a new trainer"
             )
         remove_later(job.output_dir / "checkpoints", 0 if checkpoint is None else checkpoint.progress.step)
+        drop_broken_links(job.output_dir)
         run = make_run(job.config, job.prepared, job.parts, run_dir, checkpoint)
         run.observers = (job.observer,)
         trackers = run_trackers(job.config, job.output_dir, run_name=job.args.run_name or job.output_dir.name)
         closing.callback(trackers.finish)
         state = _state(job, checkpoint)
-        job.observer.start(state, total_steps=job.prepared.total_steps, trackers=trackers, protected=run.protected)
+        job.observer.start(run, state, trackers)
+        closing.callback(job.observer.stop)
         opening = part_sentences(job.prepared, job.parts, checkpoint)
-        tell(run, [*start.damaged, describe_plan(job.args, job.config), *job.notes, *opening])
+        tell(
+            run,
+            [*start.damaged, *directory_sentences(run_dir), describe_plan(job.args, job.config), *job.notes, *opening],
+        )
         _steps(run)
         return _end(job, run, seconds=time.perf_counter() - started)
 
@@ -151,6 +121,7 @@ def _state(job: Job, checkpoint: Checkpoint | None) -> TrainerState:
         state.epoch = checkpoint.progress.position / len(job.prepared.tasks.tasks)
     state.max_steps = job.prepared.total_steps * updates
     state.num_train_epochs = round(job.args.num_train_epochs)
+    state.train_batch_size = job.args.train_batch_size
     state.compute_steps(job.args, state.max_steps)
     for name in ("logging_steps", "eval_steps", "save_steps"):
         every = int(getattr(state, name))
@@ -175,6 +146,5 @@ def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
         "epoch": state.epoch,
     }
     observer.finish(metrics)
-    observer.trackers = Trackers(opened=())
     finish(run, job.console)
     return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), dict(metrics))

@@ -1,13 +1,15 @@
 """`GRPOTrainer`: TRL's constructor and methods around Paceline's loop, which is the command line's own."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from torch.utils.data import DataLoader
-from transformers import DefaultFlowCallback, PrinterCallback, ProgressCallback, TrainerCallback, TrainerState, set_seed
+from transformers import DefaultFlowCallback, TrainerCallback, TrainerState, set_seed
 from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import TrainOutput
 
@@ -22,20 +24,31 @@ from paceline.api.building import (
     said_in_field_names,
 )
 from paceline.api.callbacks import CallbackObserver, Outlook, write_state
+from paceline.api.changes import refuse_changes, values_of, with_intervals
 from paceline.api.completions import print_completions
 from paceline.api.config import GRPOConfig
 from paceline.api.datasets import held_out_sets, size_of
+from paceline.api.history import mean_of
+from paceline.api.links import updates_at
 from paceline.api.loaders import row_loader
+from paceline.api.overriding import Callback, check_callbacks, refuse_hooks
+from paceline.api.printing import LogPrinter, LogProgress
+from paceline.api.process import OneProcess
 from paceline.api.publishing import upload, write_card
+from paceline.api.results import metrics_text, write_metrics
 from paceline.api.rewards import RewardLog
-from paceline.api.running import Job, run_training, starting_point
+from paceline.api.running import Job, run_training
+from paceline.api.starting import existing_run, starting_point
 from paceline.api.translation import in_field_names, updates_per_step
 from paceline.data import task_index
 from paceline.errors import ConfigError
 from paceline.models import export_model
 from paceline.rewards import RewardModel
 from paceline.rollouts import RolloutBatch
-from paceline.train import Parts, assemble, reward_meter
+from paceline.rundir import holds_work
+from paceline.train import Measurement, Parts, assemble, evaluate, reward_meter
+
+LOGGER = logging.getLogger(__name__)
 
 
 class GRPOTrainer:
@@ -58,7 +71,7 @@ class GRPOTrainer:
         eval_dataset: Any = None,
         processing_class: Any = None,
         reward_processing_classes: Any = None,
-        callbacks: list[TrainerCallback | type[TrainerCallback]] | None = None,
+        callbacks: list[Callback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         quantization_config: Any = None,
         peft_config: Any = None,
@@ -74,6 +87,7 @@ class GRPOTrainer:
         Raises:
             PacelineError: an argument cannot be used; the sentence names it, its value and the remedy.
         """
+        refuse_hooks(type(self))
         refuse_what_is_not_offered(
             quantization_config=quantization_config,
             tools=tools,
@@ -81,6 +95,7 @@ class GRPOTrainer:
             environment_factory=environment_factory,
         )
         self.args = default_args(model) if args is None else args
+        check_callbacks(callbacks or [], self.args)
         self.state = TrainerState()
         self._reward_log = RewardLog()
         arguments = Arguments(
@@ -102,6 +117,7 @@ class GRPOTrainer:
         self._console = Console()
         self._job = self._make_job(built, parts)
         self.callback_handler.on_init_end(self.args, self.state, self.control)
+        self._built_from, self._built_eval, self._started = values_of(self.args), eval_dataset, False
 
     def _make_parts(self, arguments: Arguments) -> tuple[Built, Parts]:
         set_seed(self.args.seed)
@@ -113,6 +129,7 @@ class GRPOTrainer:
         with said_in_field_names():
             built = build(arguments, context)
             self._reward_log.clear()
+            self._warn_of_existing_run()
             parts = assemble(built.config, built.prepared, built.given)
         policy, reference = parts.policy, parts.learner.reference
         self.model = policy.model if policy.adapter is None else policy.adapter
@@ -126,8 +143,13 @@ class GRPOTrainer:
         self.reward_weights = torch.tensor(list(built.config.rewards.weights.values()), dtype=torch.float32)
         return built, parts
 
-    def _make_callbacks(self, callbacks: list[TrainerCallback | type[TrainerCallback]]) -> CallbackHandler:
-        shown = PrinterCallback if self.args.disable_tqdm else ProgressCallback
+    def _warn_of_existing_run(self) -> None:
+        place = Path(str(self.args.output_dir))
+        if not self.args.resume_from_checkpoint and holds_work(place):
+            LOGGER.warning(existing_run(place))  # whether train() is told to go on is not known yet
+
+    def _make_callbacks(self, callbacks: list[Callback]) -> CallbackHandler:
+        shown = LogPrinter if self.args.disable_tqdm else LogProgress
         flow = [DefaultFlowCallback, *callbacks, shown]
         return CallbackHandler(flow, self.model, self.processing_class, self.optimizer, self.lr_scheduler)
 
@@ -140,9 +162,13 @@ class GRPOTrainer:
             Outlook(
                 updates_per_step=updates_per_step(built.config),
                 entropy_coef=built.config.loss.entropy_coef,
-                loss_of=parts.learner.loss_of,
+                measure=parts.learner.measure,
                 show=self._show,
                 say=self._say,
+                # looked up when called: a subclass, or a program, may put others in their place
+                log=lambda logs: self.log(logs),
+                evaluate=lambda: self.evaluate(),
+                save_model=lambda place: self.save_model(place, _internal_call=True),
             ),
         )
         return Job(
@@ -175,15 +201,44 @@ class GRPOTrainer:
         """What the callbacks asked for last."""
         return self._job.observer.control
 
-    def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
+    @property
+    def model_wrapped(self) -> Any:
+        """The model: nothing is wrapped around it."""
+        return self.model
+
+    @property
+    def accelerator(self) -> OneProcess:
+        """Stands in for the accelerator of transformers' trainer: one process."""
+        return OneProcess(device=self.args.device)
+
+    @property
+    def num_generations(self) -> int:
+        """Completions per prompt."""
+        return self._job.config.sampling.num_generations
+
+    @property
+    def beta(self) -> float:
+        """Weight of the divergence from the reference."""
+        return self._job.config.loss.beta
+
+    def get_learning_rates(self) -> list[float]:
+        """The rate of each of the optimiser's groups, as of its last update."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def get_num_trainable_parameters(self) -> int:
+        """How many numbers training changes."""
+        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+
+    def add_callback(self, callback: Callback) -> None:
         """Add a callback to those that there are."""
+        check_callbacks([callback], self.args)
         self.callback_handler.add_callback(callback)
 
-    def pop_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback | None:
+    def pop_callback(self, callback: Callback) -> TrainerCallback | None:
         """Take a callback away and return it; None where there is no such one."""
         return self.callback_handler.pop_callback(callback)
 
-    def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
+    def remove_callback(self, callback: Callback) -> None:
         """Take a callback away."""
         self.callback_handler.remove_callback(callback)
 
@@ -201,15 +256,22 @@ class GRPOTrainer:
         `resume_from_checkpoint`: True for the newest checkpoint of `args.output_dir`, or the path of one of them.
 
         Raises:
-            ConfigError: `args.output_dir` holds a run already and nothing says to go on with it.
+            ConfigError: `args.output_dir` holds a run already and nothing says to go on with it, the trainer has
+                trained before, or `args` are no longer what it was made from.
             CheckpointError: there is nothing to go on with.
             TrainingError: the run itself went wrong.
             KeyboardInterrupt: Ctrl-C; the step was finished and a checkpoint written, from which training goes on.
         """
         if any(value is not None for value in others.values()):
             raise ConfigError(f"train takes resume_from_checkpoint alone, got {', '.join(others)}")
+        if self._started and not resume_from_checkpoint:
+            raise ConfigError("train() was called before and a trainer trains once; make a new GRPOTrainer")
+        refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
+        start = starting_point(self._job.output_dir, resume_from_checkpoint)
+        config = with_intervals(self._job.config, self.args, size_of(self.train_dataset))
+        self._job, self._started = replace(self._job, config=config), True
         with said_in_field_names():
-            output = run_training(self._job, starting_point(self._job.output_dir, resume_from_checkpoint))
+            output = run_training(self._job, start)
         if self.args.push_to_hub:
             self.push_to_hub()
         return output
@@ -225,16 +287,32 @@ class GRPOTrainer:
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         if given is None:
             raise ConfigError("evaluate needs eval_dataset, here or in the trainer, got None")
-        sets, job = held_out_sets(given), self._job
-        metrics: dict[str, float | None] = {}
-        for name, dataset in sets.items():
-            tasks = held_out_tasks(dataset, name, self.processing_class, job.config)
-            generations = job.config.evaluation.eval_generations
-            meter = reward_meter(job.config, job.prepared.functions, name=name, tasks=tasks, generations=generations)
-            measurement = meter.measure(job.parts.engine, step=self.state.global_step)
-            prefix = f"{metric_key_prefix}_{name}" if isinstance(given, Mapping) else metric_key_prefix
-            metrics |= job.observer.report(measurement, prefix=prefix)
+        several, metrics = isinstance(given, Mapping), dict[str, float | None]()
+        for one in self._measure(given):
+            prefix = f"{metric_key_prefix}_{one.name}" if several else metric_key_prefix
+            metrics |= self._job.observer.report(one, prefix=prefix)
+        if several:
+            metrics[f"{metric_key_prefix}_reward"] = mean_of(
+                [metrics[f"{metric_key_prefix}_{name}_reward"] for name in given]
+            )
         return metrics
+
+    def _measure(self, given: Any) -> Iterable[Measurement]:
+        job, run = self._job, self._job.observer.run
+        if run is not None and given is self._built_eval:
+            return evaluate(run, run.prepared.meters)
+        generations, functions = job.config.evaluation.eval_generations, job.prepared.functions
+        meters = [
+            reward_meter(
+                job.config,
+                functions,
+                name=name,
+                tasks=held_out_tasks(dataset, name, self.processing_class, job.config),
+                generations=generations,
+            )
+            for name, dataset in held_out_sets(given).items()
+        ]
+        return (meter.measure(job.parts.engine, step=self.state.global_step) for meter in meters)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Batches of rows as the steps of the first epoch take them; the loop itself reads none."""
@@ -257,14 +335,33 @@ class GRPOTrainer:
         return row_loader(dataset, batch_size=size, order=None, num_workers=self.args.dataloader_num_workers)
 
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
-        """Write a directory that transformers (of an adapter: peft) loads."""
+        """Write a directory that transformers (of an adapter: peft) loads; every checkpoint is one already.
+
+        Raises:
+            ConfigError: `output_dir` is a checkpoint, which stays as it was saved.
+        """
         place = Path(output_dir or self.args.output_dir)
+        updates = updates_at(place)
+        if updates is not None and (
+            self._job.observer.run is None or updates != self._job.parts.learner.policy_version
+        ):
+            raise ConfigError(f"save_model must not write into a checkpoint, got {place}; give another directory")
+        if updates is not None:
+            return
         export_model(self._job.parts.policy, self.processing_class, place, merge=False)
 
     def save_state(self) -> None:
         """Write `trainer_state.json` into the run directory."""
         self._job.output_dir.mkdir(parents=True, exist_ok=True)
         write_state(self.state, self._job.output_dir)
+
+    def log_metrics(self, split: str, metrics: Mapping[str, Any]) -> None:
+        """Print numbers under a heading, aligned."""
+        print(metrics_text(split, metrics))
+
+    def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
+        """Write `{split}_results.json` into the run directory, and add the numbers to its `all_results.json`."""
+        write_metrics(self._job.output_dir, split, metrics, combined=combined)
 
     def log(self, logs: dict[str, float | None], start_time: float | None = None) -> None:
         """Add a line of numbers to `state.log_history`, the callbacks and the trackers."""

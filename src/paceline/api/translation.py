@@ -15,16 +15,14 @@ from paceline.api.keywords import (
     schedule_keywords,
     template_keywords,
 )
-from paceline.api.lengths import in_steps, interval, warmup_steps
+from paceline.api.lengths import NO_LIMIT, in_steps, interval, warmup_steps
+from paceline.api.numbers import settle_numbers
 from paceline.api.objective import SOURCES, objective_options
 from paceline.api.refused import refuse
 from paceline.config import Config, build_config
 from paceline.errors import ConfigError
 
 Options = dict[str, object]
-
-NO_LIMIT = 2**31 - 1
-"""Stands for None where an option wants a number: tokens of a prompt, checkpoints that are kept."""
 
 FIELDS: Mapping[str, str] = {
     **{option: fields[0] for option, fields in SOURCES.items()},
@@ -42,7 +40,14 @@ FIELDS: Mapping[str, str] = {
     "adam_eps": "adam_epsilon",
     "eval_generations": "num_generations_eval",
     "eval_temperature": "temperature",
-    "lora_rank": "peft_config",
+    "lora_rank": "peft_config.r",
+    "lora_alpha": "peft_config.lora_alpha",
+    "lora_targets": "peft_config.target_modules",
+    "reward_models": "reward_funcs",
+    "rollout_correction": "vllm_importance_sampling_mode",
+    "dataset": "train_dataset",
+    "prompt_column": "train_dataset's column `prompt`",
+    "answer_column": "train_dataset's column `answer`",
     "model": "model",
     "dtype": "bf16",
     "device": "use_cpu",
@@ -50,10 +55,19 @@ FIELDS: Mapping[str, str] = {
 """Option to the field that a user of `GRPOConfig` knows it by, where the two differ."""
 
 PHRASES: Mapping[str, str] = {
-    " with --long-prompts drop": "",
-    "set --long-prompts to drop or truncate_left": "set max_prompt_length to what fits, which cuts their beginning",
+    r" with --long-prompts drop": ", which cuts their beginning",
+    r"set --long-prompts to drop or truncate_left": "set max_prompt_length to what fits, which cuts their beginning",
+    r", or name another column with --prompt-column": "",
+    r"name (?:the right|their) column with --answer-column": "give them in a column `answer`",
+    r"above --max-reward-failure-rate (\S+);": r"above the bearable share of \1;",
+    r", or leave --system-prompt out": "",
+    r"use --system-prompt '' where it takes no system message": "leave the system message out where it takes none",
+    r", or --save-steps 0\b": ", or save_strategy 'no'",
+    r"--resume (?=\S+ (?:is|cannot)\b)": "output_dir ",
+    r"by --resume \S+,": "by train(resume_from_checkpoint=True),",
+    r"--resume the run": "go on by train(resume_from_checkpoint=True)",
 }
-"""Remedies by an option that is no field, and what a field does in its place."""
+"""Patterns of clauses by an option that is no field, and what is said in their place."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +98,7 @@ def translate(args: GRPOConfig, surroundings: Surroundings) -> Config:
         ConfigError: a field that is refused, wrong, or at odds with another; the sentence names fields, not options.
     """
     refuse(args)
+    settle_numbers(args)
     check_choices(args)
     fill_batch_fields(args)
     check_checkpointing(args)
@@ -109,14 +124,14 @@ def in_field_names(message: str) -> str:
     """
 
     for remedy, ours in PHRASES.items():
-        message = message.replace(remedy, ours)
+        message = re.sub(remedy, ours, message)
 
     def say(found: re.Match[str]) -> str:
         name = found[0].removeprefix("--").replace("-", "_")
         return FIELDS.get(name, name)
 
     unequal = "|".join(sorted((name for name in FIELDS if "_" in name), key=len, reverse=True))
-    return re.sub(rf"--[a-z][a-z0-9-]*[a-z0-9]|\b(?:{unequal})\b", say, message)
+    return re.sub(rf"--[a-z][a-z0-9-]*[a-z0-9]|(?<![\w.])(?:{unequal})\b", say, message)
 
 
 def updates_per_step(config: Config) -> int:
@@ -178,7 +193,7 @@ def _update(args: GRPOConfig, surroundings: Surroundings) -> Options:
     batches = batches_of(args)
     return {
         "learning_rate": args.learning_rate,
-        "lr_schedule": SCHEDULES[args.lr_scheduler_type],
+        "lr_schedule": SCHEDULES.get(args.lr_scheduler_type, "constant"),
         "warmup_steps": warmup_steps(args, surroundings.num_prompts),
         "weight_decay": args.weight_decay,
         "adam_beta1": args.adam_beta1,

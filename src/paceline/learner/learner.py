@@ -80,19 +80,16 @@ class Learner:
                 updates.append(sums)
                 if after_update is not None:
                     after_update()
-        batches = [part.batch for parts in prepared for part in parts]
-        return summarise_updates(
-            updates,
-            tokens_trained=sum(batch.num_targets for batch in batches),
-            tokens_forwarded=sum(len(batch.input_ids) for batch in batches),
-        )
+        return _summary(prepared, updates)
 
-    def loss_of(self, groups: Sequence[RolloutGroup]) -> float:
-        """The loss of these groups under the policy as it is, every completion computed; nothing moves."""
+    def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
+        """What one update would report of these groups, every completion computed; nothing moves."""
         samples = samples_of(groups)
         with torch.no_grad():
             parts = self._prepare(samples, range(len(samples)), trained=range(len(samples)))
-            return sum(float(self._loss(part, first=False)[0]) for part in parts)
+            sums = [self._loss(part, first=True)[2] for part in parts]
+        read = [UpdateSums(tokens=_targets(parts), first=True, values=read_sums(sums, None))] if parts else []
+        return replace(_summary([parts], read), updates=0)
 
     def sync_reference(self) -> None:
         """Move the reference towards the policy: `ref_sync_mix` of the policy and the rest of itself.
@@ -187,8 +184,17 @@ class Learner:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.policy_version += 1
-        tokens = sum(part.batch.num_targets for part in parts)
-        return [part for part, _ in passes], UpdateSums(tokens=tokens, first=first, values=values)
+        return [part for part, _ in passes], UpdateSums(tokens=_targets(parts), first=first, values=values)
+
+
+def _targets(parts: Sequence[Prepared]) -> int:
+    return sum(part.batch.num_targets for part in parts)
+
+
+def _summary(prepared: Sequence[Sequence[Prepared]], updates: Sequence[UpdateSums]) -> UpdateStats:
+    parts = [part for update in prepared for part in update]
+    forwarded = sum(len(part.batch.input_ids) for part in parts)
+    return summarise_updates(updates, tokens_trained=_targets(parts), tokens_forwarded=forwarded)
 
 
 def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.AdamW:

@@ -55,11 +55,15 @@ class UpdateSums:
     """Sums over tokens; the largest for names that end in `_max`; and `loss`, `policy_loss` and `grad_norm`."""
 
 
-def read_sums(parts: Sequence[Mapping[str, Tensor]], norm: Tensor) -> dict[str, float]:
-    """All of an update's numbers in one device read: sums over micro-batches, the largest for names in `_max`."""
+def read_sums(parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dict[str, float]:
+    """All of an update's numbers in one device read: sums over micro-batches, the largest for names in `_max`.
+
+    `norm` None: there is no gradient, and its norm is 0.
+    """
     names = list(parts[0])
     stacked = torch.stack([torch.stack([part[name].double() for name in names]) for part in parts])
-    values = torch.cat([stacked.sum(0), stacked.max(0).values, norm.double()[None]]).tolist()
+    norm = stacked.new_zeros(()) if norm is None else norm.double()
+    values = torch.cat([stacked.sum(0), stacked.max(0).values, norm[None]]).tolist()
     sums, largest = values[: len(names)], values[len(names) : -1]
     read = {
         name: high if name.endswith("_max") else total for name, total, high in zip(names, sums, largest, strict=True)

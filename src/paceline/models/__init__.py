@@ -17,7 +17,7 @@ from paceline.models.exporting import export_model, save_model
 from paceline.models.forward import PolicyForward, choose_forward, on_device
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
-from paceline.models.lora import add_adapter, make_lora_config
+from paceline.models.lora import add_adapter, check_adapter_kind, make_lora_config
 from paceline.models.places import context_length, load_tokenizer, model_directory
 from paceline.models.reference import frozen_copy, load_reference
 
@@ -26,6 +26,7 @@ __all__ = [
     "PolicyForward",
     "add_adapter",
     "adopt_model",
+    "check_adapter_kind",
     "choose_device",
     "choose_forward",
     "context_length",

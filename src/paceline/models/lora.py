@@ -87,7 +87,7 @@ def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
     names = list(adapter.peft_config)
     if names != [ADAPTER_NAME]:
         raise ModelError(f"the PeftModel must hold one adapter named {ADAPTER_NAME!r}, got {', '.join(names)}")
-    _check_kind(adapter.peft_config[ADAPTER_NAME])
+    check_adapter_kind(adapter.peft_config[ADAPTER_NAME])
     if adapter.get_model_status().merged_adapters:
         raise ModelError("the PeftModel's adapter is merged into the weights; call its unmerge_adapter() first")
     _check_output(loaded.model, tied=_is_tied(loaded.model))
@@ -100,7 +100,7 @@ def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
 
 def _attach(loaded: Loaded, peft_config: "PeftConfig", *, seed: int) -> Loaded:
     peft = import_peft()
-    _check_kind(peft_config)
+    check_adapter_kind(peft_config)
     config, tied = copy.deepcopy(peft_config), _is_tied(loaded.model)
     config.base_model_name_or_path = None  # peft writes the present model's name
     config.task_type = "CAUSAL_LM"
@@ -116,7 +116,12 @@ def _attach(loaded: Loaded, peft_config: "PeftConfig", *, seed: int) -> Loaded:
     return replace(loaded, adapter=adapter)
 
 
-def _check_kind(peft_config: "PeftConfig") -> None:
+def check_adapter_kind(peft_config: "PeftConfig") -> None:
+    """Refuse what its configuration alone shows to be no adapter that can be trained here.
+
+    Raises:
+        ModelError: the sentence names the kind or the field, its value and the remedy.
+    """
     kind = peft_config.peft_type.value
     if peft_config.is_prompt_learning or peft_config.is_adaption_prompt or kind == "XLORA":
         raise ModelError(

@@ -13,12 +13,11 @@ session.py    run directory, checkpoints, trackers, final model: the command lin
 
 from paceline.train.assembly import Given, Parts, Prepared, assemble, make_engine, prepare, restore, updates_per_step
 from paceline.train.held_out import has_held_out, make_evaluator
-from paceline.train.loop import Run, run_steps, save, tell
+from paceline.train.loop import Run, evaluate, run_steps, save, tell
 from paceline.train.measuring import Measurement, RewardMeasurement, reward_meter
 from paceline.train.observing import Observer, Wishes
-from paceline.train.rates import as_torch_scheduler
 from paceline.train.records import part_sentences
-from paceline.train.session import finish, make_run, run_trackers, train
+from paceline.train.session import directory_sentences, finish, make_run, run_trackers, train
 
 __all__ = [
     "train",
@@ -29,7 +28,6 @@ __all__ = [
     "assemble",
     "restore",
     "updates_per_step",
-    "as_torch_scheduler",
     "make_engine",
     "make_evaluator",
     "has_held_out",
@@ -41,9 +39,11 @@ __all__ = [
     "Run",
     "make_run",
     "run_steps",
+    "evaluate",
     "save",
     "tell",
     "part_sentences",
     "finish",
     "run_trackers",
+    "directory_sentences",
 ]

@@ -57,7 +57,7 @@ class Given:
     optimizer: torch.optim.Optimizer | None = None
     """Over parameters of `model`."""
     make_scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None
-    """From the optimiser and the steps of the run to the torch scheduler that sets its rate, `step()` per update."""
+    """From the optimiser and the updates of the run to the torch scheduler that sets its rate, `step()` per update."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +187,8 @@ def assemble(
     )
     rate = None
     if given.make_scheduler is not None:
-        rate = SteppedRate(learner.optimizer, given.make_scheduler(learner.optimizer, prepared.total_steps))
+        updates = prepared.total_steps * updates_per_step(config)
+        rate = SteppedRate(learner.optimizer, given.make_scheduler(learner.optimizer, updates))
     engine = make_engine(config, policy, prepared.tokenizer)
     if checkpoint is not None:
         _go_on(learner, engine, checkpoint)

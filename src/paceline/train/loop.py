@@ -77,7 +77,10 @@ def step(run: Run) -> None:
 
 
 def update(run: Run, number: int, batch: RolloutBatch) -> tuple[UpdateStats, float]:
-    """All updates of a step, and the learning rate that they were made with."""
+    """All updates of a step, and the learning rate of the last of them.
+
+    A scheduler of torch counts every update, also those that a step without signal does not make.
+    """
     learner, stepped, optim = run.parts.learner, run.parts.rate, run.config.optim
     if stepped is None:
         rate = learning_rate(
@@ -90,9 +93,10 @@ def update(run: Run, number: int, batch: RolloutBatch) -> tuple[UpdateStats, flo
         )
         stats = learner.step(batch.groups, learning_rate=rate)
     else:
-        rate = stepped.current
-        stats = learner.step(batch.groups, learning_rate=None)
-        stepped.advance(updates_per_step(run.config))
+        before = learner.policy_version
+        stats = learner.step(batch.groups, learning_rate=None, after_update=stepped.advance)
+        stepped.advance(updates_per_step(run.config) - (learner.policy_version - before))
+        rate = stepped.last
     run.parts.engine.policy_version = learner.policy_version
     if is_due(number, run.config.loss.ref_sync_steps):
         learner.sync_reference()

@@ -1,13 +1,10 @@
-"""The learning rate where torch's own schedulers set it: a program's, or the options' schedule as one of them."""
+"""The learning rate where a scheduler of torch sets it, update by update."""
 
 import copy
 import warnings
 from typing import Any
 
 import torch
-
-from paceline.config import OptimConfig
-from paceline.schedule import learning_rate
 
 
 class SteppedRate:
@@ -18,18 +15,21 @@ class SteppedRate:
         self._optimizer = optimizer
         self._start = copy.deepcopy(scheduler.state_dict())
         self._rates = [group["lr"] for group in optimizer.param_groups]
+        self.last = self.current
+        """The rate of the last update that was counted; before the first, of that one."""
 
     @property
     def current(self) -> float:
         """The rate of the next update; of several groups the first one's."""
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def advance(self, updates: int) -> None:
+    def advance(self, updates: int = 1) -> None:
         """Count updates: one call of the scheduler for each."""
         with warnings.catch_warnings():
             # torch wants to see an update before each call; a step without signal or a resumed run makes none
             warnings.simplefilter("ignore")
             for _ in range(updates):
+                self.last = self.current
                 self.scheduler.step()
 
     def go_to(self, updates: int) -> None:
@@ -38,21 +38,3 @@ class SteppedRate:
             group["lr"] = rate
         self.scheduler.load_state_dict(copy.deepcopy(self._start))
         self.advance(updates)
-
-
-def as_torch_scheduler(
-    optimizer: torch.optim.Optimizer, optim: OptimConfig, *, total_steps: int, updates_per_step: int
-) -> torch.optim.lr_scheduler.LambdaLR:
-    """The options' schedule over the optimiser's own rates."""
-
-    def share(updates: int) -> float:
-        return learning_rate(
-            updates // updates_per_step + 1,
-            peak=1.0,
-            schedule=optim.lr_schedule,
-            warmup_steps=optim.warmup_steps,
-            total_steps=total_steps,
-            min_ratio=optim.min_lr_ratio,
-        )
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, share)

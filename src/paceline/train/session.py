@@ -40,8 +40,7 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -
         closing.callback(trackers.finish)
         display = RunDisplay(console, total_steps=prepared.total_steps, done=run.progress.step)
         run.observers = (OnTerminal(display=display), OnTrackers(trackers=trackers), _timetable(config, prepared))
-        torn = [f"{run_dir.torn_lines} unfinished lines cut from the run's records"] if run_dir.torn_lines else []
-        tell(run, [*damaged, *torn, *opening_sentences(prepared, parts, checkpoint)])
+        tell(run, [*damaged, *directory_sentences(run_dir), *opening_sentences(prepared, parts, checkpoint)])
         with display, StopRequest() as stop:
             run_steps(run, interrupted=lambda: stop.received is not None)
         if run.progress.step < prepared.total_steps:
@@ -66,6 +65,16 @@ def make_run(config: Config, prepared: Prepared, parts: Parts, run_dir: RunDir, 
     return Run(
         config=config, prepared=prepared, parts=parts, run_dir=run_dir, feed=feed, observers=(), progress=progress
     )
+
+
+def directory_sentences(run_dir: RunDir) -> list[str]:
+    """What was found in the run directory and is gone."""
+    lines = []
+    if run_dir.torn_lines:
+        lines.append(f"{run_dir.torn_lines} unfinished lines cut from the run's records")
+    if run_dir.replaced:
+        lines.append(f"{run_dir.path} held a run without a finished step; this one takes its place")
+    return lines
 
 
 def run_trackers(config: Config, directory: Path, *, run_name: str) -> Trackers:
