@@ -30,11 +30,12 @@ def settle_loaders(args: GRPOConfig, train_dataset: Any, eval_dataset: Any) -> N
     if not streams:
         return
     accelerator = args.accelerator_config
-    if accelerator.dispatch_batches:
-        raise ConfigError(
-            "accelerator_config: Iterable datasets require `dispatch_batches=False`, got True; leave it out"
-        )
-    accelerator.dispatch_batches = False
+    if accelerator is not None:  # transformers leaves it None where accelerate is not installed
+        if accelerator.dispatch_batches:
+            raise ConfigError(
+                "accelerator_config: Iterable datasets require `dispatch_batches=False`, got True; leave it out"
+            )
+        accelerator.dispatch_batches = False
     if size_of(train_dataset) is None:
         args.dataloader_num_workers = 0
 

@@ -239,8 +239,9 @@ def _uses_sapo(args: "GRPOConfig") -> bool:
 def without_effect(args: "GRPOConfig") -> dict[str, str]:
     """The changed fields that change nothing, each with the reason: those of `NOT_NEEDED`, and idle ones."""
     untouched = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu)
-    # a dataset without a length sets it, and nobody need be told
-    untouched.accelerator_config.dispatch_batches = args.accelerator_config.dispatch_batches
+    if args.accelerator_config is not None:  # transformers leaves it None where accelerate is not installed
+        # a dataset without a length sets it, and nobody need be told
+        untouched.accelerator_config.dispatch_batches = args.accelerator_config.dispatch_batches
     never = {
         name: reason
         for name, reason in NOT_NEEDED.items()

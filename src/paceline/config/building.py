@@ -55,7 +55,8 @@ def check(config: Config) -> None:
         ConfigError: two options are at odds; the sentence names both.
     """
     _check_texts(config)
-    _check_objective(config)
+    _check_groups(config)
+    _check_rewards(config)
     if config.loop.max_steps is not None:
         require(
             config.optim.warmup_steps <= config.loop.max_steps,
@@ -66,7 +67,8 @@ def check(config: Config) -> None:
         )
 
 
-def _check_objective(config: Config) -> None:
+def _check_groups(config: Config) -> None:
+    """How many completions, and what they are compared with."""
     generations, advantage, loss = config.sampling.num_generations, config.advantage, config.loss
     require(
         generations >= 2 or advantage.advantage == "batch",
@@ -83,23 +85,6 @@ def _check_objective(config: Config) -> None:
         "each reward is compared with that of the prompt's other completions first",
     )
     require(
-        advantage.overlong_share == 0 or "overlong" not in config.rewards.names,
-        "reward_funcs",
-        config.rewards.names,
-        "not name a function overlong with --overlong-share",
-        "rewards are recorded by name, and that is the punishment's",
-    )
-    if advantage.filter_func is not None:
-        require(
-            advantage.filter_range is not None,
-            "filter_func",
-            advantage.filter_func,
-            "be left out without --filter-range",
-        )
-        named = advantage.filter_func in config.rewards.names
-        rule = f"be one of the rewards ({', '.join(config.rewards.names)})"
-        require(named, "filter_func", advantage.filter_func, rule)
-    require(
         loss.ref_sync_steps == 0 or config.lora.lora_rank == 0,
         "ref_sync_steps",
         loss.ref_sync_steps,
@@ -114,6 +99,22 @@ def _check_objective(config: Config) -> None:
         f"divide the {rollouts} completions of a step",
         f"the nearest that do are {' and '.join(map(str, _nearest_divisors(rollouts, parts)))}",
     )
+
+
+def _check_rewards(config: Config) -> None:
+    """Names of rewards that other options lean on."""
+    advantage, names = config.advantage, config.rewards.names
+    require(
+        advantage.overlong_share == 0 or "overlong" not in names,
+        "reward_funcs",
+        names,
+        "not name a function overlong with --overlong-share",
+        "rewards are recorded by name, and that is the punishment's",
+    )
+    name = advantage.filter_func
+    if name is not None:
+        require(advantage.filter_range is not None, "filter_func", name, "be left out without --filter-range")
+        require(name in names, "filter_func", name, f"be one of the rewards ({', '.join(names)})")
 
 
 def _nearest_divisors(whole: int, wanted: int) -> list[int]:
