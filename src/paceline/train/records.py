@@ -40,8 +40,9 @@ def step_record(
 def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_refills: int) -> list[str]:
     """What went otherwise than the options say, with its number."""
     sentences = []
-    if batch.missing > 0:
-        kept = sum(group.dropped != "filtered" for group in batch.groups)
+    kept = sum(group.dropped != "filtered" for group in batch.groups)
+    # without refills a filter leaves out what it is meant to, and the metrics count it
+    if batch.missing > 0 and (max_refills > 0 or kept == 0):
         sentences.append(
             f"step {number} runs on {kept} of {kept + batch.missing} prompts: "
             f"the rest stayed outside --filter-range after {batch.refills} of {max_refills} refills"

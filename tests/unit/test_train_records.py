@@ -1,0 +1,66 @@
+"""What a person reads after a step that went otherwise than planned."""
+
+import pytest
+
+from paceline.config import AdvantageConfig
+from paceline.engines import Sampling
+from paceline.learner import UpdateStats
+from paceline.rollouts import Producer
+from paceline.train.records import step_warnings
+from tests.scripted import ScriptedEngine, completion, taking, task
+
+NOTHING = UpdateStats(
+    updates=0,
+    tokens_trained=0,
+    tokens_forwarded=0,
+    loss=0.0,
+    policy_loss=0.0,
+    grad_norm=0.0,
+    entropy=None,
+    kl=None,
+    clip_low_fraction=0.0,
+    clip_high_fraction=0.0,
+    correction_masked_fraction=None,
+    off_policy_fraction=None,
+    skipped_fraction=None,
+    logprob_mismatch_mean=None,
+    logprob_mismatch_max=None,
+)
+
+
+def batch_of(*groups: str, max_refills: int):
+    """`r` is a right completion, `w` a wrong one; groups are of two."""
+    producer = Producer(
+        engine=ScriptedEngine([[completion(letter) for letter in group] for group in groups]),
+        functions={"right": lambda completions, **columns: [float(text == "r") for text in completions]},
+        weights={"right": 1.0},
+        sampling=Sampling(max_completion_length=4),
+        num_generations=2,
+        advantage=AdvantageConfig(filter_range=(0.0, 1.0), max_refills=max_refills),
+        max_failure_rate=0.0,
+        seed=0,
+    )
+    return producer.make(taking([task("a"), task("b")]), 2)
+
+
+@pytest.mark.parametrize(
+    ("groups", "max_refills", "sentence"),
+    [
+        (("rw", "rr", "ww"), 1, "step 7 runs on 1 of 2 prompts: the rest stayed outside --filter-range after 1 of 1"),
+        (("rr", "ww"), 0, "step 7 runs on 0 of 2 prompts: the rest stayed outside --filter-range after 0 of 0"),
+        (("rw", "rr"), 0, None),  # a filter without refills does what it is for
+        (("rw", "rr", "rw"), 1, None),
+    ],
+)
+def test_a_step_short_of_prompts_says_so_where_refills_should_have_filled_it(groups, max_refills, sentence):
+    said = step_warnings(7, batch_of(*groups, max_refills=max_refills), NOTHING, max_refills=max_refills)
+    assert [line[: len(sentence or "")] for line in said] == ([sentence] if sentence else [])
+
+
+def test_a_correction_of_more_than_a_fifth_of_the_tokens_is_said_with_its_share():
+    full = batch_of("rw", "wr", max_refills=0)
+    changed = {name: getattr(NOTHING, name) for name in NOTHING.__slots__}
+    above, below = (UpdateStats(**{**changed, "correction_masked_fraction": share}) for share in (0.21, 0.2))
+    (line,) = step_warnings(3, full, above, max_refills=0)
+    assert line.startswith("step 3: --rollout-correction bounds or masks 21% of the trained tokens")
+    assert step_warnings(3, full, below, max_refills=0) == []
