@@ -427,6 +427,7 @@ def test_tied_embeddings_take_no_adapter(tmp_path):
     assert logits(load_model(base).model) == pytest.approx(logits(loaded.model), abs=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:`lora_bias=True`", "ignore:Adapter .default.")
 def test_an_adapter_that_cannot_be_merged_says_so_and_is_written_apart(base, tmp_path):
     loaded = load_model(base, peft.LoraConfig(target_modules="all-linear", lora_bias=True))
     with pytest.raises(
