@@ -189,6 +189,21 @@ def test_a_preset_fills_in_what_is_not_given_and_the_written_yaml_says_the_rest(
     assert build_config(parse_yaml(to_yaml(config), "config.yaml")) == config
 
 
+@pytest.mark.parametrize(
+    ("given", "judge"),
+    [
+        ({"reward_funcs": "format,accuracy"}, "accuracy"),
+        ({"reward_funcs": "format,boxed", "eval_reward_func": "boxed"}, "boxed"),
+        ({"reward_funcs": "format,boxed"}, "format"),
+        ({"reward_funcs": "format,accuracy", "filter_func": "format"}, "format"),
+        ({"reward_models": "judge"}, "judge"),
+    ],
+)
+def test_a_filter_looks_at_what_says_right_and_the_resolved_configuration_names_it(given, judge):
+    assert build_config({**REQUIRED, "preset": "dapo", **given}).advantage.filter_func == judge
+    assert build_config({**REQUIRED, **given, "filter_func": None}).advantage.filter_func is None
+
+
 def test_a_presets_filter_is_switched_off_by_a_word():
     given = {**REQUIRED, "preset": "dapo", "filter_range": ["none"], "max_refills": "0"}
     assert build_config(given).advantage.filter_range is None

@@ -1,7 +1,7 @@
 """A flat mapping of option names to a `Config`, and every rule that holds between two options."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from paceline.config.presets import preset_values
 from paceline.config.reading import NULL_WORDS, find_option, options, parse_value, section_classes
@@ -28,9 +28,7 @@ def build_config(given: Mapping[str, object]) -> Config:
             raise ConfigError(f"{option.flag} is given twice, with a hyphen and with an underscore; keep one of them")
         values[option.name] = parse_value(option, value)
     _refuse_missing(values)
-    values = {**preset_values(values.get("preset")), **values}
-    if values.get("reward_funcs") is None:  # so that the resolved configuration says what is rewarded
-        values["reward_funcs"] = () if values.get("reward_models") else ("accuracy",)
+    values = _with_rewards_named({**preset_values(values.get("preset")), **values})
     config = Config(**{section: _build_section(section, values) for section in section_classes()})
     check(config)
     return config
@@ -41,6 +39,19 @@ def _refuse_missing(values: Mapping[str, object]) -> None:
     if missing:
         meanings = "; ".join(f"{option.flag} ({option.help.rstrip('.')})" for option in missing)
         raise ConfigError(f"missing {meanings}: give it as a flag or in the --config file")
+
+
+def _with_rewards_named(values: Mapping[str, object]) -> dict[str, object]:
+    """The values, with the rewards that follow from others by name, so that the resolved configuration says them."""
+    named = dict(values)
+    models = cast(tuple[str, ...], values.get("reward_models", ()))
+    if values.get("reward_funcs") is None:
+        named["reward_funcs"] = () if models else ("accuracy",)
+    names = cast(tuple[str, ...], named["reward_funcs"]) + models
+    if values.get("filter_range") is not None and values.get("filter_func") is None and names:
+        judge = values.get("eval_reward_func", find_option("eval_reward_func").default)
+        named["filter_func"] = judge if judge in names else names[0]
+    return named
 
 
 def _build_section(section: str, values: Mapping[str, object]) -> Any:

@@ -29,9 +29,9 @@ class AdvantageConfig:
     filter_range: tuple[float, ...] | None = None
     """Train only on groups whose mean of `filter_func` lies strictly between these two numbers, such as 0 1 (DAPO)."""
     filter_func: str | None = None
-    """The reward function that `filter_range` looks at; None: the first."""
+    """The reward that `filter_range` looks at; None: `eval_reward_func` where it is one of them, else the first."""
     max_refills: int = 0
-    """Further rounds of sampling to replace groups outside `filter_range`; after the last, the step runs on what is."""
+    """Further rounds of sampling to replace groups outside `filter_range`; then the step runs on what there is."""
 
     def __post_init__(self) -> None:
         require(0 <= self.overlong_share <= 1, "overlong_share", self.overlong_share, "lie in [0, 1]")
