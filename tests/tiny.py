@@ -7,10 +7,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    LlamaForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2ForSequenceClassification,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -81,6 +83,31 @@ def tiny_model(
         torch.manual_seed(seed)
         model = model_class(config)
     return model.to(dtype).eval()
+
+
+def tiny_reward_model(
+    kind: Literal["llama", "qwen2"] = "llama", *, num_labels: int = 1, **settings: object
+) -> PreTrainedModel:
+    """A sequence-classification model of the same size, in evaluation mode; `settings` are its configuration's."""
+    config_class, model_class = {
+        "llama": (LlamaConfig, LlamaForSequenceClassification),
+        "qwen2": (Qwen2Config, Qwen2ForSequenceClassification),
+    }[kind]
+    given = {"pad_token_id": 256, "max_position_embeddings": 256} | settings
+    config = config_class(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.2,
+        num_labels=num_labels,
+        **given,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return model_class(config).eval()
 
 
 def with_exact_norms(model: PreTrainedModel) -> PreTrainedModel:

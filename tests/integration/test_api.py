@@ -16,15 +16,13 @@ from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     EarlyStoppingCallback,
-    LlamaConfig,
-    LlamaForSequenceClassification,
     TrainerCallback,
 )
 from transformers.trainer_utils import get_last_checkpoint
 
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.errors import CheckpointError, ConfigError, DataError, RewardError
-from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
+from tests.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
 
 QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(8)]
 CONVERSATIONS = [{"prompt": [{"role": "user", "content": row["prompt"]}], "sum": row["sum"]} for row in QUESTIONS]
@@ -232,11 +230,7 @@ def test_a_reward_function_sees_prompts_completions_and_columns_as_the_dataset_h
 
 
 def test_reward_models_and_functions_mix(tmp_path):
-    config = LlamaConfig(
-        vocab_size=VOCAB_SIZE, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=128, num_labels=1, pad_token_id=256,
-    )  # fmt: skip
-    judge = LlamaForSequenceClassification(config)
+    judge = tiny_reward_model()
     judge.save_pretrained(tmp_path / "judge")
     tiny_tokenizer().save_pretrained(tmp_path / "judge")
     own = tiny_tokenizer()

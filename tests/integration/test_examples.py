@@ -9,8 +9,7 @@ import pytest
 
 from paceline.cli.main import main
 from paceline.rundir import RunDir
-from tests.tiny import tiny_model, tiny_tokenizer
-from tests.unit.test_rewards_model import reward_module
+from tests.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -68,7 +67,7 @@ def test_rewards_of_ones_own_stand_beside_the_checked_answer(tmp_path, policy, m
 
 def test_a_reward_model_judges_alone(tmp_path, policy):
     judge = tmp_path / "judge"
-    reward_module().save_pretrained(judge)
+    tiny_reward_model().save_pretrained(judge)
     tiny_tokenizer().save_pretrained(judge)
     run = start("reward_model.yaml", tmp_path, policy, "--reward-models", judge, rows=PROMPTS)
     steps = run.metrics()

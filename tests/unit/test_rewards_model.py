@@ -8,50 +8,23 @@ import pytest
 import torch
 from transformers import (
     AutoModelForSequenceClassification,
-    LlamaConfig,
-    LlamaForSequenceClassification,
-    Qwen2Config,
-    Qwen2ForSequenceClassification,
 )
 
 from paceline.errors import RewardError
 from paceline.rewards import RewardModel, check_reward_model, load_reward_model, score
 from tests.scripted import completion, task
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
 
 CPU = torch.device("cpu")
-CLASSES = {
-    "llama": (LlamaConfig, LlamaForSequenceClassification),
-    "qwen2": (Qwen2Config, Qwen2ForSequenceClassification),
-}
 PROMPTS = ["1+1=", "What is the answer to this longer question? ", "Hi ", "1+1="]
 COMPLETIONS = ["2", "It is 42, as everybody knows.", "", "a much longer completion that goes on and on and on"]
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
 
 
-def reward_module(kind="llama", *, num_labels=1, **settings):
-    config_class, model_class = CLASSES[kind]
-    given = {"pad_token_id": 256, "max_position_embeddings": 256} | settings
-    config = config_class(
-        vocab_size=260,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.2,
-        num_labels=num_labels,
-        **given,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        return model_class(config).eval()
-
-
-@pytest.fixture(scope="module", params=list(CLASSES))
+@pytest.fixture(scope="module", params=["llama", "qwen2"])
 def saved(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("reward") / request.param
-    reward_module(request.param).save_pretrained(path)
+    tiny_reward_model(request.param).save_pretrained(path)
     tiny_tokenizer().save_pretrained(path)
     return path
 
@@ -109,13 +82,13 @@ def test_a_thought_that_the_prompt_has_opened_is_part_of_the_answer(saved):
 
 
 def test_without_a_template_messages_are_read_as_the_prompts_text_and_bos_is_there_once():
-    function = RewardModel(reward_module(), tiny_tokenizer(chat_template=None))
+    function = RewardModel(tiny_reward_model(), tiny_tokenizer(chat_template=None))
     assert scores_of(function, ["rendered"], ["2"], [MESSAGES]) == scores_of(function, ["rendered"], ["2"])
     assert scores_of(function, ["<|bos|>rendered"], ["2"]) == scores_of(function, ["rendered"], ["2"])
 
 
 def test_a_row_above_the_models_positions_is_a_counted_failure_and_the_others_are_scored():
-    functions = {"rm": RewardModel(reward_module(max_position_embeddings=20), tiny_tokenizer())}
+    functions = {"rm": RewardModel(tiny_reward_model(max_position_embeddings=20), tiny_tokenizer())}
     tasks, texts = [task(str(number)) for number in range(3)], ["2", "x" * 13, "x" * 12]
     scores = score(functions, tasks, [completion(text) for text in texts])
     assert scores.failed == {"rm": (1,)}
@@ -124,7 +97,7 @@ def test_a_row_above_the_models_positions_is_a_counted_failure_and_the_others_ar
 
 
 def test_a_token_that_the_model_does_not_know_is_a_failure_of_its_row():
-    function = RewardModel(reward_module(), tiny_tokenizer())
+    function = RewardModel(tiny_reward_model(), tiny_tokenizer())
     function._tokenizer.add_tokens(["<|new|>"])
     first, second = scores_of(function, ["a", "<|new|>"], ["b", "b"])
     assert isinstance(first, float)
@@ -132,7 +105,7 @@ def test_a_token_that_the_model_does_not_know_is_a_failure_of_its_row():
 
 
 def test_a_score_that_is_not_finite_is_a_counted_failure():
-    module = reward_module()
+    module = tiny_reward_model()
     torch.nn.init.constant_(module.score.weight, float("nan"))
     scores = score({"rm": RewardModel(module, tiny_tokenizer())}, [task("a")], [completion("2")])
     assert (scores.values["rm"], scores.failed["rm"]) == ((None,), (0,))
@@ -149,7 +122,7 @@ def test_a_reward_model_stands_beside_functions(saved):
 
 
 def test_a_model_that_the_user_made_is_taken_as_it_is_and_evaluated():
-    module = reward_module(attention_dropout=0.5).train()
+    module = tiny_reward_model(attention_dropout=0.5).train()
     function = RewardModel(module, tiny_tokenizer())
     assert scores_of(function) == scores_of(function)
     assert not module.training
@@ -163,23 +136,23 @@ def test_a_loaded_model_has_no_gradients_and_float32_weights_on_a_cpu(saved):
 
 
 def test_the_end_token_pads_where_there_is_no_padding_token():
-    module, tokenizer = reward_module(pad_token_id=None), tiny_tokenizer()
+    module, tokenizer = tiny_reward_model(pad_token_id=None), tiny_tokenizer()
     tokenizer.pad_token = None
     batched = scores_of(RewardModel(module, tokenizer))
     assert module.config.pad_token_id == 258
-    assert batched == pytest.approx(scores_of(RewardModel(reward_module(), tiny_tokenizer())), abs=1e-6)
+    assert batched == pytest.approx(scores_of(RewardModel(tiny_reward_model(), tiny_tokenizer())), abs=1e-6)
     tokenizer.eos_token = None
     with pytest.raises(RewardError, match="no token to pad with"):
-        RewardModel(reward_module(pad_token_id=None), tokenizer)
+        RewardModel(tiny_reward_model(pad_token_id=None), tokenizer)
 
 
 def test_more_than_one_label_is_refused_by_files_by_weights_and_of_an_object(tmp_path):
-    reward_module(num_labels=3).save_pretrained(tmp_path)
+    tiny_reward_model(num_labels=3).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(RewardError, match=r"has 3 labels, but a reward is one number; name a model with one label"):
         check_reward_model(str(tmp_path))
     with pytest.raises(RewardError, match=r"has 3 labels.*load it with num_labels=1"):
-        RewardModel(reward_module(num_labels=3), tiny_tokenizer())
+        RewardModel(tiny_reward_model(num_labels=3), tiny_tokenizer())
     config = json.loads((tmp_path / "config.json").read_text())
     del config["id2label"], config["label2id"]
     (tmp_path / "config.json").write_text(json.dumps(config))
