@@ -4,15 +4,12 @@ import pytest
 import torch
 
 from paceline.config import LoopConfig
-from paceline.rollouts import RolloutBatch
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.observing import Timetable, Wishes
 from paceline.train.rates import SteppedRate
 from tests.scripted import task
 
 TASKS = tuple(task(str(number)) for number in range(3))
-NO_BATCH: RolloutBatch | None = None
-"""The timetable looks at the number of the step alone."""
 
 
 def test_a_feed_goes_on_where_it_stood_and_counts_how_often_a_task_came():
@@ -27,15 +24,15 @@ def test_the_last_step_of_a_run_in_epochs_takes_what_is_left_however_many_refill
     assert prompts_of_step(3, LoopConfig(prompts_per_step=4, max_steps=3), num_tasks=10) == 4
 
 
-def test_wishes_of_several_observers_are_granted_together():
+def test_wishes_of_several_moments_are_granted_together():
     assert Wishes(save=True) | Wishes(stop=True) == Wishes(save=True, stop=True)
 
 
 def test_the_timetable_evaluates_at_the_start_every_so_often_and_at_the_end():
     timetable = Timetable(eval_steps=2, save_steps=3, total_steps=5)
-    assert timetable.begin(0) == Wishes(evaluate=True)
-    assert timetable.begin(2) == Wishes()
-    wishes = [timetable.step_end({"step": number}, NO_BATCH) for number in (1, 2, 3, 4, 5)]
+    assert timetable.at_start(0) == Wishes(evaluate=True)
+    assert timetable.at_start(2) == Wishes()
+    wishes = [timetable.after(number) for number in (1, 2, 3, 4, 5)]
     assert [one.evaluate for one in wishes] == [False, True, False, True, True]
     assert [one.save for one in wishes] == [False, False, True, False, False]
 

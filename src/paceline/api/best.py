@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from transformers.trainer_utils import SaveStrategy
 
+from paceline.api.history import clip_numbers
 from paceline.config import suggest
 from paceline.errors import ConfigError
 
@@ -27,9 +28,12 @@ OF_EVALUATION = (
     "completions/mean_terminated_length",
     "completions/min_terminated_length",
     "completions/max_terminated_length",
+    *clip_numbers(0.0, 0.0),
     "num_samples",
+    "num_tokens",
     "runtime",
     "samples_per_second",
+    "steps_per_second",
 )
 """Names of `history.eval_numbers` but for the rewards one by one."""
 

@@ -18,32 +18,28 @@ def load_reference(loaded: Loaded, config: ModelConfig) -> Loaded:
     Raises:
         ModelError: the adapter also trains biases of the base model, which are then no longer the reference's.
     """
-    if loaded.adapter is None:
-        return _frozen(load_model(config))
-    _check_base_unchanged(loaded)
-    return loaded
+    return _itself_without_adapter(loaded) or _frozen(load_model(config))
 
 
 def frozen_copy(loaded: Loaded) -> Loaded:
     """The reference of a model object, as it is now; under an adapter `loaded` itself, as `load_reference` says."""
-    if loaded.adapter is None:
-        return _frozen(replace(loaded, model=copy.deepcopy(loaded.model)))
-    _check_base_unchanged(loaded)
-    return loaded
+    return _itself_without_adapter(loaded) or _frozen(replace(loaded, model=copy.deepcopy(loaded.model)))
 
 
-def _check_base_unchanged(loaded: Loaded) -> None:
-    """Refuse an adapter that would change the model without it.
+def _itself_without_adapter(loaded: Loaded) -> Loaded | None:
+    """The policy as its own reference, None where it has no adapter.
 
     Raises:
-        ModelError: peft's `bias` is not "none".
+        ModelError: peft's `bias` is not "none": the model without its adapter would change.
     """
-    assert loaded.adapter is not None  # only asked of a model that has one
+    if loaded.adapter is None:
+        return None
     trained = getattr(loaded.adapter.active_peft_config, "bias", "none")
     if trained != "none":
         raise ModelError(
             f"the adapter's bias must be 'none' with --beta above 0, got {trained!r}; trained biases move the reference"
         )
+    return loaded
 
 
 def _frozen(loaded: Loaded) -> Loaded:

@@ -32,7 +32,7 @@ from paceline.plan import BatchPlan, batch_plan
 from paceline.rewards import RewardFunction, default_system_prompt, load_reward_model, resolve, self_test
 from paceline.rollouts import Producer
 from paceline.train.held_out import check_completion_fits, check_prompts_fit, has_held_out, make_evaluator
-from paceline.train.measuring import Meter, reward_meter, training_sampling
+from paceline.train.measuring import Meter, reward_meter, training_producer
 from paceline.train.rates import SteppedRate
 from paceline.types import Task
 
@@ -192,16 +192,7 @@ def assemble(
     engine = make_engine(config, policy, prepared.tokenizer)
     if checkpoint is not None:
         _go_on(learner, engine, checkpoint)
-    producer = Producer(
-        engine=engine,
-        functions=prepared.functions,
-        weights=config.rewards.weights,
-        sampling=training_sampling(config),
-        num_generations=config.sampling.num_generations,
-        advantage=config.advantage,
-        max_failure_rate=config.rewards.max_reward_failure_rate,
-        seed=config.loop.seed,
-    )
+    producer = training_producer(config, engine, prepared.functions)
     return Parts(policy=policy, engine=engine, producer=producer, learner=learner, rate=rate)
 
 

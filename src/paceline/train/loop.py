@@ -1,6 +1,6 @@
 """The algorithm. A step: take prompts, sample completions, score them, update the policy, write it down.
 
-One loop for every door: who watches, and what they ask for between two steps, are `Observer`s.
+One loop for every door: who watches, and what is asked for between two steps, is the door's `Observer`.
 """
 
 import time
@@ -32,10 +32,10 @@ class Run:
     parts: Parts
     run_dir: RunDir
     feed: Feed
-    observers: tuple[Observer, ...]
+    observer: Observer
     progress: Progress = START
     stopping: bool = False
-    """An observer wished the run to end after this step."""
+    """The observer wished the run to end after this step."""
     checkpoint_seconds: float = 0.0
     protected: set[Path] = field(default_factory=set)
     """Checkpoints that stay, however many come after them."""
@@ -43,19 +43,17 @@ class Run:
 
 def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
     """From where the run stands to its last step, or until somebody wishes to stop."""
-    grant(run, [observer.begin(run.progress.step) for observer in run.observers])
+    grant(run, run.observer.begin(run.progress.step))
     while run.progress.step < run.prepared.total_steps and not run.stopping and not interrupted():
         step(run)
-    for observer in run.observers:
-        observer.end()
+    run.observer.end()
 
 
 def step(run: Run) -> None:
     """One step, from prompts to new weights, written down before the next begins."""
     started = time.perf_counter()
     number, learner = run.progress.step + 1, run.parts.learner
-    for observer in run.observers:
-        observer.step_begin(number)
+    run.observer.step_begin(number)
     count = prompts_of_step(number, run.config.loop, num_tasks=len(run.feed.tasks))
     batch = run.parts.producer.make(run.feed.take, count)
     updating = time.perf_counter()
@@ -73,7 +71,7 @@ def step(run: Run) -> None:
     )
     run.run_dir.append_metrics(record)
     tell(run, step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills))
-    grant(run, [observer.step_end(record, batch) for observer in run.observers])
+    grant(run, run.observer.step_end(record, batch))
 
 
 def update(run: Run, number: int, batch: RolloutBatch) -> tuple[UpdateStats, float]:
@@ -103,22 +101,14 @@ def update(run: Run, number: int, batch: RolloutBatch) -> tuple[UpdateStats, flo
     return stats, rate
 
 
-def grant(run: Run, wishes: Iterable[Wishes]) -> None:
-    """Do what the observers ask for; what they learn by it may make them ask for more."""
-    wanted = _union(wishes)
+def grant(run: Run, wanted: Wishes) -> None:
+    """Do what the observer asks for; what it learns by it may make it ask for more."""
     if wanted.evaluate and run.prepared.meters:
         measurements = evaluate(run, run.prepared.meters)
-        wanted |= _union(observer.evaluated(measurements) for observer in run.observers)
+        wanted |= run.observer.evaluated(measurements)
     if wanted.save:
         wanted |= save(run)
     run.stopping = run.stopping or wanted.stop
-
-
-def _union(wishes: Iterable[Wishes]) -> Wishes:
-    wanted = Wishes()
-    for one in wishes:
-        wanted |= one
-    return wanted
 
 
 def evaluate(run: Run, meters: Iterable[Meter]) -> list[Measurement]:
@@ -144,11 +134,10 @@ def save(run: Run) -> Wishes:
         protected=run.protected,
     )
     run.checkpoint_seconds += time.perf_counter() - started
-    return _union([observer.saved(checkpoint) for observer in run.observers])
+    return run.observer.saved(checkpoint)
 
 
 def tell(run: Run, sentences: Iterable[str]) -> None:
-    """Say something to everybody who watches."""
+    """Say something to whoever watches."""
     for sentence in sentences:
-        for observer in run.observers:
-            observer.tell(sentence)
+        run.observer.tell(sentence)

@@ -106,16 +106,25 @@ class RewardMeasurement:
         )
 
 
-def training_sampling(config: Config) -> Sampling:
-    """How training completions are drawn."""
+def training_producer(config: Config, engine: Engine, functions: Mapping[str, RewardFunction]) -> Producer:
+    """The producer half as the options want it for training."""
     sampling = config.sampling
-    return Sampling(
-        max_completion_length=sampling.max_completion_length,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        stop=sampling.stop,
+    return Producer(
+        engine=engine,
+        functions=functions,
+        weights=config.rewards.weights,
+        sampling=Sampling(
+            max_completion_length=sampling.max_completion_length,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            stop=sampling.stop,
+        ),
+        num_generations=sampling.num_generations,
+        advantage=config.advantage,
+        max_failure_rate=config.rewards.max_reward_failure_rate,
+        seed=config.loop.seed,
     )
 
 
@@ -126,16 +135,7 @@ def reward_meter(
     advantage = replace(config.advantage, filter_range=None, filter_func=None, max_refills=0)
 
     def make_producer(engine: Engine) -> Producer:
-        return Producer(
-            engine=engine,
-            functions=functions,
-            weights=config.rewards.weights,
-            sampling=training_sampling(config),
-            num_generations=generations,
-            advantage=advantage,
-            max_failure_rate=config.rewards.max_reward_failure_rate,
-            seed=config.loop.seed,
-            purpose="eval",
-        )
+        producer = training_producer(config, engine, functions)
+        return replace(producer, num_generations=generations, advantage=advantage, purpose="eval")
 
     return RewardMeter(name=name, tasks=tasks, make_producer=make_producer)

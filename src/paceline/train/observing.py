@@ -1,4 +1,4 @@
-"""Who watches a run, and what a watcher may ask for: the terminal, trackers, the timetable, a program's callbacks."""
+"""Who watches a run, one for each door, and what a watcher may ask for. Here the command line's own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,32 +61,14 @@ class Timetable:
     save_steps: int
     total_steps: int
 
-    def begin(self, steps_done: int) -> Wishes:
+    def at_start(self, steps_done: int) -> Wishes:
         """A run that goes on was evaluated when it started."""
         return Wishes(evaluate=steps_done == 0)
 
-    def step_begin(self, number: int) -> None:
-        """Nothing is due before a step."""
-
-    def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
-        """What is due after this step."""
-        number = record["step"]
+    def after(self, number: int) -> Wishes:
+        """What is due after step `number`."""
         last = number == self.total_steps
         return Wishes(evaluate=last or is_due(number, self.eval_steps), save=is_due(number, self.save_steps))
-
-    def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
-        """Numbers change no timetable."""
-        return Wishes()
-
-    def saved(self, checkpoint: Checkpoint) -> Wishes:
-        """Nor does a checkpoint."""
-        return Wishes()
-
-    def tell(self, sentence: str) -> None:
-        """For people."""
-
-    def end(self) -> None:
-        """Nothing is left to do."""
 
 
 def is_due(number: int, every: int) -> bool:
@@ -95,27 +77,32 @@ def is_due(number: int, every: int) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OnTerminal:
-    """Shows a run to a person."""
+class CommandLine:
+    """Shows a run on a terminal, sends its numbers to the trackers, and keeps the options' timetable."""
 
     display: RunDisplay
+    trackers: Trackers
+    """Closed by whoever opened them, also when a step fails."""
+    timetable: Timetable
 
     def begin(self, steps_done: int) -> Wishes:
-        """The bar stands already."""
-        return Wishes()
+        """The bar stands and the trackers are open already."""
+        return self.timetable.at_start(steps_done)
 
     def step_begin(self, number: int) -> None:
         """Shown when it ends."""
 
     def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
-        """The live line."""
+        """The live line, the step's numbers, and what is due."""
         self.display.step(record)
-        return Wishes()
+        self.trackers.log(flat_numbers({"train": record}), record["step"])
+        return self.timetable.after(record["step"])
 
     def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
-        """One sentence per set."""
-        for measurement in measurements:
-            self.display.say(measurement.describe())
+        """One sentence per set, and its numbers under its name."""
+        for one in measurements:
+            self.display.say(one.describe())
+            self.trackers.log(flat_numbers({"eval": {one.name: one.record()}}), one.step)
         return Wishes()
 
     def saved(self, checkpoint: Checkpoint) -> Wishes:
@@ -128,38 +115,3 @@ class OnTerminal:
 
     def end(self) -> None:
         """The display closes by itself."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OnTrackers:
-    """Sends a run's numbers to the trackers of `--report-to`."""
-
-    trackers: Trackers
-
-    def begin(self, steps_done: int) -> Wishes:
-        """They are open already."""
-        return Wishes()
-
-    def step_begin(self, number: int) -> None:
-        """No number yet."""
-
-    def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
-        """The step's numbers."""
-        self.trackers.log(flat_numbers({"train": record}), record["step"])
-        return Wishes()
-
-    def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
-        """Each set under its name."""
-        for measurement in measurements:
-            self.trackers.log(flat_numbers({"eval": {measurement.name: measurement.record()}}), measurement.step)
-        return Wishes()
-
-    def saved(self, checkpoint: Checkpoint) -> Wishes:
-        """No number."""
-        return Wishes()
-
-    def tell(self, sentence: str) -> None:
-        """Trackers draw numbers."""
-
-    def end(self) -> None:
-        """Closed by whoever opened them, also when a step fails."""

@@ -17,7 +17,7 @@ from paceline.trackers import Trackers, check_trackers, open_trackers
 from paceline.train.assembly import Parts, Prepared, assemble, prepare
 from paceline.train.feed import Feed
 from paceline.train.loop import START, Run, run_steps, save, tell
-from paceline.train.observing import OnTerminal, OnTrackers, Timetable
+from paceline.train.observing import CommandLine, Observer, Timetable
 from paceline.train.records import opening_sentences
 
 
@@ -35,11 +35,12 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -
         parts = assemble(config, prepared, checkpoint=checkpoint)
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
         run_dir = found or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
-        run = make_run(config, prepared, parts, run_dir, checkpoint)
         trackers = run_trackers(config, output_dir, run_name=output_dir.name)
         closing.callback(trackers.finish)
-        display = RunDisplay(console, total_steps=prepared.total_steps, done=run.progress.step)
-        run.observers = (OnTerminal(display=display), OnTrackers(trackers=trackers), _timetable(config, prepared))
+        done = 0 if checkpoint is None else checkpoint.progress.step
+        display = RunDisplay(console, total_steps=prepared.total_steps, done=done)
+        observer = CommandLine(display=display, trackers=trackers, timetable=_timetable(config, prepared))
+        run = make_run(config, prepared, parts, run_dir, checkpoint, observer=observer)
         tell(run, [*damaged, *directory_sentences(run_dir), *opening_sentences(prepared, parts, checkpoint)])
         with display, StopRequest() as stop:
             run_steps(run, interrupted=lambda: stop.received is not None)
@@ -52,7 +53,15 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -
     return True
 
 
-def make_run(config: Config, prepared: Prepared, parts: Parts, run_dir: RunDir, checkpoint: Checkpoint | None) -> Run:
+def make_run(
+    config: Config,
+    prepared: Prepared,
+    parts: Parts,
+    run_dir: RunDir,
+    checkpoint: Checkpoint | None,
+    *,
+    observer: Observer,
+) -> Run:
     """The run where the checkpoint left it; what its directory holds of later steps is forgotten."""
     run_dir.truncate_after(-1 if checkpoint is None else checkpoint.progress.step)
     progress = START if checkpoint is None else checkpoint.progress
@@ -63,7 +72,7 @@ def make_run(config: Config, prepared: Prepared, parts: Parts, run_dir: RunDir, 
         position=progress.position,
     )
     return Run(
-        config=config, prepared=prepared, parts=parts, run_dir=run_dir, feed=feed, observers=(), progress=progress
+        config=config, prepared=prepared, parts=parts, run_dir=run_dir, feed=feed, observer=observer, progress=progress
     )
 
 
