@@ -1,11 +1,9 @@
 """The gold answer inside the text that a dataset gives for it."""
 
 import math
-import re
 
 from paceline.errors import DataError
-
-BOXED = re.compile(r"\\f?boxed\s*\{")
+from paceline.extraction import closing_hashes, last_boxed
 
 
 def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
@@ -31,36 +29,4 @@ def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
             "name the right column with --answer-column"
         )
     text = value or ""
-    return (after_hashes(text) or last_boxed(text) or text.strip()) or None
-
-
-def after_hashes(text: str) -> str | None:
-    """What follows the last `####`, when that is the start of the last line.
-
-    >>> after_hashes("3 * 4 = <<3*4=12>>12\\n#### 12 ")
-    '12'
-    """
-    last_line = text.strip().rpartition("\n")[2].strip()
-    return last_line.removeprefix("####").strip() or None if last_line.startswith("####") else None
-
-
-def last_boxed(text: str) -> str | None:
-    r"""The content of the last \boxed{...} whose braces close, escaped braces (\{) left aside.
-
-    >>> last_boxed(r"so \boxed{1} or rather \boxed{\frac{1}{2}}.")
-    '\\frac{1}{2}'
-    """
-    for start in reversed([match.end() for match in BOXED.finditer(text)]):
-        content = _until_closed(text, start)
-        if content is not None:
-            return content.strip() or None
-    return None
-
-
-def _until_closed(text: str, start: int) -> str | None:
-    depth = 1
-    for brace in re.finditer(r"\\.|[{}]", text[start:]):
-        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
-        if depth == 0:
-            return text[start : start + brace.start()]
-    return None
+    return (closing_hashes(text) or last_boxed(text) or text.strip()) or None
