@@ -5,6 +5,7 @@
     ├── DataError         a row, file or prompt that cannot be used     exit status 2
     ├── ModelError        a model or tokenizer that cannot be used      exit status 2
     ├── RewardError       a reward function that cannot be trusted      exit status 1 (2 before the first step)
+    ├── SandboxError      untrusted programs cannot be run              exit status 2; a failed grader within a run
     ├── CheckpointError   a checkpoint or run directory that is damaged exit status 2
     └── TrainingError     the run itself went wrong                     exit status 1
 
@@ -51,3 +52,9 @@ class RewardError(PacelineError, ValueError):
 
 class TrainingError(PacelineError):
     """The run cannot go on: for example a loss that is not finite."""
+
+
+class SandboxError(PacelineError):
+    """A program cannot be run in isolation: the host does not offer it, or the sandbox itself failed."""
+
+    exit_status = 2

@@ -74,6 +74,11 @@ def test_a_word_unlike_any_other_gets_the_way_to_the_list():
         ("system_prompt", "", ""),
         ("system_prompt", "None", None),
         ("reward_funcs", "accuracy,format", ("accuracy", "format")),
+        (
+            "reward_funcs",
+            "accuracy, cosine(max_length=9, max_wrong=0)",
+            ("accuracy", "cosine(max_length=9, max_wrong=0)"),
+        ),
         ("reward_funcs", "accuracy, format", ("accuracy", "format")),
         ("reward_funcs", ["accuracy", "format"], ("accuracy", "format")),
         ("reward_funcs", ["accuracy,format"], ("accuracy", "format")),

@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,8 @@ NULL_WORDS = ("none", "null")
 BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 VERBATIM = ("stop",)
 """Options with several values whose text is not split at commas, as a comma may be meant."""
+_COMMA = re.compile(r",(?![^(]*\))")
+"""Outside brackets, which hold the parameters of a reward function's name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,9 +188,9 @@ def _parse_several(option: Option, item_type: type, value: object) -> tuple[obje
 
 
 def _split(option: Option, value: object) -> Sequence[object]:
-    """One text may hold several values, separated by commas: `accuracy,format`."""
+    """One text may hold several values, separated by commas: `accuracy,cosine(max_length=9, max_wrong=0)` holds two."""
     if isinstance(value, str) and option.name not in VERBATIM:
-        return [item.strip() for item in value.split(",")]
+        return [item.strip() for item in _COMMA.split(value)]
     return [value]
 
 

@@ -16,7 +16,7 @@ class ModelConfig:
     """Which model, in which precision, where."""
 
     model: str
-    """Directory, Hub name, or `embedded` for the small model that ships with the package."""
+    """Directory, Hub name, or `embedded` or `embedded-programs` for the small models that ship with the package."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the computation; weights and optimiser state stay float32. auto: bfloat16 on CUDA, else float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -57,7 +57,7 @@ class DataConfig:
     """Where tasks come from and how a row becomes a prompt."""
 
     dataset: str
-    """JSONL or parquet file, directory, Hub name, `arithmetic`, or `reasoning_gym:NAME`."""
+    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, or `reasoning_gym:NAME`."""
     dataset_split: str = "train"
     """Split of `dataset` to train on."""
     eval_dataset: str | None = None
@@ -82,6 +82,8 @@ class DataConfig:
     """A new order each epoch, fixed by `seed`."""
     dataset_size: int | None = None
     """Rows to use, from the first; for generators: how many to make (None: 10,000)."""
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    """What happens to a row that cannot be used; skipped rows are counted, and the first is named."""
 
     def __post_init__(self) -> None:
         require(self.max_prompt_length >= 1, "max_prompt_length", self.max_prompt_length, "be at least 1")
@@ -103,6 +105,12 @@ class RewardConfig:
     """One weight per reward function, then per reward model; None: all 1."""
     max_reward_failure_rate: float = 0.05
     """The run stops when a reward function fails on more than this share of a step's completions."""
+    reward_timeout: float = 600.0
+    """Seconds that one call of a reward function may take; then it has failed on all of the call's completions."""
+    sandbox: Literal["auto", "namespaces", "landlock", "none"] = "auto"
+    """How programs are isolated that `code` runs. auto: namespaces, else landlock, else refuse; none: not at all."""
+    sandbox_url: str | None = None
+    """Address of a judge service that runs programs in the place of this machine's sandbox."""
 
     def __post_init__(self) -> None:
         names = self.names
@@ -118,6 +126,10 @@ class RewardConfig:
             )
         rate = self.max_reward_failure_rate
         require(0 <= rate <= 1, "max_reward_failure_rate", rate, "lie in [0, 1]")
+        require(self.reward_timeout > 0, "reward_timeout", self.reward_timeout, "be above 0")
+        if self.sandbox_url is not None:
+            is_address = self.sandbox_url.startswith(("http://", "https://"))
+            require(is_address, "sandbox_url", self.sandbox_url, "start with http:// or https://")
 
     @property
     def functions(self) -> tuple[str, ...]:
