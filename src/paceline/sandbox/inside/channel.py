@@ -1,0 +1,60 @@
+"""Length-prefixed JSON on a stream socket. Both sides hold the other to a bound."""
+
+import json
+import socket
+import struct
+from typing import Any
+
+PREFIX = struct.Struct(">Q")
+MESSAGE_BYTES = 1 << 16
+"""Bound of everything but a job and its output, whose lengths are said before."""
+
+
+class BrokenChannelError(Exception):
+    """The other side is gone, too slow, or does not keep to the protocol."""
+
+
+def send_message(channel: socket.socket, message: dict[str, Any]) -> None:
+    """One JSON object with its length in front."""
+    send_bytes(channel, json.dumps(message).encode())
+
+
+def send_bytes(channel: socket.socket, data: bytes) -> None:
+    """Bytes with their length in front."""
+    channel.sendall(PREFIX.pack(len(data)) + data)
+
+
+def receive_message(channel: socket.socket) -> dict[str, Any]:
+    """The next JSON object.
+
+    Raises:
+        BrokenChannelError: see there.
+    """
+    (length,) = PREFIX.unpack(receive_bytes(channel, PREFIX.size))
+    if length > MESSAGE_BYTES:
+        raise BrokenChannelError(f"a message of {length} bytes, at most {MESSAGE_BYTES} are allowed")
+    try:
+        message = json.loads(receive_bytes(channel, length))
+    except (ValueError, RecursionError) as error:
+        raise BrokenChannelError(f"a message that is no JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise BrokenChannelError("a message that is no JSON object")
+    return message
+
+
+def receive_bytes(channel: socket.socket, length: int) -> bytes:
+    """Exactly `length` bytes.
+
+    Raises:
+        BrokenChannelError: see there.
+    """
+    received = bytearray()
+    while len(received) < length:
+        try:
+            part = channel.recv(min(length - len(received), 1 << 20))
+        except OSError as error:
+            raise BrokenChannelError(str(error) or "no answer in time") from error
+        if not part:
+            raise BrokenChannelError("the other side is gone")
+        received += part
+    return bytes(received)

@@ -1,0 +1,169 @@
+"""One level's confinement of the zygote: what it takes on once, and what is left for each of its children."""
+
+import os
+import random
+import resource
+from typing import NamedTuple
+
+from paceline.sandbox.inside import filtering, kernel, landlock, libraries, tree
+
+SEPARATE = (
+    kernel.CLONE_NEWNS
+    | kernel.CLONE_NEWPID
+    | kernel.CLONE_NEWNET
+    | kernel.CLONE_NEWIPC
+    | kernel.CLONE_NEWUTS
+    | kernel.CLONE_NEWCGROUP
+)
+OWNERS = (0x40000000, 0x70000000)
+OWNERS_OF_CONTAINERS = (60000, 65000)
+"""Numbers of users that exist nowhere; containers often know the first 65536 only. Each zygote of root's draws one, so
+that no two share the limit on threads."""
+LANDLOCK_FOR_FILES = 3
+"""The first version of Landlock that withholds truncation."""
+
+
+class Identity(NamedTuple):
+    """As whom programs run."""
+
+    user: int
+    group: int
+    drop: bool
+    """Started by root: change to that user."""
+    threads_counted: bool
+    """Whether the kernel counts this user's threads by zygote, so that they can be limited."""
+
+
+class Confinement(NamedTuple):
+    """What a child of the zygote has to know and to take on."""
+
+    scratch: str
+    streams: dict[str, int] | None
+    """Descriptors behind /dev/stdin and its sisters; None: files in memory, made for each job."""
+    rules: int | None
+    """Landlock rules that are still to be taken on."""
+    filter: bytes | None
+    threads_counted: bool
+    watched: bool
+    """Whether threads and files have to be counted while a job runs."""
+    description: str
+
+
+def separate(level: str) -> Identity:
+    """Leave the namespaces of the host, where the level wants it. The next fork is the first process of new ones.
+
+    Raises:
+        OSError: the host does not allow it.
+    """
+    user, group = os.getuid(), os.getgid()
+    if level == "none":
+        return Identity(user, group, drop=False, threads_counted=False)
+    owner = _unused_owner() if user == 0 else None
+    if level == "landlock":
+        return Identity(owner or user, owner or group, drop=owner is not None, threads_counted=owner is not None)
+    if owner is not None and _unshared(SEPARATE):
+        return Identity(owner, owner, drop=True, threads_counted=True)
+    kernel.call("unshare", SEPARATE | kernel.CLONE_NEWUSER)
+    for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{file}", "w") as opened:
+            opened.write(text)
+    return Identity(user, group, drop=False, threads_counted=True)
+
+
+def _unshared(flags: int) -> bool:
+    try:
+        kernel.call("unshare", flags)
+    except PermissionError:
+        return False
+    return True
+
+
+def _unused_owner() -> int | None:
+    """A user that root may become here; None where this root is alone in its user namespace."""
+    with open("/proc/self/uid_map") as file:
+        ranges = [[int(word) for word in line.split()] for line in file]
+    for low, high in (OWNERS, OWNERS_OF_CONTAINERS):
+        if any(first <= low and high <= first + count for first, _, count in ranges):
+            return random.SystemRandom().randrange(low, high)
+    return None
+
+
+def confine(level: str, scratch: str, identity: Identity) -> Confinement:
+    """Take on the level's confinement, for ever.
+
+    Raises:
+        OSError: the host does not allow it.
+    """
+    if level == "none":
+        return Confinement(scratch, None, None, None, threads_counted=False, watched=True, description="no isolation")
+    if level == "landlock":
+        return _confine_by_landlock(scratch, identity)
+    streams = tree.enter_new_root(identity.user, identity.group)
+    interface = _landlock_version()
+    _renounce(identity)
+    if interface >= 2:  # before, files could not change directories, which emptying the scratch directory does
+        writable = ["/dev/null", *(f"/dev/{name}" for name in tree.STREAMS)]
+        landlock.enforce(landlock.ruleset(["/"], writable, tree.SCRATCH))
+    beside = f", Landlock {interface}" if interface >= 2 else ""
+    return Confinement(
+        tree.SCRATCH,
+        streams,
+        None,
+        filtering.template(kernel.machine_column(), on_own_files=True),
+        threads_counted=identity.threads_counted,
+        watched=False,
+        description=f"own mount, process, network and IPC namespaces, seccomp{beside}",
+    )
+
+
+def _confine_by_landlock(scratch: str, identity: Identity) -> Confinement:
+    interface = landlock.version()
+    if interface < LANDLOCK_FOR_FILES:
+        raise OSError(f"the kernel has Landlock {interface}, at least {LANDLOCK_FOR_FILES} is needed (Linux 6.2)")
+    if identity.drop:
+        os.chown(scratch, identity.user, identity.group)
+    _renounce(identity)
+    _check_libraries()
+    paths, hidden = libraries.readable(), libraries.hidden()
+    devices = [f"/dev/{name}" for name in libraries.DEVICES]
+    rules = landlock.ruleset(landlock.readable_without(paths, hidden) + devices, ["/dev/null"], scratch)
+    landlock.allow_listing(rules, [path for path in paths if os.path.isdir(path)])
+    return Confinement(
+        scratch,
+        None,
+        rules,
+        filtering.template(kernel.machine_column(), on_own_files=False),
+        threads_counted=identity.threads_counted,
+        watched=True,
+        description=f"Landlock {interface}, seccomp",
+    )
+
+
+def _landlock_version() -> int:
+    try:
+        return landlock.version()
+    except OSError:
+        return 0
+
+
+def _renounce(identity: Identity) -> None:
+    """Become the user of programs, without capabilities, and never gain any again."""
+    kernel.bar_capabilities()
+    if identity.drop:
+        os.setgroups([])
+        os.setresgid(identity.group, identity.group, identity.group)
+        os.setresuid(identity.user, identity.user, identity.user)
+    kernel.drop_capabilities()
+    kernel.control_process(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.control_process(kernel.PR_SET_DUMPABLE, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _check_libraries() -> None:
+    """Whether the interpreter's files are still in reach."""
+    directory = os.path.dirname(os.__file__)
+    if not os.access(directory, os.R_OK | os.X_OK):
+        raise OSError(
+            f"programs run as a user of their own who cannot read {directory}: let others pass through its parent "
+            f"directories (chmod o+x), or run as an unprivileged user"
+        )

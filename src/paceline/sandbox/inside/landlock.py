@@ -1,0 +1,93 @@
+"""What may be read and written, said to Landlock, a security module that any process may restrict itself with.
+
+Rights by version of its interface: include/uapi/linux/landlock.h of the kernel.
+"""
+
+import os
+import struct
+
+from paceline.sandbox.inside import kernel
+
+READ_FILE, READ_DIR = 1 << 2, 1 << 3
+CREATE_SYMLINK, REFER, TRUNCATE, IOCTL_DEVICE = 1 << 12, 1 << 13, 1 << 14, 1 << 15
+WRITE_FILE = 1 << 1
+DEVICES_AND_SOCKETS = (1 << 6) | (1 << 9) | (1 << 11)
+"""Making character devices, sockets and block devices."""
+ALL_OF_VERSION_1 = (1 << 13) - 1
+READ = READ_FILE | READ_DIR
+NETWORK = 3
+SCOPES = 3
+"""Abstract sockets and signals: only within the domain."""
+
+VERSION_WITH_NETWORK, VERSION_WITH_SCOPES = 4, 6
+RULE_PATH_BENEATH = 1
+CREATE_RULESET_VERSION = 1
+
+
+def version() -> int:
+    """The kernel's version of the interface.
+
+    Raises:
+        OSError: it has none, or refuses it.
+    """
+    return kernel.call("landlock_create_ruleset", None, 0, CREATE_RULESET_VERSION)
+
+
+def handled_rights(interface: int) -> int:
+    """All rights on files that this version can withhold."""
+    rights = ALL_OF_VERSION_1
+    for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEVICE)):
+        rights |= right if interface >= since else 0
+    return rights
+
+
+def ruleset(readable: list[str], writable: list[str], scratch: str) -> int:
+    """A descriptor of rules: read these, write into those, everything usual below the scratch directory."""
+    interface = version()
+    handled = handled_rights(interface)
+    wanted = struct.pack("Q", handled)
+    if interface >= VERSION_WITH_NETWORK:
+        wanted += struct.pack("Q", NETWORK)
+    if interface >= VERSION_WITH_SCOPES:
+        wanted += struct.pack("Q", SCOPES)
+    rules = kernel.call("landlock_create_ruleset", wanted, len(wanted), 0)
+    for path in readable:
+        _allow(rules, path, READ)
+    for path in writable:
+        _allow(rules, path, (READ_FILE | WRITE_FILE | TRUNCATE) & handled)
+    _allow(rules, scratch, handled & ~DEVICES_AND_SOCKETS & ~IOCTL_DEVICE)
+    return rules
+
+
+def readable_without(paths: list[str], hidden: list[str]) -> list[str]:
+    """The same paths, those above a hidden one replaced by what lies beside it."""
+    shown: list[str] = []
+    for path in map(os.path.realpath, paths):
+        if path in hidden:
+            continue
+        if any(name.startswith(path + "/") for name in hidden):
+            shown += readable_without([f"{path}/{name}" for name in sorted(os.listdir(path))], hidden)
+        else:
+            shown.append(path)
+    return shown
+
+
+def allow_listing(rules: int, paths: list[str]) -> None:
+    """Let names below these directories be listed: the interpreter looks for modules that way."""
+    for path in paths:
+        _allow(rules, path, READ_DIR)
+
+
+def enforce(rules: int) -> None:
+    """Hold this process to the rules; it must have renounced new privileges before."""
+    kernel.call("landlock_restrict_self", rules, 0)
+
+
+def _allow(rules: int, path: str, rights: int) -> None:
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not os.path.isdir(path):
+            rights &= READ_FILE | WRITE_FILE | TRUNCATE
+        kernel.call("landlock_add_rule", rules, RULE_PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
+    finally:
+        os.close(descriptor)

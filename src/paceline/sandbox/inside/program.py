@@ -1,0 +1,135 @@
+"""The program as `__main__`: what a file run by Python sees, and the end that Python gives it."""
+
+import atexit
+import builtins
+import gc
+import io
+import os
+import sys
+import threading
+import types
+from _sitebuiltins import Quitter
+from typing import NoReturn
+
+PROGRAM_FILE = "main.py"
+OUR_NAMES = "paceline"
+
+NO_SYNTAX, NO_MEMORY, NO_FUNCTION, VALUE = b"S", b"M", b"N", b"V"
+"""First byte of a report; after VALUE, JSON follows."""
+_FILE, _TEXT = io.IOBase.__mro__[1], io.TextIOBase.__mro__[1]
+"""What files inherit from; the names in `io` are for `isinstance`, which a program can deceive."""
+FLUSH_FAILED = 120
+"""Python's exit status where buffered output could not be written."""
+
+
+def run_main(source: str, report: int) -> NoReturn:
+    """Run a whole program and leave with its exit status."""
+    module = new_module("__main__")
+    status = 0
+    try:
+        exec(compiled(source, report), module.__dict__)
+    except BaseException as error:  # noqa: BLE001
+        status = status_of(error, report)
+    leave(status)
+
+
+def new_module(name: str) -> types.ModuleType:
+    """An empty module for the program, with nothing of ours in sight."""
+    for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == OUR_NAMES]:
+        del sys.modules[loaded]
+    directory = os.getcwd()
+    module = types.ModuleType(name)
+    module.__dict__.update(__builtins__=builtins, __file__=f"{directory}/{PROGRAM_FILE}")
+    sys.modules[name] = module
+    sys.argv = [PROGRAM_FILE]
+    sys.path.insert(0, directory)
+    builtins.exit = Quitter("exit", "Ctrl-D (i.e. EOF)")
+    builtins.quit = Quitter("quit", "Ctrl-D (i.e. EOF)")
+    _open_standard_streams()
+    return module
+
+
+def _open_standard_streams() -> None:
+    """As Python opens them where the encoding is UTF-8 and nothing is a terminal."""
+    for number, (name, mode, errors) in enumerate(
+        [("stdin", "rb", "surrogateescape"), ("stdout", "wb", "surrogateescape"), ("stderr", "wb", "backslashreplace")]
+    ):
+        raw = io.FileIO(number, mode, closefd=False)
+        raw.name = f"<{name}>"
+        buffer = io.BufferedReader(raw) if mode == "rb" else io.BufferedWriter(raw)
+        stream = io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, line_buffering=name == "stderr")
+        stream.mode = mode[0]  # type: ignore[misc]
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def compiled(source: str, report: int) -> types.CodeType:
+    """The program's code; where it has none, say so and leave.
+
+    A byte order mark belongs to the file, not to the program.
+    """
+    try:
+        return compile(source.removeprefix("\ufeff"), f"{os.getcwd()}/{PROGRAM_FILE}", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        os.write(report, NO_SYNTAX)
+        sys.excepthook(type(error), error, None)
+        leave(1)
+
+
+def status_of(error: BaseException, report: int) -> int:
+    """The exit status that an exception out of the program comes to, once it has been shown."""
+    if isinstance(error, SystemExit):
+        return _status_of_exit(error.code)
+    if isinstance(error, MemoryError):
+        os.write(report, NO_MEMORY)
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next  # without our own frame
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as second:  # noqa: BLE001
+        sys.__excepthook__(type(second), second, second.__traceback__)
+    return 1
+
+
+def _status_of_exit(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def leave(status: int) -> NoReturn:
+    """End as Python does: threads, exit functions, buffers; but without taking the interpreter apart.
+
+    That would take as long again as everything before it, and nobody could see it.
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException as error:  # noqa: BLE001
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    status = _flush(status)
+    os._exit(status)
+
+
+def _flush(status: int) -> int:
+    """Write out what is still in a buffer, also of files that the program never closed."""
+    for stream in (sys.stdout, sys.__stdout__):
+        if stream is not None and not _flushed(stream):
+            status = status or FLUSH_FAILED
+    files = [found for found in gc.get_objects() if _FILE in type(found).__mro__]
+    files.sort(key=lambda found: _TEXT not in type(found).__mro__)  # text goes through a binary buffer
+    for file in files:
+        _flushed(file)
+    return status
+
+
+def _flushed(file: object) -> bool:
+    try:
+        if not getattr(file, "closed", False):
+            file.flush()  # type: ignore[attr-defined]
+    except BaseException:  # noqa: BLE001
+        return False
+    return True

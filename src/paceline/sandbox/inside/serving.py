@@ -1,0 +1,257 @@
+"""The zygote: has Python's usual modules loaded, takes jobs from its channel and forks one child for each.
+
+It never reads a job: the child takes it from the channel itself, and what the child wrote is handed on by the kernel.
+So nothing of one program is in the memory that the next one inherits.
+"""
+
+import contextlib
+import gc
+import importlib
+import math
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any, NamedTuple
+
+from paceline.sandbox.inside import kernel
+from paceline.sandbox.inside.channel import BrokenChannelError, receive_message, send_message
+from paceline.sandbox.inside.confining import Confinement, Identity, confine
+from paceline.sandbox.inside.scratch import make_empty
+from paceline.sandbox.inside.starting import FILES_PER_OUTPUT, REPORT, STARTED, Files, start
+
+USUAL_MODULES = (
+    *("array", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "dataclasses", "datetime"),
+    *("decimal", "enum", "fractions", "functools", "heapq", "io", "itertools", "json", "linecache", "math"),
+    *("numbers", "operator", "os", "queue", "random", "re", "statistics", "string", "struct", "sys", "tempfile"),
+    *("textwrap", "threading", "time", "traceback", "types", "typing"),
+)
+"""Loaded once and therefore free for every program."""
+
+ABANDONED = "abandoned"
+STDERR_BYTES = 4096
+"""So much of the end of standard error is kept."""
+WATCH_SECONDS = 0.05
+SHORTEST_WAIT = 0.005
+MOST_THREADS = 256
+MOST_SCRATCH_BYTES = 64 << 20
+MOST_SCRATCH_ENTRIES = 2000
+
+
+class End(NamedTuple):
+    """How a child ended: `exited` or `signalled` with a code, or stopped by the zygote."""
+
+    how: str
+    code: int
+    seconds: float
+
+
+def serve(control: socket.socket, level: str, scratch: str, identity: Identity, monitor: int) -> None:
+    """Take on the confinement, say so, and run jobs until the other end is closed.
+
+    Raises:
+        OSError: the level's confinement cannot be taken on.
+    """
+    kernel.share_one_heap()
+    statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    confinement = confine(level, scratch, identity)
+    _end_with(monitor)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process of a namespace is deaf to all but what it handles
+    os.dup2(0, 1)
+    os.dup2(0, 2)
+    for name in USUAL_MODULES:
+        importlib.import_module(name)
+    memory = int(os.pread(statm, 100, 0).split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    os.close(statm)
+    gc.collect()
+    gc.freeze()
+    send_message(control, {"ready": confinement.description})
+    try:
+        while True:
+            _run_job(control, receive_message(control), confinement, memory)
+    except BrokenChannelError:
+        return
+
+
+def _end_with(monitor: int) -> None:
+    """Be killed when the monitor, this process's parent, ends; also if it has already."""
+    kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if select.select([monitor], [], [], 0)[0]:
+        os._exit(0)
+    os.close(monitor)
+    kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _run_job(control: socket.socket, limits: dict[str, Any], confinement: Confinement, memory: int) -> None:
+    files = _files(confinement)
+    ready, started = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        start(control, files, started, limits, confinement, memory)
+    os.close(started)
+    end = _wait(pid, control, limits, confinement)
+    if os.read(ready, 1) != STARTED:
+        raise BrokenChannelError("a child could not take on its limits")
+    os.close(ready)
+    if not confinement.filter:
+        end_children()
+    _reply(control, end, files, limits["output_bytes"])
+    _clean(files, confinement)
+
+
+def _files(confinement: Confinement) -> Files:
+    """The files of one job."""
+    names, again = ("stdin", "stdout", "stderr"), None
+    streams = confinement.streams
+    if streams is None:
+        streams, again = {name: os.memfd_create(name) for name in names}, "/proc/self/fd/{}"
+    return Files(streams["stdin"], streams["stdout"], streams["stderr"], os.memfd_create("report"), again)
+
+
+def _clean(files: Files, confinement: Confinement) -> None:
+    """Leave nothing for the next job."""
+    if confinement.streams is None:
+        for descriptor in (files.stdin, files.stdout, files.stderr):
+            os.close(descriptor)
+    else:
+        for descriptor in confinement.streams.values():
+            os.ftruncate(descriptor, 0)
+            if os.fstat(descriptor).st_uid == os.geteuid():  # then it is the program's too, and it may have barred it
+                os.fchmod(descriptor, 0o666)
+    os.close(files.report)
+    make_empty(confinement.scratch)
+
+
+def _wait(pid: int, control: socket.socket, limits: dict[str, Any], confinement: Confinement) -> End:
+    """Wait for a child, at most as long as it may run, and kill it with all its threads."""
+    child = os.pidfd_open(pid)
+    events = select.poll()
+    events.register(child, select.POLLIN)
+    events.register(control, select.POLLRDHUP)
+    deadline = time.monotonic() + limits["wall_seconds"]
+    clock = ~pid << 3 | 2  # the processor time of a process: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)
+    stopped = None
+    while stopped is None:
+        left = min(limits["seconds"] - _used(clock), deadline - time.monotonic())
+        if left <= 0:
+            stopped = "timeout"
+            break
+        wait = min(left, WATCH_SECONDS) if confinement.watched else left
+        ready = dict(events.poll(math.ceil(1000 * max(wait, SHORTEST_WAIT))))
+        if child in ready:
+            break
+        if ready:
+            stopped = ABANDONED
+        elif confinement.watched:
+            stopped = _excess(pid, confinement.scratch)
+    os.close(child)
+    return _reap(pid, stopped, limits["seconds"])
+
+
+def _used(clock: int) -> float:
+    try:
+        return time.clock_gettime(clock)
+    except OSError:  # it has just ended
+        return 0.0
+
+
+def _reap(pid: int, stopped: str | None, seconds: float) -> End:
+    if stopped is not None:
+        os.kill(pid, signal.SIGKILL)
+    _, status, usage = os.wait4(pid, 0)
+    code, used = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+    if stopped == ABANDONED:
+        raise BrokenChannelError("nobody waits for this job")
+    if stopped is not None:
+        return End(stopped, 0, used)
+    if code == -signal.SIGXCPU or (code == -signal.SIGKILL and used >= seconds):
+        return End("timeout", 0, used)
+    return End("exited", code, used) if code >= 0 else End("signalled", -code, used)
+
+
+def _excess(pid: int, scratch: str) -> str | None:
+    """What a running program has too much of, where neither the kernel nor a file system of its own holds it."""
+    try:
+        if len(os.listdir(f"/proc/{pid}/task")) > MOST_THREADS:
+            return "threads"
+    except OSError:
+        return None
+    return "files" if _is_overfull(scratch, _bytes_without_a_name(pid)) else None
+
+
+def _bytes_without_a_name(pid: int) -> int:
+    """What a program's open files take that it has deleted; its standard streams and its report have no name either."""
+    sizes = {}
+    with contextlib.suppress(OSError):  # the program has ended
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed in the meantime
+                status = os.stat(f"/proc/{pid}/fd/{descriptor}")
+                if status.st_nlink == 0 and int(descriptor) > REPORT:
+                    sizes[status.st_dev, status.st_ino] = 512 * status.st_blocks
+    return sum(sizes.values())
+
+
+def _is_overfull(scratch: str, total: int) -> bool:
+    """Whether files take too much, or lie where their size cannot be seen: in a directory without rights, too deep."""
+    entries = 0
+    waiting = [scratch]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                for entry in found:
+                    status = entry.stat(follow_symlinks=False)
+                    entries, total = entries + 1, total + 512 * status.st_blocks
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    if total > MOST_SCRATCH_BYTES or entries > MOST_SCRATCH_ENTRIES:
+                        return True
+        except FileNotFoundError:  # removed in the meantime
+            continue
+        except OSError:
+            return True
+    return False
+
+
+def end_children() -> None:
+    """Kill and reap every child, those inherited from a program that started some among them."""
+    while children := _children():
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _children() -> list[int]:
+    try:
+        with open("/proc/thread-self/children") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def _reply(control: socket.socket, end: End, files: Files, output_bytes: int) -> None:
+    """Say how it ended, and let the kernel hand on what was written: it never enters this process."""
+    sizes = {name: os.fstat(getattr(files, name)).st_size for name in ("stdout", "stderr", "report")}
+    exceeded = (
+        sizes["stdout"] > output_bytes
+        or sizes["report"] > output_bytes + 1
+        or sizes["stderr"] >= FILES_PER_OUTPUT * output_bytes
+    )
+    parts = {
+        "stdout": (0, min(sizes["stdout"], output_bytes)),
+        "stderr": (max(0, sizes["stderr"] - STDERR_BYTES), min(sizes["stderr"], STDERR_BYTES)),
+        "report": (0, min(sizes["report"], output_bytes + 1)),
+    }
+    lengths = {name: length for name, (_, length) in parts.items()}
+    send_message(control, {**end._asdict(), "exceeded": exceeded, **lengths})
+    for name, (offset, length) in parts.items():
+        _hand_on(control, getattr(files, name), offset, length)
+
+
+def _hand_on(control: socket.socket, source: int, offset: int, length: int) -> None:
+    while length > 0:
+        sent = os.sendfile(control.fileno(), source, offset, length)
+        if sent == 0:
+            raise BrokenChannelError("a file shrank while it was sent")
+        offset, length = offset + sent, length - sent

@@ -1,0 +1,83 @@
+"""The levels of isolation, and which of them holds on this machine."""
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.errors import SandboxError
+from paceline.programs import Sandbox
+from paceline.sandbox.local import LocalSandbox
+from paceline.sandbox.probing import breaches
+
+Level = Literal["auto", "namespaces", "landlock", "none"]
+
+ISOLATING = ("namespaces", "landlock")
+"""From the strongest on; `auto` takes the first that holds."""
+
+REMEDIES = (
+    "give --sandbox-url of a judge service, run as an unprivileged user where namespaces are allowed "
+    "(Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0; Docker: --security-opt seccomp=unconfined), "
+    "or run programs without isolation by --sandbox none"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LevelReport:
+    """Whether a level of isolation holds on this machine."""
+
+    level: str
+    available: bool
+    reason: str
+    """What is in force, or why it is not available."""
+
+
+def open_sandbox(level: Level = "auto", *, url: str | None = None, slots: int | None = None) -> Sandbox:
+    """The sandbox of that level, after hostile programs have been run in it; `url`: the judge service there instead.
+
+    Raises:
+        SandboxError: the level does not hold here; for `auto`, none of those that isolate; the service does not answer.
+    """
+    if url is not None:
+        from paceline.sandbox.remote import RemoteSandbox
+
+        remote = RemoteSandbox(url)
+        remote.check()
+        return remote
+    wanted = ISOLATING if level == "auto" else (level,)
+    refused = []
+    for name in wanted:
+        sandbox, reason = _opened(name, slots or os.cpu_count() or 1)
+        if sandbox is not None:
+            return sandbox
+        refused.append(f"{name}: {reason}")
+    raise SandboxError(f"--sandbox {level} cannot be had on this machine ({'; '.join(refused)}); {REMEDIES}")
+
+
+def probe_levels() -> tuple[LevelReport, ...]:
+    """Each level with whether it holds here, the strongest first."""
+    return tuple(_report(level) for level in (*ISOLATING, "none"))
+
+
+def _report(level: str) -> LevelReport:
+    sandbox, reason = _opened(level, 1)
+    if sandbox is None:
+        return LevelReport(level=level, available=False, reason=reason)
+    with_what = sandbox.description
+    sandbox.close()
+    return LevelReport(level=level, available=True, reason=with_what)
+
+
+def _opened(level: str, slots: int) -> tuple[LocalSandbox | None, str]:
+    """A sandbox that held against the probes, or why there is none."""
+    if sys.platform != "linux":
+        return None, "local sandboxes need Linux"
+    sandbox = LocalSandbox(level, slots)
+    try:
+        found = breaches(sandbox, isolating=level in ISOLATING)
+    except SandboxError as error:
+        found = [str(error)]
+    if not found:
+        return sandbox, ""
+    sandbox.close()
+    return None, ", ".join(found).removeprefix(f"level {level} is not available: ")

@@ -1,0 +1,162 @@
+"""Programs on this machine: some zygotes, each started when it is first needed and replaced when it fails."""
+
+import atexit
+import json
+import os
+import threading
+import weakref
+from typing import Any
+
+from paceline.errors import SandboxError
+from paceline.programs import Execution, Job
+from paceline.sandbox.outcome import execution_of
+from paceline.sandbox.zygote import LevelUnavailableError, Zygote, ZygoteError
+
+ATTEMPTS = 3
+"""A job is tried again twice, each time in a new zygote."""
+
+
+class LocalSandbox:
+    """A `Sandbox` of processes on this machine, for any number of threads.
+
+    A fork of the trainer's process starts zygotes of its own, as does one that gets the sandbox by pickle.
+    """
+
+    def __init__(self, level: str, slots: int) -> None:
+        self._level = level
+        self._slots = slots
+        self._description: str | None = None
+        self._reset()
+        _OPEN.add(self)
+
+    def _reset(self) -> None:
+        self._idle: list[Zygote] = []
+        self._busy: set[Zygote] = set()
+        self._free = threading.Semaphore(self._slots)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def description(self) -> str:
+        """The isolation in force, in a few words."""
+        return f"{self._level} ({self._description})" if self._description else self._level
+
+    @property
+    def slots(self) -> int:
+        """Jobs that run at the same time."""
+        return self._slots
+
+    def execute(self, job: Job) -> Execution:
+        """Run one job to its end; waits for a free slot.
+
+        Raises:
+            SandboxError: the sandbox failed three times, or the job's arguments are no JSON array.
+        """
+        _require_arguments(job)
+        with self._free:
+            failures = []
+            for _ in range(ATTEMPTS):
+                try:
+                    return self._attempt(job)
+                except ZygoteError as error:
+                    failures.append(str(error))
+        raise SandboxError(
+            f"the sandbox (level {self._level}) failed {ATTEMPTS} times on one program: {'; '.join(failures)}; "
+            f"`paceline doctor` tells whether it works at all"
+        )
+
+    def _attempt(self, job: Job) -> Execution:
+        zygote = self._take()
+        reply = None
+        try:
+            reply = zygote.run(job)
+        finally:
+            self._give_back(zygote, usable=reply is not None)
+        return execution_of(job, reply)
+
+    def _give_back(self, zygote: Zygote, *, usable: bool) -> None:
+        with self._lock:
+            self._busy.discard(zygote)
+            if usable and not self._closed:
+                self._idle.append(zygote)
+                return
+        zygote.end()
+
+    def _take(self) -> Zygote:
+        """The zygote that was used last, or a new one."""
+        with self._lock:
+            self._require_open()
+            zygote = self._idle.pop() if self._idle else None
+            if zygote is not None:
+                self._busy.add(zygote)
+                return zygote
+        zygote = self._started()
+        with self._lock:
+            if not self._closed:
+                self._busy.add(zygote)
+                return zygote
+        zygote.end()
+        raise SandboxError("the sandbox is closed")
+
+    def _started(self) -> Zygote:
+        try:
+            zygote = Zygote(self._level)
+        except LevelUnavailableError as error:
+            raise SandboxError(f"level {self._level} is not available: {error}") from error
+        self._description = zygote.description
+        return zygote
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise SandboxError("the sandbox is closed")
+
+    def close(self) -> None:
+        """End every process of the sandbox; it cannot be used afterwards."""
+        with self._lock:
+            self._closed = True
+            idle, busy = list(self._idle), list(self._busy)
+            self._idle.clear()
+        for zygote in idle:
+            zygote.end()
+        for zygote in busy:
+            zygote.interrupt()
+
+    def _after_fork(self) -> None:
+        """In the child of a fork: the zygotes and the locks are the parent's."""
+        for zygote in [*self._idle, *self._busy]:
+            zygote.forget()
+        closed = self._closed
+        self._reset()
+        self._closed = closed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalSandbox, (self._level, self._slots)
+
+
+_OPEN: "weakref.WeakSet[LocalSandbox]" = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for sandbox in list(_OPEN):
+        sandbox._after_fork()
+
+
+def _close_all() -> None:
+    for sandbox in list(_OPEN):
+        sandbox.close()
+
+
+def _require_arguments(job: Job) -> None:
+    """Arguments are the caller's, so a mistake in them is no outcome of the program."""
+    if job.function is None:
+        return
+    try:
+        arguments = json.loads(job.arguments)
+    except (ValueError, RecursionError) as error:
+        raise SandboxError(f"Job.arguments must be a JSON array: {error}") from error
+    if not isinstance(arguments, list):
+        raise SandboxError(f"Job.arguments must be a JSON array, got {job.arguments[:50]!r}")
+
+
+os.register_at_fork(after_in_child=_forget_all)
+atexit.register(_close_all)

@@ -1,0 +1,261 @@
+"""Programs run by a judge service over HTTP, in the place of this machine's sandbox.
+
+The service speaks SandboxFusion's protocol (github.com/bytedance/SandboxFusion): `POST /run_code` with code, standard
+input and limits; the answer holds `status` and `run_result`. Its isolation is its own affair: SandboxFusion as it comes
+isolates nothing (`isolation: none`).
+
+A service knows no call of a function, so such a job is sent as a program that makes the call (`remote_call`).
+
+Whatever goes wrong between here and the program (no connection, an error status, silence, an answer cut short or of
+another shape) says nothing of the program: it is tried again, and then a SandboxError.
+"""
+
+import base64
+import ipaddress
+import json
+import threading
+import time
+from collections.abc import Mapping
+from http.client import HTTPException, HTTPResponse
+from typing import Any, NoReturn
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+
+from paceline.errors import SandboxError
+from paceline.programs import Execution, ExecutionStatus, Job
+from paceline.sandbox.remote_call import call_program, called
+
+PATH = "/run_code"
+INTERPRETER_MB = 64
+"""What Python itself takes: the service limits all of a process, a job what the program adds."""
+QUEUE_SECONDS = 600.0
+"""How long a job waits for one of the slots."""
+PASSING_STATUSES = (408, 425, 429)
+"""Besides 5xx: the request was right, and may be answered the next time."""
+CHUNK = 1 << 16
+SHOWN = 200
+"""Characters of the service's own message in ours."""
+
+
+class RemoteSandbox:
+    """Runs untrusted programs on a judge service; see `Sandbox`."""
+
+    def __init__(
+        self, url: str, *, slots: int = 16, timeout: float = 15.0, retries: int = 2, pause: float = 0.5
+    ) -> None:
+        """`url`: the service, with or without `/run_code`; `user:password@` in it becomes a header.
+
+        `slots`: requests at the same time. `timeout`: seconds that an answer may take beyond the program's own time.
+        `retries`: further tries; the first comes after `pause` seconds, each other after twice the pause before.
+
+        Raises:
+            SandboxError: `url` is no address of a service.
+        """
+        self.slots = slots
+        self._url, self._address, self._headers = _parts(url)
+        self._timeout = timeout
+        self._retries = retries
+        self._pause = pause
+        self._places = threading.BoundedSemaphore(slots)
+        self._closed = threading.Event()
+        self._opener = _opener(self._url)
+
+    @property
+    def description(self) -> str:
+        """Where programs run."""
+        return f"judge service {self._address}"
+
+    def check(self) -> None:
+        """Have the service run one small program.
+
+        Raises:
+            SandboxError: it cannot be reached, or its answer is not what the program prints.
+        """
+        execution = self.execute(Job(source="print(input()[::-1])", stdin="decaf\n"))
+        if execution.status != "finished" or execution.output.strip() != "faced":
+            self._give_up(f"a program that reads and prints came to {execution.status!r}: {_short(execution.error)}")
+
+    def execute(self, job: Job) -> Execution:
+        """Run one job to its end; see `Sandbox`."""
+        call = None if job.function is None else call_program(job)
+        body = _body(job, *((job.source, job.stdin) if call is None else (call.source, call.stdin)))
+        failure = ""
+        for attempt in range(1 + self._retries):
+            if attempt and self._closed.wait(self._pause * 2 ** (attempt - 1)):
+                break
+            try:
+                run = self._run(body, job)
+            except _PassingError as error:
+                failure = str(error)
+            else:
+                return run if call is None else called(run, call)
+        if self._closed.is_set():
+            raise SandboxError(f"the sandbox ({self.description}) is closed")
+        self._give_up(f"no result in {1 + self._retries} tries, the last: {failure}")
+
+    def close(self) -> None:
+        """End the pauses between tries; requests that are under way end by themselves, within their time."""
+        self._closed.set()
+
+    def _run(self, body: bytes, job: Job) -> Execution:
+        if self._closed.is_set():
+            raise _PassingError("closed")
+        if not self._places.acquire(timeout=QUEUE_SECONDS):
+            self._give_up(f"none of {self.slots} slots came free in {QUEUE_SECONDS:.0f} seconds")
+        try:
+            answer = self._post(body, seconds=_wall_seconds(job) + self._timeout, limit=_largest_answer(job))
+        finally:
+            self._places.release()
+        return _execution(answer, job)
+
+    def _post(self, body: bytes, *, seconds: float, limit: int) -> bytes:
+        """The service's answer. Each read waits for `seconds` at most, and no further one begins after that."""
+        until = time.monotonic() + seconds
+        request = Request(self._url, data=body, headers=self._headers, method="POST")
+        try:
+            with self._opener.open(request, timeout=seconds) as response:
+                return self._read(response, until=until, limit=limit)
+        except HTTPError as error:
+            with error:
+                self._refuse_status(error.code)
+        except TimeoutError as error:
+            raise _PassingError(f"no answer within {seconds:.3g} seconds") from error
+        except (OSError, HTTPException) as error:
+            raise _PassingError(_short(str(error))) from error
+
+    def _read(self, response: HTTPResponse, *, until: float, limit: int) -> bytes:
+        answer = bytearray()
+        while chunk := response.read1(CHUNK):
+            answer += chunk
+            if len(answer) > limit:
+                self._give_up(f"an answer of more than {limit} bytes, which no program's output can need")
+            if time.monotonic() > until:
+                raise TimeoutError
+        return bytes(answer)
+
+    def _refuse_status(self, status: int) -> NoReturn:
+        if status >= 500 or status in PASSING_STATUSES:
+            raise _PassingError(f"status {status}")
+        self._give_up(f"status {status} for {PATH}")
+
+    def _give_up(self, why: str) -> NoReturn:
+        raise SandboxError(
+            f"the judge service {self._address} failed: {why}; check that it runs and speaks SandboxFusion's protocol, "
+            "or leave --sandbox-url out"
+        )
+
+
+class _PassingError(Exception):
+    """This try failed, and another may not."""
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A redirected POST would arrive as a GET without the program, perhaps on another host."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        return None
+
+
+def _parts(url: str) -> tuple[str, str, dict[str, str]]:
+    """The address to send to, the one to show, which holds no password or query, and the headers."""
+    parts = urlsplit(url)
+    try:
+        is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_complete = False
+    host = parts.netloc.rpartition("@")[2]
+    shown = f"{parts.scheme}://{host}"
+    if not is_complete:
+        raise SandboxError(f"--sandbox-url must be the address of a judge service, got {shown!r}; http://host:port")
+    path = parts.path.rstrip("/")
+    path = path if path.endswith(PATH) else path + PATH
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    if parts.username is not None:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+    return urlunsplit((parts.scheme, host, path, parts.query, "")), shown, headers
+
+
+def _opener(url: str) -> OpenerDirector:
+    """Without the environment's proxies for this machine itself, which they cannot reach."""
+    proxies = [ProxyHandler({})] if _is_this_machine(urlsplit(url).hostname or "") else []
+    return build_opener(*proxies, _NoRedirects())
+
+
+def _is_this_machine(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _body(job: Job, source: str, stdin: str) -> bytes:
+    return json.dumps(
+        {
+            "code": source,
+            "language": "python",
+            "stdin": stdin,
+            "run_timeout": _wall_seconds(job),
+            "memory_limit_MB": job.limits.memory_mb + INTERPRETER_MB,
+        }
+    ).encode()
+
+
+def _wall_seconds(job: Job) -> float:
+    """The service has a clock on the wall only."""
+    return job.limits.wall_seconds
+
+
+def _largest_answer(job: Job) -> int:
+    """Both outputs, in JSON's longest spelling of a byte, and room for the rest."""
+    return 2 * 6 * job.limits.output_bytes + (1 << 20)
+
+
+def _execution(answer: bytes, job: Job) -> Execution:
+    try:
+        record = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise _PassingError(f"an answer that is no JSON ({_short(str(error))})") from error
+    run = record.get("run_result") if isinstance(record, Mapping) else None
+    if isinstance(record, Mapping) and record.get("status") == "SandboxError":
+        raise _PassingError(f"the service's own failure ({_short(str(record.get('message')))})")
+    if not isinstance(run, Mapping) or record.get("status") not in ("Success", "Failed"):
+        raise _PassingError("an answer without status and run_result")
+    return _of_run(run, job)
+
+
+def _of_run(run: Mapping[str, Any], job: Job) -> Execution:
+    output, error, seconds = run.get("stdout") or "", run.get("stderr") or "", run.get("execution_time") or 0.0
+    status, code = run.get("status"), run.get("return_code")
+    is_plain = isinstance(output, str) and isinstance(error, str) and isinstance(seconds, int | float)
+    if status == "TimeLimitExceeded" and is_plain:
+        return Execution(status="timeout", output="", error=_end(error), seconds=seconds)
+    if status != "Finished" or not is_plain or not isinstance(code, int):
+        raise _PassingError("an answer whose run_result has another shape")
+    # The service cuts at its own limit and does not say so: an output of that length may lack its end.
+    if len(output.encode("utf-8", "surrogatepass")) >= job.limits.output_bytes:
+        return Execution(status="output_limit", output="", error=_end(error), seconds=seconds)
+    if code == 0:
+        return Execution(status="finished", output=output, error=_end(error), seconds=seconds)
+    return Execution(status=_failure(code, error), output=output, error=_end(error), seconds=seconds)
+
+
+def _failure(code: int, error: str) -> ExecutionStatus:
+    """Why a program ended with an error, as far as its last words tell."""
+    last = (error.strip().splitlines() or [""])[-1]
+    if code in (-9, 137) or last.startswith("MemoryError"):
+        return "memory"
+    # An error while it runs has a traceback, one while it is read has none.
+    is_unread = last.startswith(("SyntaxError", "IndentationError", "TabError")) and "Traceback" not in error
+    return "syntax_error" if is_unread else "runtime_error"
+
+
+def _end(error: str) -> str:
+    return error[-2000:]
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:SHOWN]

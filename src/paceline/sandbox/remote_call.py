@@ -1,0 +1,109 @@
+"""A call of a function as a program for a service that only runs programs: what it reads, prints, and means.
+
+The program prints the returned value behind a mark that is new each time, so that nothing else it prints is taken for
+it. What the program knows of its task is the input alone, so there is nothing to gain from printing the mark itself.
+"""
+
+import json
+import secrets
+from dataclasses import dataclass, replace
+from typing import cast
+
+from paceline.programs import Execution, ExecutionStatus, Job
+from paceline.sandbox.inside.calling import GIVEN
+
+STATUSES = ("finished", "runtime_error", "syntax_error", "no_function")
+
+# Runs on the service, with its Python; finds the function where this machine's sandbox does.
+CALLER = """
+import importlib
+import json
+import os
+import sys
+import types
+
+given = json.loads(sys.stdin.readline())
+out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+
+
+def answer(status, text):
+    sys.stdout.flush()
+    out.write("\\n" + given["mark"] + json.dumps([status, text]) + "\\n")
+    out.flush()
+
+
+def find(module, name):
+    solution = module.__dict__.get("Solution")
+    if isinstance(solution, type) and callable(getattr(solution, name, None)):
+        return getattr(solution(), name)
+    function = module.__dict__.get(name)
+    return function if callable(function) else None
+
+
+def main():
+    try:
+        program = compile(given["source"], "solution.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return answer("syntax_error", "%s: %s" % (type(error).__name__, error))
+    module = types.ModuleType("solution")
+    sys.modules["solution"] = module
+    for name, members in given["names"].items():
+        module.__dict__.setdefault(name, importlib.import_module(name))
+        for member in members.split():
+            if member != name:
+                setattr(module, member, getattr(sys.modules[name], member))
+    exec(program, module.__dict__)
+    function = find(module, given["function"])
+    if function is None:
+        return answer("no_function", "there is no function " + given["function"])
+    value = function(*given["arguments"])
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        return answer("runtime_error", "the returned value is no plain data: %s" % error)
+    answer("finished", text)
+
+
+main()
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallProgram:
+    """A program that makes a call."""
+
+    source: str
+    stdin: str
+    mark: str
+    """What stands before the value on a line of the output."""
+
+
+def call_program(job: Job) -> CallProgram:
+    """The program for a job that has a function."""
+    mark = secrets.token_hex(16)
+    given = {
+        "source": job.source,
+        "function": job.function,
+        "arguments": json.loads(job.arguments),
+        "mark": mark,
+        "names": GIVEN,
+    }
+    return CallProgram(source=CALLER, stdin=json.dumps(given) + "\n", mark=mark)
+
+
+def called(run: Execution, call: CallProgram) -> Execution:
+    """What the call came to, from what the program that made it came to."""
+    if run.status not in ("finished", "runtime_error"):
+        return run
+    if run.status == "runtime_error":
+        return replace(run, output="")
+    line = run.output.rpartition(call.mark)[2].partition("\n")[0] if call.mark in run.output else ""
+    try:
+        status, text = json.loads(line)
+    except (ValueError, TypeError, RecursionError):
+        return replace(run, status="runtime_error", output="", error="it ended before the function returned")
+    if status not in STATUSES or not isinstance(text, str):
+        return replace(run, status="runtime_error", output="", error="it printed the mark of the value itself")
+    if status == "finished":
+        return replace(run, output=text)
+    return replace(run, status=cast(ExecutionStatus, status), output="", error=text)

@@ -1,0 +1,198 @@
+"""A zygote as the trainer holds it: started by path with nothing of the trainer's, asked over one socket."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.programs import Job, Limits
+from paceline.sandbox.inside.channel import (
+    BrokenChannelError,
+    receive_bytes,
+    receive_message,
+    send_bytes,
+    send_message,
+)
+
+INSIDE = Path(__file__).parent / "inside"
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
+"""A program that prints a set prints it in the same order each time."""
+OPTIONS = ("-P", "-s", "-S", "-B", "-X", "utf8")
+"""Isolated, as -I would be, but for the environment, which is ours."""
+START_SECONDS = 60.0
+GRACE_SECONDS = 30.0
+"""How long a zygote may take beyond a job's own limits before it counts as stuck."""
+END_SECONDS = 10.0
+ENDS = ("exited", "signalled", "timeout", "threads", "files")
+STDERR_BYTES = 4096
+
+
+class ZygoteError(Exception):
+    """This zygote cannot be used (any more); nothing is known of the program."""
+
+
+class LevelUnavailableError(Exception):
+    """The host does not let a zygote take on the level's confinement."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """How a program ended, in the zygote's words, held to bounds."""
+
+    how: str
+    code: int
+    seconds: float
+    exceeded: bool
+    stdout: bytes
+    stderr: bytes
+    report: bytes
+
+
+class Zygote:
+    """One process that runs one job at a time. Not for two threads at once."""
+
+    def __init__(self, level: str) -> None:
+        """Start the process and wait until it is confined.
+
+        Raises:
+            LevelUnavailableError: the host does not allow the level.
+            ZygoteError: it could not be started.
+        """
+        self._channel, theirs = socket.socketpair()
+        command = [interpreter(), *OPTIONS, str(INSIDE)]
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    env=ENVIRONMENT,
+                    cwd="/",
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._channel.close()
+            raise ZygoteError(f"{command[0]} cannot be started: {error}") from error
+        self.description = self._confirmed(level)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started; it ends with all that it started."""
+        return int(self._process.pid)
+
+    def run(self, job: Job) -> Reply:
+        """Run one job.
+
+        Raises:
+            ZygoteError: the process died, is stuck or breaks the protocol; end it.
+        """
+        limits = job.limits
+        wall = wall_seconds(limits)
+        try:
+            self._channel.settimeout(wall + GRACE_SECONDS)
+            send_message(
+                self._channel,
+                {
+                    "seconds": limits.seconds,
+                    "wall_seconds": wall,
+                    "memory_mb": limits.memory_mb,
+                    "output_bytes": limits.output_bytes,
+                },
+            )
+            send_bytes(self._channel, _text_of(job))
+            return self._reply(limits.output_bytes)
+        except (BrokenChannelError, OSError) as error:
+            raise ZygoteError(str(error) or "no answer in time") from error
+
+    def _reply(self, output_bytes: int) -> Reply:
+        answer = receive_message(self._channel)
+        bounds = {"stdout": output_bytes, "stderr": STDERR_BYTES, "report": output_bytes + 1}
+        known = answer.get("how") in ENDS and isinstance(answer.get("exceeded"), bool)
+        numbers = all(_is_count(answer.get(name), bound) for name, bound in bounds.items())
+        if not (known and numbers and isinstance(answer.get("code"), int) and _is_time(answer.get("seconds"))):
+            raise BrokenChannelError("an answer that is none")
+        parts = {name: receive_bytes(self._channel, answer[name]) for name in bounds}
+        return Reply(
+            how=answer["how"],
+            code=answer["code"],
+            seconds=float(answer["seconds"]),
+            exceeded=answer["exceeded"],
+            **parts,
+        )
+
+    def interrupt(self) -> None:
+        """End the process and all that it started; whoever waits in `run` gets an error. For any thread."""
+        with contextlib.suppress(OSError):  # it may be closed already
+            self._channel.shutdown(socket.SHUT_RDWR)
+        self._process.terminate()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def end(self) -> None:
+        """End the process and let go of it; not while another thread is in `run`."""
+        self.interrupt()
+        self._channel.close()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+
+    def forget(self) -> None:
+        """Let go of a process that belongs to the parent of a fork."""
+        self._channel.close()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        self._process.returncode = 0  # not ours to wait for
+
+    def _confirmed(self, level: str) -> str:
+        """The zygote's description of its confinement, once it is ready."""
+        self._channel.settimeout(START_SECONDS)
+        setup = {"level": level, "parent": os.getpid(), "directory": tempfile.gettempdir()}
+        try:
+            send_message(self._channel, setup)
+            answer = receive_message(self._channel)
+        except (BrokenChannelError, OSError) as error:
+            said = self._last_words()
+            self.end()
+            raise ZygoteError(f"it ended at its start: {said or error}") from error
+        if isinstance(answer.get("ready"), str):
+            return str(answer["ready"])
+        self.end()
+        raise LevelUnavailableError(str(answer.get("failed")))
+
+    def _last_words(self) -> str:
+        self._process.kill()
+        _, said = self._process.communicate()
+        return said.decode(errors="replace").strip()[-500:]
+
+
+def wall_seconds(limits: Limits) -> float:
+    """How long a program may take on the clock: a loaded machine gives it only part of a processor."""
+    return limits.wall_seconds
+
+
+def interpreter() -> str:
+    """The base interpreter of a virtual environment: the environment's packages are not offered to programs."""
+    return str(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def _text_of(job: Job) -> bytes:
+    """What the child reads of a job."""
+    parts = {"source": job.source, "stdin": job.stdin, "function": job.function, "arguments": job.arguments}
+    return json.dumps(parts).encode()
+
+
+def _is_count(value: Any, bound: int) -> bool:
+    return isinstance(value, int) and 0 <= value <= bound
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < float("inf")

@@ -1,0 +1,57 @@
+"""Sandboxes for tests: one per level that this host offers, and the processes behind them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline.programs import Execution, Job, Limits
+from paceline.sandbox import open_sandbox, probe_levels
+from paceline.sandbox.local import LocalSandbox
+
+ISOLATING = ("namespaces", "landlock")
+LEVELS = (*ISOLATING, "none")
+REPORTS = {report.level: report for report in probe_levels()}
+
+
+def opened(level: str, slots: int = 1) -> LocalSandbox:
+    """A sandbox of that level; skips the test where the host does not offer it."""
+    if not REPORTS[level].available:
+        pytest.skip(f"level {level} is not available here: {REPORTS[level].reason}")
+    sandbox = open_sandbox(level, slots=slots)
+    assert isinstance(sandbox, LocalSandbox)
+    return sandbox
+
+
+def strongest() -> str:
+    """The level that `auto` takes, or none."""
+    return next(level for level in LEVELS if REPORTS[level].available)
+
+
+def run(sandbox: LocalSandbox, source: str, stdin: str = "", limits: Limits | None = None) -> Execution:
+    return sandbox.execute(Job(source=source, stdin=stdin, limits=limits or Limits()))
+
+
+def call(sandbox: LocalSandbox, source: str, function: str = "f", arguments: str = "[]") -> Execution:
+    return sandbox.execute(Job(source=source, function=function, arguments=arguments))
+
+
+def children(pid: int | None = None) -> set[int]:
+    """Processes of sandboxes that this one or another has started, and theirs; not those that compare answers."""
+    found: set[int] = set()
+    for path in Path(f"/proc/{pid or os.getpid()}/task").glob("*/children"):
+        try:
+            direct = {pid for word in path.read_text().split() if _is_ours(pid := int(word))}
+        except FileNotFoundError:
+            continue
+        found |= direct
+        for child in direct:
+            found |= children(child)
+    return found
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        return b"sandbox/inside" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,166 @@
+"""Zygotes as processes: they are replaced, shared by threads, left alone by forks, and gone in the end."""
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import SandboxError
+from paceline.programs import Limits
+from paceline.sandbox.local import LocalSandbox
+from tests.unit.sandboxes import LEVELS, children, opened, run, strongest
+
+ENDLESS = "import threading\nthreading.Event().wait()"
+
+
+@pytest.fixture
+def temporary(monkeypatch) -> Iterator[Path]:
+    """A directory for scratch directories that every user may enter: a killed monitor leaves its own behind."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        yield Path(name)
+
+
+@pytest.fixture(params=LEVELS)
+def sandbox(request, temporary) -> Iterator[LocalSandbox]:
+    sandbox = opened(request.param, slots=2)
+    yield sandbox
+    sandbox.close()
+
+
+def kill_all() -> None:
+    """Kill every process of every sandbox and wait until none is left."""
+    descriptors = []
+    for pid in children():
+        with contextlib.suppress(ProcessLookupError):  # it ended with its parent
+            descriptors.append(os.pidfd_open(pid))
+            signal.pidfd_send_signal(descriptors[-1], signal.SIGKILL)
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], 30)[0]
+        os.close(descriptor)
+
+
+def test_a_killed_zygote_is_replaced(sandbox):
+    assert run(sandbox, "print(1)").output == "1\n"
+    kill_all()
+    assert run(sandbox, "print(2)").output == "2\n"
+
+
+def test_a_zygote_killed_while_it_runs_a_program_is_replaced_and_the_program_run_again(sandbox):
+    before = children()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run, sandbox, "import time\ntime.sleep(1)\nprint('done')")
+        while children() == before:
+            pass
+        kill_all()
+        assert waiting.result().output == "done\n"
+
+
+def test_threads_share_the_slots(sandbox):
+    with ThreadPoolExecutor(8) as pool:
+        outputs = list(pool.map(lambda n: run(sandbox, f"print({n})").output, range(40)))
+    assert outputs == [f"{n}\n" for n in range(40)]
+
+
+def test_a_zygote_outlives_the_thread_that_started_it():
+    sandbox = LocalSandbox(strongest(), 1)
+    thread = threading.Thread(target=run, args=(sandbox, "print(1)"))
+    thread.start()
+    thread.join()
+    first = children()
+    assert run(sandbox, "print(2)").output == "2\n"
+    assert children() == first
+    sandbox.close()
+
+
+def test_closing_leaves_no_process_and_no_file(sandbox, temporary):
+    run(sandbox, "print(1)")
+    assert children()
+    sandbox.close()
+    assert not children()
+    assert not list(temporary.iterdir())
+    with pytest.raises(SandboxError, match="closed"):
+        run(sandbox, "print(1)")
+
+
+def test_closing_ends_what_still_runs(sandbox):
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run, sandbox, ENDLESS, limits=Limits(seconds=100))
+        while not sandbox._busy:
+            pass
+        sandbox.close()
+        with pytest.raises(SandboxError):
+            waiting.result()
+    assert not children()
+
+
+def test_a_fork_of_the_trainer_starts_zygotes_of_its_own(sandbox):
+    run(sandbox, "print(1)")
+    ours = children()
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        output = run(sandbox, "print('in the fork')").output
+        os.write(told, output.encode())
+        sandbox.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(ready, 100) == b"in the fork\n"
+    assert children() == ours
+    assert run(sandbox, "print(2)").output == "2\n"
+    os.close(ready)
+    os.close(told)
+
+
+def test_a_sandbox_by_pickle_is_a_sandbox_of_the_same_level(sandbox):
+    other = pickle.loads(pickle.dumps(sandbox))  # noqa: S301
+    assert run(other, "print(1)").output == "1\n"
+    assert (other.description, other.slots) == (sandbox.description, sandbox.slots)
+    other.close()
+
+
+TRAINER = """
+import sys, threading
+from paceline.programs import Job, Limits
+from paceline.sandbox.local import LocalSandbox
+sandbox = LocalSandbox(sys.argv[1], 2)
+sandbox.execute(Job(source="print(1)"))
+threading.Thread(target=sandbox.execute, args=(Job(source=sys.argv[2], limits=Limits(seconds=100)),)).start()
+while not sandbox._busy: pass
+print("running", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_zygotes_die_with_a_trainer_that_is_killed(sandbox, temporary):
+    command = [sys.executable, "-c", TRAINER, sandbox._level, ENDLESS]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    before = set(temporary.iterdir())
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as trainer:
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == "running\n"
+        zygotes = [os.pidfd_open(pid) for pid in children(trainer.pid)]
+        assert len(zygotes) >= 2
+        trainer.kill()
+        for descriptor in zygotes:
+            assert select.select([descriptor], [], [], 30)[0]
+            os.close(descriptor)
+    assert set(temporary.iterdir()) == before
+
+
+def test_a_zygote_that_cannot_start_is_an_error_of_the_sandbox(monkeypatch):
+    monkeypatch.setattr(sys, "_base_executable", "/nowhere/python")
+    sandbox = LocalSandbox("none", 1)
+    with pytest.raises(SandboxError, match="failed 3 times on one program: /nowhere/python cannot be started"):
+        run(sandbox, "print(1)")
