@@ -2,11 +2,21 @@ import pytest
 
 from paceline.errors import RewardError
 from paceline.rewards import BUILT_IN, resolve
+from paceline.rewards.function import BuiltIn, RewardContext
 
 
-@pytest.mark.parametrize("name", list(BUILT_IN))
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_a_built_in_name_gives_its_function(name):
-    assert resolve(name) is BUILT_IN[name]
+    function = resolve(name, RewardContext(max_completion_length=100))
+    assert isinstance(function, BuiltIn)
+    assert function.name == name
+
+
+def test_a_name_may_carry_parameters():
+    short, long = (resolve(f"soft_overlong(max_length={length}, cache=10)") for length in (20, 200))
+    assert short(completion_ids=[[0] * 20]) == [-1.0]
+    assert long(completion_ids=[[0] * 20]) == [0.0]
+    assert short.name == "soft_overlong"
 
 
 def test_a_module_and_a_file_give_their_functions(tmp_path):
@@ -31,6 +41,9 @@ def test_two_files_of_one_name_and_a_changed_file_stay_apart(tmp_path):
     ("name", "message"),
     [
         ("acuracy", r"no built-in reward function 'acuracy'; did you mean 'accuracy'\?; choose from accuracy, format"),
+        ("cosin(max_length=3)", r"no built-in reward function 'cosin'; did you mean 'cosine'\?"),
+        ("boxed(x=1)", r"'boxed' takes no parameters, got 'x'"),
+        ("operator:neg(x=1)", r"operator:neg\(x=1\): there is no 'neg\(x=1\)' in it"),
         ("zzz", r"no built-in reward function 'zzz'; choose from"),
         ("absent.py:f", r"absent\.py:f: the file cannot be read"),
         ("no_such_module:f", r"no_such_module:f: the module cannot be imported \(ModuleNotFoundError"),

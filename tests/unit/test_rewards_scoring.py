@@ -29,7 +29,7 @@ def completion(text):
 
 def grade(function, texts, tasks=None):
     tasks = tasks or [task(index) for index in range(len(texts))]
-    return score({"f": function}, tasks, [completion(text) for text in texts])
+    return score({"f": function}, tasks, [completion(text) for text in texts], timeout=60.0)
 
 
 def test_every_column_the_gold_answer_and_the_tokens_are_given_as_lists():
@@ -72,7 +72,7 @@ def test_one_function_cannot_change_the_lists_of_another():
     def count(completions):
         return [len(completions)]
 
-    assert score({"a": spoil, "b": count}, [task(0)], [completion("x")]).values["b"] == (1.0,)
+    assert score({"a": spoil, "b": count}, [task(0)], [completion("x")], timeout=60.0).values["b"] == (1.0,)
 
 
 def test_an_async_function_is_awaited_also_where_an_event_loop_is_running():
@@ -103,7 +103,7 @@ def test_async_functions_wait_at_the_same_time_after_the_others_have_run():
         events.append("plain")
         return [3.0]
 
-    scores = score({"ping": ping, "pong": pong, "plain": plain}, [task(0)], [completion("x")])
+    scores = score({"ping": ping, "pong": pong, "plain": plain}, [task(0)], [completion("x")], timeout=60.0)
     assert scores.values == {"ping": (1.0,), "pong": (2.0,), "plain": (3.0,)}
     assert events == ["plain", "ping begins", "pong begins", "ping ends"]
 
@@ -135,7 +135,7 @@ def test_an_async_function_that_fails_takes_no_other_with_it(error):
         return [1.0]
 
     for failing in (broken, leaves):
-        scores = score({"failing": failing, "sound": sound}, [task(0)], [completion("x")])
+        scores = score({"failing": failing, "sound": sound}, [task(0)], [completion("x")], timeout=60.0)
         assert scores.values == {"failing": (None,), "sound": (1.0,)}
         assert scores.failed == {"failing": (0,), "sound": ()}
 
@@ -251,7 +251,7 @@ def test_an_exception_in_the_place_of_a_number_is_the_failure_of_that_completion
 
 
 def test_an_empty_batch_scores_nothing_and_unequal_lengths_are_refused():
-    assert score({"f": lambda completions: [1 / 0]}, [], []).values == {"f": ()}
+    assert score({"f": lambda completions: [1 / 0]}, [], [], timeout=60.0).values == {"f": ()}
     with pytest.raises(ValueError, match="got 1 tasks, 2 completions"):
         grade(lambda completions: [], ["a", "b"], [task(0)])
 
@@ -273,7 +273,7 @@ def test_the_run_stops_above_the_failure_rate_and_names_the_culprit():
 
 def test_the_function_that_failed_most_is_named_with_its_own_failure():
     functions = {"a": lambda completions: [math.nan, 1.0, 1.0], "b": lambda completions: [1.0, math.inf, math.inf]}
-    scores = score(functions, [task(0)] * 3, [completion("x")] * 3)
+    scores = score(functions, [task(0)] * 3, [completion("x")] * 3, timeout=60.0)
     with pytest.raises(TrainingError, match=r"'b' failed on 2 of 3 .*the first failure: 'b' returned inf"):
         check_failure_rate(scores, limit=0.1)
 
@@ -284,7 +284,9 @@ def test_merged_batches_name_the_function_that_failed_most_over_all_of_them():
         "b": lambda completions: [math.inf if text == "inf" else 1.0 for text in completions],
     }
     batches = [["nan", "x"], ["inf", "inf"]]
-    merged = merge_scores([score(functions, [task(0), task(1)], [*map(completion, batch)]) for batch in batches])
+    merged = merge_scores(
+        [score(functions, [task(0), task(1)], [*map(completion, batch)], timeout=60.0) for batch in batches]
+    )
     assert merged.failed == {"a": (0,), "b": (2, 3)}
     with pytest.raises(TrainingError, match=r"'b' failed on 2 of 4 .*the first failure: 'b' returned inf"):
         check_failure_rate(merged, limit=0.1)
@@ -298,7 +300,7 @@ def test_a_step_without_any_reward_stops_and_one_reward_is_enough():
         return [math.nan, None]
 
     def grades(**functions):
-        return score(functions, [task(0), task(1)], [completion("x")] * 2)
+        return score(functions, [task(0), task(1)], [completion("x")] * 2, timeout=60.0)
 
     message = (
         r"of 2 completions 'a' failed on 0, 'b' failed on 1, and the rest got None; correct .*--reward-funcs that give "
@@ -308,7 +310,7 @@ def test_a_step_without_any_reward_stops_and_one_reward_is_enough():
         check_any_reward(grades(a=barren, b=failing))
     assert stop.value.exit_status == 1
     check_any_reward(grades(a=barren, b=lambda completions: [None, 0.0]))
-    check_any_reward(score({"a": barren}, [], []))
+    check_any_reward(score({"a": barren}, [], [], timeout=60.0))
 
 
 def test_a_function_without_a_signature_is_refused_with_a_way_out():
@@ -327,7 +329,7 @@ def test_a_function_cannot_change_the_messages_that_another_one_reads():
 
     asked = replace(task(0), messages=({"role": "user", "content": "q"},))
     for _ in range(2):
-        assert score({"a": spoil, "b": read}, [asked], [completion("x")]).values["b"] == (1.0,)
+        assert score({"a": spoil, "b": read}, [asked], [completion("x")], timeout=60.0).values["b"] == (1.0,)
 
 
 @pytest.mark.parametrize("prompt", ["Question", "Question\n<think>\n"])

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards import BUILT_IN, self_test
+from paceline.rewards import resolve, self_test
 from tests.scripted import task
 
 TASKS = [task(str(number), answer=str(number)) for number in range(20)]
@@ -53,4 +53,4 @@ def test_one_function_that_speaks_is_enough():
 def test_all_may_be_silent_beside_a_built_in_function_or_a_reward_model():
     silent = fixed([None] * 8)
     assert self_test({"silent": silent}, TASKS, are_all=False) == ()
-    assert self_test({"silent": silent, "accuracy": BUILT_IN["accuracy"]}, TASKS) == ()
+    assert self_test({"silent": silent, "accuracy": resolve("accuracy")}, TASKS) == ()

@@ -1,29 +1,31 @@
 """Reward functions: from a task and a completion to a number.
 
-function.py    what a reward function is
-builtin.py     accuracy, format, think_answer_tags, boxed, random
-extraction.py  where the answer stands in a completion
-math.py        whether an answer equals the gold answer (notation, quantities, symbolic)
-resolving.py   from a name to a function
+function.py    what a reward function is, and what a built-in one is beyond that
+builtin/       the built-in ones, each with its score table; registry.py has their names
+maths/         whether an answer equals the gold answer
+programs/      tests of a row, and verdicts on what a program made of them
+scoring/       a batch of completions to scores, the one place where a grader may fail
+resolving.py   from a name to a function (parameters.py: `cosine(max_length=512)`)
 model.py       a sequence-classification model as a reward function (model_files.py: what its files tell without torch)
-calling.py     one call of each function, async ones together
-results.py     from what a function returned to numbers
-scoring.py     grade a batch; failures are counted, never zero
-startup.py     the test before the first step (trial.py: what a function of the user's own returns)
-merging.py     the scores of several batches as one
-prompts.py     the system message that asks for the format
+selecting.py   which functions a row is for
+startup.py     the test before the first step (needs.py, rows.py: what functions ask of rows; trial.py: of your own)
+prompts.py     the system message that asks for a format
 """
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.rewards.builtin import BUILT_IN, gold_completion
-from paceline.rewards.function import RewardFunction
-from paceline.rewards.math import math_equal
-from paceline.rewards.merging import merge_scores
+from paceline.rewards.function import BuiltIn, Grade, RewardContext, RewardFunction
+from paceline.rewards.maths.verdicts import math_equal, math_verdicts
 from paceline.rewards.model_files import check_reward_model
+from paceline.rewards.parameters import base_name
 from paceline.rewards.prompts import default_system_prompt
+from paceline.rewards.registry import BUILT_IN
 from paceline.rewards.resolving import resolve
-from paceline.rewards.scoring import Scores, check_any_reward, check_failure_rate, combine, score
+from paceline.rewards.rows import RowCheck, row_check
+from paceline.rewards.scoring.early import early_start
+from paceline.rewards.scoring.merging import merge_scores, part_of
+from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate, combine, score
+from paceline.rewards.selecting import check_selections
 from paceline.rewards.startup import self_test
 
 if TYPE_CHECKING:
@@ -31,21 +33,30 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RewardFunction",
+    "Grade",
+    "BuiltIn",
     "BUILT_IN",
+    "RewardContext",
     "resolve",
+    "base_name",
     "RewardModel",
     "load_reward_model",
     "check_reward_model",
     "default_system_prompt",
+    "RowCheck",
+    "row_check",
+    "check_selections",
+    "self_test",
+    "early_start",
     "Scores",
     "score",
     "combine",
     "merge_scores",
+    "part_of",
     "check_any_reward",
     "check_failure_rate",
-    "self_test",
-    "gold_completion",
     "math_equal",
+    "math_verdicts",
 ]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.errors import RewardError
-from paceline.rewards.extraction import OPEN_THINK, prefills_think
+from paceline.extraction import prefill
 from paceline.rewards.model_files import check_reward_model, reward_model_place
 
 PADDED_TOKENS = 16_384
@@ -69,7 +69,7 @@ class RewardModel:
         return [scores[place] for place in range(len(rows))]
 
     def _token_ids(self, prompt: str, completion: str, messages: Messages | None) -> list[int]:
-        opened = prompt[prompt.rindex(OPEN_THINK) :] if prefills_think(prompt) else ""
+        opened = prefill(prompt)
         if messages is not None and self._tokenizer.chat_template is not None:
             conversation: list[Any] = [*map(dict, messages), {"role": "assistant", "content": opened + completion}]
             text = self._tokenizer.apply_chat_template(conversation, tokenize=False)

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 from paceline.errors import RewardError
-from paceline.rewards.builtin import BUILT_IN
-from paceline.rewards.function import RewardFunction
+from paceline.rewards.function import RewardContext, RewardFunction
+from paceline.rewards.parameters import base_name, parameters_of
+from paceline.rewards.registry import BUILT_IN
 
 _LOADING_ERRORS = (
     ImportError,
@@ -27,22 +28,27 @@ _LOADING_ERRORS = (
     SystemExit,
 )
 
+NO_CONTEXT = RewardContext()
+"""Of a function that is resolved outside a run."""
 
-def resolve(name: str) -> RewardFunction:
-    """The reward function that `--reward-funcs` calls `name`.
 
-    A name with a colon is code of the user's own: `package.module:function` is imported, `path/to/file.py:function`
-    is run once per content of the file.
+def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
+    """The reward function that `--reward-funcs` calls `name`, made for a run.
+
+    A built-in name may carry parameters: `cosine(max_length=512)`. A name with a colon is code of the user's own:
+    `package.module:function` is imported, `path/to/file.py:function` is run once per content of the file.
 
     Raises:
-        RewardError: no such built-in name, file, module or function, or one that cannot be loaded.
+        RewardError: no such built-in name, file, module or function, one that cannot be loaded, or a parameter that
+            the function does not take.
     """
-    if name in BUILT_IN:
-        return BUILT_IN[name]
+    base = base_name(name)
+    if base in BUILT_IN:
+        return BUILT_IN[base](context, **parameters_of(name, BUILT_IN[base]))
     where, colon, attribute = name.rpartition(":")
     if not colon or not where or not attribute:
         raise RewardError(
-            f"--reward-funcs: no built-in reward function {name!r}{_nearest(name, list(BUILT_IN))}; choose from "
+            f"--reward-funcs: no built-in reward function {base!r}{_nearest(base, list(BUILT_IN))}; choose from "
             f"{', '.join(BUILT_IN)}, or give your own as file.py:function or module:function"
         )
     module = _load_file(name, Path(where).expanduser()) if where.endswith(".py") else _load_module(name, where)

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from paceline.errors import RewardError
 from paceline.rewards.function import RewardFunction
-from paceline.rewards.scoring import score
+from paceline.rewards.scoring.scores import score
 from paceline.types import Completion, Task
 
 TRIAL_SIZE = 8
 """Tasks, spread evenly over the dataset, each with one completion: enough to tell a list from anything else."""
+TRIAL_SECONDS = 120.0
+"""A judge behind a network may need them; a function that never returns is found before the weights are read."""
 NO_ANSWER = "I am not sure."
 
 
@@ -25,7 +27,7 @@ def trial(functions: Mapping[str, RewardFunction], tasks: Sequence[Task], *, may
         return
     size = min(TRIAL_SIZE, len(tasks))
     sample = [tasks[index * len(tasks) // size] for index in range(size)]
-    scores = score(functions, sample, [_made_up(task) for task in sample])
+    scores = score(functions, sample, [_made_up(task) for task in sample], timeout=TRIAL_SECONDS)
     is_silent = all(value is None for values in scores.values.values() for value in values)
     if is_silent and not may_be_silent and not any(scores.failed.values()):
         raise RewardError(

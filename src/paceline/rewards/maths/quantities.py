@@ -1,6 +1,7 @@
 r"""Numbers with an optional unit, read exactly: rational arithmetic, no rounding, no tolerance.
 
-    42   -3.50   1,000   1e3   3/4   \frac{3}{4}   3 1/2   $18   18 dollars   50%   90°
+    42   -3.50   1,000   1e3   3\times 10^{5}   2^{10}   3/4   \frac{3}{4}   3 1/2   0.\overline{3}
+    $18   18 dollars   5 million   50%   90°   12 cm^2   60 km/h
 
 A comma groups thousands only where every group has three digits, so `1,2` is not a number at all.
 """
@@ -9,8 +10,14 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from paceline.rewards.maths.units import CURRENCIES, same_unit, scaled_unit
+
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
-_DECIMAL = rf"(?P<decimal>(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{{1,3}})?)"
+_EXPONENT = r"\^\s*(?:\{{\s*(?P<{0}>[+-]?[0-9]{{1,3}})\s*\}}|(?P<{0}_bare>-?[0-9](?![0-9])))"
+_SCIENTIFIC = rf"[eE][+-]?[0-9]{{1,3}}|\s*(?:\\times|\\cdot|[*x])\s*10\s*{_EXPONENT.format('tens')}"
+_DECIMAL = rf"(?P<decimal>(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+))(?P<scientific>{_SCIENTIFIC})?"
+_REPEATING = r"(?P<start>[0-9]*)\.(?P<fixed>[0-9]*)\\(?:overline|bar)\s*\{?\s*(?P<repeated>[0-9]{1,30})\s*\}?"
+_POWER = rf"(?P<base>[0-9]{{1,9}})\s*{_EXPONENT.format('power')}"
 _FRACTION = rf"(?P<above>{_DIGITS})\s*/\s*(?P<below>{_DIGITS})"
 _LATEX_FRACTION = (
     rf"\\frac\s*\{{\s*(?P<inner_sign>-?)(?P<over>{_DIGITS})\s*\}}\s*\{{\s*(?P<below_sign>-?)(?P<under>{_DIGITS})\s*\}}"
@@ -19,44 +26,11 @@ _MIXED = (
     rf"(?P<whole>{_DIGITS})(?:\s+(?P<part>[0-9]+)/(?P<parts>[0-9]+)|\s*\\frac\{{(?P<p>[0-9]+)\}}\{{(?P<q>[0-9]+)\}})"
 )
 _NUMBER = re.compile(
-    rf"(?P<sign>[+-]?)\s*(?P<currency>[$€£]?)\s*(?P<late_sign>-?)"
-    rf"(?:{_MIXED}|{_FRACTION}|{_LATEX_FRACTION}|{_DECIMAL})\s*(?P<suffix>[^0-9]*)",
+    rf"(?P<sign>[+-]?)\s*(?P<currency>[{''.join(CURRENCIES)}]?)\s*(?P<late_sign>-?)"
+    rf"(?:{_MIXED}|{_FRACTION}|{_LATEX_FRACTION}|{_POWER}|{_REPEATING}|{_DECIMAL})"
+    r"(?P<suffix>[^0-9]*(?:\^\s*\{?\s*[23]\s*\}?)?(?:/[^0-9]*)?)",
     re.DOTALL,
 )
-
-_CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound"}
-_UNITS = {
-    spelling: unit
-    for unit, spellings in {
-        "percent": "% percent",
-        "degree": "° degree degrees deg",
-        "dollar": "dollar dollars usd",
-        "euro": "euro euros eur",
-        "pound": "pounds",
-        "cent": "cent cents",
-        "mm": "mm millimeter millimeters millimetre millimetres",
-        "cm": "cm centimeter centimeters centimetre centimetres",
-        "m": "m meter meters metre metres",
-        "km": "km kilometer kilometers kilometre kilometres",
-        "inch": "inch inches",
-        "foot": "ft foot feet",
-        "yard": "yard yards",
-        "mile": "mile miles",
-        "g": "g gram grams",
-        "kg": "kg kilogram kilograms",
-        "litre": "l liter liters litre litres",
-        "ml": "ml milliliter milliliters millilitre millilitres",
-        "second": "s sec second seconds",
-        "minute": "min minute minutes",
-        "hour": "h hour hours",
-        "day": "day days",
-        "week": "week weeks",
-        "month": "month months",
-        "year": "year years",
-    }.items()
-    for spelling in spellings.split()
-}
-_UNIT_WRAPPER = re.compile(r"\\(?:text|mathrm|textrm)\s*\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +59,8 @@ def parse_quantity(text: str) -> Quantity | None:
         return None
     negative = (found["sign"] == "-") + bool(found["late_sign"]) + bool(found["inner_sign"]) + bool(found["below_sign"])
     divided = found["above"] is not None or found["over"] is not None
-    return Quantity(value=-value if negative % 2 else value, unit=unit, divided=divided)
+    value *= 10 ** unit[0]
+    return Quantity(value=-value if negative % 2 else value, unit=unit[1], divided=divided)
 
 
 def same_quantity(gold: Quantity, answer: Quantity) -> bool:
@@ -95,30 +70,34 @@ def same_quantity(gold: Quantity, answer: Quantity) -> bool:
     the number is above 1 and the other side is bare, as in answers to "what percentage". An integer gold is not
     matched by a fraction such as 84/2: that is the question, not its answer.
     """
-    if answer.divided and not gold.divided and gold.value.denominator == 1:
+    if answer.divided and not gold.divided and gold.value.denominator == 1 and gold.unit != "percent":
         return False
     if gold.unit and answer.unit:
-        return gold.unit == answer.unit and gold.value == answer.value
+        return same_unit(gold.unit, answer.unit) and gold.value == answer.value
     if "percent" in (gold.unit, answer.unit):
         share, bare = (gold, answer) if gold.unit else (answer, gold)
         return share.value / 100 == bare.value or (abs(share.value) > 1 and share.value == bare.value)
     return gold.value == answer.value
 
 
-def _unit(found: re.Match[str]) -> str | None:
-    """Name of the unit, empty without one, None where what follows the number is no unit that we know."""
-    suffix = _UNIT_WRAPPER.sub(r"\1", found["suffix"]).strip().lower()
-    named = _UNITS.get(suffix) if suffix else ""
-    if not found["currency"]:
-        return named
-    currency = _CURRENCIES[found["currency"]]
-    return currency if named in ("", currency) else None
+def _unit(found: re.Match[str]) -> tuple[int, str] | None:
+    """Power of ten and name of the unit; None where what follows the number is no unit that we know."""
+    scaled = scaled_unit(found["suffix"])
+    if scaled is None or not found["currency"]:
+        return scaled
+    currency = CURRENCIES[found["currency"]]
+    return (scaled[0], currency) if scaled[1] in ("", currency) else None
 
 
 def _magnitude(found: re.Match[str]) -> Fraction | None:
     """The number without its sign; None for a division by zero."""
     if found["decimal"] is not None:
-        return Fraction(found["decimal"].replace(",", ""))
+        return _decimal(found)
+    if found["base"] is not None:
+        base, power = int(found["base"]), int(found["power"] or found["power_bare"])
+        return Fraction(base) ** power if base or power > 0 else None
+    if found["repeated"] is not None:
+        return _repeating(found["start"] or "0", found["fixed"], found["repeated"])
     whole = int((found["whole"] or "0").replace(",", ""))
     above = found["above"] or found["over"] or found["part"] or found["p"]
     below = int((found["below"] or found["under"] or found["parts"] or found["q"]).replace(",", ""))
@@ -128,3 +107,19 @@ def _magnitude(found: re.Match[str]) -> Fraction | None:
     if found["whole"] is not None and part >= 1:
         return None
     return whole + part
+
+
+def _decimal(found: re.Match[str]) -> Fraction:
+    """A decimal number, times the power of ten that may follow it."""
+    number = Fraction(found["decimal"].replace(",", ""))
+    tens = found["tens"] or found["tens_bare"]
+    if tens is None and found["scientific"]:
+        tens = found["scientific"][1:]
+    return number * Fraction(10) ** int(tens or "0")
+
+
+def _repeating(start: str, fixed: str, repeated: str) -> Fraction:
+    r"""`0.1\overline{6}` as 1/6."""
+    cycle = Fraction(int(repeated), 10 ** len(repeated) - 1)
+    value: Fraction = int(start) + (int(fixed or "0") + cycle) / 10 ** len(fixed)
+    return value

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 from numbers import Complex, Real
 
 from paceline.errors import RewardError
+from paceline.rewards.function import Grade
 
-Item = float | BaseException | None
+Item = float | Grade | BaseException | None
 
 
 def checked(name: str, result: object, expected: int) -> list[Item]:
-    """The result as one number, None or exception per completion; booleans count 1 and 0.
+    """The result as one number, `Grade`, None or exception per completion; booleans count 1 and 0.
 
     Arrays and tensors of one dimension are taken for lists, those of none for numbers. An exception in the place of a
     number, as `asyncio.gather(..., return_exceptions=True)` leaves it, is the failure of that completion.
@@ -28,8 +29,17 @@ def checked(name: str, result: object, expected: int) -> list[Item]:
 
 def _item(name: str, item: object, place: int, expected: int) -> Item:
     plain = _listed(item)
+    if isinstance(plain, Grade):
+        return Grade(value=_number(name, plain.value, place, expected), note=str(plain.note))
     if plain is None or isinstance(plain, BaseException):
         return plain
+    return _number(name, plain, place, expected)
+
+
+def _number(name: str, item: object, place: int, expected: int) -> float | None:
+    plain = _listed(item)
+    if plain is None:
+        return None
     if not isinstance(plain, Real):
         raise _refusal(name, f"{_short(item)} at {place}", expected, _item_remedy(plain))
     try:

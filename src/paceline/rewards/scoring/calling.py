@@ -6,14 +6,20 @@ import threading
 import time
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from paceline.rewards.function import RewardFunction
+from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.scoring.deadline import RewardTimeout, deadline
 
 Arguments = Mapping[str, list[object]]
 Result = TypeVar("Result")
+
+
+class TooSlow(Exception):
+    """A call was ended at its deadline; it is not made again row by row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,45 +33,58 @@ class Outcome:
     """Wall time; calls that wait at the same time count it each."""
 
 
-def outcomes(calls: Sequence[tuple[RewardFunction, Arguments]]) -> list[Outcome]:
-    """Call each function with lists of its own; nothing that a grader raises passes."""
-    called = [_call(function, arguments) for function, arguments in calls]
+def outcomes(calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: float) -> list[Outcome]:
+    """Call each function with lists of its own; nothing that a grader raises passes.
+
+    A call that takes more than `timeout` seconds fails; built-in functions keep deadlines of their own, per answer.
+    """
+    called = [_call(function, arguments, timeout) for function, arguments in calls]
     waiting = {place: one for place, one in enumerate(called) if inspect.isawaitable(one.result)}
     if waiting:
-        for place, outcome in zip(waiting, _together(list(waiting.values())), strict=True):
+        for place, outcome in zip(waiting, _together(list(waiting.values()), timeout), strict=True):
             called[place] = outcome
     return called
 
 
-def _call(function: RewardFunction, arguments: Arguments) -> Outcome:
+def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> Outcome:
     started = time.perf_counter()
+    limit = nullcontext() if isinstance(function, BuiltIn) else deadline(timeout)
     try:
-        result: object = function(**{name: list(values) for name, values in arguments.items()})
+        with limit:
+            result: object = function(**{name: list(values) for name, values in arguments.items()})
+    except RewardTimeout:
+        return Outcome(error=_too_slow(timeout), seconds=time.perf_counter() - started)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a grader raises is counted, not fatal
         return Outcome(error=error, seconds=time.perf_counter() - started)
     return Outcome(result=result, seconds=time.perf_counter() - started)
 
 
-def _together(called: Sequence[Outcome]) -> list[Outcome]:
+def _too_slow(timeout: float) -> TooSlow:
+    return TooSlow(f"the call took more than --reward-timeout {timeout:g} seconds")
+
+
+def _together(called: Sequence[Outcome], timeout: float) -> list[Outcome]:
     """All of them awaited at once; a task of theirs that leaves the program takes this call with it, not the run."""
     started = time.perf_counter()
     try:
-        return _wait(_all(called))
+        return _wait(_all(called, timeout))
     except SystemExit as error:
         return [Outcome(error=error, seconds=time.perf_counter() - started)] * len(called)
 
 
-async def _all(called: Sequence[Outcome]) -> list[Outcome]:
-    return await asyncio.gather(*map(_finished, called))
+async def _all(called: Sequence[Outcome], timeout: float) -> list[Outcome]:
+    return await asyncio.gather(*(_finished(one, timeout) for one in called))
 
 
-async def _finished(called: Outcome) -> Outcome:
+async def _finished(called: Outcome, timeout: float) -> Outcome:
     assert isinstance(called.result, Awaitable)
     started = time.perf_counter()
     try:
-        result = await called.result
+        async with asyncio.timeout(timeout) as limit:
+            result = await called.result
     except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
-        return Outcome(error=error, seconds=called.seconds + time.perf_counter() - started)
+        failure = _too_slow(timeout) if limit.expired() else error
+        return Outcome(error=failure, seconds=called.seconds + time.perf_counter() - started)
     return Outcome(result=result, seconds=called.seconds + time.perf_counter() - started)
 
 

@@ -1,9 +1,9 @@
-"""Scores of several batches as those of one."""
+"""Scores of several batches as those of one, and of a part of a batch."""
 
 import math
 from collections.abc import Sequence
 
-from paceline.rewards.scoring import Scores
+from paceline.rewards.scoring.scores import Scores
 
 
 def merge_scores(parts: Sequence[Scores]) -> Scores:
@@ -18,6 +18,19 @@ def merge_scores(parts: Sequence[Scores]) -> Scores:
         },
         seconds={name: math.fsum(part.seconds[name] for part in parts) for name in names},
         first_failures={name: why for part in reversed(parts) for name, why in part.first_failures.items()},
+        notes={name: tuple(note for part in parts for note in part.notes[name]) for name in names},
+    )
+
+
+def part_of(scores: Scores, first: int, size: int) -> Scores:
+    """The scores of `size` completions from the one at `first`; the time stays that of the whole batch."""
+    rows = range(first, first + size)
+    return Scores(
+        values={name: values[first : first + size] for name, values in scores.values.items()},
+        failed={name: tuple(row - first for row in failed if row in rows) for name, failed in scores.failed.items()},
+        seconds=scores.seconds,
+        first_failures=scores.first_failures,
+        notes={name: notes[first : first + size] for name, notes in scores.notes.items()},
     )
 
 

@@ -1,0 +1,1 @@
+"""The reward functions that come with Paceline; `paceline.rewards.registry` has their names."""

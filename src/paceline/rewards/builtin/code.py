@@ -1,0 +1,162 @@
+"""`code`: does the completion's program pass the tests of its row?
+
+The program is the last complete fenced block of Python outside `<think>...</think>`. It runs in a sandbox on one input
+at a time; what it prints or returns is compared outside (`judging`, `comparing`).
+
+| completion                                                     | `score=all` | `score=fraction`     |
+|----------------------------------------------------------------|-------------|----------------------|
+| a program that passes every test                               | 1.0         | 1.0                  |
+| a program that fails one of four tests                         | 0.0         | 0.75                 |
+| no closed fence, no valid program, no function of that name    | 0.0         | 0.0                  |
+| it ends with an error, or needs too much time, memory, output  | 0.0         | the tests it passed  |
+| the row has no test cases                                      | None        | None                 |
+| the sandbox fails                                              | failure     | failure, never 0     |
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Literal
+
+from paceline.errors import DataError, PacelineError, RewardError, SandboxError
+from paceline.extraction import last_code_block, prefills_think, visible_text
+from paceline.programs import Limits, Sandbox
+from paceline.rewards.builtin.correctness import after_thought
+from paceline.rewards.function import BuiltIn, Grade, RewardContext
+from paceline.rewards.programs.cases import COLUMNS, Cases, code_row_check, has_cases, parse_cases
+from paceline.rewards.programs.comparing import same_output
+from paceline.rewards.programs.judges import Judges
+from paceline.rewards.programs.judging import Judgement
+from paceline.types import Task
+
+Score = Literal["all", "fraction"]
+
+ROWS_KEPT = 256
+"""Rows whose tests stay read: the completions of a prompt arrive one after the other."""
+FENCE = "```"
+NO_PROGRAM = Grade(value=0.0, note="no closed fence with Python in it")
+ENDS_AT_ONCE = "import sys\nsys.exit(0)"
+ECHO = "import sys\nsys.stdout.write(sys.stdin.read())"
+
+
+def code(context: RewardContext, *, score: Score = "all", timeout: float = 10.0, memory_mb: int = 512) -> BuiltIn:
+    """The reward function for a run.
+
+    `score`: 1.0 for all tests or nothing (`all`), or the share of tests passed (`fraction`). `timeout`: seconds of
+    processor time for one test. `memory_mb`: MiB for one test.
+
+    Raises:
+        RewardError: a parameter that cannot be.
+    """
+    if timeout <= 0:
+        raise RewardError(f"reward function code: timeout must be above 0 seconds, got {timeout:g}; the default is 10")
+    if memory_mb < 1:
+        raise RewardError(f"reward function code: memory_mb must be at least 1, got {memory_mb}; the default is 512")
+    limits = Limits(seconds=timeout, memory_mb=memory_mb)
+    grader = _Grader(context, limits=limits, score=score)
+    return BuiltIn(
+        name="code",
+        call=grader.grade,
+        gold=_gold,
+        junk=_junk,
+        check_row=code_row_check,
+        begin=grader.begin,
+        describe=lambda: f"programs of code run in the sandbox: {(context.open_sandbox or _no_sandbox)().description}",
+    )
+
+
+class _Grader:
+    """Keeps the judges and the tests of the last rows between two calls."""
+
+    def __init__(self, context: RewardContext, *, limits: Limits, score: Score) -> None:
+        self._judges = Judges(context.open_sandbox or _no_sandbox, limits=limits, stop_at_first=score == "all")
+        self._score = score
+        self._lock = threading.Lock()
+        self._rows: OrderedDict[tuple[int, ...], tuple[Sequence[object], Cases]] = OrderedDict()
+
+    def begin(self, *, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence[Any]) -> None:
+        """Start judging in the background what a later `grade` will ask for."""
+        self._start(prompts, completions, columns)
+
+    def grade(
+        self, *, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence[Any]
+    ) -> list[Grade | PacelineError | None]:
+        """The score of each completion; None: no test cases; an error: the grader failed on it."""
+        started = self._start(prompts, completions, columns)
+        until = self._judges.deadline()
+        return [
+            self._graded(self._judges.result(one, until=until)) if isinstance(one, Future) else one for one in started
+        ]
+
+    def _start(
+        self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
+    ) -> list[Future[Judgement] | Grade | PacelineError | None]:
+        """A verdict to come per completion, or what stands already."""
+        rows = [{name: columns[name][place] for name in COLUMNS if name in columns} for place in range(len(prompts))]
+        return [self._started(*one) for one in zip(prompts, completions, rows, strict=True)]
+
+    def _started(
+        self, prompt: str, completion: str, row: Mapping[str, object]
+    ) -> Future[Judgement] | Grade | PacelineError | None:
+        if not has_cases(row):
+            return None
+        program = last_code_block(visible_text(completion, prefilled=prefills_think(prompt)))
+        if program is None:
+            return NO_PROGRAM
+        if any("\ud800" <= character <= "\udfff" for character in program):
+            return Grade(value=0.0, note="the program holds half a surrogate pair, which no file can")
+        try:
+            return self._judges.start(program, self._cases(row))
+        except DataError as error:
+            return error
+
+    def _cases(self, row: Mapping[str, object]) -> Cases:
+        """The tests of a row, read once for all of its completions: these bring the very same objects."""
+        cells = list(row.values())
+        key = tuple(map(id, cells))
+        with self._lock:
+            if key not in self._rows:
+                # The cells are kept beside the tests, so that no other object can get their identity.
+                self._rows[key] = cells, parse_cases(row, "of the batch")
+                if len(self._rows) > ROWS_KEPT:
+                    self._rows.popitem(last=False)
+            return self._rows[key][1]
+
+    def _graded(self, judgement: Judgement | SandboxError) -> Grade | SandboxError:
+        if isinstance(judgement, SandboxError):
+            return judgement
+        share = judgement.passed / len(judgement.verdicts)
+        return Grade(value=float(share == 1) if self._score == "all" else share, note=judgement.note)
+
+
+def _no_sandbox() -> Sandbox:
+    raise SandboxError(
+        "reward function code has no sandbox to run programs in; give the RewardContext that it is made with one "
+        "(open_sandbox)"
+    )
+
+
+def _gold(task: Task) -> str | None:
+    """The row's own solution, where it has one and test cases."""
+    solution = task.columns.get("solution")
+    if not isinstance(solution, str) or not solution.strip() or not has_cases(task.columns):
+        return None
+    return after_thought(task, "\n" + (solution if FENCE in solution else _fenced(solution)))
+
+
+def _junk(task: Task) -> tuple[str, ...]:
+    """Nothing; a program that ends at once; and, where they are wrong, one that repeats its input or the first one."""
+    if not has_cases(task.columns):
+        return ()
+    cases = parse_cases(task.columns, task.task_id)
+    programs = [ENDS_AT_ONCE]
+    if cases.function is not None:
+        programs.append(f"def {cases.function}(*arguments):\n    return None")
+    elif not all(map(same_output, cases.outputs, cases.inputs)):
+        programs += [ECHO, f"import sys\nsys.stdout.write({cases.inputs[0]!r})"]
+    return ("", *(after_thought(task, "\n" + _fenced(program)) for program in programs))
+
+
+def _fenced(program: str) -> str:
+    return f"{FENCE}python\n{program}\n{FENCE}"

@@ -1,0 +1,117 @@
+"""Rewards that depend on how long a completion is, in tokens: cosine, soft_overlong."""
+
+import math
+from collections.abc import Sequence
+
+from paceline.advantages import overlong_penalty
+from paceline.errors import RewardError
+from paceline.extraction import final_answer
+from paceline.rewards.builtin.correctness import JUNK, Correctness, begin_correctness, correctness, said
+from paceline.rewards.function import BuiltIn, RewardContext
+
+CACHE_SHARE = 5
+"""DAPO punishes within the last 4096 of 20480 tokens, a fifth."""
+
+
+def cosine(
+    context: RewardContext,
+    *,
+    max_length: int | None = None,
+    min_correct: float = 0.5,
+    max_correct: float = 1.0,
+    min_wrong: float = -0.5,
+    max_wrong: float = 0.0,
+) -> BuiltIn:
+    """Right answers are worth more the shorter, wrong ones cost less the longer: half a cosine over the length.
+
+    | length                          | right (as `accuracy` says) | wrong         |
+    |---------------------------------|----------------------------|---------------|
+    | 0                               | `max_correct`              | `min_wrong`   |
+    | `max_length` / 2                | the mean of both           | the mean      |
+    | `max_length` and longer         | `min_correct`              | `max_wrong`   |
+
+    None without gold answer. `max_length` in tokens, `--max-completion-length` where it is not given.
+    Source: Yeo et al., arXiv:2502.03373; the values are ms-swift's. Beyond `max_length` nothing rises again.
+
+    Raises:
+        RewardError: no length is known, or a least value lies above its greatest.
+    """
+    longest = _length("cosine", max_length, context)
+    if min_correct > max_correct or min_wrong > max_wrong:
+        raise RewardError(
+            f"--reward-funcs cosine: min_correct must not lie above max_correct nor min_wrong above max_wrong, got "
+            f"{min_correct:g} to {max_correct:g} and {min_wrong:g} to {max_wrong:g}; swap them"
+        )
+
+    def value(right: float, length: int) -> float:
+        start, end = (max_correct, min_correct) if right else (min_wrong, max_wrong)
+        return cosine_between(start, end, length / longest)
+
+    def call(
+        *,
+        prompts: list[str],
+        completions: list[str],
+        answer: list[str | None],
+        completion_ids: list[Sequence[int]],
+        **columns: object,
+    ) -> list[Correctness]:
+        right = correctness(_answer, prompts, completions, answer)
+        rows = zip(right, map(len, completion_ids), strict=True)
+        return [value(one, length) if isinstance(one, float) else one for one, length in rows]
+
+    def begin(*, prompts: list[str], completions: list[str], answer: list[str | None], **columns: object) -> None:
+        begin_correctness(_answer, prompts, completions, answer)
+
+    return BuiltIn(name="cosine", call=call, begin=begin, gold=None, junk=lambda task: JUNK, maximum=max_correct)
+
+
+def soft_overlong(context: RewardContext, *, max_length: int | None = None, cache: int | None = None) -> BuiltIn:
+    """A punishment of length for right and wrong answers alike, 0.0 at most and -1.0 at least.
+
+    | length in tokens                  | score                                      |
+    |-----------------------------------|--------------------------------------------|
+    | up to `max_length - cache`        | 0.0                                        |
+    | between                           | (`max_length - cache` - length) / `cache`  |
+    | `max_length` and longer           | -1.0                                       |
+
+    `max_length`: `--max-completion-length` where it is not given. `cache`: a fifth of it, as in the paper.
+    Source: DAPO, arXiv:2503.14476, Eq. 13 (`advantages.overlong_penalty`). `--overlong-share` is the same as an option.
+
+    Raises:
+        RewardError: no length is known, or `cache` is not within it.
+    """
+    longest = _length("soft_overlong", max_length, context)
+    buffer = max(1, longest // CACHE_SHARE) if cache is None else cache
+    if not 1 <= buffer <= longest:
+        raise RewardError(
+            f"--reward-funcs soft_overlong: cache must lie between 1 and max_length ({longest}) tokens, got {buffer}; "
+            "it is where the punishment starts, counted back from max_length"
+        )
+
+    def call(*, completion_ids: list[Sequence[int]], **columns: object) -> list[float]:
+        return [overlong_penalty(len(ids), max_length=longest, buffer=buffer) for ids in completion_ids]
+
+    return BuiltIn(name="soft_overlong", call=call, gold=None, maximum=0.0)
+
+
+def cosine_between(start: float, end: float, progress: float) -> float:
+    """From `start` at progress 0 along half a cosine to `end` at 1, and `end` from there on.
+
+    >>> [cosine_between(1.0, 0.5, progress) for progress in (0.0, 0.5, 1.0, 2.0)]
+    [1.0, 0.75, 0.5, 0.5]
+    """
+    return end + (start - end) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+
+
+def _answer(prompt: str, completion: str) -> str | None:
+    return final_answer(said(prompt, completion))
+
+
+def _length(name: str, given: int | None, context: RewardContext) -> int:
+    length = context.max_completion_length if given is None else given
+    if length is None or length < 1:
+        raise RewardError(
+            f"--reward-funcs {name}: max_length must be at least 1 token, got "
+            f"{'none' if length is None else length}; write {name}(max_length=512), for example"
+        )
+    return length

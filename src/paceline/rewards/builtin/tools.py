@@ -1,0 +1,135 @@
+"""Tool use: react_format, tool_call.
+
+What makes a format valid stands in one table for all styles, in `docs/rewards.md`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from paceline.errors import DataError, RewardError
+from paceline.extraction import CLOSE_THINK, OPEN_CALL, OPEN_THINK, labels, last_action, prefill, stand_once_in_order
+from paceline.rewards.builtin.calls import called, gold_calls, speaks_of_calls
+from paceline.rewards.builtin.correctness import JUNK, after_thought, said
+from paceline.rewards.function import BuiltIn, RewardContext
+from paceline.types import Task
+
+COLUMN = "tool_calls"
+
+_WRONG_CALL = '<tool_call>{"name": "no_such_tool", "arguments": {}}</tool_call>'
+
+
+def react_format(context: RewardContext) -> BuiltIn:
+    """`<think>...</think>`, then one `Action:` and one `Action Input:`, whatever they are.
+
+    | completion                                                       | score |
+    |------------------------------------------------------------------|-------|
+    | `<think>...</think>`, `Action: search`, `Action Input: {}`       | 1.0   |
+    | a tag or label missing, repeated, or out of order                | 0.0   |
+    | text before `<think>`, or between `</think>` and `Action:`       | 0.0   |
+    | an action without name or input; an `Observation:` of its own    | 0.0   |
+
+    Each label starts a line. Where the prompt ends with `<think>`, the completion must not open it again.
+    Source: ms-swift's function of this name, which accepts repeated tags and empty actions.
+    """
+
+    def call(*, prompts: list[str], completions: list[str], **columns: object) -> list[float]:
+        return [float(is_react(*pair)) for pair in zip(prompts, completions, strict=True)]
+
+    return BuiltIn(
+        name="react_format",
+        call=call,
+        gold=lambda task: after_thought(task, "\nAction: search\nAction Input: {}"),
+        junk=lambda task: (*JUNK, "Action: search\nAction Input: {}", after_thought(task, "\nAction:\nAction Input:")),
+    )
+
+
+def is_react(prompt: str, completion: str) -> bool:
+    """Whether prefilled prompt and completion together are a thought and one action."""
+    text = prefill(prompt).strip() + completion.strip()
+    if not stand_once_in_order(text, (OPEN_THINK, CLOSE_THINK)) or not text.startswith(OPEN_THINK):
+        return False
+    rest = text.partition(CLOSE_THINK)[2].strip()
+    action = last_action(rest)
+    in_order = rest.startswith("Action:") and labels(rest) == ["Action", "Action Input"]
+    return in_order and action is not None and len(action.name.splitlines()) == 1 and action.input != ""
+
+
+def tool_call(context: RewardContext) -> BuiltIn:
+    """Are these the calls that the row asks for? Same tools, same arguments, as `calls` compares them.
+
+    | completion                                                                   | score |
+    |------------------------------------------------------------------------------|-------|
+    | `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, all of the row's | 1.0   |
+    | `Action: name`, `Action Input: {...}`, the last before an `Observation:`     | 1.0   |
+    | another tool or argument, a call too few or too many                         | 0.0   |
+    | a call that is no JSON, a tag that is not closed, no call                    | 0.0   |
+    | a row whose `tool_calls` and answer speak of no call                         | None  |
+
+    Thinking does not count. The row says what is asked for in its column `tool_calls`, or in its answer.
+    Source: ms-swift's `toolbench`, whose rule for text that is no JSON can give nothing but 0.
+    """
+
+    def call(
+        *,
+        prompts: list[str],
+        completions: list[str],
+        answer: list[str | None],
+        tool_calls: list[object] | None = None,
+        **columns: object,
+    ) -> list[float | RewardError | None]:
+        golds = [None] * len(prompts) if tool_calls is None else tool_calls
+        return [_graded(*row) for row in zip(prompts, completions, answer, golds, strict=True)]
+
+    return BuiltIn(
+        name="tool_call",
+        call=call,
+        gold=_gold,
+        junk=lambda task: (*JUNK, _WRONG_CALL, OPEN_CALL),
+        check_row=_check_row,
+    )
+
+
+def has_calls(task: Task) -> bool:
+    """Whether a row says which tools are to be called, readable or not."""
+    return speaks_of_calls(task.answer) or _column(task) is not None
+
+
+def unreadable_calls(tasks: Sequence[Task]) -> list[int]:
+    """Positions of the tasks whose tool calls are given in no form that can be read."""
+    return [place for place, task in enumerate(tasks) if has_calls(task) and _gold(task) is None]
+
+
+def _check_row(columns: Mapping[str, object], row_id: str) -> None:
+    try:
+        gold_calls(None, columns.get(COLUMN))
+    except RewardError as error:
+        raise DataError(f"row {row_id}: column {COLUMN!r}: {error}") from error
+
+
+def _graded(prompt: str, completion: str, answer: str | None, tool_calls: object) -> float | RewardError | None:
+    try:
+        gold = gold_calls(answer, tool_calls)
+    except RewardError as error:
+        return error
+    return None if gold is None else float(called(said(prompt, completion)) == gold)
+
+
+def _gold(task: Task) -> str | None:
+    try:
+        calls = gold_calls(task.answer, _column(task))
+    except RewardError:
+        return None
+    if calls is None:
+        return None
+    stated = [_stated(name, arguments) for name, arguments in calls]
+    return after_thought(task, "\n" + "\n".join(stated))
+
+
+def _stated(name: str, arguments: str) -> str:
+    if arguments.startswith("text "):
+        return f"Action: {name}\nAction Input: {arguments.removeprefix('text ')}"
+    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def _column(task: Task) -> object:
+    return task.columns.get(COLUMN)

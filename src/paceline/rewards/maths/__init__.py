@@ -1,0 +1,1 @@
+"""Whether an answer equals the gold answer, as mathematics."""

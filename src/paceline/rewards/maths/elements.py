@@ -1,0 +1,183 @@
+r"""Answers with parts: tuples, intervals, sets, lists, unions, matrices; and inequalities read as intervals."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MAX_UNORDERED = 32
+"""Elements of a set that is compared in any order; the work grows with the square."""
+
+_GREEK = (
+    "alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|vartheta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|"
+    "upsilon|phi|varphi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Sigma|Phi|Psi|Omega"
+)
+# Letters only: with any command for a name, `\not = 42` would give 42 the name `\not`.
+NAME = rf"(?:[a-zA-Z]|\\(?:{_GREEK})(?![a-zA-Z]))" + r"(?:_\{?\w+\}?)?(?:\([a-z]\))?"
+_BOUND = r"(?:[^<>=a-zA-Z\\,;]|\\(?:frac|sqrt|pi|infty)(?![a-zA-Z]))+"
+_BELOW, _ABOVE = r"(?:<|\\le(?![a-zA-Z]))", r"(?:>|\\ge(?![a-zA-Z]))"
+_BETWEEN = tuple(re.compile(rf"({_BOUND})({sign}) ?({NAME}) ?({sign})({_BOUND})") for sign in (_BELOW, _ABOVE))
+_ONE_SIDED = re.compile(rf"({NAME}) ?({_BELOW}|{_ABOVE}|\\ne(?![a-zA-Z]))({_BOUND})")
+_ONE_SIDED_REVERSED = re.compile(rf"({_BOUND})({_BELOW}|{_ABOVE}|\\ne(?![a-zA-Z])) ?({NAME})")
+_VALUE_FIRST = re.compile(rf"({_BOUND})= ?({NAME})")
+_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
+_CONJUNCTION = re.compile(
+    r"(?:\\q?quad|\s)*(?:\\(?:text|mathrm)\s*\{\s*(or|and)\s*\}|(?<![a-zA-Z\\])(or|and)(?![a-zA-Z])|\\(lor|vee)(?![a-zA-Z]))"
+    r"(?:\\q?quad|\s)*"
+)
+_PLAIN_WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{2,}|\\text")
+_PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
+_MATRIX = re.compile(
+    r"[\[(]?\s*\\begin\{(?P<kind>[pb]?matrix|array|smallmatrix)\}(?:\s*\{[lcr| ]*\})?"
+    r"(?P<body>(?:(?!\\begin).)*)\\end\{(?P=kind)\}\s*[\])]?",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collection:
+    """Several elements between brackets, or bare (`6, 4`)."""
+
+    brackets: str
+    """Opening and closing bracket, `{}` for a set and for a bare list; `union`; `matrix 2x3`."""
+    elements: tuple[str, ...]
+
+    def matches(self, answer: "Collection", equal: Callable[[str, str], bool]) -> bool:
+        """Same brackets, same elements; in the same order unless it is a set or a union."""
+        if self.brackets != answer.brackets or len(self.elements) != len(answer.elements):
+            return False
+        if self.brackets not in ("{}", "union") or len(self.elements) > MAX_UNORDERED:
+            return all(equal(gold, given) for gold, given in zip(self.elements, answer.elements, strict=True))
+        left = list(answer.elements)
+        for gold in self.elements:
+            match = gold if gold in left else next((given for given in left if equal(gold, given)), None)
+            if match is None:
+                return False
+            left.remove(match)
+        return True
+
+
+def collection(text: str) -> Collection | None:
+    r"""The text as a collection of two or more elements; None for a single value. `\pm 2` is the set of 2 and -2."""
+    matrix = _MATRIX.fullmatch(text)
+    if matrix:
+        return _matrix(matrix["body"])
+    joined = split(text, separator=r"\cup")
+    if len(joined) > 1:
+        return Collection(brackets="union", elements=tuple(joined))
+    plain = text.replace(r"\{", "{").replace(r"\}", "}")
+    brackets, inner = _outer_brackets(plain)
+    elements = [sign for element in split(inner) for sign in _both_signs(element)]
+    if len(elements) < 2:
+        return None
+    return Collection(brackets=brackets or "{}", elements=tuple(elements))
+
+
+def is_matrix(text: str) -> bool:
+    """Whether the text is one matrix and nothing else."""
+    return _MATRIX.fullmatch(text) is not None
+
+
+def split(text: str, *, separator: str = ",") -> list[str]:
+    """The parts between the separators (for commas, semicolons too) that stand outside every bracket."""
+    parts, depth, start, position = list[str](), 0, 0, 0
+    separators = (",", ";") if separator == "," else (separator,)
+    while position < len(text):
+        character = text[position]
+        depth += (character in "([{") - (character in ")]}")
+        found = next((mark for mark in separators if depth == 0 and text.startswith(mark, position)), None)
+        if found:
+            parts.append(text[start:position].strip())
+            start = position + len(found)
+        position += len(found) if found else 1
+    return [*parts, text[start:].strip()]
+
+
+def as_membership(text: str) -> str:
+    r"""An inequality between one name and constants as an interval: `x>3` becomes `x\in (3,\infty)`.
+
+    Alternatives become one answer: `x<1 or x>3` a union, `x=1 or 2` the list `x=1,2`. `5=x` becomes `x=5`.
+    """
+    parts, joins = _conjoined(text)
+    memberships = [_interval(part) for part in parts]
+    named = [found for found in memberships if found]
+    if len(parts) == 1:
+        return f"{named[0][0]}\\in {named[0][1]}" if named else _name_first(text)
+    if len(named) == len(parts) and len({name for name, _ in named}) == 1 and "and" not in joins:
+        return f"{named[0][0]}\\in " + r"\cup ".join(interval for _, interval in named)
+    return ",".join(map(_name_first, parts))
+
+
+def _conjoined(text: str) -> tuple[list[str], set[str]]:
+    """The parts that `or` and `and` join, and the words used; words that join other words are left alone."""
+    pieces = _CONJUNCTION.split(text)
+    parts, joins = pieces[::4], {word for word in pieces if word in ("or", "and")}
+    if len(parts) == 1 or not all(part.strip() and not _PLAIN_WORD.search(part) for part in parts):
+        return [text], set()
+    return [part.strip(" ,") for part in parts], joins
+
+
+def _interval(text: str) -> tuple[str, str] | None:
+    """Name and interval of one inequality; None for anything else."""
+    for pattern, is_rising in zip(_BETWEEN, (True, False), strict=True):
+        if found := pattern.fullmatch(text):
+            left, left_sign, name, right_sign, right = found.groups()
+            if not is_rising:
+                left, left_sign, right_sign, right = right, right_sign, left_sign, left
+            return name.strip(), f"{_open(left_sign)}{left.strip()},{right.strip()}{_close(right_sign)}"
+    if found := _ONE_SIDED.fullmatch(text):
+        return found[1].strip(), _ray(found[2], found[3].strip())
+    if found := _ONE_SIDED_REVERSED.fullmatch(text):
+        return found[3].strip(), _ray(_FLIPPED[found[2]], found[1].strip())
+    return None
+
+
+def _ray(sign: str, bound: str) -> str:
+    """The numbers on one side of a bound, or all but the bound."""
+    if sign == r"\ne":
+        return rf"(-\infty,{bound})\cup ({bound},\infty)"
+    return rf"(-\infty,{bound}{_close(sign)}" if sign in ("<", r"\le") else rf"{_open(sign)}{bound},\infty)"
+
+
+def _open(sign: str) -> str:
+    return "(" if sign in "<>" else "["
+
+
+def _close(sign: str) -> str:
+    return ")" if sign in "<>" else "]"
+
+
+def _name_first(text: str) -> str:
+    """`5=x` as `x=5`, and `x=\\pm 2` as both of its values."""
+    if found := _VALUE_FIRST.fullmatch(text):
+        text = f"{found[2]}={found[1].strip()}"
+    return ",".join(_both_signs(text)) if "=" in text else text
+
+
+def _matrix(body: str) -> Collection:
+    """Rows and columns of a matrix, its cells row by row."""
+    rows = [row.split("&") for row in re.split(r"\\\\", body.strip().removesuffix(r"\\"))]
+    shape = "x".join([str(len(rows)), *sorted({str(len(row)) for row in rows})])
+    return Collection(brackets=f"matrix {shape}", elements=tuple(cell.strip() for row in rows for cell in row))
+
+
+def _outer_brackets(text: str) -> tuple[str, str]:
+    """The brackets around the whole text and what they hold; no brackets where none span it."""
+    if not text or text[0] not in "([{" or text[-1] not in ")]}":
+        return "", text
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and position < len(text) - 1:
+            return "", text
+    return text[0] + text[-1], text[1:-1]
+
+
+def _both_signs(element: str) -> tuple[str, ...]:
+    r"""Both values of an element with one `\pm`; the element itself otherwise."""
+    parts = _PLUS_MINUS.split(element)
+    if len(parts) != 2:
+        return (element,)
+    name, equals, before = parts[0].rpartition("=")
+    after = parts[1]
+    before, after = before.strip(), after.strip()
+    return tuple(f"{name}{equals}{before}{sign if before or sign == '-' else ''}{after}" for sign in "+-")

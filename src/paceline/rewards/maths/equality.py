@@ -1,0 +1,277 @@
+r"""The rules of `math`: whether one text answers another, each decided by the first rule that knows both.
+
+Everything here is exact and fast, but for the last rule, whose proof somebody else gives: `decide` takes a function
+that proves two expressions equal, and without one says None where a proof is needed.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from paceline.rewards.maths.elements import NAME, as_membership, collection, is_matrix, split
+from paceline.rewards.maths.notation import normalise
+from paceline.rewards.maths.quantities import parse_quantity, same_quantity
+from paceline.rewards.maths.symbolic import is_bounded
+from paceline.rewards.maths.units import same_unit, scaled_unit
+
+MAX_LENGTH = 4096
+"""Characters; nothing longer is compared but as text."""
+MAX_DEPTH = 20
+"""Nested brackets; the LaTeX grammar needs about twice the time for each five levels more."""
+
+Prove = Callable[[str, str], bool]
+
+_CHOICE = re.compile(r"\(?([A-J])\)?")
+_CHOSEN = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer) ?:? ?)?\(?([A-J])[).:]*")
+_CHOSEN_WITH_TEXT = re.compile(
+    r"\(?([A-J])[).:]+ ?(?!.*(?<![a-zA-Z])(?:[A-J]|[Oo]r|[Aa]nd|[Nn]ot?|[Ww]rong)(?![a-zA-Z])).+", re.DOTALL
+)
+_WRAPPED_TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
+_ASSIGNMENT = re.compile(rf"({NAME}) ?(?:=|\\in(?![a-zA-Z])) ?([^=]+)")
+_RELATION = re.compile(r"=|\\in(?![a-zA-Z])")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]+\*?\}|\\[a-zA-Z]+")
+_WORD = re.compile(r"[a-zA-Z]{4,}|(?<![a-zA-Z])(?:or|and|not|is|no|yes|the|if|all|any)(?![a-zA-Z])|[^\x00-\x7f°]")
+_LETTERS = re.compile(r"(?=.*[a-zA-Z]{2})(?!.* - )[a-zA-Z][a-zA-Z' -]+")
+_TIME = re.compile(r"([0-9]{1,2}):([0-5][0-9])(?::([0-5][0-9]))?\s*(?:\\text\s*\{)?\s*([aApP])?\.?(?(4)[mM]\.?)\s*\}?")
+_NOT_MATHS = re.compile(
+    r"[0-9]\s+[0-9]|[0-9)]\s*_|[0-9]\.[0-9]*\.|:|\$"
+    r"|\\(?:quad|qquad|f?boxed|approx|equiv|sim|simeq|cong|to|[hv]?phantom|color|textcolor|[A-Za-z]*arrow|[(\[)\]])"
+)
+_SPELLED = re.compile(
+    r"[0-9A-F]+ ?_ ?\{? ?[0-9]{1,2} ?\}?|[0-9.]+(?: ?: ?[0-9.]+)+|[^\\]*\\equiv[^\\]*\\p?mod ?\{\w+\}"
+)
+"""A number in a base, a ratio, a congruence: compared as they are spelled."""
+_TEXT_UNIT = re.compile(r"(.+?)(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\s*\^\s*\{?\s*[23]\s*\}?)?)")
+_POWER_OF_TEN = re.compile(r"(?<=[0-9]) ?\\(?:times|cdot) ?(?=10 ?\^)")
+_FINISHED = re.compile(r"-?(?:[0-9. {}()\[\]^]|\\(?:sqrt|frac|ln)(?![a-zA-Z])|\\log(?:_\{?[0-9]+\}?)?(?![a-zA-Z]))+")
+_OPERATION = re.compile(r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf)(?![a-zA-Z])")
+_PLACEHOLDER = re.compile(
+    r"(?:see|refer to|cf) .*|n/?a|none|null|nan|unknown|tbd|todo|proof.*|answers? (?:may )?var(?:y|ies).*"
+    r"|(?:no|not) answer.*|[-?.*_ ]+"
+)
+_MAX_WORDS = 200
+"""Characters of a gold answer in words; nobody repeats a longer one word by word."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """Whether an answer is right, and which rule decided."""
+
+    equal: bool
+    rule: str
+    """A row of the table of `math`, or `timeout`: the proof took too long, and the answer counts as different."""
+
+
+class _ProofNeededError(Exception):
+    """Without a proof the rules cannot go on."""
+
+
+def decide(gold: str, answer: str, prove: Prove | None = None) -> Verdict | None:
+    """The verdict on one pair; None where it takes a proof and `prove` is not given.
+
+    Bounded work: texts above 4096 characters or with brackets nested above 20 are compared as text only.
+    """
+    gold, answer = gold.strip(), answer.strip()
+    if not gold or not answer:
+        return Verdict(equal=False, rule="same text")
+    if gold == answer:
+        return Verdict(equal=True, rule="same text")
+    if is_oversized(gold) or is_oversized(answer):
+        return Verdict(equal=False, rule="same text")
+    try:
+        return _verdict(normalise(gold), normalise(answer), prove or _defer)
+    except _ProofNeededError:
+        return None
+
+
+def recognises(gold: str, parse: Callable[[str], bool] | None = None) -> bool | None:
+    """Whether a rule other than "same text" can know this gold answer; None where `parse` has to tell and is not given.
+
+    False for what nobody can answer in another spelling: empty or too long, braces without partner, a placeholder such
+    as "See solution", LaTeX that the grammar does not read.
+    """
+    if not gold.strip() or is_oversized(gold.strip()):
+        return False
+    try:
+        return _recognises(normalise(gold), parse or _defer_parsing)
+    except _ProofNeededError:
+        return None
+
+
+def is_oversized(text: str) -> bool:
+    """Too long or too deep to be compared as maths."""
+    if len(text) > MAX_LENGTH:
+        return True
+    depth = deepest = 0
+    for bracket in re.findall(r"[()\[\]{}]", text):
+        depth += 1 if bracket in "([{" else -1
+        deepest = max(deepest, depth)
+    return deepest > MAX_DEPTH
+
+
+def _defer(gold: str, answer: str) -> bool:
+    raise _ProofNeededError
+
+
+def _defer_parsing(gold: str) -> bool:
+    raise _ProofNeededError
+
+
+def _verdict(gold: str, answer: str, prove: Prove) -> Verdict:
+    """`decide` for two normalised texts."""
+    if not gold or not answer or gold == answer:
+        return Verdict(equal=bool(gold) and gold == answer, rule="same text")
+    gold_number, answer_number = parse_quantity(gold), parse_quantity(answer)
+    if gold_number and answer_number:
+        return Verdict(equal=same_quantity(gold_number, answer_number), rule="quantities")
+    if choice := _CHOICE.fullmatch(gold):
+        return Verdict(equal=_chosen(answer) == choice[1], rule="choice")
+    if (time := _TIME.fullmatch(gold)) and (given := _TIME.fullmatch(answer)):
+        return Verdict(equal=_same_time(time, given), rule="time")
+    gold, answer = as_membership(gold), as_membership(answer)
+    if _assigned(gold) or _assigned(answer):
+        return Verdict(equal=_equal_assigned(gold, answer, prove), rule="assignment")
+    gold_elements, answer_elements = collection(gold), collection(answer)
+    if gold_elements or answer_elements:
+        same = gold_elements and answer_elements and gold_elements.matches(answer_elements, partial(_equal, prove))
+        if same or not _is_computed(gold, answer):
+            return Verdict(equal=bool(same), rule="collection")
+    return _compare_expressions(gold, answer, prove, gold_is_number=gold_number is not None)
+
+
+def _chosen(answer: str) -> str | None:
+    """The letter that an answer chooses, alone or before the text of the choice: `C`, `(C)`, `C. 42`; one only."""
+    plain = _WRAPPED_TEXT.sub(r"\1", answer).strip()
+    given = _CHOSEN.fullmatch(plain) or _CHOSEN_WITH_TEXT.fullmatch(plain)
+    return given[1] if given else None
+
+
+def _equal(prove: Prove, gold: str, answer: str) -> bool:
+    return _verdict(gold, answer, prove).equal
+
+
+def _assigned(text: str) -> re.Match[str] | None:
+    """The name and the value of `name = value`; None for anything else: `x = x+1`, a list of assignments."""
+    found = _ASSIGNMENT.fullmatch(text) if len(split(text)) == 1 else None
+    return found if found and found[1] not in found[2] and _are_balanced(found[1]) else None
+
+
+def _equal_assigned(gold: str, answer: str, prove: Prove) -> bool:
+    """Equal where at least one text gives its value a name: a name may be left out, two names must agree."""
+    named_gold, named_answer = _assigned(gold), _assigned(answer)
+    if named_gold and named_answer and named_gold[1] == named_answer[1]:
+        return _equal(prove, named_gold[2].strip(), named_answer[2].strip())
+    if named_gold and named_answer and (r"\in" in gold or r"\in" in answer):
+        return False
+    if named_gold and "=" not in answer:
+        return _equal(prove, named_gold[2].strip(), answer)
+    if named_answer and "=" not in gold:
+        return _equal(prove, gold, named_answer[2].strip())
+    if named_gold and not re.search(r"(?<![a-zA-Z\\])[a-zA-Z]", named_gold[2]):
+        return False
+    return _compare_expressions(gold, answer, prove, gold_is_number=False).equal
+
+
+def _is_computed(gold: str, answer: str) -> bool:
+    """Whether a set or matrix on either side is the result of an operation, which takes algebra."""
+    if any(mark in text for text in (gold, answer) for mark in (r"\cup", r"\cap", r"\setminus")):
+        return True
+    return r"\begin" in gold and r"\begin" in answer and not (is_matrix(gold) and is_matrix(answer))
+
+
+def _compare_expressions(gold: str, answer: str, prove: Prove, *, gold_is_number: bool) -> Verdict:
+    """Equal as words or as algebra."""
+    if _is_words(gold) or _is_words(answer):
+        return Verdict(equal=_words(gold) == _words(answer), rule="words")
+    if _NOT_MATHS.search(gold) or _NOT_MATHS.search(answer):
+        same = _bare(gold) == _bare(answer) and not re.search(r"[0-9] [0-9]", gold + answer)
+        return Verdict(equal=same, rule="words")
+    (gold, unit), (answer, given_unit) = _without_unit(gold), _without_unit(answer)
+    if gold.count("'") != answer.count("'") or (unit and given_unit and not same_unit(unit, given_unit)):
+        return Verdict(equal=False, rule="symbolic")
+    in_gold, in_answer = len(_RELATION.findall(gold)), len(_RELATION.findall(answer))
+    if in_gold != in_answer or in_gold > 1:
+        return Verdict(equal=False, rule="symbolic")
+    if _is_unfinished(gold, answer, gold_is_number=gold_is_number):
+        return Verdict(equal=False, rule="unfinished")
+    bounded = is_bounded(gold) and is_bounded(answer)
+    return Verdict(equal=bounded and prove(gold, answer), rule="symbolic")
+
+
+def _without_unit(text: str) -> tuple[str, str]:
+    r"""An expression and the unit behind it: `12\pi \text{ cm}^2`. A unit that is not in `\text` may be a variable."""
+    found = _TEXT_UNIT.fullmatch(text)
+    scaled = scaled_unit(found[2]) if found else None
+    return (found[1].strip(), scaled[1]) if found and scaled and not scaled[0] else (text, "")
+
+
+def _is_words(text: str) -> bool:
+    """Whether the text is language: as algebra, `no` would be n times o, the same as `on`."""
+    bare = _ENVIRONMENT.sub(" ", _without_unit(text)[0])
+    return _WORD.search(bare) is not None or _LETTERS.fullmatch(text) is not None or text.isalpha()
+
+
+def _words(text: str) -> str:
+    """The words in one spelling. A single letter keeps its case: `a` may be a side and `A` an angle."""
+    plain = _WRAPPED_TEXT.sub(r"\1", text)
+    plain = re.sub(r"\s+", " ", plain).strip(" .!\"'")
+    return plain if len(plain) == 1 else plain.casefold()
+
+
+def _bare(text: str) -> str:
+    """Without spaces and braces around a base: `101_{2}` is `101_2`."""
+    return re.sub(r"_\{([0-9]+)\}", r"_\1", text.replace(" ", ""))
+
+
+def _same_time(gold: re.Match[str], answer: re.Match[str]) -> bool:
+    """The same time of day or duration; `a.m.` may be left out on one side, and 5:30 p.m. is 17:30."""
+    gold_hour, answer_hour = int(gold[1]), int(answer[1])
+    half, given_half = (gold[4] or "").lower(), (answer[4] or "").lower()
+    if half and given_half and half != given_half:
+        return False
+    if half != given_half and max(gold_hour, answer_hour) > 12:
+        gold_hour, answer_hour = _hour(gold_hour, half), _hour(answer_hour, given_half)
+    return (gold_hour, gold[2], gold[3] or "00") == (answer_hour, answer[2], answer[3] or "00")
+
+
+def _hour(hour: int, half: str) -> int:
+    """The hour from 0 to 23."""
+    return hour % 12 + 12 * (half == "p") if half else hour
+
+
+def _is_unfinished(gold: str, answer: str, *, gold_is_number: bool) -> bool:
+    """Whether the answer is a calculation that was left undone.
+
+    It would let a model answer "what is 17 + 25?" with the question. The answer to a plain number may be a constant,
+    such as a root or a power; a sum, product, integral or limit answers only what is written with one itself.
+    """
+    if _OPERATION.search(answer) and not _OPERATION.search(gold):
+        return True
+    if not gold_is_number:
+        return False
+    body = _POWER_OF_TEN.sub("", answer).replace("^{-", "^{")
+    divides_integer = r"\frac" in answer and re.fullmatch(r"-?[0-9,]+", gold) is not None
+    return _FINISHED.fullmatch(body) is None or divides_integer
+
+
+def _recognises(gold: str, parse: Callable[[str], bool]) -> bool:
+    """`recognises` for a normalised text."""
+    if not gold or _PLACEHOLDER.fullmatch(_words(gold)):
+        return False
+    if parse_quantity(gold) or _CHOICE.fullmatch(gold) or _TIME.fullmatch(gold) or _SPELLED.fullmatch(gold):
+        return True
+    gold = as_membership(gold)
+    if assigned := _assigned(gold):
+        return _recognises(assigned[2].strip(), parse)
+    if elements := collection(gold):
+        return all(_recognises(element, parse) for element in elements.elements)
+    if _is_words(gold):
+        return len(gold) <= _MAX_WORDS and _are_balanced(gold)
+    if _NOT_MATHS.search(gold) or len(_RELATION.findall(gold)) > 1:
+        return False
+    return is_bounded(gold) and parse(gold)
+
+
+def _are_balanced(text: str) -> bool:
+    return text.count("{") == text.count("}")

@@ -1,0 +1,340 @@
+"""A pool of worker processes that judge pairs which take algebra, where a hostile one can be killed.
+
+One thread owns the workers: it starts them when there is work, hands out pairs, hears their answers and buries the
+dead. Any number of threads, an event loop's executor or a Ray actor may ask; nothing here needs the main thread or a
+signal handler. Workers are fresh interpreters, not forks of a process with threads and CUDA. They end with this
+process, also with kill -9, and a fork of this process starts a pool of its own.
+"""
+
+import atexit
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.errors import RewardError
+from paceline.rewards.maths.prover import MAX_LINE
+
+MIN_WORKERS, MAX_WORKERS = 2, 4
+"""Processes of about 100 MB each, one per core within these bounds: with two, others can pass a hostile answer."""
+PAIR_SECONDS = 2.0
+"""Processor time for one pair; one that needs more is not equal, rule `timeout`."""
+FIRST_SECONDS = 0.3
+"""What a pair gets at first. One that needs more waits until all others had as much, so that hostile answers do not
+hold up their neighbours; almost every honest proof takes a hundredth of a second."""
+WALL_SECONDS = 60.0
+"""A worker that is silent for so long is stopped or starved: its deadline is in processor time."""
+START_SECONDS = 120.0
+"""For starting an interpreter and loading the algebra: a second, on a machine that is not swamped."""
+MAX_ATTEMPTS = 3
+"""Workers that may die over a pair, or at their start. Two prove nothing: who kills them all takes the second too."""
+
+COMMAND = (sys.executable, "-P", "-c", "from paceline.rewards.maths.prover import main; main()")
+"""A worker; `-P`, as this directory has a `math.py` that is not the one of the standard library."""
+_REMEDY = "check that `python -c 'import math_verify'` works and that new processes may be started"
+
+Reply = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Job:
+    """One request, and whoever waits for its reply."""
+
+    request: dict[str, str]
+    future: "Future[Reply]" = field(default_factory=Future)
+    attempts: int = 0
+    seconds: float = FIRST_SECONDS
+    """Of processor time that it may use."""
+
+    def line(self) -> bytes:
+        """What the worker is sent; it fits into an empty pipe."""
+        text = json.dumps({"seconds": self.seconds, **self.request}, ensure_ascii=False)
+        return text.encode("utf-8", "surrogatepass") + b"\n"
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """One process, and what it is doing."""
+
+    process: "subprocess.Popen[bytes]"
+    silent_until: float
+    """On the monotonic clock."""
+    job: _Job | None = None
+    is_ready: bool = False
+    heard: bytes = b""
+
+
+class ProofPool:
+    """Judges requests in worker processes: `{"gold": ..., "answer": ...}`; `{"gold": ...}` checks a gold answer."""
+
+    def __init__(self, size: int, command: Sequence[str] = COMMAND, wall_seconds: float = WALL_SECONDS) -> None:
+        """`size` workers at most, each started as `command` with the process id of this process behind it."""
+        self._size, self._command, self._wall_seconds = size, command, wall_seconds
+        self._jobs, self._slow_jobs = deque[_Job](), deque[_Job]()
+        self._workers = list[_Worker]()
+        self._lock = threading.Lock()
+        self._selector = selectors.PollSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._closed = False
+        self._failed_starts = 0
+        self._thread = threading.Thread(target=self._run, name="paceline-proofs", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: dict[str, str]) -> "Future[Reply]":
+        """The reply to come: `equal` and `rule`. Its exception is a RewardError where the grader itself failed."""
+        job = _Job(request=request)
+        with self._lock:
+            if self._closed:
+                job.future.set_exception(RewardError("math answers cannot be compared: the workers were ended"))
+                return job.future
+            self._jobs.append(job)
+        self._wake()
+        return job.future
+
+    def process_ids(self) -> list[int]:
+        """Of the workers that are alive now."""
+        return [worker.process.pid for worker in list(self._workers)]
+
+    def close(self) -> None:
+        """End every worker; what was not decided fails."""
+        with self._lock:
+            self._closed = True
+        self._wake()
+        self._thread.join(timeout=10)
+
+    def abandon(self) -> None:
+        """Let go of the workers without touching them: they belong to the process that this one was forked from."""
+        for worker in self._workers:
+            worker.process.returncode = 0
+            _close_pipes(worker)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):  # it is full of calls to wake up
+            os.write(self._wake_write, b"x")
+
+    def _run(self) -> None:
+        """The owner's loop. However it ends, nobody is left waiting."""
+        try:
+            while not self._closed:
+                for key, _ in self._selector.select(self._patience()):
+                    if key.data is None:
+                        os.read(self._wake_read, MAX_LINE)
+                    else:
+                        self._hear(key.data)
+                self._give_up_on_the_silent()
+                self._hand_out()
+        finally:
+            self._closed = True
+            with self._lock:
+                self._jobs.extend(worker.job for worker in self._workers if worker.job)
+            for worker in list(self._workers):
+                self._bury(worker)
+            self._fail_waiting("the workers were ended")
+
+    def _patience(self) -> float | None:
+        """Seconds until the next worker has been silent for too long; None while all are idle."""
+        busy = [worker.silent_until for worker in self._workers if worker.job or not worker.is_ready]
+        return max(0.0, min(busy) - time.monotonic()) if busy else None
+
+    def _hand_out(self) -> None:
+        """Give jobs to idle workers, and start workers for those that remain."""
+        idle = [worker for worker in self._workers if worker.is_ready and worker.job is None and not _is_dead(worker)]
+        with self._lock:
+            queues = (self._jobs, self._slow_jobs)
+            given = [(worker, (self._jobs or self._slow_jobs).popleft()) for worker in idle if any(queues)]
+            waiting = sum(map(len, queues))
+        for worker, job in given:
+            worker.job, worker.silent_until = job, time.monotonic() + self._wall_seconds
+            _write(worker, job.line())
+        starting = sum(not worker.is_ready for worker in self._workers)
+        for _ in range(min(self._size - len(self._workers), waiting - starting)):
+            self._start()
+
+    def _start(self) -> None:
+        """Start a worker. The hash seed is fixed, so that every worker orders terms, and decides, alike."""
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
+        try:
+            process = subprocess.Popen(
+                [*self._command, str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._do_with_less(f"a worker process does not start ({error}); {_REMEDY}")
+            return
+        worker = _Worker(process=process, silent_until=time.monotonic() + START_SECONDS)
+        self._workers.append(worker)
+        assert process.stdout is not None
+        self._selector.register(process.stdout, selectors.EVENT_READ, worker)
+
+    def _hear(self, worker: _Worker) -> None:
+        """Read what a worker says; nothing is its end."""
+        assert worker.process.stdout is not None
+        data = os.read(worker.process.stdout.fileno(), MAX_LINE)
+        worker.heard += data
+        if not data or len(worker.heard) > MAX_LINE:
+            self._lose(worker)
+            return
+        *lines, worker.heard = worker.heard.split(b"\n")
+        for line in lines:
+            self._understand(worker, _message(line))
+
+    def _understand(self, worker: _Worker, message: Reply) -> None:
+        if "failed" in message:
+            self._do_with_less(f"a worker process does not start ({message['failed']}); {_REMEDY}")
+        elif "ready" in message:
+            worker.is_ready = True
+            self._failed_starts = 0
+        elif "died" in message:
+            self._try_again(worker, message["died"])
+        elif worker.job is not None and "equal" in message:
+            self._settle(worker.job, message)
+            worker.job = None
+
+    def _settle(self, job: _Job, message: Reply) -> None:
+        """Tell the result; a job whose first slice of time was too short goes behind all that have not had theirs."""
+        if message["rule"] != "timeout" or job.seconds >= PAIR_SECONDS:
+            job.future.set_result(message)
+            return
+        job.seconds = PAIR_SECONDS
+        with self._lock:
+            self._slow_jobs.append(job)
+
+    def _give_up_on_the_silent(self) -> None:
+        now = time.monotonic()
+        for worker in list(self._workers):
+            if worker.silent_until < now and (worker.job or not worker.is_ready):
+                self._lose(worker)
+
+    def _lose(self, worker: _Worker) -> None:
+        """Bury a worker that died or has to, and see to its job."""
+        status = self._bury(worker)
+        if worker.is_ready:
+            self._try_again(worker, status)
+        elif self._failed_starts < MAX_ATTEMPTS - 1:
+            self._failed_starts += 1
+        else:
+            self._do_with_less(f"a worker process ended at its start with status {status}; {_REMEDY}")
+
+    def _try_again(self, worker: _Worker, status: int) -> None:
+        """Put the job of a worker that died back in the queue, unless it has been there too often."""
+        job, worker.job = worker.job, None
+        if job is None:
+            return
+        job.attempts += 1
+        if job.attempts < MAX_ATTEMPTS:
+            with self._lock:
+                self._jobs.appendleft(job)
+            return
+        text = str(job.request)[:200]
+        job.future.set_exception(
+            RewardError(
+                f"{MAX_ATTEMPTS} worker processes died comparing {text} (status {status}), so nothing is known of "
+                f"this answer; if it happens to others too, check the memory of the machine"
+            )
+        )
+
+    def _bury(self, worker: _Worker) -> int:
+        """Its exit status, once the process and its child are gone."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+            assert worker.process.stdout is not None
+            self._selector.unregister(worker.process.stdout)
+        with suppress(ProcessLookupError, PermissionError):  # gone already
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        status = worker.process.wait()
+        _close_pipes(worker)
+        return status
+
+    def _do_with_less(self, reason: str) -> None:
+        """A worker did not start: those that did go on alone; without any, nothing that waits can be decided."""
+        started = sum(worker.is_ready for worker in self._workers)
+        self._size = max(1, started)
+        self._failed_starts = 0
+        if not started:
+            self._fail_waiting(reason)
+
+    def _fail_waiting(self, reason: str) -> None:
+        with self._lock:
+            jobs = [*self._jobs, *self._slow_jobs]
+            self._jobs.clear()
+            self._slow_jobs.clear()
+        for job in jobs:
+            job.future.set_exception(RewardError(f"math answers cannot be compared: {reason}"))
+
+
+def _message(line: bytes) -> Reply:
+    """What a worker said; empty where that is no JSON object, and the worker will be given up for its silence."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def _is_dead(worker: _Worker) -> bool:
+    """Whether the process has ended, without taking its status: until then nobody else can have its id."""
+    return os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _write(worker: _Worker, line: bytes) -> None:
+    """Send a line. To a dead worker nothing is sent: its end is about to be read."""
+    assert worker.process.stdin is not None
+    with suppress(BrokenPipeError):
+        worker.process.stdin.write(line)
+
+
+def _close_pipes(worker: _Worker) -> None:
+    for pipe in (worker.process.stdin, worker.process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+_pool: ProofPool | None = None
+_pool_lock = threading.Lock()
+
+
+def proofs() -> ProofPool:
+    """The pool of this process, made when it is first needed."""
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            _pool = ProofPool(min(max(MIN_WORKERS, cores), MAX_WORKERS))
+        return _pool
+
+
+def _close() -> None:
+    if _pool is not None:
+        _pool.close()
+
+
+def _after_fork() -> None:
+    """In the child: the thread that owns the workers stayed behind in the parent."""
+    global _pool, _pool_lock
+    if _pool is not None:
+        _pool.abandon()
+    _pool, _pool_lock = None, threading.Lock()
+
+
+atexit.register(_close)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,170 @@
+r"""Symbolic equality by the math-verify package. It runs in the worker processes of `proving`, which bound its time.
+
+What could take a machine down before any limit bites is refused by `is_bounded`, which is plain text work and runs in
+the caller.
+"""
+
+import logging
+import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+MAX_DIGITS = 10_000
+"""Digits of an integer power, a factorial or a binomial that is written out with numbers alone."""
+MAX_FACTORIAL = 3000
+MAX_FUNCTIONS = 12
+"""Sines, logarithms and the like in one answer; simplifying takes exponential time in how deep they nest."""
+NUMERIC_DIGITS = 30
+"""Digits to which two expressions are evaluated; they differ where their values do by more than 1e-9 of the larger."""
+
+_MAX_POWERS = 64
+_POWER = re.compile(r"(?<![0-9.])([0-9]+) ?\^ ?(-?[0-9]+)")
+_GROUPED = re.compile(r"[({]\s*(-?[0-9]+)\s*[)}]")
+_FACTORIAL = re.compile(r"(?<![0-9])([0-9]+)\s*!")
+_FACTORIAL_OF_NUMBERS = re.compile(r"[)\]}!]\s*!")
+_BINOMIAL = re.compile(r"\\[dt]?binom ?\{? ?[0-9]{5}")
+_FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc|log|ln|exp|arc[a-z]+|sinh|cosh|tanh)(?![a-zA-Z])")
+_VARIABLE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]")
+
+
+def is_bounded(text: str) -> bool:
+    """Whether the text is LaTeX with closed braces, in which no number is beyond writing down: no `9^{9^{9}}`."""
+    if not _braces_close(text) or len(_FUNCTION.findall(text)) > MAX_FUNCTIONS:
+        return False
+    if any(len(found[1]) > 4 or int(found[1]) > MAX_FACTORIAL for found in _FACTORIAL.finditer(text)):
+        return False
+    if _BINOMIAL.search(text) or (_FACTORIAL_OF_NUMBERS.search(text) and not _VARIABLE.search(text)):
+        return False
+    return not _has_tower(text)
+
+
+def _has_tower(text: str) -> bool:
+    """Whether powers of integers, computed from the inside out, pass `MAX_DIGITS` digits."""
+    for _ in range(_MAX_POWERS):
+        text = _GROUPED.sub(r"\1", text)
+        found = _POWER.search(text)
+        if found is None:
+            return False
+        base, power = int(found[1][:400]), abs(int(found[2][:20]))
+        digits = power * math.log10(max(base, 1))
+        if digits > MAX_DIGITS:
+            return True
+        text = f"{text[: found.start()]}{base**power if digits < 300 else 10**300}{text[found.end() :]}"
+    return True
+
+
+def _braces_close(text: str) -> bool:
+    """Whether every brace has its partner, so that the text stays inside the box that it is parsed in."""
+    depth = 0
+    for brace in re.findall(r"\\.|[{}]", text, re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(brace, 0)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def prove(gold: str, answer: str) -> bool:
+    """Whether math-verify shows the two LaTeX texts to be equal; False when it cannot.
+
+    A decimal counts as equal to a symbolic number when they agree to 12 decimal places and, as every two expressions,
+    to nine significant digits. Values are compared first, at one point for expressions with variables: most wrong
+    answers end there, in milliseconds, and never meet the simplifier.
+    """
+    expected, given = _parsed(gold), _parsed(answer)
+    if len(expected) != 1 or len(given) != 1:
+        return False
+    aligned = _in_the_symbols_of(expected[0], given[0])
+    if _values_differ(expected[0], aligned):
+        return False
+    return bool(_math_verify().verify(expected, [aligned], float_rounding=12, timeout_seconds=None))
+
+
+def parses(gold: str) -> bool:
+    """Whether math-verify reads the LaTeX and finds it equal to itself."""
+    expected = _parsed(gold)
+    return len(expected) == 1 and bool(_math_verify().verify(expected, expected, timeout_seconds=None))
+
+
+@lru_cache(maxsize=1)
+def _math_verify() -> Any:
+    """The package, imported at first use (half a second), its log of refused answers turned off."""
+    import math_verify
+
+    for name in ("math_verify", "latex2sympy2_extended"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return math_verify
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> list[Any]:
+    """The expression in a list, as math-verify has it; an empty list for what it cannot read."""
+    package = _math_verify()
+    target = package.LatexExtractionConfig(boxed_match_priority=0, normalization_config=_reading())
+    latex = text.replace("°", r"^{\circ}")
+    found = package.parse(rf"\boxed{{{latex}}}", [target], fallback_mode="no_fallback", parsing_timeout=None)
+    return [_with_imaginary_unit(expression) for expression in found]
+
+
+def _reading() -> Any:
+    """How math-verify prepares LaTeX: as it does by default, but it removes no units, which may be variables."""
+    from latex2sympy2_extended import NormalizationConfig
+
+    return NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all")
+
+
+def _with_imaginary_unit(expression: Any) -> Any:
+    """The expression with `i` for the imaginary unit, which math-verify reads as a variable: (1+i)^2 is 2i."""
+    from sympy import Expr, I
+
+    if not isinstance(expression, Expr):
+        return expression
+    return expression.xreplace({symbol: I for symbol in expression.free_symbols if str(symbol) == "i"})
+
+
+def _in_the_symbols_of(gold: Any, answer: Any) -> Any:
+    """The answer with the symbols of the gold answer: an `x` beside an `i` is read as complex, any other as real."""
+    from sympy import Basic
+
+    if not isinstance(gold, Basic) or not isinstance(answer, Basic):
+        return answer
+    known = {str(symbol): symbol for symbol in gold.free_symbols}
+    return answer.xreplace({symbol: known.get(str(symbol), symbol) for symbol in answer.free_symbols})
+
+
+def _values_differ(gold: Any, answer: Any) -> bool:
+    """Whether two expressions, their variables at the same made-up real values, have finite values that differ."""
+    from sympy import Expr
+
+    if not isinstance(gold, Expr) or not isinstance(answer, Expr):
+        return False
+    symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
+    point = {symbol: _coordinate(place) for place, symbol in enumerate(symbols)}
+    values = [_value(expression, point) for expression in (gold, answer)]
+    if values[0] is None or values[1] is None:
+        return False
+    return bool(abs(values[0] - values[1]) > 1e-9 * max(abs(values[0]), abs(values[1])))
+
+
+def _coordinate(place: int) -> Any:
+    """A positive number that no textbook formula treats in a special way."""
+    from sympy import Rational
+
+    return Rational(1117 + 389 * place, 1009 + 97 * place)
+
+
+def _value(expression: Any, point: Mapping[Any, Any]) -> Any:
+    """The number that the expression is at the point; None where it has none that can be relied on.
+
+    With variables a complex value counts as none: math-verify takes variables for real, and branches may differ.
+    """
+    try:
+        value = expression.subs(point).evalf(NUMERIC_DIGITS)
+    except (ArithmeticError, AttributeError, TypeError, ValueError, NotImplementedError, RecursionError):
+        return None
+    if not value.is_Number and (
+        point or not value.is_number or not all(part.is_Number for part in value.as_real_imag())
+    ):
+        return None
+    return value if value.is_finite else None

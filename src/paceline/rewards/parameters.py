@@ -1,0 +1,95 @@
+"""The parameters that the name of a built-in reward function may carry: `cosine(max_length=512, max_wrong=-0.5)`.
+
+Values are numbers, true or false, or words; they are read by the annotation of the parameter, never as code.
+"""
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+
+from paceline.config.reading import suggest
+from paceline.errors import RewardError
+
+
+def base_name(name: str) -> str:
+    """The part of a name before its parameters.
+
+    >>> base_name("cosine(max_length=512)")
+    'cosine'
+    """
+    return name.partition("(")[0].strip()
+
+
+def parameters_of(name: str, maker: Callable[..., object]) -> dict[str, object]:
+    """The parameters in a name, as values of the types that `maker` gives them.
+
+    Raises:
+        RewardError: it names the parameter, the value, and what there is to choose from.
+    """
+    _, bracket, rest = name.partition("(")
+    if not bracket:
+        return {}
+    if not rest.rstrip().endswith(")"):
+        raise RewardError(f"--reward-funcs {name}: the bracket is not closed; write {base_name(name)}(parameter=value)")
+    known, given = annotations(maker), dict[str, object]()
+    for part in filter(None, map(str.strip, rest.rstrip()[:-1].split(","))):
+        parameter, equals, value = map(str.strip, part.partition("="))
+        if not equals or not value:
+            raise RewardError(f"--reward-funcs {name}: {part!r} is no parameter; write parameter=value")
+        if parameter not in known:
+            raise RewardError(f"--reward-funcs {name}: {_unknown(base_name(name), parameter, known)}")
+        if parameter in given:
+            raise RewardError(f"--reward-funcs {name}: {parameter} is given twice; give it once")
+        given[parameter] = _read(name, parameter, known[parameter], value)
+    return given
+
+
+def annotations(maker: Callable[..., object]) -> dict[str, object]:
+    """The keyword parameters of a maker with their types."""
+    hints = typing.get_type_hints(maker)
+    keywords = [one for one in inspect.signature(maker).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    return {one.name: hints[one.name] for one in keywords}
+
+
+def _unknown(base: str, parameter: str, known: Mapping[str, object]) -> str:
+    if not known:
+        return f"{base!r} takes no parameters, got {parameter!r}; write {base}"
+    near = suggest(parameter, known, otherwise="")
+    return f"{base!r} has no parameter {parameter!r}; {near + ' ' if near else ''}it takes {', '.join(known)}"
+
+
+def _read(name: str, parameter: str, annotation: object, text: str) -> object:
+    kind = _without_none(annotation)
+    if typing.get_origin(kind) is typing.Literal:
+        choices = typing.get_args(kind)
+        if text not in choices:
+            raise _refusal(name, parameter, f"one of {', '.join(choices)}", text)
+        return text
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise _refusal(name, parameter, "true or false", text)
+        return text.lower() == "true"
+    assert kind in (int, float), f"{parameter}: a maker's parameters are numbers, booleans or literals"
+    return _number(name, parameter, text, is_whole=kind is int)
+
+
+def _number(name: str, parameter: str, text: str, *, is_whole: bool) -> float:
+    try:
+        value = int(text) if is_whole else float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _refusal(name, parameter, "a whole number" if is_whole else "a number", text)
+    return value
+
+
+def _without_none(annotation: object) -> object:
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return next(one for one in typing.get_args(annotation) if one is not type(None))
+    return annotation
+
+
+def _refusal(name: str, parameter: str, rule: str, text: str) -> RewardError:
+    return RewardError(f"--reward-funcs {name}: {parameter} must be {rule}, got {text!r}; correct the value")

@@ -1,0 +1,270 @@
+r"""The test cases of a row, in the forms that datasets have them.
+
+| column | what it holds | from |
+|---|---|---|
+| `test_cases` | tests | ColossalChat, PRIME |
+| `verification_info` | `{"language": "python", "test_cases": tests}` | open-r1, PrimeIntellect |
+| `input_output` | tests | APPS, TACO |
+| `reward_model` | `{"ground_truth": tests}` | verl, Eurus-2-RL-Data |
+
+The first of these that is not null holds. Tests are `{"inputs": [...], "outputs": [...], "fn_name": name}`, or a list
+of `{"input": ..., "output": ..., "type": ..., "fn_name": name}`; any of it may be JSON text instead. `ground_truth`
+holds tests where it is a list, an object, or JSON text of an object that names `inputs`; else it is an answer.
+
+Without a function's name a program reads the input and prints the output: both are text (in `input_output` also a list
+of lines). With one, the function, or the method of that name of a class `Solution`, is called:
+
+| input | arguments | output |
+|---|---|---|
+| text | one JSON value per line (PRIME) | JSON text of the value that it returns, or the value where it is no text |
+| a list | its items (APPS) | the value |
+
+APPS writes a returned value into a list of one for some rows and plainly for others, and no row says which. Where every
+output of an `input_output` row is a list of one, `[3]` and `3` are both right.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from keyword import iskeyword
+from typing import NoReturn
+
+from paceline.errors import DataError
+from paceline.rewards.programs.comparing import same_value
+
+COLUMNS = ("test_cases", "verification_info", "input_output", "reward_model")
+PYTHON = ("python", "python3", "py")
+LARGEST_CELL = 10_000_000
+"""Bytes of a row's tests: more than that is no test of a program, and waits for every completion."""
+TYPES = ("stdin_stdout", "function_call")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cases:
+    """What a program is tested with."""
+
+    inputs: tuple[str, ...]
+    """Standard input; or a JSON array of arguments, where there is a function. At least one."""
+    outputs: tuple[str, ...]
+    """As many: standard output; or the JSON text of the value to be returned."""
+    function: str | None = None
+    """The function to call; None: the program reads and prints."""
+    in_list: bool = False
+    """The only item of an expected list is right as well."""
+
+
+def parse_cases(columns: Mapping[str, object], row_id: str) -> Cases:
+    """The test cases of a row that has some (see `has_cases`).
+
+    Raises:
+        DataError: they cannot be used; the sentence names the row, what is wrong, and what to do.
+    """
+    column = _column(columns)
+    if column is None:
+        _refuse(row_id, f"has no test cases in any of the columns {', '.join(COLUMNS)}", "add them")
+    value = columns[column]
+    place = "reward_model.ground_truth" if column == "reward_model" else column
+    if column == "reward_model" and isinstance(value, Mapping):
+        value = value["ground_truth"]
+    _check_size(value, row_id, place)
+    return _Reader(row_id=row_id, place=place, is_apps=column == "input_output").cases(value)
+
+
+def has_cases(columns: Mapping[str, object]) -> bool:
+    """Whether a row means to have test cases, usable or not."""
+    return _column(columns) is not None
+
+
+def code_row_check(columns: Mapping[str, object], row_id: str) -> None:
+    """Refuse a row whose test cases cannot be used; one without any is for other reward functions.
+
+    Raises:
+        DataError: as `parse_cases`.
+    """
+    if has_cases(columns):
+        parse_cases(columns, row_id)
+
+
+def _column(columns: Mapping[str, object]) -> str | None:
+    for column in COLUMNS[:-1]:
+        if columns.get(column) is not None:
+            return column
+    reward_model = columns.get("reward_model")
+    truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
+    if isinstance(truth, str):
+        # An answer may start with a brace too, such as the set {1, 2}; the quoted key is in none.
+        return "reward_model" if truth.lstrip().startswith("{") and '"inputs"' in truth else None
+    return "reward_model" if isinstance(truth, Mapping | list | tuple) else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Reader:
+    """Reads one cell; every refusal names its row and place."""
+
+    row_id: str
+    place: str
+    is_apps: bool
+
+    def cases(self, value: object, name: object = None) -> Cases:
+        """Tests in any of their forms; `name` is what an object around them says of the function."""
+        plain = self._parsed(value)
+        if isinstance(plain, list | tuple):
+            return self._listed(plain, name)
+        if not isinstance(plain, Mapping):
+            self._refuse(f"holds {_kind(plain)}", "give an object with inputs and outputs, or a list of tests")
+        self._check_language(plain.get("language"))
+        named = plain["fn_name"] if plain.get("fn_name") else name
+        if "test_cases" in plain:
+            return self.cases(plain["test_cases"], named)
+        for key in ("inputs", "outputs"):
+            if not isinstance(plain.get(key), list | tuple):
+                self._refuse(f"has no list {key!r}", "give an object with inputs and outputs, or a list of tests")
+        return self._made(plain["inputs"], plain["outputs"], self._function(named))
+
+    def _listed(self, tests: Sequence[object], name: object) -> Cases:
+        """A list of one object per test; all of them call the same function, or none does."""
+        inputs, outputs, functions = [], [], set()
+        for number, test in enumerate(tests, start=1):
+            if not isinstance(test, Mapping) or not {"input", "output"} <= test.keys():
+                self._refuse(f"has no input and output in test {number}", "give both in each test")
+            self._check_language(test.get("language"))
+            functions.add(self._function_of(test, name, number))
+            inputs.append(test["input"])
+            outputs.append(test["output"])
+        if len(functions) > 1:
+            named = ", ".join(sorted(str(one) for one in functions))
+            self._refuse(f"calls different functions in one row ({named})", "give each its own row")
+        return self._made(inputs, outputs, next(iter(functions), None))
+
+    def _function_of(self, test: Mapping[str, object], name: object, number: int) -> str | None:
+        kind = test.get("type")
+        if kind is not None and (not isinstance(kind, str) or kind not in TYPES):
+            types = " and ".join(TYPES)
+            self._refuse(f"has the type {kind!r} in test {number}", f"the types are {types}")
+        if kind == "stdin_stdout":
+            return None
+        function = self._function(test["fn_name"] if test.get("fn_name") else name)
+        if kind == "function_call" and function is None:
+            self._refuse(f"calls a function in test {number} and has no fn_name", "name the function")
+        return function
+
+    def _made(self, inputs: Sequence[object], outputs: Sequence[object], function: str | None) -> Cases:
+        if len(inputs) != len(outputs):
+            counts = f"has {len(inputs)} inputs and {len(outputs)} outputs"
+            self._refuse(counts, "give one output for each input")
+        if not inputs:
+            self._refuse("has no test", "give at least one: a program that is never run proves nothing")
+        pairs = [self._pair(*pair, function, n) for n, pair in enumerate(zip(inputs, outputs, strict=True), start=1)]
+        may_be_in_list = self.is_apps and function is not None
+        return Cases(
+            inputs=tuple(given for given, _ in pairs),
+            outputs=tuple(expected for _, expected in pairs),
+            function=function,
+            in_list=may_be_in_list and all(isinstance(one, list) and len(one) == 1 for one in outputs),
+        )
+
+    def _pair(self, given: object, expected: object, function: str | None, number: int) -> tuple[str, str]:
+        if function is None:
+            return self._text(given, f"input {number}"), self._text(expected, f"output {number}")
+        if isinstance(given, str):
+            value = self._value(expected, f"output {number}") if isinstance(expected, str) else expected
+            return self._arguments(given, f"input {number}"), self._returned(value, f"output {number}")
+        if not isinstance(given, list | tuple):
+            remedy = "give a list of arguments, or text with one JSON value per line"
+            self._refuse(f"has {_kind(given)} as input {number} of a function", remedy)
+        return self._json(given, f"input {number}"), self._returned(expected, f"output {number}")
+
+    def _text(self, value: object, what: str) -> str:
+        if self.is_apps and isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
+            value = "\n".join(str(line) for line in value)
+        if not isinstance(value, str):
+            remedy = "give text, or the name of the function to call as fn_name"
+            self._refuse(f"has {_kind(value)} as {what} of a program that reads and prints", remedy)
+        return self._encodable(value, what)
+
+    def _arguments(self, text: str, what: str) -> str:
+        lines = text.strip().split("\n") if text.strip() else []
+        return self._json([self._value(line, what) for line in lines], what)
+
+    def _value(self, text: object, what: str) -> object:
+        try:
+            return json.loads(str(text))
+        except (ValueError, RecursionError) as error:
+            self._refuse(f"has no JSON as {what} of a function ({error})", "write it as JSON, text in double quotes")
+
+    def _json(self, value: object, what: str) -> str:
+        try:
+            return self._encodable(json.dumps(value), what)
+        except (TypeError, ValueError, RecursionError) as error:
+            self._refuse(f"has no plain data as {what} of a function ({error})", "use what JSON knows")
+
+    def _returned(self, value: object, what: str) -> str:
+        text = self._json(value, what)
+        if not same_value(again := self._value(text, what), again):
+            self._refuse(f"has {text[:40]} as {what}, which no value is equal to", "give a number that is finite")
+        return text
+
+    def _encodable(self, text: str, what: str) -> str:
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            self._refuse(f"holds half a surrogate pair in {what}, which is no character", "correct the text")
+        return text
+
+    def _parsed(self, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError) as error:
+            self._refuse(f"is text and no JSON ({error})", "write the tests as JSON")
+
+    def _function(self, name: object) -> str | None:
+        if name is None or name == "":
+            return None
+        if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
+            self._refuse(f"has {name!r} as fn_name", "give the name of a Python function")
+        return name
+
+    def _check_language(self, language: object) -> None:
+        if language is not None and str(language).strip().lower() not in PYTHON:
+            self._refuse(
+                f"is for the language {language!r}", "only Python is judged: leave out rows of other languages"
+            )
+
+    def _refuse(self, fact: str, remedy: str) -> NoReturn:
+        _refuse(self.row_id, f"{self.place} {fact}", remedy)
+
+
+def _refuse(row_id: str, fact: str, remedy: str) -> NoReturn:
+    # The way out is the same for all of them, and a dataset of thousands of rows often has one of these.
+    raise DataError(
+        f"row {row_id}: {fact}; {remedy}, or remove such rows (--on-bad-row skip leaves them out)"
+    ) from None
+
+
+def _check_size(value: object, row_id: str, place: str) -> None:
+    size = _size(value)
+    if size > LARGEST_CELL:
+        _refuse(
+            row_id, f"{place} has {size / 1e6:.1f} MB, above {LARGEST_CELL / 1e6:.0f} MB", "use fewer or smaller tests"
+        )
+
+
+def _size(value: object) -> int:
+    """Bytes of all text in a cell, numbers counted as eight. Without recursion: a cell may nest as it likes."""
+    total, waiting = 0, [value]
+    while waiting and total <= 10 * LARGEST_CELL:
+        one = waiting.pop()
+        if isinstance(one, str):
+            total += len(one) if one.isascii() else len(one.encode("utf-8", "surrogatepass"))
+        elif isinstance(one, Mapping):
+            waiting.extend(one.values())
+        elif isinstance(one, list | tuple):
+            waiting.extend(one)
+        else:
+            total += 8
+    return total
+
+
+def _kind(value: object) -> str:
+    """What a cell holds instead, in words for a person."""
+    return "nothing" if value is None else f"a {type(value).__name__}"

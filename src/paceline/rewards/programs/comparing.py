@@ -1,0 +1,112 @@
+"""Whether what a program printed or returned is what it should have: on plain text and plain data only.
+
+Order always counts, and so does every token: there is no comparison of sets, and none of sorted lines.
+
+| expected | printed or returned | equal |
+|---|---|---|
+| `1 2\\n3\\n` | `1  2 \\r\\n3\\n\\n` | yes: space within and after lines and empty lines at the end do not count |
+| `1 2` | `2 1`, `1\\n2`, `1, 2` | no |
+| `3` | `3.0`, `3.0000001`, `03` | no: a whole number is text as any other |
+| `0.5`, `5e-1` | `0.50000001`, `.5` | yes: within 1e-6, of the value or at all |
+| the value 3 | 3.0, true | no |
+| the value 0.5 | 0.50000001 | yes; NaN is equal to nothing |
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+TOLERANCE = 1e-6
+"""As judges of programming contests have it: relative to the expected number, or absolute."""
+MAX_DEPTH = 100
+"""Lists within lists of a value; deeper ones are equal to nothing."""
+
+# ASCII digits: `float` alone would also take `1_000`, `nan` and the digits of other scripts.
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_MARKS_OF_A_FLOAT = re.compile(rb"[.eE]")
+
+
+def same_output(expected: str, printed: str) -> bool:
+    r"""Whether two texts have the same tokens on the same lines.
+
+    Tokens are parted by ASCII space. One that is expected with a decimal point or an exponent is a number, and equal
+    within `TOLERANCE`; any other is equal to itself alone. Empty lines count, but for those at the end.
+
+    >>> same_output("1 2.5\n", "1 2.50 \n\n"), same_output("1 2", "1\n2"), same_output("3", "3.0")
+    (True, False, False)
+    """
+    return len(wanted := _lines(expected)) == len(got := _lines(printed)) and all(map(_same_line, wanted, got))
+
+
+def same_value(expected: object, returned: object, *, depth: int = MAX_DEPTH) -> bool:
+    """Whether two values, as `json.loads` gives them, are the same.
+
+    Whole numbers, text, true, false and null are equal to themselves alone, and true is no number. A float is equal
+    to any number within `TOLERANCE`. Lists are compared in order, objects by their keys, which are text.
+
+    >>> same_value([1, 0.5], [1, 0.50000001]), same_value(3, 3.0), same_value(1, True)
+    (True, False, False)
+    """
+    if isinstance(expected, float):
+        return isinstance(returned, int | float) and not isinstance(returned, bool) and _close(expected, returned)
+    if type(expected) is not type(returned):
+        return False
+    if isinstance(expected, list):
+        return depth > 0 and _same_list(expected, returned, depth)
+    if isinstance(expected, dict):
+        return depth > 0 and _same_object(expected, returned, depth)
+    return expected == returned
+
+
+def parse_value(text: str) -> tuple[bool, object]:
+    """Whether a text is JSON that can be compared, and its value: a whole number or nesting may be beyond reading."""
+    try:
+        return True, json.loads(text)
+    except (ValueError, RecursionError):
+        return False, None
+
+
+def _lines(text: str) -> list[list[bytes]]:
+    """Tokens by line. Bytes are parted at ASCII space only, and hold any character that a text can."""
+    lines = [line.split() for line in text.encode("utf-8", "surrogatepass").split(b"\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _same_line(expected: list[bytes], printed: list[bytes]) -> bool:
+    return len(expected) == len(printed) and all(map(_same_token, expected, printed))
+
+
+def _same_token(expected: bytes, printed: bytes) -> bool:
+    if expected == printed:
+        return True
+    is_float = _NUMBER.fullmatch(expected) is not None and _MARKS_OF_A_FLOAT.search(expected) is not None
+    return is_float and _NUMBER.fullmatch(printed) is not None and _close(float(expected), float(printed))
+
+
+def _same_list(expected: Sequence[object], returned: object, depth: int) -> bool:
+    return (
+        isinstance(returned, list)
+        and len(expected) == len(returned)
+        and all(same_value(one, other, depth=depth - 1) for one, other in zip(expected, returned, strict=True))
+    )
+
+
+def _same_object(expected: Mapping[str, object], returned: object, depth: int) -> bool:
+    return (
+        isinstance(returned, dict)
+        and expected.keys() == returned.keys()
+        and all(same_value(value, returned[key], depth=depth - 1) for key, value in expected.items())
+    )
+
+
+def _close(expected: float, got: float) -> bool:
+    """Infinity is what a number beyond float64 becomes, so it stands for many: it is equal to nothing here."""
+    try:
+        number = float(got)
+    except OverflowError:
+        return False
+    is_finite = math.isfinite(expected) and math.isfinite(number)
+    return is_finite and math.isclose(expected, number, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

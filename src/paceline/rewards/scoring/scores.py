@@ -1,0 +1,128 @@
+"""Scores a batch: the one place where a reward function may fail without ending the run.
+
+A failure is not a wrong answer: it scores None, never 0, it is counted, and its first traceback is kept. A result of
+the wrong shape is no failure but a mistake in the function, and ends the run at once.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.errors import TrainingError
+from paceline.rewards.function import RewardFunction
+from paceline.rewards.scoring.calling import outcomes
+from paceline.rewards.scoring.grading import batch_of, grade, spread, ungraded
+from paceline.types import Completion, Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """What each reward function gave to each completion of a batch."""
+
+    values: Mapping[str, tuple[float | None, ...]]
+    """By function, one per completion; None: not its task, or it failed."""
+    failed: Mapping[str, tuple[int, ...]]
+    """By function, positions of the completions on which it raised or gave a number that float32 cannot hold."""
+    seconds: Mapping[str, float]
+    """By function, wall time of grading the batch; async functions wait at the same time, which each counts."""
+    first_failures: Mapping[str, str]
+    """By function that failed, its first failure: function, row, exception, traceback."""
+    notes: Mapping[str, tuple[str | None, ...]]
+    """By function, one per completion: what it said of its score, or why it failed."""
+
+    @property
+    def culprit(self) -> str | None:
+        """First failure of the function that failed most; None without failure."""
+        most = max(self.first_failures, key=lambda name: len(self.failed[name]), default=None)
+        return None if most is None else self.first_failures[most]
+
+
+def score(
+    functions: Mapping[str, RewardFunction],
+    tasks: Sequence[Task],
+    completions: Sequence[Completion],
+    *,
+    timeout: float,
+) -> Scores:
+    """Grade completions; `tasks[i]` is the task of `completions[i]`.
+
+    A function that raises on the batch is called again row by row, so that only the rows that fail are lost; one that
+    takes more than `timeout` seconds has failed on all of them. Async functions run at the same time, once the others
+    are done. A function is called on the tasks that are for it (`selecting`), and gives None for the others.
+
+    Raises:
+        RewardError: a function asks for an argument that is no column, or its result is not a list with one number
+            or None per completion.
+        ValueError: as many tasks as completions are needed.
+    """
+    if len(tasks) != len(completions):
+        raise ValueError(f"one task per completion is needed, got {len(tasks)} tasks, {len(completions)} completions")
+    if not tasks:
+        return _nothing(functions)
+    batches = [batch for name, one in functions.items() if (batch := batch_of(name, one, tasks, completions)).rows]
+    results = outcomes([(batch.function, batch.arguments) for batch in batches], timeout=timeout)
+    graded = dict.fromkeys(functions, ungraded(len(tasks)))
+    for batch, outcome in zip(batches, results, strict=True):
+        graded[batch.name] = spread(grade(batch, outcome, timeout), batch.rows, len(tasks))
+    return Scores(
+        values={name: one.values for name, one in graded.items()},
+        failed={name: tuple(one.failures) for name, one in graded.items()},
+        seconds={name: one.seconds for name, one in graded.items()},
+        first_failures={name: why for name, one in graded.items() if (why := one.first_failure) is not None},
+        notes={name: one.notes for name, one in graded.items()},
+    )
+
+
+def combine(rewards: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
+    """The weighted sum of the rewards that are there; None where no function gave one.
+
+    >>> combine({"accuracy": 1.0, "format": 0.5, "code": None}, {"accuracy": 2.0, "format": 1.0, "code": 9.0})
+    2.5
+    """
+    given = [weights[name] * reward for name, reward in rewards.items() if reward is not None]
+    return math.fsum(given) if given else None
+
+
+def check_failure_rate(scores: Scores, *, limit: float) -> None:
+    """Refuse to go on when a reward function failed on more than the share `limit` of the batch.
+
+    Raises:
+        TrainingError: it names function, rate, limit and the first failure.
+    """
+    if not scores.failed:
+        return
+    name = max(scores.failed, key=lambda one: len(scores.failed[one]))
+    failed, total = len(scores.failed[name]), len(scores.values[name])
+    if total and failed / total > limit:
+        raise TrainingError(
+            f"reward function {name!r} failed on {failed} of {total} completions ({failed / total:.1%}), above "
+            f"--max-reward-failure-rate {limit:g}; correct it and resume; the first failure: {scores.culprit}"
+        )
+
+
+def check_any_reward(scores: Scores) -> None:
+    """Refuse to go on when not one completion of the step got a reward: there is nothing to learn from.
+
+    Raises:
+        TrainingError: it names every function, how often it failed, and the first failure where there is one.
+    """
+    total = max(map(len, scores.values.values()), default=0)
+    if not total or any(value is not None for values in scores.values.values() for value in values):
+        return
+    failed = ", ".join(f"{name!r} failed on {len(rows)}" for name, rows in scores.failed.items())
+    raise TrainingError(
+        f"no completion of the step got a reward: of {total} completions {failed}, and the rest got None; "
+        "correct the reward functions, or start a run with --reward-funcs that give numbers for the dataset's rows"
+        f"{f'; the first failure: {scores.culprit}' if scores.culprit else ''}"
+    )
+
+
+def _nothing(names: Iterable[str]) -> Scores:
+    """The scores of an empty batch, for which no function is called."""
+    return Scores(
+        values=dict.fromkeys(names, ()),
+        failed=dict.fromkeys(names, ()),
+        seconds=dict.fromkeys(names, 0.0),
+        first_failures={},
+        notes=dict.fromkeys(names, ()),
+    )

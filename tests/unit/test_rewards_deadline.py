@@ -1,0 +1,86 @@
+"""Calls of a user's own code that take too long: ended in the main thread and elsewhere, never taken for an answer."""
+
+import asyncio
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from paceline.rewards import score
+from paceline.rewards.scoring.deadline import RewardTimeout, deadline
+from tests.scripted import completion, task
+
+LONG = 600.0
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def test_a_loop_and_a_blocking_call_are_ended_in_the_main_thread():
+    for block in (spin, lambda: time.sleep(LONG), lambda: threading.Event().wait()):
+        with pytest.raises(RewardTimeout), deadline(0.05):
+            block()
+
+
+def test_a_loop_is_ended_in_any_other_thread():
+    def call() -> str:
+        try:
+            with deadline(0.05):
+                spin()
+        except RewardTimeout:
+            return "ended"
+        return "returned"
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(call).result(timeout=60) == "ended"
+
+
+def test_a_call_in_time_leaves_the_handlers_of_its_thread_as_they_were():
+    before = {number: signal.getsignal(number) for number in signal.valid_signals() if number != signal.SIGRTMIN + 7}
+    with deadline(LONG):
+        pass
+    assert {number: signal.getsignal(number) for number in before} == before
+    assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer) and not one.finished.is_set()]
+
+
+def test_a_function_that_swallows_every_exception_does_not_swallow_its_deadline():
+    def stubborn(completions, **columns):
+        try:
+            spin()
+        except Exception:  # noqa: BLE001 - what such a function does
+            return [1.0] * len(completions)
+
+    scores = score({"stubborn": stubborn}, [task("a"), task("b")], [completion("x")] * 2, timeout=0.05)
+    assert scores.values["stubborn"] == (None, None)
+    assert scores.failed["stubborn"] == (0, 1)
+    assert "the call took more than --reward-timeout 0.05 seconds" in scores.first_failures["stubborn"]
+
+
+def test_after_a_failed_batch_the_rows_share_one_deadline():
+    calls = []
+
+    def slow_alone(completions, **columns):
+        calls.append(list(completions))
+        if len(completions) > 1:
+            raise ValueError("one at a time")
+        spin()
+
+    scores = score({"f": slow_alone}, [task(str(n)) for n in range(50)], [completion("x")] * 50, timeout=0.05)
+    assert len(calls) == 2  # the batch, and the first row: the other 49 are not waited for
+    assert scores.failed["f"] == tuple(range(50))
+
+
+def test_async_functions_have_the_deadline_together():
+    async def never(completions, **columns):
+        await asyncio.Event().wait()
+
+    async def prompt(completions, **columns):
+        return [1.0] * len(completions)
+
+    scores = score({"never": never, "prompt": prompt}, [task("a")], [completion("x")], timeout=0.05)
+    assert scores.values == {"never": (None,), "prompt": (1.0,)}
+    assert "the call took more than --reward-timeout 0.05 seconds" in scores.notes["never"][0]

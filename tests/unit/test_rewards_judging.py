@@ -1,0 +1,90 @@
+import pytest
+
+from paceline.errors import SandboxError
+from paceline.programs import Job, Limits
+from paceline.rewards.programs.cases import Cases
+from paceline.rewards.programs.judging import judge
+from tests.scripted_sandbox import ScriptedSandbox, ended
+
+FIVE = Cases(inputs=tuple("12345"), outputs=tuple("12345"))
+LIMITS = Limits(seconds=3.0, memory_mb=64)
+
+
+def judged(script, cases=FIVE, *, stop_at_first=False):
+    sandbox = ScriptedSandbox(script)
+    return judge(sandbox, "the program", cases, limits=LIMITS, stop_at_first=stop_at_first), sandbox.jobs
+
+
+def but(special):
+    """Every output is right, except those that the table names."""
+    return lambda job: special.get(job.stdin, job.stdin)
+
+
+def test_a_program_gets_one_input_at_a_time_and_nothing_of_what_is_expected():
+    cases = Cases(inputs=("in 1", "in 2"), outputs=("out 1", "out 2"))
+    judgement, jobs = judged(lambda job: job.stdin.replace("in", "out"), cases)
+    assert jobs == [Job(source="the program", stdin=given, limits=LIMITS) for given in cases.inputs]
+    assert "out 1" not in repr(jobs)
+    assert (judgement.verdicts, judgement.passed_all, judgement.note) == (("pass", "pass"), True, "passed 2 of 2 tests")
+
+
+def test_every_test_has_a_verdict_and_the_note_tells_the_first_that_failed():
+    failures = {"2": "7", "4": ended("runtime_error", "Traceback\n  line 1\nZeroDivisionError: division by zero\n")}
+    judgement, _ = judged(but(failures))
+    assert judgement.verdicts == ("pass", "wrong", "pass", "runtime_error", "pass")
+    assert (judgement.passed, judgement.passed_all, judgement.note) == (3, False, "passed 3 of 5 tests; test 2: wrong")
+
+
+def test_the_last_words_of_a_program_are_in_the_note():
+    judgement, _ = judged(
+        but({"1": ended("runtime_error", "Traceback\nZeroDivisionError: division by zero\nexit status 1")})
+    )
+    assert judgement.note == "passed 4 of 5 tests; test 1: runtime_error (ZeroDivisionError: division by zero)"
+
+
+def test_the_rest_is_not_run_after_the_first_failure_where_all_have_to_pass():
+    judgement, jobs = judged(but({"2": "7"}), stop_at_first=True)
+    assert (judgement.verdicts, len(jobs)) == (("pass", "wrong", "not_run", "not_run", "not_run"), 2)
+
+
+@pytest.mark.parametrize("status", ["syntax_error", "no_function"])
+def test_what_every_input_would_meet_is_met_once(status):
+    judgement, jobs = judged(lambda job: ended(status))
+    assert (judgement.verdicts, len(jobs)) == ((status, *["not_run"] * 4), 1)
+
+
+def test_a_program_may_waste_its_whole_time_twice():
+    judgement, jobs = judged(but(dict.fromkeys("1345", ended("timeout"))))
+    assert (judgement.verdicts, len(jobs)) == (("timeout", "pass", "timeout", "not_run", "not_run"), 3)
+
+
+@pytest.mark.parametrize("status", ["runtime_error", "memory", "output_limit"])
+def test_other_failures_are_of_one_input(status):
+    judgement, _ = judged(but({"1": ended(status)}))
+    assert judgement.verdicts == (status, "pass", "pass", "pass", "pass")
+
+
+@pytest.mark.parametrize(
+    ("expected", "returned", "in_list", "verdict"),
+    [
+        ("[1, 2]", "[1, 2]", False, "pass"),
+        ("3", "3.0", False, "wrong"),
+        ("[3]", "3", False, "wrong"),
+        ("[3]", "3", True, "pass"),
+        ("[3]", "[3]", True, "pass"),
+        ("[3]", "[[3]]", True, "wrong"),
+        ("3", "", False, "wrong"),
+        ("3", "[" * 10_000, False, "wrong"),
+        ("3", "9" * 5_000, False, "wrong"),
+    ],
+)
+def test_a_returned_value_is_compared_as_plain_data(expected, returned, in_list, verdict):
+    cases = Cases(inputs=("[1, 2]",), outputs=(expected,), function="add", in_list=in_list)
+    judgement, (job,) = judged(lambda job: returned, cases)
+    assert judgement.verdicts == (verdict,)
+    assert (job.function, job.arguments, job.stdin) == ("add", "[1, 2]", "")
+
+
+def test_a_failed_sandbox_is_no_verdict():
+    with pytest.raises(SandboxError, match="gone"):
+        judged(lambda job: SandboxError("gone"))

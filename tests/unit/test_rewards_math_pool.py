@@ -1,0 +1,182 @@
+import asyncio
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import RewardError
+from paceline.rewards.maths.equality import Verdict, decide
+from paceline.rewards.maths.proving import ProofPool, proofs
+from paceline.rewards.maths.remembering import VerdictMemory, verdict_of
+from paceline.rewards.maths.verdicts import begin_verdicts, forget_verdicts, math_equal, math_verdicts
+from tests.math_cases import mixed
+
+PAIR = {"gold": "x+1", "answer": "1+x"}
+SERVE = "print('{\"ready\": true}', flush=True)\nfor line in sys.stdin:\n    "
+ONCE_RIGHT = 'seen.append(1); print(\'{"equal": %s, "rule": "symbolic"}\' % str(len(seen) == 1).lower(), flush=True)'
+ANSWER = 'print(\'{"equal": true, "rule": "symbolic"}\', flush=True)'
+
+
+@pytest.fixture
+def pool_of():
+    """A pool whose worker is the given Python code."""
+    pools = []
+
+    def make(code: str, wall_seconds: float = 60) -> ProofPool:
+        pools.append(ProofPool(1, (sys.executable, "-c", f"import os, signal, sys\n{code}"), wall_seconds))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def test_ten_thousand_answers_from_four_threads_and_an_event_loop_are_judged_as_one_at_a_time():
+    rows = mixed(10_000)
+    alone = {row[:2]: math_equal(*row[:2]) for row in rows}
+    wanted = [alone[row[:2]] for row in rows]
+    assert wanted == [row[2] for row in rows]
+    forget_verdicts()
+    parts = [rows[start::4] for start in range(4)]
+    judged: list[list[bool]] = [[], [], [], []]
+
+    def judge(place: int) -> None:
+        judged[place] = [math_equal(*row[:2]) for row in parts[place]]
+
+    threads = [threading.Thread(target=judge, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert judged == [[alone[row[:2]] for row in part] for part in parts]
+    forget_verdicts()
+
+    async def batches() -> list[bool]:
+        chunks = [[row[:2] for row in rows[start : start + 500]] for start in range(0, len(rows), 500)]
+        verdicts = await asyncio.gather(*(asyncio.to_thread(math_verdicts, chunk) for chunk in chunks))
+        return [verdict.equal for chunk in verdicts for verdict in chunk]
+
+    assert asyncio.run(batches()) == wanted
+
+
+def test_a_pair_that_many_threads_ask_for_at_once_is_computed_once(pool_of):
+    pool = pool_of(f"seen = []\n{SERVE}{ONCE_RIGHT}")
+    verdicts, results = VerdictMemory(lambda: pool), []
+    threads = [threading.Thread(target=lambda: results.append(verdicts.begin(("x+1", "1+x")))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told = [one if isinstance(one, Verdict) else verdict_of(one.result(timeout=60)) for one in results]
+    assert told == [Verdict(equal=True, rule="symbolic")] * 8
+
+
+def test_a_worker_that_is_killed_at_work_is_replaced_and_the_pair_judged():
+    forget_verdicts()
+    pairs = [(f"x^{power}+1", f"1+x^{power}") for power in range(2, 40)]
+    begin_verdicts(pairs)
+    math_equal(*pairs[0])
+    for worker in proofs().process_ids():
+        os.kill(worker, signal.SIGKILL)
+    assert all(verdict.equal for verdict in math_verdicts(pairs))
+
+
+def test_a_pair_over_which_one_worker_dies_is_given_to_another(pool_of, tmp_path):
+    once = f"path = {str(tmp_path / 'died')!r}\n    if not os.path.exists(path): open(path, 'w').close(); os._exit(7)"
+    assert pool_of(SERVE + once + "\n    " + ANSWER).submit(PAIR).result(timeout=60)["equal"] is True
+
+
+def test_a_pair_over_which_every_worker_dies_is_a_failure_of_the_grader(pool_of):
+    failure = pool_of(SERVE + "os._exit(7)").submit(PAIR).exception(timeout=60)
+    assert isinstance(failure, RewardError)
+    assert "3 worker processes died comparing" in str(failure)
+    assert "status 7" in str(failure)
+
+
+def test_a_worker_that_is_stopped_is_given_up_and_replaced(pool_of, tmp_path):
+    once = f"path = {str(tmp_path / 'stopped')!r}\n    if not os.path.exists(path): open(path, 'w').close(); "
+    code = SERVE + once + "signal.raise_signal(signal.SIGSTOP)\n    " + ANSWER
+    assert pool_of(code, wall_seconds=2).submit(PAIR).result(timeout=60)["equal"] is True
+
+
+def test_a_worker_that_cannot_start_is_a_failure_with_a_remedy(pool_of):
+    missing = pool_of('print(\'{"failed": "No module named math_verify"}\', flush=True)').submit(PAIR)
+    with pytest.raises(
+        RewardError, match=r"No module named math_verify\); check that `python -c 'import math_verify'`"
+    ):
+        missing.result(timeout=60)
+    with pytest.raises(RewardError, match="ended at its start with status 3"):
+        pool_of("os._exit(3)").submit(PAIR).result(timeout=60)
+
+
+def test_a_pool_that_is_closed_judges_nothing_and_leaves_nobody_waiting(pool_of):
+    pool = pool_of(SERVE + "pass")
+    waiting = pool.submit(PAIR)
+    pool.close()
+    with pytest.raises(RewardError, match="the workers were ended"):
+        waiting.result(timeout=60)
+    with pytest.raises(RewardError, match="the workers were ended"):
+        pool.submit(PAIR).result(timeout=60)
+    assert pool.process_ids() == []
+
+
+def test_a_failure_is_not_remembered_and_does_not_touch_other_pairs(pool_of):
+    pools = [pool_of("os._exit(3)"), pool_of(SERVE + ANSWER)]
+    verdicts = VerdictMemory(lambda: pools[0])
+    assert isinstance(verdicts.begin(("x+1", "1+x")).exception(timeout=60), RewardError)
+    assert verdicts.begin(("42", "42.0")) == Verdict(equal=True, rule="quantities")
+    pools.pop(0)
+    assert verdicts.begin(("x+1", "1+x")).result(timeout=60)["equal"] is True
+
+
+def test_a_process_that_was_forked_has_a_pool_of_its_own():
+    assert math_equal("x+6", "6+x")
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def judge() -> None:
+        sender.send((math_equal("x+7", "7+x"), math_equal("x+7", "8+x"), proofs().process_ids()))
+
+    child = context.Process(target=judge)
+    child.start()
+    assert receiver.poll(60)
+    right, wrong, workers = receiver.recv()
+    child.join()
+    assert (right, wrong, child.exitcode) == (True, False, 0)
+    assert not set(workers) & set(proofs().process_ids())
+    assert math_equal("x+8", "8+x")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the end of a process is an event on Linux")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, None])
+def test_no_worker_is_left_when_its_parent_is_gone(end):
+    cells = r"\\".join("&".join(f"x_{{{i}{j}}}" for i in range(9)) for j in range(9))
+    pair = ("x+1", rf"\det\begin{{pmatrix}}{cells}\end{{pmatrix}}")
+    assert decide(*pair) is None
+    code = (
+        "import sys, threading\nfrom paceline.rewards.maths.verdicts import *\n"
+        "from paceline.rewards.maths.proving import proofs\n"
+        f"math_equal('x+1', '1+x'); thread = threading.Thread(target=begin_verdicts, args=([{pair!r}],))\n"
+        "thread.start(); thread.join(); print(*proofs().process_ids(), flush=True); sys.stdin.read()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    workers = [int(word) for word in parent.stdout.readline().split()]
+    family = workers + [child for worker in workers for child in _children(worker)]
+    ends = [os.pidfd_open(process) for process in family]
+    assert len(family) >= 2
+    if end:
+        parent.send_signal(end)
+    parent.communicate(timeout=60)
+    for process_end in ends:
+        assert select.select([process_end], [], [], 30)[0]
+        os.close(process_end)
+
+
+def _children(process: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]

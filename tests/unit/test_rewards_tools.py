@@ -1,0 +1,156 @@
+import json
+
+import pytest
+
+from paceline.errors import DataError, RewardError
+from paceline.rewards import resolve
+
+THINK = "<think>look it up</think>\n"
+GOLD = 'Action: weather\nAction Input: {"city": "Oslo", "days": 3}'
+
+
+def call(name, arguments):
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def grade(completion, answer=GOLD, tool_calls=None, prompt="q"):
+    (value,) = resolve("tool_call")(
+        prompts=[prompt], completions=[completion], answer=[answer], tool_calls=[tool_calls]
+    )
+    return value
+
+
+OSLO = call("weather", {"days": 3, "city": "Oslo"})
+
+
+@pytest.mark.parametrize(
+    ("completion", "score"),
+    [
+        (GOLD, 1),
+        (THINK + "Thought: the weather\n" + GOLD, 1),
+        (
+            'Action: weather\nAction Input: {"days":3.0,"city":"Oslo"}\nObservation: rain\nAction: x\nAction Input: {}',
+            1,
+        ),
+        (OSLO, 1),  # the form does not matter
+        ("I will look. " + OSLO, 1),
+        (call("weather", json.dumps({"city": "Oslo", "days": 3})), 1),  # arguments as text, as OpenAI has them
+        ('Action: Weather\nAction Input: {"city": "Oslo", "days": 3}', 0),
+        ('Action: weather\nAction Input: {"city": "Oslo", "days": "3"}', 0),
+        ('Action: weather\nAction Input: {"city": "Oslo", "days": 4}', 0),
+        ('Action: weather\nAction Input: {"city": "Oslo"}', 0),
+        ('Action: weather\nAction Input: {"city": "Oslo", "days": 3', 0),
+        ('Action: weather\nAction Input: {"city": "Rome", "city": "Oslo", "days": 3}', 0),  # which of the two?
+        (OSLO + OSLO, 0),
+        (OSLO + call("weather", {}), 0),
+        (OSLO + "<tool_call>", 0),
+        (OSLO.replace("</tool_call>", ""), 0),
+        ('<tool_call>{"name": "weather"}</tool_call>', 0),
+        ("<tool_call>[1]</tool_call>", 0),
+        (f"<think>{OSLO}</think>", 0),
+        (f"<think>{GOLD}</think>", 0),
+        ("Action: weather", 0),
+        ("", 0),
+    ],
+)
+def test_a_call_is_right_when_tool_and_arguments_are_those_of_the_row(completion, score):
+    assert grade(completion) == score
+
+
+@pytest.mark.parametrize(
+    ("answer", "tool_calls"),
+    [
+        (GOLD, None),
+        (OSLO, None),
+        ('{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}', None),
+        ('[{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}]', None),
+        (None, [{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}]),
+        ("42", '[{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}]'),
+        (None, [{"type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo", "days": 3}'}}]),
+    ],
+)
+def test_a_row_gives_its_calls_in_any_of_these_forms(answer, tool_calls):
+    assert grade(OSLO, answer, tool_calls) == 1
+    assert grade(call("weather", {"city": "Rome", "days": 3}), answer, tool_calls) == 0
+
+
+def test_several_calls_are_compared_in_any_order_and_each_as_often_as_asked():
+    gold = json.dumps([{"name": name, "arguments": {}} for name in ("a", "b", "b")])
+    a, b = call("a", {}), call("b", {})
+    assert grade(b + a + b, gold) == 1
+    assert [grade(text, gold) for text in (a + b, a + a + b, a + b + b + b, a)] == [0, 0, 0, 0]
+
+
+def test_true_is_not_one_and_text_is_not_a_number():
+    gold = json.dumps({"name": "f", "arguments": {"x": 1, "y": [0.5, None]}})
+    assert grade(call("f", {"y": [0.5, None], "x": 1.0}), gold) == 1
+    for wrong in ({"x": True, "y": [0.5, None]}, {"x": 1, "y": [None, 0.5]}, {"x": "1", "y": [0.5, None]}):
+        assert grade(call("f", wrong), gold) == 0
+
+
+def test_an_input_that_is_no_json_is_compared_as_text():
+    gold = "Action: search\nAction Input: capital of Norway"
+    assert grade("Action: search\nAction Input: capital of Norway ", gold) == 1
+    assert grade('Action: search\nAction Input: "capital of Norway"', gold) == 0
+
+
+@pytest.mark.parametrize("answer", [None, "42", ""])
+def test_a_row_that_speaks_of_no_call_is_not_graded(answer):
+    assert grade(OSLO, answer) is None
+    assert grade(OSLO, answer, []) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "tool_calls"), [('[{"tool": "f"}]', None), ("Action: f", None), (None, [1]), (None, 5)]
+)
+def test_calls_that_cannot_be_read_are_a_failure_of_the_row_and_no_wrong_answer(answer, tool_calls):
+    assert isinstance(grade(OSLO, answer, tool_calls), RewardError)
+
+
+def test_a_row_whose_column_cannot_be_read_is_found_with_the_data():
+    check = resolve("tool_call").check_row
+    check({"tool_calls": [{"name": "f", "arguments": {}}]}, "d.jsonl:1")
+    check({"tool_calls": None}, "d.jsonl:1")
+    check({}, "d.jsonl:1")
+    with pytest.raises(
+        DataError, match=r"row d\.jsonl:7: column 'tool_calls': the row asks for .* '\[1\]'; give a list"
+    ):
+        check({"tool_calls": [1]}, "d.jsonl:7")
+
+
+def test_deep_and_huge_arguments_are_no_call():
+    assert grade('<tool_call>{"name": "weather", "arguments": ' + "[" * 100_000 + "</tool_call>") == 0
+    assert grade('Action: weather\nAction Input: {"days": 1' + "0" * 5000 + "}") == 0
+    assert grade('Action: weather\nAction Input: {"days": 1e999}') == 0
+    assert grade("Action: weather\nAction Input: " + '{"a":' * 100_000) == 0
+
+
+@pytest.mark.parametrize(
+    ("completion", "score"),
+    [
+        (THINK + GOLD, 1),
+        (THINK + GOLD + "\n", 1),
+        (THINK + "Action: search\nAction Input: anything", 1),
+        (GOLD, 0),
+        ("Sure. " + THINK + GOLD, 0),
+        (THINK + "Now: " + GOLD, 0),
+        (THINK + GOLD + "\n" + GOLD, 0),
+        (THINK + GOLD + "\nObservation: rain", 0),
+        (THINK + "Action: \nAction Input: {}", 0),
+        (THINK + "Action: a\nb\nAction Input: {}", 0),
+        (THINK + "Action: a\nAction Input:", 0),
+        (THINK + "Action Input: {}\nAction: a", 0),
+        ("<think>a</think><think>b</think>" + GOLD, 0),
+        ("<think>" + GOLD, 0),
+        ("", 0),
+    ],
+)
+def test_the_react_format_is_one_thought_and_one_action(completion, score):
+    assert resolve("react_format")(prompts=["q"], completions=[completion]) == [score]
+
+
+def test_after_a_prompt_that_opens_the_thinking_the_format_goes_on_from_there():
+    rest = (THINK + GOLD).removeprefix("<think>")
+    assert resolve("react_format")(prompts=["q\n<think>\n", "q"], completions=[rest, rest]) == [1, 0]
+    assert grade(THINK.removeprefix("<think>") + OSLO, prompt="q\n<think>\n") == 1
+    assert grade(OSLO, prompt="q\n<think>\n") == 0
