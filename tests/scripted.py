@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from paceline.engines import Request, Sampling
+from paceline.engines import OnFinished, Request, Sampling
 from paceline.rollouts import Take
 from paceline.types import Completion, Task
 
@@ -36,6 +36,12 @@ class ScriptedEngine:
         self._script = iter([tuple(group) for group in script])
         self.requests: list[Request] = []
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+    ) -> list[tuple[Completion, ...]]:
         self.requests.extend(requests)
-        return [next(self._script) for _ in requests]
+        groups = [next(self._script) for _ in requests]
+        for index, group in enumerate(groups):
+            for one in group if on_finished is not None else ():
+                on_finished(index, one.token_ids, one.text)
+        return groups

@@ -9,7 +9,7 @@ from paceline.console import percent
 from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.errors import DataError
 from paceline.intervals import Interval, mean_interval, pass_at_k, wilson
-from paceline.rewards import RewardFunction, check_failure_rate, score
+from paceline.rewards import RewardFunction, check_failure_rate, early_start, score
 from paceline.types import Completion, Task
 
 RIGHT = 0.5
@@ -34,6 +34,8 @@ class Evaluator:
     sampling: Sampling
     generations: int
     max_failure_rate: float
+    reward_timeout: float
+    """Seconds that one call of the reward function may take."""
     seed: int
 
     def measure(self, engine: Engine, *, step: int) -> "Evaluation":
@@ -45,15 +47,17 @@ class Evaluator:
         """
         started = time.perf_counter()
         tasks = self.eval_set.tasks
-        completions = engine.generate([self._request(task) for task in tasks], self.sampling)
+        requests = [self._request(task) for task in tasks]
+        completions = engine.generate(requests, self.sampling, on_finished=early_start(self.function, tasks))
         repeated = [task for task in tasks for _ in range(self.generations)]
-        scores = score(self.function, repeated, [one for group in completions for one in group])
+        answers = [one for group in completions for one in group]
+        scores = score(self.function, repeated, answers, timeout=self.reward_timeout)
         check_failure_rate(scores, limit=self.max_failure_rate)
-        (values,) = scores.values.values()
-        rewards = [values[start : start + self.generations] for start in range(0, len(values), self.generations)]
+        (values,), (notes,) = scores.values.values(), scores.notes.values()
+        parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
         outcomes = tuple(
-            Outcome(task=task, completions=tuple(group), rewards=tuple(earned))
-            for task, group, earned in zip(tasks, completions, rewards, strict=True)
+            Outcome(task=task, completions=tuple(group), rewards=values[part], notes=notes[part])
+            for task, group, part in zip(tasks, completions, parts, strict=True)
         )
         if not any(outcome.graded for outcome in outcomes):
             (name,) = self.function
@@ -75,6 +79,8 @@ class Outcome:
     completions: tuple[Completion, ...]
     rewards: tuple[float | None, ...]
     """None: not graded; such a completion counts neither as right nor as wrong."""
+    notes: tuple[str | None, ...]
+    """What the grader said of each score, or why it failed."""
 
     @property
     def graded(self) -> int:
@@ -144,9 +150,10 @@ class Evaluation:
                 "completion": completion.text,
                 "reward": reward,
                 "correct": None if reward is None else reward >= RIGHT,
+                "note": note,
                 "completion_tokens": len(completion.token_ids),
                 "finish_reason": completion.finish_reason,
             }
             for outcome in self.outcomes
-            for completion, reward in zip(outcome.completions, outcome.rewards, strict=True)
+            for completion, reward, note in zip(outcome.completions, outcome.rewards, outcome.notes, strict=True)
         ]

@@ -51,11 +51,13 @@ class Rollout:
     rewards: Mapping[str, float | None]
     """By reward function; None: not this function's task, or it failed (counted in the metrics)."""
     reward: float | None
-    """Weighted sum of `rewards`; None when no function gave a number: the rollout is not trained on."""
+    """Weighted sum of `rewards`; None when no function gave a number, or one failed: the rollout is not trained on."""
     advantage: float
     """Weight of this completion in the policy gradient; 0.0 for a rollout without signal."""
     dropped: str | None = None
-    """Why this completion is not trained on (`no_reward`, `truncated`), None when it is."""
+    """Why this completion is not trained on (`no_reward`, `reward_failed`, `truncated`), None when it is."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """By reward function that has something to say: the verdicts behind its number, or why it failed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,6 +28,7 @@ def producer(script, *, limit: float = 0.5) -> Producer:
         num_generations=2,
         advantage=AdvantageConfig(advantage="none"),
         max_failure_rate=limit,
+        reward_timeout=60.0,
         seed=0,
     )
 
@@ -78,7 +79,7 @@ def test_a_missing_reward_takes_no_part_in_the_loss_and_a_zero_advantage_counts_
 
 def test_the_run_directory_gets_every_rollout_with_the_reason_it_was_dropped_for(batch):
     reasons = Counter(record["dropped"] for record in rollout_records(batch.groups))
-    assert reasons == {None: 2, "zero_deviation": 3, "no_reward": 3}
+    assert reasons == {None: 2, "zero_deviation": 3, "no_reward": 2, "reward_failed": 1}
 
 
 def test_too_many_failures_stop_the_run_and_name_the_culprit():

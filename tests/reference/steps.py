@@ -137,5 +137,7 @@ def _scored(step: Step, rows: Sequence[int], advantage: AdvantageConfig) -> Scor
             for row in rows
         ),
         rewards=tuple({"accuracy": step.rewards[row]} for row in rows),
+        failed=(False,) * len(rows),
+        notes=({},) * len(rows),
         kept=low < mean < high,
     )

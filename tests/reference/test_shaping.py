@@ -31,6 +31,8 @@ def groups_of(
                 for tokens, finish_reason, _ in group
             ),
             rewards=tuple(rewards for *_, rewards in group),
+            failed=(False,) * len(group),
+            notes=({},) * len(group),
             kept=True,
         )
         for number, group in enumerate(groups)

@@ -174,6 +174,26 @@ def test_a_stop_string_ends_the_completion_and_stays_in_its_text(stop, plain):
         assert any(stop in completion.text for completion in group)
 
 
+@pytest.mark.parametrize("stop", [(), ("e",)])
+@pytest.mark.parametrize("plain", [False, True])
+def test_each_completion_is_told_of_once_as_soon_as_it_has_ended(stop, plain):
+    model = tiny_model("llama")
+    local = engine(unfamiliar(model) if plain else model, plain=plain)
+    told = []
+    requests = [request(5, 6), request(7, 3), request(3, 9)]
+    groups = local.generate(
+        requests,
+        Sampling(max_completion_length=30, stop=stop),
+        on_finished=lambda index, tokens, text: told.append((index, tokens, text)),
+    )
+    given = [(index, one.token_ids, one.text) for index, group in enumerate(groups) for one in group]
+    assert sorted(told) == sorted(given)
+    ends = [len(tokens) for _, tokens, _ in told]
+    assert len(set(ends)) > 1
+    if not plain:  # all started together, so the short ones are told of first
+        assert ends == sorted(ends)
+
+
 def test_a_stop_string_is_found_across_tokens_and_bytes():
     tokenizer = tiny_tokenizer()
     stopping = Stopping(tokenizer, frozenset(), ("é!é", "</a>"), 260)

@@ -20,6 +20,7 @@ def measure(*script: tuple[str, ...]):
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=len(script[0]),
         max_failure_rate=0.0,
+        reward_timeout=60.0,
         seed=0,
     )
     engine = ScriptedEngine([[completion(text) for text in texts] for texts in script])

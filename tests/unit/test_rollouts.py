@@ -8,6 +8,7 @@ from paceline.config import AdvantageConfig
 from paceline.engines import Sampling
 from paceline.errors import TrainingError
 from paceline.learner import samples_of
+from paceline.rewards.function import BuiltIn, Grade
 from paceline.rollouts import Producer, rollout_metrics, rollout_records
 from tests.scripted import ScriptedEngine, completion, taking, task
 
@@ -36,6 +37,7 @@ def producer(script, *, functions=None, weights=None, max_completion_length=100,
         num_generations=2,
         advantage=AdvantageConfig(**advantage),
         max_failure_rate=0.0,
+        reward_timeout=60.0,
         seed=0,
     )
 
@@ -117,6 +119,7 @@ def test_rewards_normalised_one_by_one_weigh_the_same_whatever_their_scale():
         num_generations=3,
         advantage=AdvantageConfig(reward_aggregation="normalize_then_sum", advantage="none"),
         max_failure_rate=0.0,
+        reward_timeout=60.0,
         seed=0,
     ).make(taking(TASKS), 1)
     # the two rewards say the opposite; each has unit deviation, so they cancel but for the floor of 1e-4
@@ -130,6 +133,58 @@ def test_a_group_whose_signal_is_all_masked_is_not_one_of_equal_rewards():
     assert batch.groups[0].dropped == "truncated"
     assert [record["dropped"] for record in rollout_records(batch.groups)] == ["truncated", "truncated"]
     assert rollout_metrics(batch)["groups_zero_deviation"] == 0
+
+
+def test_a_completion_on_which_one_function_failed_is_in_no_loss_and_no_baseline():
+    def fragile(completions, **columns):
+        return [RuntimeError("judge is down") if text == "odd" else WORTH[text] for text in completions]
+
+    script = [group_of("right", "wrong", "odd")]
+    made = replace(
+        producer(script, functions={"fragile": fragile, "one": lambda completions, **_: [1.0] * len(completions)}),
+        num_generations=3,
+        max_failure_rate=1.0,
+    )
+    batch = made.make(taking(TASKS), 1)
+    sound, wrong, failed = batch.groups[0].rollouts
+    # mean and deviation of 2 and 1, as if the third had not been sampled: (2 - 1.5) / 0.7071
+    assert (sound.advantage, wrong.advantage) == (pytest.approx(0.7071, abs=1e-3), pytest.approx(-0.7071, abs=1e-3))
+    assert (failed.reward, failed.advantage, failed.dropped) == (None, 0.0, "reward_failed")
+    assert failed.rewards == {"fragile": None, "one": 1.0}
+    assert failed.notes == {"fragile": "failed: 'fragile' failed on row 0: judge is down"}
+    assert rollout_metrics(batch)["rewards"]["fragile"]["failures"] == 1
+    assert rollout_metrics(batch)["rewards"]["fragile"]["count"] == 2
+    assert rollout_records(batch.groups)[2]["notes"] == dict(failed.notes)
+    assert len(samples_of(batch.groups)) == 2
+
+
+def test_what_a_function_says_of_its_score_is_written_beside_the_rollout():
+    def judge(completions, **columns):
+        return [Grade(value=1.0, note="passed 3 of 3"), Grade(value=0.0, note="wrong on test 2")]
+
+    batch = producer([MIXED], functions={"judge": judge}).make(taking(TASKS), 1)
+    assert [rollout.reward for rollout in batch.groups[0].rollouts] == [1.0, 0.0]
+    assert [record["notes"] for record in rollout_records(batch.groups)] == [
+        {"judge": "passed 3 of 3"},
+        {"judge": "wrong on test 2"},
+    ]
+
+
+def test_built_in_functions_start_on_a_completion_when_it_ends_and_are_asked_for_all_of_them_later():
+    begun = []
+
+    def begin(completions, answer, **columns):
+        begun.append((completions, answer))
+
+    early = BuiltIn(name="early", call=right, gold=None, begin=begin)
+    functions = {"early": early, "plain": right}
+    tasks = [
+        replace(TASKS[0], columns={"reward_funcs": ["early", "plain"]}),
+        replace(TASKS[1], columns={"reward_funcs": ["plain"]}),
+    ]
+    batch = producer([MIXED, MIXED], functions=functions).make(taking(tasks), 2)
+    assert begun == [(["right"], ["2"]), (["wrong"], ["2"])]  # the second task is not for it
+    assert [r.rewards for r in batch.groups[0].rollouts] == [{"early": 1.0, "plain": 1.0}, {"early": 0.0, "plain": 0.0}]
 
 
 def test_failures_count_against_all_completions_of_the_step_not_against_those_of_a_refill():

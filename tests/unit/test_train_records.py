@@ -38,6 +38,7 @@ def batch_of(*groups: str, max_refills: int):
         num_generations=2,
         advantage=AdvantageConfig(filter_range=(0.0, 1.0), max_refills=max_refills),
         max_failure_rate=0.0,
+        reward_timeout=60.0,
         seed=0,
     )
     return producer.make(taking([task("a"), task("b")]), 2)

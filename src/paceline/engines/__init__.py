@@ -1,7 +1,7 @@
 """Engines: whatever samples completions. This file is the border; `paceline.engines.local` is the embedded default."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,11 +35,21 @@ class Request:
     """One 64-bit key per completion: with the position it fixes every random number of that completion."""
 
 
+OnFinished = Callable[[int, tuple[int, ...], str], None]
+"""Called with a completion as soon as it has ended: index of its request, its tokens, its text."""
+
+
 class Engine(Protocol):
     """Samples completions. Knows nothing of rewards, losses or files."""
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-        """Sample `len(request.keys)` completions of each request, in request order."""
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+    ) -> list[tuple[Completion, ...]]:
+        """Sample `len(request.keys)` completions of each request, in request order.
+
+        `on_finished` is called from this call's own thread, in the order in which completions end; an engine that
+        learns of them all at once calls it for none.
+        """
 
 
 def sample_key(seed: int, purpose: str, task_id: str, occurrence: int, sample: int) -> int:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.engines import Request, Sampling
+from paceline.engines import OnFinished, Request, Sampling
 from paceline.engines.decoder import Decoder
 from paceline.engines.fused import FusedDecoder
 from paceline.engines.plain import PlainDecoder
-from paceline.engines.scheduling import Job, Sampled, Schedule
+from paceline.engines.scheduling import Job, OnEnded, Sampled, Schedule
 from paceline.engines.stopping import Stopping
 from paceline.engines.weights import unsupported_reason
 from paceline.errors import DataError, TrainingError
@@ -60,7 +60,9 @@ class LocalEngine:
         decoder = FusedDecoder if reason is None else PlainDecoder
         self._decoder: Decoder = decoder(model, compute_dtype)
 
-    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+    ) -> list[tuple[Completion, ...]]:
         """See `Engine`.
 
         Raises:
@@ -82,6 +84,7 @@ class LocalEngine:
             concurrent_sequences=self._capacity,
             device=self._model.device,
             on_progress=self._on_progress,
+            on_ended=None if on_finished is None else self._teller(requests, on_finished),
         )
         with torch.inference_mode(self.path == "fused"), _evaluating(self._model):
             sampled = schedule.run(jobs)
@@ -92,6 +95,17 @@ class LocalEngine:
             )
         completions = iter(self._completions(sampled, stopping, sampling))
         return [tuple(next(completions) for _ in request.keys) for request in requests]
+
+    def _teller(self, requests: Sequence[Request], on_finished: OnFinished) -> OnEnded:
+        """From sequences, which number the completions of the whole call, to requests and texts."""
+        request_of = [index for index, request in enumerate(requests) for _ in request.keys]
+
+        def tell(ended: list[tuple[int, list[int]]]) -> None:
+            texts = _texts(self._tokenizer, [tokens for _, tokens in ended])
+            for (sequence, tokens), text in zip(ended, texts, strict=True):
+                on_finished(request_of[sequence], tuple(tokens), text)
+
+        return tell
 
     def _completions(self, sampled: Sampled, stopping: Stopping, sampling: Sampling) -> list[Completion]:
         tokens = [part.tolist() for part in np.split(sampled.tokens, sampled.ends[:-1])]

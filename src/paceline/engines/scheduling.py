@@ -24,6 +24,9 @@ REFILL_SHARE = 4
 """Waiting prompts enter once one row in so many is free: fewer, larger prefills."""
 _NO_SEQUENCE = -1
 
+OnEnded = Callable[[list[tuple[int, list[int]]]], None]
+"""Called with the sequences that one step has ended, each with its tokens."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
@@ -55,12 +58,13 @@ class Schedule:
         concurrent_sequences: int,
         device: torch.device,
         on_progress: Callable[[int], None] | None,
+        on_ended: OnEnded | None,
     ) -> None:
         """`concurrent_sequences` bounds the rows computed at the same time."""
         self._decoder, self._sampling, self._stopping = decoder, sampling, stopping
         self._capacity, self._device, self._on_progress = concurrent_sequences, device, on_progress
         self._log: list[tuple[np.ndarray, np.ndarray, Tensor]] = []
-        self._texts: dict[int, list[int]] = {}
+        self._on_ended = on_ended
 
     def run(self, jobs: Sequence[Job]) -> Sampled:
         """Sample every job's sequences to their end.
@@ -68,6 +72,9 @@ class Schedule:
         Jobs enter shortest prompt last, so that neighbours are padded little and the cache is sized at the start.
         """
         waiting = sorted(jobs, key=lambda job: -len(job.prompt_ids))
+        if self._stopping.watches_text or self._on_ended is not None:
+            shape = (sum(len(job.sequences) for job in jobs), self._sampling.max_completion_length)
+            self._history = np.zeros(shape, dtype=np.int32)
         self._max_length = len(waiting[0].prompt_ids) + self._sampling.max_completion_length
         self._begin(waiting)
         while waiting or self._alive:
@@ -154,22 +161,29 @@ class Schedule:
         if self._on_progress is not None:
             self._on_progress(int((sequences != _NO_SEQUENCE).sum()))
         ended = self._stopping.ended(on_host) | (self._sampled[rows] >= self._sampling.max_completion_length)
+        if self._stopping.watches_text or self._on_ended is not None:
+            living = sequences != _NO_SEQUENCE
+            self._history[sequences[living], self._sampled[rows][living] - 1] = on_host[living]
         if self._stopping.watches_text:
-            self._end_by_text(sequences, on_host, ended)
+            self._end_by_text(rows, on_host, ended)
         gone = rows[ended & (sequences != _NO_SEQUENCE)]
         if len(gone):
+            if self._on_ended is not None:
+                self._on_ended([(int(self._sequence_of[row]), self._sampled_by(row)) for row in gone])
             self._sequence_of = self._sequence_of.copy()
             self._sequence_of[gone] = _NO_SEQUENCE
             self._alive -= len(gone)
             self._decoder.release(gone.tolist())
 
-    def _end_by_text(self, sequences: np.ndarray, tokens: np.ndarray, ended: np.ndarray) -> None:
-        for sequence, token in zip(sequences.tolist(), tokens.tolist(), strict=True):
-            self._texts.setdefault(sequence, []).append(token)
+    def _end_by_text(self, rows: np.ndarray, tokens: np.ndarray, ended: np.ndarray) -> None:
         for index in self._stopping.candidates(tokens):
-            if sequences[index] != _NO_SEQUENCE and not ended[index]:
-                ended[index] = self._stopping.completes_string(self._texts[int(sequences[index])])
-        self._texts.pop(_NO_SEQUENCE, None)
+            if self._sequence_of[rows[index]] != _NO_SEQUENCE and not ended[index]:
+                ended[index] = self._stopping.completes_string(self._sampled_by(rows[index]))
+
+    def _sampled_by(self, row: int) -> list[int]:
+        """Everything that the living sequence of a row has sampled."""
+        tokens: list[int] = self._history[self._sequence_of[row], : self._sampled[row]].tolist()
+        return tokens
 
     def _shrink(self) -> None:
         """Leave ended rows behind once the next smaller round size holds the living ones."""

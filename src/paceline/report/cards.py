@@ -62,7 +62,14 @@ def _facts(record: Record) -> str:
         facts.append("cut at the limit" if record["finish_reason"] == "length" else "ended by itself")
     if record.get("dropped") is not None:
         facts.append(f"not trained on: {record['dropped']}".replace("_", " "))
-    return "".join(f"<span>{escape(fact)}</span>" for fact in facts)
+    return "".join(f"<span>{escape(fact)}</span>" for fact in [*facts, *_notes(record)])
+
+
+def _notes(record: Record) -> list[str]:
+    """What graders said of their scores: several of a training completion, one of a held-out one."""
+    notes = record["notes"] if "notes" in record and isinstance(record["notes"], dict) else {}
+    said = [f"{name}: {note}" for name, note in notes.items()]
+    return [*said, str(record["note"])] if record.get("note") is not None else said
 
 
 def _score(value: float | None) -> str:

@@ -21,6 +21,10 @@ class Scored:
     task: Task
     completions: tuple[Completion, ...]
     rewards: tuple[Rewards, ...]
+    failed: tuple[bool, ...]
+    """Of each completion, whether a reward function failed on it: what the others gave is no reward then."""
+    notes: tuple[Mapping[str, str], ...]
+    """Of each completion, by reward function that has something to say."""
     kept: bool
     """Inside `filter_range`; a group outside takes no part in anything."""
 
@@ -38,7 +42,7 @@ def make_groups(
     rewards = [
         [_with_length(*pair, max_length=max_completion_length, buffer=buffer) for pair in _pairs(one)] for one in scored
     ]
-    kept = [group for group, one in zip(rewards, scored, strict=True) if one.kept]
+    kept = [_sound(group, one.failed) for group, one in zip(rewards, scored, strict=True) if one.kept]
     step_advantages = iter(_advantages(kept, options, all_weights))
     return tuple(
         _group(one, group, next(step_advantages) if one.kept else None, options, all_weights)
@@ -56,6 +60,11 @@ def _with_length(rewards: Rewards, completion: Completion, *, max_length: int, b
         return rewards
     penalty = overlong_penalty(len(completion.token_ids), max_length=max_length, buffer=buffer)
     return {**rewards, OVERLONG: penalty}
+
+
+def _sound(rewards: Sequence[Rewards], failed: Sequence[bool]) -> list[Rewards]:
+    """The rewards that count: none of a completion on which a function failed, or its zero would be the others' sum."""
+    return [dict.fromkeys(one) if broken else one for one, broken in zip(rewards, failed, strict=True)]
 
 
 def _advantages(
@@ -79,23 +88,30 @@ def _group(
 ) -> RolloutGroup:
     """`group_advantages` None: the group is filtered."""
     rollouts = []
-    for completion, one, advantage in zip(
-        scored.completions, rewards, group_advantages or [0.0] * len(rewards), strict=True
-    ):
-        reward = combine(one, weights)
-        masked = options.mask_truncated and completion.finish_reason == "length"
-        dropped = "no_reward" if reward is None else "truncated" if masked else None
+    for at, (one, advantage) in enumerate(zip(rewards, group_advantages or [0.0] * len(rewards), strict=True)):
+        reward = None if scored.failed[at] else combine(one, weights)
+        dropped = _why_no_part(scored, at, reward, mask_truncated=options.mask_truncated)
         rollouts.append(
             Rollout(
-                completion=completion,
+                completion=scored.completions[at],
                 rewards=one,
                 reward=reward,
                 advantage=0.0 if dropped else advantage,
                 dropped=dropped,
+                notes=scored.notes[at],
             )
         )
     reason = "filtered" if group_advantages is None else _why_dropped(rollouts, group_advantages)
     return RolloutGroup(task=scored.task, rollouts=tuple(rollouts), dropped=reason)
+
+
+def _why_no_part(scored: Scored, at: int, reward: float | None, *, mask_truncated: bool) -> str | None:
+    """Why a completion is not trained on, whatever its group does."""
+    if scored.failed[at]:
+        return "reward_failed"
+    if reward is None:
+        return "no_reward"
+    return "truncated" if mask_truncated and scored.completions[at].finish_reason == "length" else None
 
 
 def _why_dropped(rollouts: Sequence[Rollout], group_advantages: Sequence[float]) -> str | None:

@@ -7,10 +7,19 @@ from dataclasses import dataclass
 
 from paceline.config import AdvantageConfig
 from paceline.engines import Engine, Request, Sampling, sample_key
-from paceline.rewards import RewardFunction, Scores, check_any_reward, check_failure_rate, merge_scores, score
+from paceline.rewards import (
+    RewardFunction,
+    Scores,
+    check_any_reward,
+    check_failure_rate,
+    early_start,
+    merge_scores,
+    part_of,
+    score,
+)
 from paceline.rollouts.grouping import Scored, make_groups
 from paceline.rollouts.statistics import mean_and_std
-from paceline.types import RolloutGroup, Task
+from paceline.types import Completion, RolloutGroup, Task
 
 Take = Callable[[int], Sequence[tuple[Task, int]]]
 """The next n tasks of the data order, each with how often it came before, so that it draws anew."""
@@ -53,6 +62,8 @@ class Producer:
     num_generations: int
     advantage: AdvantageConfig
     max_failure_rate: float
+    reward_timeout: float
+    """Seconds that one call of a reward function may take."""
     seed: int
     purpose: str = "train"
     """Part of every completion's key, so that training and evaluation do not draw alike."""
@@ -89,22 +100,36 @@ class Producer:
 
     def _sample(self, drawn: Sequence[tuple[Task, int]]) -> _Round:
         started = time.perf_counter()
-        completions = self.engine.generate([self._request(*one) for one in drawn], self.sampling)
+        tasks = [task for task, _ in drawn]
+        requests = [self._request(*one) for one in drawn]
+        completions = self.engine.generate(requests, self.sampling, on_finished=early_start(self.functions, tasks))
         generated = time.perf_counter()
-        repeated = [task for task, _ in drawn for _ in range(self.num_generations)]
-        scores = score(self.functions, repeated, [one for group in completions for one in group])
-        scored = []
-        for index, ((task, _), group) in enumerate(zip(drawn, completions, strict=True)):
-            members = slice(index * self.num_generations, (index + 1) * self.num_generations)
-            columns = {name: values[members] for name, values in scores.values.items()}
-            rewards = tuple({name: column[at] for name, column in columns.items()} for at in range(len(group)))
-            kept = self._is_inside(columns)
-            scored.append(Scored(task=task, completions=tuple(group), rewards=rewards, kept=kept))
+        repeated = [task for task in tasks for _ in range(self.num_generations)]
+        answers = [one for group in completions for one in group]
+        scores = score(self.functions, repeated, answers, timeout=self.reward_timeout)
+        size = self.num_generations
+        scored = (
+            self._scored(task, tuple(group), part_of(scores, index * size, size))
+            for index, (task, group) in enumerate(zip(tasks, completions, strict=True))
+        )
         return _Round(
             scored=tuple(scored),
             scores=scores,
             generate_seconds=generated - started,
             reward_seconds=time.perf_counter() - generated,
+        )
+
+    def _scored(self, task: Task, group: tuple[Completion, ...], scores: Scores) -> Scored:
+        places = range(len(group))
+        failed = tuple(any(at in rows for rows in scores.failed.values()) for at in places)
+        notes = ({name: said[at] for name, said in scores.notes.items()} for at in places)
+        return Scored(
+            task=task,
+            completions=group,
+            rewards=tuple({name: column[at] for name, column in scores.values.items()} for at in places),
+            failed=failed,
+            notes=tuple({name: note for name, note in one.items() if note is not None} for one in notes),
+            kept=self._is_inside(scores.values, failed),
         )
 
     def _request(self, task: Task, occurrence: int) -> Request:
@@ -114,11 +139,12 @@ class Producer:
         )
         return Request(prompt_ids=task.prompt_ids, keys=tuple(keys))
 
-    def _is_inside(self, columns: Mapping[str, Sequence[float | None]]) -> bool:
+    def _is_inside(self, columns: Mapping[str, Sequence[float | None]], failed: Sequence[bool]) -> bool:
         """Whether a group's mean lies strictly inside `filter_range`; one without a number does not."""
         if self.advantage.filter_range is None:
             return True
-        mean, _ = mean_and_std(columns[self.advantage.filter_func or next(iter(columns))])
+        judge = columns[self.advantage.filter_func or next(iter(columns))]
+        mean, _ = mean_and_std([None if broken else value for value, broken in zip(judge, failed, strict=True)])
         low, high = self.advantage.filter_range
         return mean is not None and low < mean < high
 

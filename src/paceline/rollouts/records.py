@@ -47,6 +47,7 @@ def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:
             "completion_tokens": len(rollout.completion.token_ids),
             "rewards": dict(rollout.rewards),
             "reward": rollout.reward,
+            "notes": dict(rollout.notes),
             "advantage": rollout.advantage,
             "finish_reason": rollout.completion.finish_reason,
             "policy_version": rollout.completion.policy_version,
@@ -59,4 +60,10 @@ def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:
 
 def _function_metrics(scores: Scores, name: str) -> dict[str, float | int | None]:
     mean, std = mean_and_std(scores.values[name])
-    return {"mean": mean, "std": std, "failures": len(scores.failed[name]), "seconds": scores.seconds[name]}
+    return {
+        "mean": mean,
+        "std": std,
+        "count": sum(value is not None for value in scores.values[name]),
+        "failures": len(scores.failed[name]),
+        "seconds": scores.seconds[name],
+    }
