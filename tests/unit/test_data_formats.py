@@ -2,7 +2,6 @@ import pytest
 
 from paceline.config.sections import DataConfig
 from paceline.data import Row
-from paceline.data.answers import after_hashes, last_boxed
 from paceline.data.formats import problem
 from paceline.errors import DataError
 
@@ -39,6 +38,22 @@ def user(text):
         ),
         ({"problem": "?", "solution": "as derived", "answer": "5"}, user("?"), "5"),
         ({"problem": "?", "solution": "as derived"}, user("?"), None),
+        # with tests: a program is no answer to compare with
+        ({"messages": {"role": "user", "content": "?"}, "test_cases": {"inputs": ["1"]}}, user("?"), None),
+        ({"messages": user("?"), "test_cases": [], "solution": "print(1)"}, user("?"), None),
+        ({"messages": user("?"), "test_cases": None, "solution": "1"}, user("?"), "1"),
+        ({"messages": user("?"), "test_cases": [], "answer": "1"}, user("?"), "1"),
+        ({"prompt": user("?"), "reward_model": {"ground_truth": ' {"inputs": ["1"], "outputs": '}}, user("?"), None),
+        ({"prompt": user("?"), "reward_model": {"ground_truth": {"inputs": []}}}, user("?"), None),
+        ({"prompt": user("?"), "reward_model": {"ground_truth": "{1, 2}"}}, user("?"), "{1, 2}"),
+        ({"problem": "?", "verification_info": {"test_cases": []}}, user("?"), None),
+        (
+            {"problem_statement": "?", "verification_info": {}, "gold_standard_solution": "print(1)"},
+            user("?"),
+            None,
+        ),
+        ({"question": "?", "input_output": "{}", "solutions": '["print(1)"]', "starter_code": ""}, user("?"), None),
+        ({"question": "?\n", "input_output": "{}", "starter_code": "def f(x):\n"}, user("?\n\ndef f(x):"), None),
         # plain, and numbers
         ({"question": "?", "answer": " Paris "}, user("?"), "Paris"),
         ({"question": "?", "answer": 3}, user("?"), "3"),
@@ -62,33 +77,6 @@ def test_named_columns_override_what_would_be_recognised():
 
 def test_columns_that_nobody_knows_need_only_be_named():
     assert asked({"task": "b?", "gold": r"\boxed{2}"}, prompt_column="task", answer_column="gold") == (user("b?"), "2")
-
-
-@pytest.mark.parametrize(
-    ("text", "content"),
-    [
-        (r"\boxed{1}", "1"),
-        (r"\boxed{1} then \boxed{2}", "2"),
-        (r"\boxed{\frac{a}{b}}", r"\frac{a}{b}"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{\{}", r"\{"),
-        (r"\boxed {7}", "7"),
-        (r"\fbox{7}", None),
-        (r"\boxed{1} then \boxed{2", "1"),
-        (r"\boxed{}", None),
-        ("no box", None),
-    ],
-)
-def test_the_last_box_whose_braces_close_is_the_answer(text, content):
-    assert last_boxed(text) == content
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [("x\n#### 72", "72"), ("#### -1,234\n", "-1,234"), ("#### 5\nx", None), ("x #### 5", None), ("####", None)],
-)
-def test_hashes_mark_an_answer_on_the_last_line_only(text, answer):
-    assert after_hashes(text) == answer
 
 
 @pytest.mark.parametrize(

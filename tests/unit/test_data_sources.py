@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from paceline.data import has_split, load_rows
+from paceline.config import DataConfig
+from paceline.data import has_split, load_rows, screen
 from paceline.data.generators import GYM_SEEDS
 from paceline.errors import DataError
 
@@ -68,6 +69,11 @@ def test_a_line_separator_inside_a_string_does_not_end_the_row(tmp_path):
     assert loaded(tmp_path / "a.jsonl") == [{"question": "one\u2028two\x85three"}]
 
 
+def screen_unreadable(path):
+    rows = load_rows(str(path), split="train", size=None)
+    screen([row for row in rows if row.unreadable], DataConfig(dataset=str(path)), None)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -92,7 +98,15 @@ def test_a_line_separator_inside_a_string_does_not_end_the_row(tmp_path):
 def test_a_file_that_cannot_be_used_is_refused_with_its_place(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        load_rows(str(tmp_path / name), split="train", size=None)
+        screen_unreadable(tmp_path / name)
+
+
+def test_a_line_that_is_no_row_is_left_out_by_name_where_bad_rows_are_skipped(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"question": "2 + 2?"}\n{"question": \n[1]\n{"question": "3 + 3?"}\n')
+    rows = load_rows(str(tmp_path / "a.jsonl"), split="train", size=None)
+    screened = screen(rows, DataConfig(dataset="a.jsonl", on_bad_row="skip"), None)
+    assert [row.row_id for row in screened.rows] == ["a.jsonl:1", "a.jsonl:4"]
+    assert ["line 2: is not valid JSON" in screened.skipped[0], "line 3: holds" in screened.skipped[1]] == [True, True]
 
 
 def test_a_missing_file_names_what_lies_beside_it(tmp_path):

@@ -11,7 +11,7 @@ from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.config import Config
-from paceline.data import load_rows
+from paceline.data import load_rows, screen
 from paceline.errors import ModelError
 from paceline.plan import ModelShape, batch_plan, describe, describe_memory, memory_plan, model_shape
 
@@ -35,12 +35,14 @@ def run(argv: list[str]) -> int:
     print(configuration.origin)
     preflight(config)
     rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
+    rows = [*screen(rows, config.data, None).rows]
     print(f"\n{describe(batch_plan(config, len(rows)))}\n\n{_memory(config)}")
     return DONE
 
 
 def _memory(config: Config) -> str:
-    directory = EMBEDDED if config.model.model == "embedded" else Path(config.model.model).expanduser()
+    model = config.model.model
+    directory = EMBEDDED[model] if model in EMBEDDED else Path(model).expanduser()
     shape = _read_shape(directory)
     if shape is None:
         return f"Memory is not known: {config.model.model} is no local directory with a known config.json and weights."

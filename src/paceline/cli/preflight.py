@@ -1,11 +1,19 @@
 """What can be refused in a second, before the libraries that take many are loaded."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from paceline.config import Config
-from paceline.config.sections import DataConfig
-from paceline.data import has_split, load_rows, problem, system_prompt
-from paceline.rewards import check_reward_model, default_system_prompt, resolve
+from paceline.config import Config, DataConfig
+from paceline.data import RowCheck, has_split, load_rows, screen, system_prompt
+from paceline.reward_context import reward_context
+from paceline.rewards import (
+    BuiltIn,
+    RewardFunction,
+    check_reward_model,
+    default_system_prompt,
+    resolve,
+    row_check,
+)
 from paceline.trackers import check_trackers
 
 
@@ -15,16 +23,18 @@ def preflight(config: Config) -> None:
     Raises:
         PacelineError: something is not there or cannot be read.
     """
-    for name in config.rewards.functions:
-        resolve(name)
+    context = reward_context(config.rewards, config.sampling)
+    functions = {name: resolve(name, context) for name in config.rewards.functions}
     for name in config.rewards.reward_models:
         check_reward_model(name)
     check_trackers(config.loop.report_to)
-    _look_at_rows(config.data, config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
-    if config.data.eval_dataset is not None:
-        _look_at_held_out_row(config)
-    resolve(config.evaluation.eval_reward_func)
-    system_prompt(config.data, default_system_prompt(config.rewards.functions))
+    data, measure = config.data, _measure(config)
+    check = row_check(functions)
+    _look_at_rows(data, data.dataset, split=data.dataset_split, size=data.dataset_size, check=check)
+    if data.eval_dataset is not None:
+        _look_at_held_out_row(config, row_check(measure))
+    system_prompt(data, default_system_prompt(config.rewards.functions))
+    _look_at_what_they_need((*functions.values(), *measure.values()))
 
 
 def preflight_held_out(config: Config) -> None:
@@ -33,19 +43,35 @@ def preflight_held_out(config: Config) -> None:
     Raises:
         PacelineError: something is not there or cannot be read.
     """
-    _look_at_held_out_row(config)
-    resolve(config.evaluation.eval_reward_func)
+    measure = _measure(config)
+    _look_at_held_out_row(config, row_check(measure))
     system_prompt(config.data, default_system_prompt(config.rewards.functions))
+    _look_at_what_they_need(measure.values())
 
 
-def _look_at_held_out_row(config: Config) -> None:
+def _measure(config: Config) -> dict[str, RewardFunction]:
+    name = config.evaluation.eval_reward_func
+    return {name: resolve(name, reward_context(config.rewards, config.sampling))}
+
+
+def _look_at_what_they_need(functions: Iterable[RewardFunction]) -> None:
+    """A host that cannot isolate the programs of a function is refused; the sandbox stays open for the run."""
+    for one in functions:
+        if isinstance(one, BuiltIn) and one.describe is not None:
+            one.describe()
+
+
+def _look_at_held_out_row(config: Config, check: RowCheck | None) -> None:
     data = config.data
     dataset = data.eval_dataset or data.dataset
     split = data.eval_split if has_split(dataset, data.eval_split) else data.dataset_split
-    _look_at_rows(data, dataset, split=split, size=config.evaluation.eval_size)
+    _look_at_rows(data, dataset, split=split, size=config.evaluation.eval_size, check=check)
 
 
-def _look_at_rows(data: DataConfig, dataset: str, *, split: str, size: int | None) -> None:
+def _look_at_rows(data: DataConfig, dataset: str, *, split: str, size: int | None, check: RowCheck | None) -> None:
     """A file is read whole, which takes a second per 100,000 lines; what has to be generated or fetched is not."""
-    for row in load_rows(dataset, split=split, size=size if Path(dataset).is_file() else 1):
-        problem(row, data)
+    is_file = Path(dataset).is_file()
+    rows = load_rows(dataset, split=split, size=size if is_file else 1)
+    # One row says nothing of the others, which may be all that is needed where bad ones are skipped.
+    if is_file or data.on_bad_row == "stop":
+        screen(rows, data, check)

@@ -1,12 +1,13 @@
 """Where tasks come from: rows of a file, directory, Hub dataset or generator, and their order.
 
-load_rows -> Row -> build_tasks -> Task, taken in the order of task_index
+load_rows -> Row -> screen -> build_tasks -> Task, taken in the order of task_index
 """
 
 from paceline.data.formats import problem
 from paceline.data.lengths import length_histogram
 from paceline.data.order import task_index
 from paceline.data.rows import Row
+from paceline.data.screening import RowCheck, screen
 from paceline.data.sources import has_split, load_rows
 from paceline.data.system_message import system_prompt
 from paceline.data.tasks import TaskSet, build_tasks
@@ -16,6 +17,8 @@ __all__ = [
     "load_rows",
     "has_split",
     "problem",
+    "RowCheck",
+    "screen",
     "system_prompt",
     "build_tasks",
     "TaskSet",

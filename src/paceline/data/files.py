@@ -17,7 +17,9 @@ JSON = (".json",)
 PARQUET = (".parquet",)
 READABLE = (*JSON_LINES, *JSON, *PARQUET)
 
-NumberedColumns = Iterator[tuple[int, dict[str, object]]]
+Columns = dict[str, object]
+NumberedColumns = Iterator[tuple[int, Columns | DataError]]
+"""Line or item numbers, each with its columns or with why it has none."""
 
 
 def read_file(path: Path, *, size: int | None) -> list[Row]:
@@ -25,23 +27,28 @@ def read_file(path: Path, *, size: int | None) -> list[Row]:
 
     `.jsonl` and `.ndjson` hold one object per line, `.json` one list of objects (or lines all the same), `.parquet` a
     table; `.gz` may follow the first three. UTF-8, with or without a byte order mark; either line ending; blank lines
-    are no rows.
+    are no rows. A line that is not UTF-8, no JSON or no object is a row too, an unreadable one.
 
     Raises:
-        DataError: another ending, an unreadable or empty file, text that is not UTF-8, or a row that is not an object;
-            the message names file and line.
+        DataError: another ending, an unreadable or empty file, or a list of JSON or a table that cannot be read.
     """
     kind = data_ending(path)
     if kind not in READABLE:
         raise DataError(f"--dataset {path}: a file must end in one of {', '.join(READABLE)} (or .jsonl.gz); convert it")
     try:
         numbered = _parquet(path) if kind in PARQUET else _json(path, is_lines=kind in JSON_LINES)
-        rows = [Row(row_id=f"{path.name}:{number}", columns=columns) for number, columns in islice(numbered, size)]
+        rows = [_row(f"{path.name}:{number}", columns) for number, columns in islice(numbered, size)]
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"--dataset {path}: cannot be read ({error}); check the file and its permissions") from error
     if not rows:
         raise DataError(f"--dataset {path}: holds no rows; give a file with at least one")
     return rows
+
+
+def _row(row_id: str, columns: Columns | DataError) -> Row:
+    if isinstance(columns, DataError):
+        return Row(row_id=row_id, columns={}, unreadable=str(columns))
+    return Row(row_id=row_id, columns=columns)
 
 
 def data_ending(path: Path) -> str:
@@ -63,12 +70,19 @@ def _json(path: Path, *, is_lines: bool) -> NumberedColumns:
         for number, line in enumerate(stream, start=1):
             content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             if content.strip():
-                yield number, _object(_parsed(content, f"{path}, line {number}"), f"{path}, line {number}")
+                yield number, _of_line(content, f"{path}, line {number}")
 
 
 def _json_list(path: Path, text: bytes) -> NumberedColumns:
     for number, value in enumerate(cast(list[object], _parsed(text, str(path))), start=1):
         yield number, _object(value, f"{path}, item {number}")
+
+
+def _of_line(content: bytes, place: str) -> Columns | DataError:
+    try:
+        return _object(_parsed(content, place), place)
+    except DataError as error:
+        return error
 
 
 def _parsed(text: bytes, place: str) -> object:
@@ -80,9 +94,9 @@ def _parsed(text: bytes, place: str) -> object:
         raise DataError(f"{place}: is not valid JSON ({error}); a row is one JSON object on one line") from error
 
 
-def _object(value: object, place: str) -> dict[str, object]:
+def _object(value: object, place: str) -> Columns | DataError:
     if not isinstance(value, dict):
-        raise DataError(f"{place}: holds a JSON {type(value).__name__}; a row must be an object of named columns")
+        return DataError(f"{place}: holds a JSON {type(value).__name__}; a row must be an object of named columns")
     return value
 
 

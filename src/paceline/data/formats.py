@@ -5,24 +5,31 @@
 | `reasoning_gym`, `question` | question | `answer`, as it is |
 | `prompt` (TRL) | raw text, or messages | `answer`, `solution`, `ground_truth`, or `reward_model`'s `ground_truth` |
 | `problem` (NuminaMath, MATH) | problem | last boxed expression of `solution`, else as for `prompt` without it |
+| `problem_statement`, `verification_info` (open-r1) | problem_statement | as for `prompt` |
 | `messages` (ColossalChat) | one message or a list of them | `gt_answer`, or as for `prompt` |
+| `question`, `input_output` (APPS, TACO) | question, then `starter_code` if there is some | as for `prompt` |
 | `question` (GSM8K and plain) | question | `answer`: after `####`, or all of it |
 
 The first line whose columns are all there holds. `prompt_column` and `answer_column` override it.
+
+A row with test cases (`test_cases`, `verification_info`, `input_output`, or `reward_model` with tests as its
+`ground_truth`) needs no answer: its `solution` is a program, which no answer is compared with.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from paceline.config.sections import DataConfig
-from paceline.data.answers import gold_answer, last_boxed
+from paceline.data.answers import gold_answer
 from paceline.data.rows import Row
 from paceline.errors import DataError
+from paceline.extraction import last_boxed
 
 Message = dict[str, object]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 ANSWER_COLUMNS = ("gt_answer", "answer", "solution", "ground_truth")
+TEST_COLUMNS = ("test_cases", "verification_info", "input_output")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +52,8 @@ def problem(row: Row, data: DataConfig) -> Problem:
 
 
 def _prompt(row: Row, override: str | None) -> str | list[Message]:
-    column = override or next((known.prompt for known in FORMATS if known.columns <= row.columns.keys()), None)
+    known = next((known for known in FORMATS if known.columns <= row.columns.keys()), None)
+    column = override or (None if known is None else known.prompt)
     if column is None:
         raise DataError(
             f"row {row.row_id}: no known format has the columns {_seen(row)}; name one with --prompt-column"
@@ -53,9 +61,16 @@ def _prompt(row: Row, override: str | None) -> str | list[Message]:
     value = _cell(row, column, "--prompt-column")
     if isinstance(value, str):
         text = _text(value, row.row_id, column)
+        if known is not None and known.after is not None and override is None:
+            text = _followed(text, row.columns.get(known.after))
         # The field's convention: text in a column `prompt` is for the model as it stands, a question is to be asked.
         return text if column == "prompt" else [{"role": "user", "content": text}]
     return _messages(value, row.row_id, column)
+
+
+def _followed(text: str, rest: object) -> str:
+    """The text, and below it the rest, where there is some: the head of a function that is to be completed."""
+    return f"{text.rstrip()}\n\n{rest.rstrip()}" if isinstance(rest, str) and rest.strip() else text
 
 
 def _answer(row: Row, override: str | None) -> str | None:
@@ -117,12 +132,24 @@ def _message(entry: object, row_id: str, place: str) -> Message:
 
 def _first_answer(row: Row) -> str | None:
     for column in ANSWER_COLUMNS:
-        if row.columns.get(column) is not None:
+        if row.columns.get(column) is not None and not (column == "solution" and _has_tests(row)):
             return gold_answer(row.columns[column], row_id=row.row_id, column=column)
     reward_model = row.columns.get("reward_model")
-    if isinstance(reward_model, Mapping) and "ground_truth" in reward_model:
+    if isinstance(reward_model, Mapping) and "ground_truth" in reward_model and not _has_tests(row):
         return gold_answer(reward_model["ground_truth"], row_id=row.row_id, column="reward_model.ground_truth")
     return None
+
+
+def _has_tests(row: Row) -> bool:
+    """Whether the row says by tests what is right; reward functions know how to read them."""
+    if any(row.columns.get(column) is not None for column in TEST_COLUMNS):
+        return True
+    reward_model = row.columns.get("reward_model")
+    truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
+    if isinstance(truth, str):
+        # JSON text of an object with inputs; an answer may begin with a brace as well, and has no such key.
+        return truth.lstrip().startswith("{") and '"inputs"' in truth
+    return isinstance(truth, Mapping | list | tuple)
 
 
 def _boxed_answer(row: Row) -> str | None:
@@ -143,6 +170,8 @@ class _Format:
     columns: frozenset[str]
     prompt: str
     answer: Callable[[Row], str | None]
+    after: str | None = None
+    """Column whose text, where there is some, follows the prompt's."""
 
 
 FORMATS = (
@@ -151,6 +180,12 @@ FORMATS = (
     _Format(columns=frozenset({"prompt"}), prompt="prompt", answer=_first_answer),
     # Before `messages`: NuminaMath has both, and its messages hold the solution.
     _Format(columns=frozenset({"problem"}), prompt="problem", answer=_boxed_answer),
+    _Format(
+        columns=frozenset({"problem_statement", "verification_info"}), prompt="problem_statement", answer=_first_answer
+    ),
     _Format(columns=frozenset({"messages"}), prompt="messages", answer=_first_answer),
+    _Format(
+        columns=frozenset({"question", "input_output"}), prompt="question", answer=_first_answer, after="starter_code"
+    ),
     _Format(columns=frozenset({"question"}), prompt="question", answer=_first_answer),
 )

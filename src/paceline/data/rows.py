@@ -12,3 +12,5 @@ class Row:
     """Unique within the dataset, counted from 1: `train.jsonl:17` is line 17 of that file."""
     columns: Mapping[str, object]
     """Column name to value, nothing renamed and nothing removed."""
+    unreadable: str | None = None
+    """Why the place in the file holds no row, in a sentence; None: it does. Such a row has no columns."""

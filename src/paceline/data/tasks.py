@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.config.sections import DataConfig
-from paceline.data.formats import problem
 from paceline.data.prompts import Tokenizer, render, token_ids
 from paceline.data.rows import Row
+from paceline.data.screening import RowCheck, screen
 from paceline.errors import DataError
 from paceline.types import Task
 
@@ -22,22 +22,31 @@ class TaskSet:
     truncated: int
     """Tasks whose prompt lost its beginning."""
     lengths: tuple[int, ...]
-    """Tokens of every row's prompt, before anything was dropped or cut."""
+    """Tokens of every usable row's prompt, before anything was dropped or cut."""
+    skipped: tuple[str, ...] = ()
+    """One sentence for each row that could not be used and was left out, as `on_bad_row` has it."""
 
 
-def build_tasks(rows: Sequence[Row], tokenizer: Tokenizer, data: DataConfig, *, system: str | None) -> TaskSet:
-    """Tokenised tasks from rows; `system` is what `system_prompt` gave.
+def build_tasks(
+    rows: Sequence[Row],
+    tokenizer: Tokenizer,
+    data: DataConfig,
+    *,
+    system: str | None,
+    check: RowCheck | None = None,
+) -> TaskSet:
+    """Tokenised tasks from rows; `system` is what `system_prompt` gave, `check` what reward functions ask of a row.
 
     Raises:
-        DataError: no rows, a row that cannot be used, two rows of one name, a prompt above `max_prompt_length` where
-            `long_prompts` is `error`, or nothing left after dropping.
+        DataError: no rows, a row that cannot be used where `on_bad_row` is `stop`, two rows of one name, a prompt above
+            `max_prompt_length` where `long_prompts` is `error`, or nothing left after skipping and dropping.
         ModelError: messages, and the tokenizer has no chat template.
     """
     _check_names(rows)
-    problems = [problem(row, data) for row in rows]
+    screened = screen(rows, data, check)
     rendered = [
         render(asked.prompt, tokenizer, data, system=system, row_id=row.row_id)
-        for row, asked in zip(rows, problems, strict=True)
+        for row, asked in zip(screened.rows, screened.problems, strict=True)
     ]
     tasks = [
         Task(
@@ -49,11 +58,16 @@ def build_tasks(rows: Sequence[Row], tokenizer: Tokenizer, data: DataConfig, *, 
             columns=columns,
         )
         for row, asked, prompt, ids, columns in zip(
-            rows, problems, rendered, token_ids(rendered, tokenizer), _all_columns(rows), strict=True
+            screened.rows,
+            screened.problems,
+            rendered,
+            token_ids(rendered, tokenizer),
+            _all_columns(screened.rows),
+            strict=True,
         )
     ]
     _check_not_empty(tasks)
-    return _within_limit(tasks, tokenizer, data)
+    return replace(_within_limit(tasks, tokenizer, data), skipped=screened.skipped)
 
 
 def _check_names(rows: Sequence[Row]) -> None:

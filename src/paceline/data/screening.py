@@ -1,0 +1,58 @@
+"""Which rows can be used, and what becomes of the others: the one place where `on_bad_row` holds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.config.sections import DataConfig
+from paceline.data.formats import Problem, problem
+from paceline.data.rows import Row
+from paceline.errors import DataError
+
+RowCheck = Callable[[Mapping[str, object], str], None]
+"""What reward functions ask of a row: called with its columns and its name, raises DataError to refuse it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Screened:
+    """The rows that can be used, with what they ask."""
+
+    rows: tuple[Row, ...]
+    """In their order; at least one."""
+    problems: tuple[Problem, ...]
+    """One per row."""
+    skipped: tuple[str, ...]
+    """One sentence for each row that was left out; none where `on_bad_row` is `stop`."""
+
+
+def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Screened:
+    """Look at every row: what it asks, and whether `check` takes it.
+
+    Raises:
+        DataError: a row cannot be used and `on_bad_row` is `stop`, or none can.
+    """
+    kept, problems, skipped = list[Row](), list[Problem](), list[str]()
+    for row in rows:
+        try:
+            asked = _usable(row, data, check)
+        except DataError as error:
+            if data.on_bad_row == "stop":
+                raise
+            skipped.append(str(error))
+        else:
+            kept.append(row)
+            problems.append(asked)
+    if not kept:
+        raise DataError(
+            f"--on-bad-row skip leaves no row: none of the {len(rows)} can be used; correct them; the first: "
+            f"{skipped[0]}"
+        )
+    return Screened(rows=tuple(kept), problems=tuple(problems), skipped=tuple(skipped))
+
+
+def _usable(row: Row, data: DataConfig, check: RowCheck | None) -> Problem:
+    if row.unreadable is not None:
+        raise DataError(row.unreadable)
+    asked = problem(row, data)
+    if check is not None:
+        check(row.columns, row.row_id)
+    return asked
