@@ -9,7 +9,7 @@ import pytest
 from paceline.cli.arguments import help_page, parse
 from paceline.cli.configuration import read_configuration, read_run_configuration
 from paceline.cli.eval import COMMAND as EVAL
-from paceline.cli.main import exit_status, main
+from paceline.cli.main import COMMANDS, exit_status, main
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.cli.train import default_output_dir
 from paceline.config import build_config, options, to_yaml
@@ -30,7 +30,7 @@ def config_of(words):
 def test_paceline_alone_says_what_it_can_do(capsys):
     assert main([]) == 0
     out = capsys.readouterr().out
-    assert all(f"paceline {name}" in out for name in ("train", "eval", "plan", "report"))
+    assert all(f"paceline {name}" in out for name in COMMANDS)
 
 
 def test_version(capsys):
@@ -38,7 +38,7 @@ def test_version(capsys):
     assert re.fullmatch(r"paceline \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "plan", "report"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_its_help(command, capsys):
     assert main([command, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: paceline {command}")

@@ -3,5 +3,5 @@
 main.py           commands, errors to exit statuses
 arguments.py      argv to named options, and the help made of their docstrings
 configuration.py  recipe, configuration file and flags to one `Config`
-train.py, eval.py, plan.py, report.py   one command each
+train.py, eval.py, plan.py, report.py, audit.py, doctor.py   one command each
 """

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from paceline.cli.arguments import Given
 from paceline.config import Config, build_config, find_option, parse_value, parse_yaml
+from paceline.embedded_models import DEFAULT, DIRECTORIES, RECIPE
 from paceline.errors import CheckpointError, ConfigError
 
-EMBEDDED = Path(__file__).parent.parent / "embedded"
-RECIPE = EMBEDDED / "recipe.yaml"
+EMBEDDED = {name: Path(__file__).parent.parent / place for name, place in DIRECTORIES.items()}
+"""Where the models that ship with the package lie."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,9 +23,10 @@ class Configuration:
 
 
 def read_configuration(given: Given) -> Configuration:
-    """The configuration that a command's flags make, over its `--config` file or else the embedded recipe.
+    """The configuration that a command's flags make, over its `--config` file or else an embedded model's recipe.
 
-    The recipe is the ground only when neither `--config` nor `--model` is given: it belongs to its model.
+    A recipe is the ground only where no `--config` is given, and with its own model: `--model embedded-programs`, or
+    none for the first embedded one.
 
     Raises:
         ConfigError: a file that cannot be read, or options that cannot be used.
@@ -34,15 +36,17 @@ def read_configuration(given: Given) -> Configuration:
         path = Path(given.door["config"]).expanduser()
         ground = parse_yaml(_read(path, f"--config {path}"), str(path))
         return Configuration(config=_laid_over(ground, flags), origin=f"Options: {path}{_and(flags)}.")
-    if "model" in flags:
+    model = str(flags.get("model", DEFAULT))
+    if model not in EMBEDDED:
         return Configuration(config=build_config(flags), origin="Options: the flags given, else the defaults.")
-    origin = f"Options: the embedded recipe{_and(flags)}, as neither --config nor --model is given."
-    return Configuration(config=_laid_over(_recipe(flags), flags), origin=origin)
+    why = "" if "model" in flags else ", as neither --config nor --model is given"
+    origin = f"Options: the {model} recipe{_and(flags)}{why}."
+    return Configuration(config=_laid_over(_recipe(model, flags), flags), origin=origin)
 
 
-def _recipe(flags: Mapping[str, object]) -> dict[str, object]:
+def _recipe(model: str, flags: Mapping[str, object]) -> dict[str, object]:
     """The recipe, its warm-up no longer than the run: `--max-steps 2` must not be refused for a number left unsaid."""
-    recipe = parse_yaml(RECIPE.read_text(encoding="utf-8"), RECIPE.name)
+    recipe = parse_yaml((EMBEDDED[model] / RECIPE).read_text(encoding="utf-8"), RECIPE)
     if "max_steps" in flags and "warmup_steps" not in flags:
         max_steps = parse_value(find_option("max_steps"), flags["max_steps"])
         warmup_steps = recipe["warmup_steps"]

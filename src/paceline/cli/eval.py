@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from paceline.evaluate import Evaluation
 
 SECTIONS = ("model", "data", "engine", "evaluation")
-SINGLE = ("reward_funcs", "max_reward_failure_rate", "max_completion_length", "stop", "seed")
+SINGLE = (
+    "reward_funcs",
+    "max_reward_failure_rate",
+    "reward_timeout",
+    "sandbox",
+    "sandbox_url",
+    "max_completion_length",
+    "stop",
+    "seed",
+)
 """Options of other sections that evaluation reads; the reward functions choose the default system message."""
 
 COMMAND = Command(

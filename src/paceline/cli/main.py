@@ -8,13 +8,20 @@ import os
 import sys
 from collections.abc import Callable
 
+from paceline.cli import audit, doctor, plan, report, train
 from paceline.cli import eval as eval_command
-from paceline.cli import plan, report, train
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import suggest
 from paceline.errors import ConfigError, PacelineError
 
-COMMANDS = {"train": train.run, "eval": eval_command.run, "plan": plan.run, "report": report.run}
+COMMANDS = {
+    "train": train.run,
+    "eval": eval_command.run,
+    "plan": plan.run,
+    "report": report.run,
+    "audit": audit.run,
+    "doctor": doctor.run,
+}
 
 HELP = """Fine-tune language models with group-relative reinforcement learning on verifiable rewards.
 
@@ -23,6 +30,8 @@ usage: paceline train [--config FILE] [--option value ...]   train; without opti
        paceline eval [--config FILE] [--option value ...]    accuracy with its interval
        paceline plan [train's options]                       batches, steps and memory, before anything is loaded
        paceline report RUN [RUN ...]                         what happened, as a page; several runs, as a table
+       paceline audit --reward-funcs NAME [--dataset D]      known cheats against reward functions: which ones score
+       paceline doctor                                       what this machine can do, and what to install for more
        paceline COMMAND --help                               every option of a command
        paceline --version
 """

@@ -1,0 +1,121 @@
+"""`paceline audit`: reward functions against known cheats, on tasks of a dataset; no model, no weights."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.cli.arguments import CONFIG, Command, DoorOption, Given, help_page, parse
+from paceline.cli.configuration import read_configuration
+from paceline.cli.status import DONE, FAILED
+from paceline.config import Config, options
+from paceline.data import load_rows, screen
+from paceline.errors import ConfigError
+from paceline.reward_context import reward_context
+from paceline.rewards import BuiltIn, RewardFunction, default_system_prompt, resolve, row_check
+
+if TYPE_CHECKING:
+    from paceline.audit import Audit
+    from paceline.types import Task
+
+NUM_TASKS = 20
+"""Rows of the dataset where `--dataset-size` does not say."""
+NAMES = (
+    *("dataset", "dataset_split", "dataset_size", "on_bad_row", "prompt_column", "answer_column"),
+    *("system_prompt", "system_prompt_file", "reward_funcs", "reward_timeout", "sandbox", "sandbox_url"),
+    "max_completion_length",
+)
+"""The options that decide what a completion of a row earns."""
+REWARD = DoorOption(name="reward", metavar="NAME", help="One reward function; --reward-funcs takes several.")
+JSON = DoorOption(name="json", metavar="FILE", help="Write everything that came out to this file too.")
+
+COMMAND = Command(
+    name="audit",
+    usage="paceline audit --reward-funcs NAME [NAME ...] --dataset DATASET [--option value ...]",
+    summary=(
+        "Attack reward functions with known cheats and list those that score: on the first rows of a dataset "
+        f"({NUM_TASKS}, unless --dataset-size says otherwise), without model and tokenizer. "
+        "Exit status 0: no cheat scores full, and the gold answer does; 1 otherwise."
+    ),
+    door_options=(CONFIG, REWARD, JSON),
+    options=tuple(option for option in options() if option.name in NAMES),
+)
+
+
+def run(argv: list[str]) -> int:
+    """Audit as argv says; the exit status."""
+    given = parse(COMMAND, argv)
+    if given.help:
+        print(help_page(COMMAND), end="")
+        return DONE
+    config = read_configuration(_completed(given)).config
+    audits = _audits(config)
+    if "json" in given.door:
+        _write(Path(given.door["json"]).expanduser(), audits)
+    return DONE if all(one.is_clean for one in audits) else FAILED
+
+
+def _completed(given: Given) -> Given:
+    """`--reward NAME` as `--reward-funcs NAME`; and no recipe for a dataset that it is not made for."""
+    chosen = dict(given.options)
+    if "reward" in given.door:
+        if "reward_funcs" in chosen:
+            raise ConfigError("--reward and --reward-funcs are both given; give one of them")
+        chosen["reward_funcs"] = [given.door["reward"]]
+    if "dataset" in chosen and "config" not in given.door:
+        chosen["model"] = "no-model"  # a configuration has to name one; none is loaded
+    return dataclasses.replace(given, options=chosen)
+
+
+def _audits(config: Config) -> list["Audit"]:
+    from rich.console import Console
+    from rich.markup import escape
+
+    from paceline.audit import audit, print_audit
+
+    console = Console()
+    functions = _functions(config)
+    tasks = _tasks(config, functions)
+    audits = []
+    for name, function in functions.items():
+        with console.status(escape(name)) as status:
+            one = audit(
+                name,
+                function,
+                tasks,
+                timeout=config.rewards.reward_timeout,
+                say=lambda attack, name=name: status.update(escape(f"{name}: {attack}")),  # type: ignore[misc]
+            )
+        print_audit(console, one)
+        audits.append(one)
+    return audits
+
+
+def _functions(config: Config) -> dict[str, RewardFunction]:
+    context = reward_context(config.rewards, config.sampling)
+    functions = {name: resolve(name, context) for name in config.rewards.functions}
+    for function in functions.values():
+        if isinstance(function, BuiltIn) and function.describe is not None:
+            print(function.describe())
+    return functions
+
+
+def _tasks(config: Config, functions: dict[str, RewardFunction]) -> list["Task"]:
+    from paceline.audit import plain_tasks
+
+    data = config.data
+    rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size or NUM_TASKS)
+    screened = screen(rows, data, row_check(functions))
+    if screened.skipped:
+        print(f"Skipped {len(screened.skipped)} of {len(rows)} rows; the first: {screened.skipped[0]}")
+    return plain_tasks(screened, data, default_system=default_system_prompt(config.rewards.functions))
+
+
+def _write(path: Path, audits: list["Audit"]) -> None:
+    from paceline.audit import record
+
+    text = json.dumps([record(one) for one in audits], indent=1, ensure_ascii=True)
+    try:
+        path.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--json {path} cannot be written ({error.strerror}); choose another place") from None
