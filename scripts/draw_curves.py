@@ -78,6 +78,14 @@ FIGURES = {
         axis="million sampled tokens",
         place=million_tokens,
     ),
+    "programs-curve": Figure(
+        lines=(
+            *seeds("programs", "code", BLUES),
+            *seeds("programs-random", "control: random reward", ORANGES, ":"),
+        ),
+        axis="step",
+        place=steps,
+    ),
 }
 
 

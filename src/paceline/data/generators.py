@@ -1,13 +1,19 @@
-"""Rows that are made, not read: the built-in `arithmetic` and the tasks of the reasoning-gym package."""
+"""Rows that are made, not read: the built-in `arithmetic` and `programs`, and the tasks of reasoning-gym."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from types import ModuleType
 from typing import cast
 
-from paceline.data import arithmetic
+from paceline.data import arithmetic, programs
 from paceline.data.rows import Row
 from paceline.errors import DataError
+
+BUILT_IN: Mapping[str, Callable[[str, int], Sequence[Mapping[str, object]]]] = {
+    "arithmetic": arithmetic.rows,
+    "programs": programs.rows,
+}
+"""From the name of a generator to its rows, given split and number."""
 
 GYM_PREFIX = "reasoning_gym:"
 DEFAULT_SIZE = 10_000
@@ -19,22 +25,22 @@ GYM_SEEDS = {"train": 0, "test": 1_000_000_000}
 
 def is_generator(dataset: str) -> bool:
     """Whether the name is a generator's; it then wins over a file of that name (`./arithmetic` is the file)."""
-    return dataset in ("arithmetic", "reasoning_gym") or dataset.startswith(GYM_PREFIX)
+    return dataset in (*BUILT_IN, "reasoning_gym") or dataset.startswith(GYM_PREFIX)
 
 
 def generate_rows(dataset: str, *, split: str, size: int | None) -> list[Row]:
     """`size` rows (None: 10,000) of a generator, always the same for the same name and split.
 
-    The splits are `train` and `test`. `arithmetic` keeps them disjoint by question. `reasoning_gym:NAME` draws them
-    from seeds so far apart that no item is shared; a task with few different questions can still repeat one by chance.
-    Its rows have `question`, `answer` (None where many answers are right) and `reasoning_gym`, the package's own entry:
-    a reward function scores with `get_score_answer_fn(entry["metadata"]["source_dataset"])(answer, entry)`.
+    The splits are `train` and `test`. `arithmetic` and `programs` keep them disjoint by question. `reasoning_gym:NAME`
+    draws them from seeds so far apart that no item is shared; a task with few different questions can still repeat one
+    by chance. Its rows have `question`, `answer` (None where many answers are right) and `reasoning_gym`, the package's
+    own entry: a reward function scores with `get_score_answer_fn(entry["metadata"]["source_dataset"])(answer, entry)`.
 
     Raises:
         DataError: unknown task or split, a task that needs settings of its own, or the package is not installed.
     """
     count = DEFAULT_SIZE if size is None else size
-    made = _gym_columns(dataset, split, count) if dataset != "arithmetic" else arithmetic.rows(split, count)
+    made = BUILT_IN[dataset](split, count) if dataset in BUILT_IN else _gym_columns(dataset, split, count)
     return [Row(row_id=f"{dataset}/{split}:{number}", columns=columns) for number, columns in enumerate(made, start=1)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from paceline.data.files import READABLE, data_ending, read_file
-from paceline.data.generators import generate_rows, is_generator
+from paceline.data.generators import BUILT_IN, generate_rows, is_generator
 from paceline.data.hub import read_split, split_names
 from paceline.data.rows import Row
 from paceline.errors import DataError
@@ -18,8 +18,8 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 def load_rows(dataset: str, *, split: str, size: int | None) -> list[Row]:
     """The first `size` rows of a dataset (None: all; of a generator 10,000).
 
-    `dataset` is `arithmetic`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or `.parquet` file, a directory,
-    or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not matter for it.
+    `dataset` is `arithmetic`, `programs`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or `.parquet` file, a
+    directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not matter for it.
 
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows.
@@ -73,7 +73,7 @@ def _missing(dataset: str, path: Path) -> str:
     while not os.path.isdir(missing.parent):
         missing = missing.parent
     others = sorted(os.listdir(missing.parent)) if os.access(missing.parent, os.R_OK) else []
-    offered = others if "/" in dataset else [*others, "arithmetic", "reasoning_gym:NAME"]
+    offered = others if "/" in dataset else [*others, *BUILT_IN, "reasoning_gym:NAME"]
     nearest = get_close_matches(missing.name, offered, n=3, cutoff=0.5)
     hint = f"nearest: {', '.join(nearest)}" if nearest else "give a file, a directory, org/name, or arithmetic"
     return f"--dataset {dataset}: there is no {missing.name!r} in {missing.parent.resolve()}; {hint}"

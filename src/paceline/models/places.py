@@ -7,11 +7,11 @@ from pathlib import Path
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from paceline.config import ModelConfig
+from paceline.embedded_models import DIRECTORIES
 from paceline.errors import ModelError
 from paceline.models.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
-EMBEDDED = "embedded"
-"""The name of the small model that ships with the package."""
+PACKAGE = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,7 @@ def model_place(name: str) -> ModelPlace:
         ModelError: `name` looks like a local path that is not there, or a directory without a model.
     """
     adapter = Path(name).expanduser()
-    if name == EMBEDDED or not (adapter / ADAPTER_CONFIG).is_file():
+    if name in DIRECTORIES or not (adapter / ADAPTER_CONFIG).is_file():
         return ModelPlace(base=_whole_model(name, f"--model {name}"), adapter=None)
     if not (adapter / ADAPTER_WEIGHTS).is_file():
         raise ModelError(f"--model {name} has no {ADAPTER_WEIGHTS}; convert its weights, pickle is not loaded")
@@ -42,7 +42,7 @@ def model_place(name: str) -> ModelPlace:
 
 
 def model_directory(name: str) -> str:
-    """The place that transformers loads the whole model `name` from: the package's own directory for `embedded`."""
+    """The place that transformers loads the whole model `name` from: the package's own for an embedded one."""
     return model_place(name).base
 
 
@@ -79,8 +79,8 @@ def first_line(error: Exception) -> str:
 
 def _whole_model(name: str, label: str) -> str:
     """`label` is how messages call the model."""
-    if name == EMBEDDED:
-        return str(Path(__file__).parent.parent / "embedded")
+    if name in DIRECTORIES:
+        return str(PACKAGE / DIRECTORIES[name])
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():

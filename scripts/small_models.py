@@ -1,0 +1,243 @@
+"""What the scripts that make embedded models share: tokenizer, model, supervised training, sampling, saving.
+
+A script brings the problems, the pieces that become tokens, and the completions to learn in each stage. One thread, so
+that the weights do not depend on how many cores the machine has.
+"""
+
+import hashlib
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+SEED = 0
+
+END, PAD = "<|end|>", "<|pad|>"
+SPECIAL_TOKENS = (PAD, END, "<|system|>", "<|user|>", "<|assistant|>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+BATCH_SIZE = 64
+MICRO_BATCH_SIZE = 32
+
+Pair = tuple[list[int], list[int]]
+"""Token ids of a prompt and of its completion."""
+
+
+class Problem(Protocol):
+    """What both datasets make."""
+
+    @property
+    def question(self) -> str: ...
+
+    @property
+    def completion(self) -> str:
+        """The full text that answers the question."""
+
+
+Lesson = tuple[Problem, str]
+"""A problem and the completion to learn for it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """One supervised training."""
+
+    steps: int
+    learning_rate: float
+    """Peak of AdamW."""
+    operations: tuple[int, ...]
+    """Possible numbers of steps of a problem."""
+    seed: int
+    """Fixes the problems and the choices of the writer."""
+
+
+def make_tokenizer(
+    corpus: list[str], *, pre_token: str, tags: Sequence[str], pieces: Sequence[str]
+) -> PreTrainedTokenizerFast:
+    """Byte-level: every frequent piece of the corpus is one token, any other text falls back to bytes.
+
+    `pre_token` cuts a text into pieces, `tags` are tokens wherever they stand, `pieces` are tokens even if infrequent.
+    """
+    splitter = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pre_token), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    counts = Counter(piece for text in corpus for piece, _ in splitter.pre_tokenize_str(text))
+    frequent = sorted(piece for piece, count in counts.items() if count >= len(corpus) // 1000)
+    listed = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *pieces, *frequent]
+    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(listed))}
+    # Whole pieces are looked up before any merge, so no merges, and no tokens for half words, are needed.
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        model_max_length=512,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast, *, num_layers: int) -> LlamaForCausalLM:
+    torch.manual_seed(SEED)
+    config = LlamaConfig(
+        vocab_size=math.ceil(len(tokenizer) / 16) * 16,
+        hidden_size=64,
+        intermediate_size=256,
+        num_hidden_layers=num_layers,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+        initializer_range=0.05,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        dtype="float32",
+    )
+    model = LlamaForCausalLM(config)
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    return model
+
+
+def prompt_of(problem: Problem) -> str:
+    return f"<|user|>{problem.question}{END}<|assistant|>"
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def batches(
+    tokenizer: PreTrainedTokenizerFast, lessons: Iterator[Lesson], steps: int
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Per step: micro-batches of token ids and, where the completion is, of labels (-100 elsewhere)."""
+    for _ in range(steps):
+        chosen = list(islice(lessons, BATCH_SIZE))
+        prompts = encode(tokenizer, [prompt_of(problem) for problem, _ in chosen])
+        completions = encode(tokenizer, [completion + END for _, completion in chosen])
+        pairs = sorted(zip(prompts, completions, strict=True), key=lambda pair: len(pair[0]) + len(pair[1]))
+        slices = [pairs[start : start + MICRO_BATCH_SIZE] for start in range(0, BATCH_SIZE, MICRO_BATCH_SIZE)]
+        yield [padded(part, tokenizer.pad_token_id) for part in slices]
+
+
+def padded(pairs: list[Pair], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Right-padded: under causal attention nothing before the padding sees it, so no attention mask is needed."""
+    length = max(len(prompt) + len(completion) for prompt, completion in pairs)
+    ids = torch.full((len(pairs), length), pad_id)
+    labels = torch.full((len(pairs), length), -100)
+    for row, (prompt, completion) in enumerate(pairs):
+        end = len(prompt) + len(completion)
+        ids[row, :end] = torch.tensor(prompt + completion)
+        labels[row, len(prompt) : end] = torch.tensor(completion)
+    return ids, labels
+
+
+def schedule(step: int, steps: int) -> float:
+    """Share of the peak learning rate: 50 steps of warm-up, cosine to a fiftieth."""
+    return min(1.0, (step + 1) / 50) * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * step / steps)))
+
+
+def supervise(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, lessons: Iterator[Lesson], stage: Stage
+) -> None:
+    """Minimise the cross-entropy of the completions, an average over the tokens of a step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=stage.learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step, stage.steps))
+    start = time.monotonic()
+    for step, parts in enumerate(batches(tokenizer, lessons, stage.steps), 1):
+        num_tokens = sum(int((labels != -100).sum()) for _, labels in parts)
+        loss = sum(backward(model, ids, labels, num_tokens) for ids, labels in parts)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        if step % 100 == 0:
+            print(f"  step {step}: loss {loss:.4f}, {time.monotonic() - start:.0f} s", flush=True)
+
+
+def backward(model: LlamaForCausalLM, ids: Tensor, labels: Tensor, num_tokens: int) -> float:
+    hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+    targets = labels[:, 1:]
+    logits = model.lm_head(hidden[targets != -100])
+    loss = torch.nn.functional.cross_entropy(logits, targets[targets != -100], reduction="sum") / num_tokens
+    loss.backward()
+    return loss.item()
+
+
+@torch.no_grad()
+def solve(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    chosen: Sequence[Problem],
+    *,
+    temperature: float,
+    max_length: int,
+) -> list[str]:
+    """One completion per problem, in order; temperature 0 is greedy."""
+    drawing = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+    prompts = encode(tokenizer, [prompt_of(problem) for problem in chosen])
+    written = ["" for _ in chosen]
+    for length in sorted({len(prompt) for prompt in prompts}):
+        same_length = [row for row, prompt in enumerate(prompts) if len(prompt) == length]
+        ids = torch.tensor([prompts[row] for row in same_length])
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_length, **drawing)
+        texts = tokenizer.batch_decode(output[:, length:], skip_special_tokens=True)
+        for row, text in zip(same_length, texts, strict=True):
+            written[row] = text
+    return written
+
+
+@torch.no_grad()
+def knowledge(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, chosen: Sequence[Problem], *, left_out: Sequence[str]
+) -> float:
+    """Share of problems in which every token of the full completion, given those before it, is most probable.
+
+    The tokens `left_out` are neither asked for nor allowed.
+    """
+    prompts = encode(tokenizer, [prompt_of(problem) for problem in chosen])
+    completions = encode(tokenizer, [problem.completion + END for problem in chosen])
+    ids, labels = padded(list(zip(prompts, completions, strict=True)), tokenizer.pad_token_id)
+    ignored = tokenizer.convert_tokens_to_ids(list(left_out))
+    logits = model(input_ids=ids[:, :-1], use_cache=False).logits
+    logits[..., ignored] = -torch.inf
+    targets = labels[:, 1:]
+    given = (targets == -100) | torch.isin(targets, torch.tensor(ignored, dtype=torch.long))
+    return ((logits.argmax(-1) == targets) | given).all(-1).float().mean().item()
+
+
+def report(tokenizer: PreTrainedTokenizerFast, completions: list[str], *, right: int) -> str:
+    """Share of right completions and their mean tokens."""
+    tokens = sum(len(ids) + 1 for ids in encode(tokenizer, completions))
+    return f"{100 * right / len(completions):.1f} % right, {tokens / len(completions):.1f} tokens"
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    weights = directory / "model.safetensors"
+    weights.chmod(0o644)
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    print(f"{weights.name}: {weights.stat().st_size:,} bytes, sha256 {digest}")
