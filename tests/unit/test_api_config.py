@@ -27,7 +27,18 @@ from paceline.errors import ConfigError
 from paceline.train.rates import SteppedRate
 
 SOURCE = Path(paceline.__file__).parent
-OURS = {"preset", "max_prompt_length", "warmup_ratio", "filter_range", "max_refills", "micro_batch_tokens"}
+OURS = {
+    "preset",
+    "max_prompt_length",
+    "warmup_ratio",
+    "filter_range",
+    "max_refills",
+    "micro_batch_tokens",
+    "on_bad_row",
+    "reward_timeout",
+    "sandbox",
+    "sandbox_url",
+}
 AROUND = Surroundings(model="m", reward_names=("accuracy",), num_prompts=100, context_length=2048)
 
 

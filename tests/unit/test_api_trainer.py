@@ -12,7 +12,7 @@ from paceline.api.rewards import RewardLog, adapted, as_list, make_graders, rewa
 from paceline.config import DataConfig
 from paceline.errors import ConfigError, DataError
 from paceline.metrics import METRICS
-from paceline.rewards import BUILT_IN, score
+from paceline.rewards import RewardContext, resolve, score
 from paceline.rollouts import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
 from tests.scripted import completion, task
@@ -41,8 +41,16 @@ def test_one_source_is_a_list_of_one_and_none_is_refused():
 
 
 def test_built_in_functions_keep_their_own_signature():
-    graders = make_graders(("accuracy", "same"), ["accuracy", BUILT_IN["accuracy"]], None, context={})
-    assert graders.functions["accuracy"] is graders.functions["same"] is BUILT_IN["accuracy"]
+    context, given = RewardContext(max_completion_length=40), resolve("boxed")
+    sources = ["accuracy", "cosine(min_wrong=-1)", given]
+    graders = make_graders(("accuracy", "cosine", "given"), sources, None, context={}, built_in=context)
+    assert graders.functions["given"] is given
+    scores = {
+        name: one(prompts=["?"], completions=[r"\boxed{1}"], completion_ids=[[1] * 40], answer=["2"])
+        for name, one in graders.functions.items()
+    }
+    # a wrong answer of all 40 tokens: the cosine has come from -1 to 0
+    assert scores == {"accuracy": [0.0], "cosine": [pytest.approx(0.0)], "given": [0.0]}
 
 
 def test_a_function_gets_the_columns_of_the_dataset_unchanged_and_no_argument_that_it_does_not_name():
@@ -55,7 +63,7 @@ def test_a_function_gets_the_columns_of_the_dataset_unchanged_and_no_argument_th
         seen.update(prompts=prompts, completions=completions, answer=answer, meta=meta)
         return [1.0]
 
-    scores = score({"grade": adapted(grade, {"trainer_state": None})}, [made], [completion("4")])
+    scores = score({"grade": adapted(grade, {"trainer_state": None})}, [made], [completion("4")], timeout=60.0)
     assert scores.values["grade"] == (1.0,)
     assert seen == {"prompts": ["2 + 2 ="], "completions": ["4"], "answer": ["so\n#### 4"], "meta": [{"level": 1}]}
 
@@ -68,7 +76,7 @@ def test_tensors_and_awaited_lists_are_rewards():
         return torch.ones(len(completions))
 
     functions = {"now": adapted(lambda completions, **columns: torch.zeros(1), {}), "later": adapted(later, {})}
-    scores = score(functions, [made], [completion("4")])
+    scores = score(functions, [made], [completion("4")], timeout=60.0)
     assert scores.values == {"now": (0.0,), "later": (1.0,)}
 
 
@@ -81,7 +89,7 @@ def test_rows_of_different_columns_give_none_where_one_is_missing():
         seen.append(level)
         return [0.0, 0.0]
 
-    score({"grade": adapted(grade, {})}, tasks, [completion("x")] * 2)
+    score({"grade": adapted(grade, {})}, tasks, [completion("x")] * 2, timeout=60.0)
     assert seen == [[3, None]]
 
 
@@ -117,9 +125,13 @@ def test_the_gradient_norm_of_a_line_is_that_of_its_last_step_and_what_no_update
     record = {name: 0.0 for name in METRICS} | {"rewards": {}, "prompts": 1, "clock": {"total": 1.0}, "kl": None}
     rollout = Rollout(completion=completion("abc"), rewards={}, reward=0.0, advantage=0.0)
     batch = RolloutBatch(
-        groups=(RolloutGroup(task=task("1"), rollouts=(rollout,)),), scores=score({}, [], []), refills=0, missing=0,
-        generate_seconds=0.0, reward_seconds=0.0,
-    )  # fmt: skip
+        groups=(RolloutGroup(task=task("1"), rollouts=(rollout,)),),
+        scores=score({}, [], [], timeout=60.0),
+        refills=0,
+        missing=0,
+        generate_seconds=0.0,
+        reward_seconds=0.0,
+    )
     assert step_numbers({**record, "entropy": 0.5}, batch, num_tokens=0)["entropy"] == 0.5
     assert {"entropy", "kl"}.isdisjoint(step_numbers({**record, "entropy": None}, batch, num_tokens=0))
 
@@ -148,7 +160,12 @@ def test_tokens_of_a_prompt_count_for_each_of_its_completions():
     rollout = Rollout(completion=completion("abc"), rewards={}, reward=0.0, advantage=0.0)
     group = RolloutGroup(task=task("1", prompt="12345"), rollouts=(rollout, rollout))
     batch = RolloutBatch(
-        groups=(group,), scores=score({}, [], []), refills=0, missing=0, generate_seconds=0.0, reward_seconds=0.0
+        groups=(group,),
+        scores=score({}, [], [], timeout=60.0),
+        refills=0,
+        missing=0,
+        generate_seconds=0.0,
+        reward_seconds=0.0,
     )
     assert num_tokens(batch) == 2 * (5 + 3)
 

@@ -21,6 +21,8 @@ from paceline.api.translation import Surroundings, in_field_names, translate
 from paceline.config import Config, ModelConfig
 from paceline.errors import ConfigError, PacelineError
 from paceline.models import context_length, load_tokenizer
+from paceline.reward_context import reward_context
+from paceline.rewards import RowCheck, row_check
 from paceline.trackers import check_trackers
 from paceline.train import Given, Prepared, prepare, updates_per_step
 from paceline.types import Task
@@ -120,8 +122,11 @@ def build(arguments: Arguments, context: Mapping[str, Any]) -> Built:
     limit = _rows_needed(arguments.train_dataset, config)
     rows = read_rows(arguments.train_dataset, "train_dataset", limit=limit)
     check_parameters(sources, list(dict.fromkeys(name for row in rows for name in row)), list(context))
-    tasks = make_tasks(rows, tokenizer, config.data, name="train_dataset", room=_room(config))
-    graders = make_graders(names, sources, arguments.reward_processing_classes, context=context)
+    processing = arguments.reward_processing_classes
+    built_in = reward_context(config.rewards, config.sampling)
+    graders = make_graders(names, sources, processing, context=context, built_in=built_in)
+    check, room = row_check(graders.functions), _room(config)
+    tasks = make_tasks(rows, tokenizer, config.data, name="train_dataset", room=room, check=check)
     given = Given(
         model=None if isinstance(arguments.model, str) else arguments.model,
         adapter=arguments.peft_config,
@@ -131,7 +136,7 @@ def build(arguments: Arguments, context: Mapping[str, Any]) -> Built:
         reward_tokenizers=graders.tokenizers,
         tasks=tasks,
         held_out={
-            name: held_out_tasks(dataset, name, tokenizer, config)
+            name: held_out_tasks(dataset, name, tokenizer, config, check=check)
             for name, dataset in held_out_sets(arguments.eval_dataset).items()
         },
         optimizer=arguments.optimizers[0],
@@ -164,11 +169,13 @@ def _room(config: Config) -> int | None:
     return room if room > 0 else None
 
 
-def held_out_tasks(dataset: Any, name: str, tokenizer: PreTrainedTokenizerBase, config: Config) -> tuple[Task, ...]:
+def held_out_tasks(
+    dataset: Any, name: str, tokenizer: PreTrainedTokenizerBase, config: Config, *, check: RowCheck | None
+) -> tuple[Task, ...]:
     """The tasks of one evaluation dataset, all of its rows."""
     check_columns(dataset, _eval_name(name))
     rows = read_rows(dataset, _eval_name(name), limit=None)
-    return make_tasks(rows, tokenizer, config.data, name=name, room=_room(config)).tasks
+    return make_tasks(rows, tokenizer, config.data, name=name, room=_room(config), check=check).tasks
 
 
 def default_args(model: Any) -> GRPOConfig:

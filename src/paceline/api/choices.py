@@ -45,6 +45,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "importance_sampling_level": ("token", "sequence"),
     "vllm_importance_sampling_mode": CORRECTIONS,
     "preset": tuple(PRESETS),
+    "on_bad_row": ("stop", "skip"),
+    "sandbox": ("auto", "namespaces", "landlock", "none"),
     "optim": OPTIMIZERS,
     "lr_scheduler_type": (*SCHEDULES, *OTHER_SCHEDULES),
     "eval_strategy": tuple(word.value for word in IntervalStrategy),

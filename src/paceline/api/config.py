@@ -68,6 +68,10 @@ class GRPOConfig(TrainingArguments):
     )
     max_refills: int = _option(0, "Rounds of sampling that replace groups outside filter_range.")
     micro_batch_tokens: int = _option(4096, "Tokens forwarded at once: memory and speed, never the gradient.")
+    on_bad_row: str = _option("stop", "What happens to a row that cannot be used: stop, or skip and count it.")
+    reward_timeout: float = _option(600.0, "Seconds that one call of a reward function may take.")
+    sandbox: str = _option("auto", "How programs that the reward `code` runs are isolated: auto, or a level by name.")
+    sandbox_url: str | None = _option(None, "Address of a judge service that runs these programs instead.")
 
     # the model and its reference
     model_init_kwargs: dict[str, Any] | str | None = _option(None, "How a model given by name is loaded.")

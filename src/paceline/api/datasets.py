@@ -12,6 +12,7 @@ from paceline.api.lengths import NO_LIMIT
 from paceline.config import DataConfig
 from paceline.data import Row, TaskSet, build_tasks
 from paceline.errors import ConfigError, DataError
+from paceline.rewards import RowCheck
 
 ROW = "paceline_row"
 """The column of a task that holds its whole row as it was given: reward functions of TRL's kind get those columns."""
@@ -83,11 +84,18 @@ def row_id(name: str, number: int) -> str:
 
 
 def make_tasks(
-    rows: Rows, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, name: str, room: int | None = None
+    rows: Rows,
+    tokenizer: PreTrainedTokenizerBase,
+    data: DataConfig,
+    *,
+    name: str,
+    room: int | None = None,
+    check: RowCheck | None = None,
 ) -> TaskSet:
-    """Tasks from rows; each keeps its row, so that a reward function sees its columns unchanged.
+    """Tasks from rows; each keeps its row whole too, so that a reward function of TRL's kind sees it unchanged.
 
-    `room` is what the model's positions leave for a prompt, where no `max_prompt_length` was set.
+    `room` is what the model's positions leave for a prompt, where no `max_prompt_length` was set; `check` is what
+    built-in reward functions have to say against a row.
 
     Raises:
         DataError, ModelError: a prompt that cannot be used, one that is too long, or messages without a template.
@@ -95,11 +103,12 @@ def make_tasks(
     seen = [Row(row_id=row_id(name, at), columns=_read_columns(row, at, name)) for at, row in enumerate(rows, 1)]
     unlimited = data.long_prompts == "error"
     limit = NO_LIMIT if unlimited else data.max_prompt_length
-    built = build_tasks(seen, tokenizer, replace(data, prompt_column="prompt", max_prompt_length=limit), system=None)
+    options = replace(data, prompt_column="prompt", max_prompt_length=limit)
+    built = build_tasks(seen, tokenizer, options, system=None, check=check)
     if unlimited:
         _check_lengths(built, limit=data.max_prompt_length, room=room)
     by_id = {row.row_id: given for row, given in zip(seen, rows, strict=True)}
-    tasks = tuple(replace(task, columns={ROW: by_id[task.task_id]}) for task in built.tasks)
+    tasks = tuple(replace(task, columns={**by_id[task.task_id], ROW: by_id[task.task_id]}) for task in built.tasks)
     return replace(built, tasks=tasks)
 
 

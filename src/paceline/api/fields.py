@@ -37,6 +37,11 @@ TRANSLATED: Mapping[str, str] = {
     "generation_kwargs": "top_p, top_k, min_p, and stop_strings as stop",
     "num_generations_eval": "eval_generations, sampled at temperature",
     "seed": "seed",
+    # rewards
+    "on_bad_row": "on_bad_row",
+    "reward_timeout": "reward_timeout",
+    "sandbox": "sandbox",
+    "sandbox_url": "sandbox_url",
     # the objective
     "preset": "preset",
     "filter_range": "filter_range",

@@ -17,12 +17,20 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from paceline.api.datasets import ROW
 from paceline.config import suggest
 from paceline.errors import ConfigError, RewardError
-from paceline.rewards import BUILT_IN, RewardFunction, RewardModel, check_reward_model
+from paceline.rewards import (
+    BUILT_IN,
+    BuiltIn,
+    RewardContext,
+    RewardFunction,
+    RewardModel,
+    base_name,
+    check_reward_model,
+    resolve,
+)
 
 Source = Any
 """A function, a model object, or the name of a model or of a built-in function."""
 
-OURS = tuple(BUILT_IN.values())
 GIVEN = ("prompts", "completions", "completion_ids")
 """What every function of TRL's kind may ask for, beside columns and the trainer's own."""
 
@@ -100,7 +108,9 @@ def _name(source: Source) -> str:
     if isinstance(source, functools.partial):
         return _name(source.func)
     if isinstance(source, str):
-        return Path(source).name
+        return Path(source).name if base_name(source) not in BUILT_IN else source
+    if isinstance(source, BuiltIn):
+        return source.name
     if isinstance(source, nn.Module):
         path = str(getattr(getattr(source, "config", None), "name_or_path", "") or "")
         return Path(path).name or type(source).__name__
@@ -113,8 +123,11 @@ def make_graders(
     processing_classes: PreTrainedTokenizerBase | Sequence[PreTrainedTokenizerBase | None] | None,
     *,
     context: Mapping[str, Any],
+    built_in: RewardContext,
 ) -> Graders:
-    """Every source as a function of ours; `context` is what TRL gives to each function besides the batch.
+    """Every source as a function of ours.
+
+    `context` is what TRL gives to each function besides the batch, `built_in` what ours are made with.
 
     Raises:
         ConfigError: as many processing classes as sources are needed.
@@ -124,8 +137,8 @@ def make_graders(
     functions: dict[str, RewardFunction] = {}
     models: dict[str, str] = {}
     for name, source, tokenizer in zip(names, sources, tokenizers, strict=True):
-        if isinstance(source, str) and source in BUILT_IN and not Path(source).is_dir():
-            functions[name] = BUILT_IN[source]
+        if isinstance(source, str) and base_name(source) in BUILT_IN and not Path(source).is_dir():
+            functions[name] = resolve(source, built_in)
         elif isinstance(source, str):
             _refuse_misspelt(source)
             check_reward_model(source)
@@ -133,7 +146,7 @@ def make_graders(
         elif isinstance(source, nn.Module):
             functions[name] = _model_object(name, source, tokenizer)
         else:
-            functions[name] = source if source in OURS else adapted(source, context)
+            functions[name] = source if isinstance(source, BuiltIn) else adapted(source, context)
     given = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
     return Graders(functions=functions, models=models, tokenizers=given)
 
@@ -156,7 +169,7 @@ def check_parameters(sources: Sequence[Source], columns: Sequence[str], context:
     """
     given = [*GIVEN, *(column for column in columns if column != "prompt"), *context]
     for source in sources:
-        if isinstance(source, str | nn.Module) or source in OURS:
+        if isinstance(source, str | nn.Module | BuiltIn):
             continue
         for name, one in inspect.signature(source).parameters.items():
             by_name = one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)

@@ -43,7 +43,7 @@ from paceline.api.translation import in_field_names, updates_per_step
 from paceline.data import task_index
 from paceline.errors import ConfigError
 from paceline.models import export_model
-from paceline.rewards import RewardModel
+from paceline.rewards import RewardModel, row_check
 from paceline.rollouts import RolloutBatch
 from paceline.rundir import holds_work
 from paceline.train import Measurement, Parts, assemble, evaluate, reward_meter
@@ -307,7 +307,7 @@ class GRPOTrainer:
                 job.config,
                 functions,
                 name=name,
-                tasks=held_out_tasks(dataset, name, self.processing_class, job.config),
+                tasks=held_out_tasks(dataset, name, self.processing_class, job.config, check=row_check(functions)),
                 generations=generations,
             )
             for name, dataset in held_out_sets(given).items()

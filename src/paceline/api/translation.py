@@ -159,6 +159,10 @@ def _data(args: GRPOConfig, surroundings: Surroundings) -> Options:
         "long_prompts": "error" if limit is None else "truncate_left",
         "reward_funcs": surroundings.reward_names,
         "reward_weights": _weights(args, surroundings),
+        "on_bad_row": args.on_bad_row,
+        "reward_timeout": args.reward_timeout,
+        "sandbox": args.sandbox,
+        "sandbox_url": args.sandbox_url,
         **template_keywords(args),
     }
 

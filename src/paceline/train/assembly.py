@@ -29,7 +29,16 @@ from paceline.models import (
     restore_weights,
 )
 from paceline.plan import BatchPlan, batch_plan
-from paceline.rewards import RewardFunction, default_system_prompt, load_reward_model, resolve, self_test
+from paceline.reward_context import reward_context
+from paceline.rewards import (
+    RewardFunction,
+    check_selections,
+    default_system_prompt,
+    load_reward_model,
+    resolve,
+    row_check,
+    self_test,
+)
 from paceline.rollouts import Producer
 from paceline.train.held_out import check_completion_fits, check_prompts_fit, has_held_out, make_evaluator
 from paceline.train.measuring import Meter, reward_meter, training_producer
@@ -94,15 +103,15 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
         ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
     """
     given = given or Given()
-    functions = {name: resolve(name) for name in config.rewards.functions} if given.functions is None else {}
-    functions.update(given.functions or {})
+    functions = dict(_configured_functions(config) if given.functions is None else given.functions)
     choose_device(config.model)
     limit, completion = positions(config, given), config.sampling.max_completion_length
     check_completion_fits(completion, limit=limit)
     tokenizer = given.tokenizer or load_tokenizer(config.model)
-    tasks = given.tasks or _configured_tasks(config, tokenizer)
+    tasks = given.tasks or _configured_tasks(config, tokenizer, functions)
     for some in (tasks.tasks, *(given.held_out or {}).values()):
         check_prompts_fit(some, limit=limit, completion=completion)
+    check_selections(config.rewards.names, tasks.tasks)
     unverified = self_test(functions, tasks.tasks, are_all=len(functions) == len(config.rewards.names))
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
@@ -126,11 +135,18 @@ def positions(config: Config, given: Given) -> int | None:
     return getattr(given.model.config.get_text_config(), "max_position_embeddings", None)
 
 
-def _configured_tasks(config: Config, tokenizer: PreTrainedTokenizerBase) -> TaskSet:
-    resolve(config.evaluation.eval_reward_func)
+def _configured_functions(config: Config) -> dict[str, RewardFunction]:
+    context = reward_context(config.rewards, config.sampling)
+    return {name: resolve(name, context) for name in config.rewards.functions}
+
+
+def _configured_tasks(
+    config: Config, tokenizer: PreTrainedTokenizerBase, functions: Mapping[str, RewardFunction]
+) -> TaskSet:
+    resolve(config.evaluation.eval_reward_func, reward_context(config.rewards, config.sampling))
     rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
     system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
-    return build_tasks(rows, tokenizer, config.data, system=system)
+    return build_tasks(rows, tokenizer, config.data, system=system, check=row_check(functions))
 
 
 def _with_reward_models(

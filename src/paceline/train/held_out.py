@@ -8,7 +8,8 @@ from paceline.engines import Sampling
 from paceline.errors import ConfigError
 from paceline.evaluate import EvalSet, Evaluator
 from paceline.models import context_length
-from paceline.rewards import default_system_prompt, resolve, self_test
+from paceline.reward_context import reward_context
+from paceline.rewards import default_system_prompt, resolve, row_check, self_test
 from paceline.types import Task
 
 
@@ -23,9 +24,10 @@ def make_evaluator(config: Config, tokenizer: PreTrainedTokenizerBase) -> Evalua
     split = config.data.eval_split if has_split(dataset, config.data.eval_split) else None
     rows = load_rows(dataset, split=split or config.data.dataset_split, size=options.eval_size)
     system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
-    tasks = build_tasks(rows, tokenizer, config.data, system=system).tasks
+    context = reward_context(config.rewards, config.sampling)
+    function = {options.eval_reward_func: resolve(options.eval_reward_func, context)}
+    tasks = build_tasks(rows, tokenizer, config.data, system=system, check=row_check(function)).tasks
     check_prompts_fit(tasks, limit=context_length(config.model), completion=config.sampling.max_completion_length)
-    function = {options.eval_reward_func: resolve(options.eval_reward_func)}
     self_test(function, tasks)
     return Evaluator(
         eval_set=EvalSet(name=dataset if split is None else f"{dataset}:{split}", tasks=tasks),
@@ -40,6 +42,7 @@ def make_evaluator(config: Config, tokenizer: PreTrainedTokenizerBase) -> Evalua
         ),
         generations=options.eval_generations,
         max_failure_rate=config.rewards.max_reward_failure_rate,
+        reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
     )
 

@@ -124,6 +124,7 @@ def training_producer(config: Config, engine: Engine, functions: Mapping[str, Re
         num_generations=sampling.num_generations,
         advantage=config.advantage,
         max_failure_rate=config.rewards.max_reward_failure_rate,
+        reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
     )
 

@@ -5,6 +5,7 @@ from paceline.data import length_histogram
 from paceline.learner import UpdateStats
 from paceline.metrics import OPTIONAL, check_record
 from paceline.plan import describe
+from paceline.rewards import BuiltIn
 from paceline.rollouts import RolloutBatch, rollout_metrics
 from paceline.train.assembly import Parts, Prepared
 
@@ -80,6 +81,9 @@ def part_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | No
     tasks, lines = prepared.tasks, list[str]()
     if tasks.dropped or tasks.truncated:
         lines.append(f"prompts above --max-prompt-length: {tasks.dropped} dropped, {tasks.truncated} truncated")
+    if tasks.skipped:
+        lines.append(f"rows skipped by --on-bad-row skip: {len(tasks.skipped)}; the first: {tasks.skipped[0]}")
+    lines += [one.describe() for one in prepared.functions.values() if isinstance(one, BuiltIn) and one.describe]
     if prepared.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(prepared.unverified)}; they cannot be learned")
     if parts.engine.path == "plain":
