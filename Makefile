@@ -32,7 +32,10 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 	  $(PACELINE) train --seed $$seed --eval-steps 5 --preset dapo --output-dir $(STUDIES)/dapo-$$seed && \
 	  $(PACELINE) train --seed $$seed --eval-steps 5 --preset dapo --max-refills 0 --output-dir $(STUDIES)/dapo0-$$seed && \
 	  $(PACELINE) train --seed $$seed --learning-rate 1e-4 --output-dir $(STUDIES)/full-$$seed && \
-	  $(PACELINE) train --seed $$seed --learning-rate 1e-3 --lora-rank 1 --output-dir $(STUDIES)/lora-$$seed || exit 1; \
+	  $(PACELINE) train --seed $$seed --learning-rate 1e-3 --lora-rank 1 --output-dir $(STUDIES)/lora-$$seed && \
+	  $(PACELINE) train --model embedded-programs --seed $$seed --eval-steps 5 --output-dir $(STUDIES)/programs-$$seed && \
+	  $(PACELINE) train --model embedded-programs --seed $$seed --eval-steps 5 --reward-funcs random \
+	    --output-dir $(STUDIES)/programs-random-$$seed || exit 1; \
 	done
 
 test: $(VENV)/installed-dev ## Run the tests.
@@ -46,12 +49,14 @@ lint: $(VENV)/installed-dev ## Check format, lint rules and types.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-model: $(VENV)/installed ## Make the embedded model again, from nothing.
+model: $(VENV)/installed ## Make the embedded models again, from nothing.
 	$(BIN)/python scripts/make_embedded_model.py
+	$(BIN)/python scripts/make_embedded_programs_model.py
 
 bench: $(VENV)/installed-bench ## Run the benchmarks.
 	$(BIN)/python benchmarks/bench_generate.py
 	$(BIN)/python benchmarks/bench_step.py
+	$(BIN)/python benchmarks/bench_rewards.py
 	$(BIN)/python benchmarks/table.py
 
 clean: ## Remove the environment and all caches. Runs stay.

@@ -21,8 +21,8 @@ from workloads import Workload
 
 from paceline.config import DataConfig
 from paceline.data import build_tasks, load_rows
+from paceline.extraction import last_answer_tag
 from paceline.models import model_directory
-from paceline.rewards.extraction import last_answer_tag
 from paceline.types import Task
 
 VOCABULARY = 8192

@@ -166,7 +166,7 @@ def _note(name: str, result: dict, answer: dict, repetition: int) -> None:
         result["repetitions"].append(answer)
 
 
-def machine(threads: int) -> dict[str, object]:
+def machine(threads: int, packages: Sequence[str] = PACKAGES) -> dict[str, object]:
     """Where and when the figures were measured."""
     return {
         "cpu": cpu_name(),
@@ -174,7 +174,7 @@ def machine(threads: int) -> dict[str, object]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{package: version(package) for package in PACKAGES},
+        **{package: version(package) for package in packages},
         "threads": threads,
         "date": datetime.now(UTC).date().isoformat(),
         "load_before": round(os.getloadavg()[0], 2),

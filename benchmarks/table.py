@@ -16,7 +16,18 @@ NAMES = {
     "continuous-64": "transformers continuous batching, 64 tokens a batch",
     "trl-1": "TRL `GRPOTrainer`, 1 micro-batch",
     "trl-4": "TRL `GRPOTrainer`, 4 micro-batches",
+    "math-verify": "math-verify, one by one",
+    "process": "a process per program, not isolated",
 }
+PACKAGES = {
+    "python": "Python",
+    "torch": "torch",
+    "transformers": "transformers",
+    "trl": "TRL",
+    "math-verify": "math-verify",
+    "sympy": "sympy",
+}
+"""By its key in a result, a package as the page calls it."""
 
 OPENING = """# Benchmarks
 
@@ -26,6 +37,7 @@ Paceline against its peers on the same machine, in the same run, on the same wor
     pip install -e '.[bench]'
     python benchmarks/bench_generate.py
     python benchmarks/bench_step.py
+    python benchmarks/bench_rewards.py
     python benchmarks/table.py
 
 On the machine below all of it takes about half an hour, and the machine should have nothing else to do. Every contender
@@ -59,6 +71,29 @@ included. Where the reward is `accuracy`, groups whose completions are all right
 zero: Paceline leaves them out, TRL computes them. The reward `mean_token` gives every completion a gradient.
 """
 
+ANSWERS = """
+## Rewards: comparing answers
+
+Pairs of a gold answer and an answer per second, each repetition in a fresh process that remembers nothing, its imports
+done and its workers ready. `mixed`: half plain numbers, the other half rows of `tests/math_cases.py`, drawn with
+repeats, as completions of one prompt repeat answers; `distinct`: each pair once; `hostile`: `mixed` with one answer in
+a hundred that is built to be slow or huge. Both contenders may use all cores: Paceline sends what takes a proof to
+worker processes, math-verify is called in a loop, with its own time limits of five seconds.
+
+`verdicts right` is against what `tests/math_cases.py` says that each pair deserves. Paceline is tested with that table,
+so its own figure says that it keeps what it promises, and no more; the other one says how often a plain call of
+math-verify decides otherwise: units, words, several guesses at once. `wrongly right` are verdicts that would reward a
+wrong answer.
+"""
+
+PROGRAMS = """
+## Rewards: running programs
+
+Small programs that read a line and print, per second; as many at a time as there are threads. Paceline runs each in its
+sandbox, isolated at the level that `--sandbox auto` takes; the other contender starts a fresh `python -I` process for
+each and isolates nothing. The outputs are compared and are the same.
+"""
+
 CLOSING = """
 ## What these figures do not say
 
@@ -69,21 +104,26 @@ vLLM is asked for; vLLM with TRL on a GPU is another comparison, and it is not m
 
 def page(results: Sequence[dict]) -> str:
     """The whole page; results of one benchmark stay in their order."""
-    parts = [OPENING, *dict.fromkeys(_machine(result) for result in results)]
+    about_models = [result for result in results if result["benchmark"] in ("generate", "step")]
+    parts = [OPENING, *dict.fromkeys(_machine(result) for result in about_models)]
     for benchmark, text, rows in (("generate", GENERATION, generation_rows), ("step", STEP, step_rows)):
         chosen = [result for result in results if result["benchmark"] == benchmark]
         if chosen:
             parts.append(text)
         parts += [section(name, one, rows) for result in chosen for name, one in result["workloads"].items()]
+    for size, text, rows in (("answers", ANSWERS, answer_rows), ("programs", PROGRAMS, program_rows)):
+        for result in results:
+            if (result["benchmark"], result.get("size")) == ("rewards", size):
+                parts += [text, _machine(result), "", *rows(result["workloads"])]
     return "\n".join([*parts, CLOSING])
 
 
 def _machine(result: dict) -> str:
     where = result["machine"]
+    versions = ", ".join(f"{name} {where[key]}" for key, name in PACKAGES.items() if key in where)
     return (
         f"Machine: {where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}. Threads of "
-        f"each contender: {where['threads']}.\nPython {where['python']}, torch {where['torch']}, transformers "
-        f"{where['transformers']}, TRL {where['trl']}. Measured on {where['date']}."
+        f"each contender: {where['threads']}.\n{versions}. Measured on {where['date']}."
     )
 
 
@@ -138,16 +178,55 @@ def step_rows(workload: dict) -> list[str]:
     return lines
 
 
+def answer_rows(workloads: dict) -> list[str]:
+    """Answers per second and verdicts of every contender, for every workload."""
+    lines = [
+        "| workload | contender | answers/s | Paceline is faster by | verdicts right | wrongly right |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for name, workload in workloads.items():
+        work = f"`{name}`: {workload['answers']:,} answers, {workload['distinct']:,} of them different"
+        for contender, one in workload["contenders"].items():
+            if "rate" not in one:
+                lines.append(f"| {work} | {NAMES[contender]} | did not end: {one['error']} | | | |")
+                continue
+            rates_seen = [again["answers"] / again["seconds"] for again in one["repetitions"] if "error" not in again]
+            factor = workload["paceline_faster_by"] if contender != "paceline" else None
+            lines.append(
+                f"| {work} | {NAMES[contender]} | {one['rate']:,.0f} ({min(rates_seen):,.0f}-{max(rates_seen):,.0f}) | "
+                f"{'' if factor is None else f'{factor:.1f}x'} | {one['right']:.1%} | {one['wrongly_right']:.1%} |"
+            )
+            work = ""
+    return [*lines, ""]
+
+
+def program_rows(workloads: dict) -> list[str]:
+    """Programs per second of every contender."""
+    lines = ["| contender | isolation | programs/s | Paceline is faster by |", "|---|---|--:|--:|"]
+    for workload in workloads.values():
+        for contender, one in workload["contenders"].items():
+            if "rate" not in one:
+                lines.append(f"| {NAMES[contender]} | | did not run: {one['error']} | |")
+                continue
+            rates_seen = [again["programs"] / again["seconds"] for again in one["repetitions"]]
+            factor = workload["paceline_faster_by"] if contender != "paceline" else None
+            lines.append(
+                f"| {NAMES[contender]} | {one['start']['isolation']} | {one['rate']:,.0f} "
+                f"({min(rates_seen):,.0f}-{max(rates_seen):,.0f}) | {'' if factor is None else f'{factor:.1f}x'} |"
+            )
+    return [*lines, ""]
+
+
 def _factor(workload: dict, name: str) -> str:
     factor = workload["paceline_faster_by"].get(name)
     return "" if factor is None else f"{factor:.2f}x"
 
 
 def main(results: Path = RESULTS, target: Path = PAGE) -> None:
-    order = ["generate-shipped", "generate-30m", "step-shipped", "step-30m"]
+    order = ["generate-shipped", "generate-30m", "step-shipped", "step-30m", "rewards-answers", "rewards-programs"]
     found = [results / f"{name}.json" for name in order if (results / f"{name}.json").is_file()]
     if not found:
-        raise SystemExit(f"{results} holds no result file; run benchmarks/bench_generate.py and bench_step.py first")
+        raise SystemExit(f"{results} holds no result file; run the benchmarks first")
     target.write_text(page([json.loads(path.read_text()) for path in found]))
     print(target)
 

@@ -10,8 +10,8 @@ import pytest
 
 from paceline.api.building import NOT_OFFERED
 from paceline.api.refused import NOT_NEEDED, REFUSED
+from paceline.cli import audit, plan, train
 from paceline.cli import eval as eval_command
-from paceline.cli import plan, train
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
 from paceline.config import PRESETS, DataConfig, build_config, options, parse_yaml
@@ -29,7 +29,14 @@ DOCUMENTS = (
 TEXTS = {str(document.relative_to(ROOT)).removeprefix("docs/"): document.read_text() for document in DOCUMENTS}
 README = TEXTS["README.md"]
 
-OPTIONS_OF = {"train": train.COMMAND, "eval": eval_command.COMMAND, "plan": plan.COMMAND}
+OPTIONS_OF = {
+    "train": train.COMMAND,
+    "eval": eval_command.COMMAND,
+    "plan": plan.COMMAND,
+    "audit": audit.COMMAND,
+}
+OTHERS_FLAGS = {"--security-opt", "--cap-add"}
+"""Of docker."""
 DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {"--help"}
 
 
@@ -57,7 +64,7 @@ def test_every_command_is_one_that_the_command_line_takes(line):
     if not words:
         return
     assert words[0] in COMMANDS
-    if words[0] == "report":
+    if words[0] in ("report", "doctor"):
         assert not [word for word in words if word.startswith("-")]
         return
     given = parse(OPTIONS_OF[words[0]], words[1:])
@@ -68,7 +75,7 @@ def test_every_command_is_one_that_the_command_line_takes(line):
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_option_exists(name):
-    known = {option.flag for option in options()} | DOOR_FLAGS
+    known = {option.flag for option in options()} | DOOR_FLAGS | OTHERS_FLAGS
     named = {flag for code in code_of(TEXTS[name]) for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", code)}
     assert named <= known
 

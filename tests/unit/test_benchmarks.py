@@ -8,8 +8,10 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
+from bench_rewards import compared, judged
 from figures import disagreements, pooled, rates, ratio, standard_errors_apart, summary
 from measuring import take_turns
+from reward_workloads import fingerprint
 from table import page
 
 ANSWERING = """
@@ -98,3 +100,47 @@ def test_the_page_shows_figures_ratios_and_what_did_not_run():
     assert "did not run: no room" in text
     assert "**Not the same work:** one-batch: something differs." in text
     assert "## The step" not in text
+
+
+def test_verdicts_are_held_against_those_that_the_pairs_deserve():
+    batch = [("1", "1", True), ("2", "2.0", True), ("3", "4", False), ("5", "6", False)]
+    found = judged({"seconds": 2.0, "verdicts": [1, 0, 1, 0], "batch": fingerprint(batch)}, batch)
+    assert (found["answers"], found["right"], found["wrongly_right"]) == (4, 2, 1)
+    assert "another batch" in judged({"seconds": 2.0, "verdicts": [1], "batch": "?"}, batch)["error"]
+
+
+def test_a_library_that_does_not_end_on_hostile_answers_is_a_result_and_on_others_a_complaint():
+    mine = [{"seconds": 1.0, "answers": 4, "right": 4, "wrongly_right": 0, "verdicts": [1, 0, 0, 0]}]
+    contenders = {"paceline": mine, "math-verify": [{"error": "no answer within 300 s"}]}
+    assert compared("hostile", contenders, distinct=4, count=4)["complaints"] == []
+    assert compared("mixed", contenders, distinct=4, count=4)["complaints"] == [
+        "math-verify ended: no answer within 300 s"
+    ]
+
+
+def rewards_result(size, workloads):
+    names = ("cpu", "cores", "memory_gib", "system", "threads", "python", "math-verify", "sympy", "date")
+    return {"benchmark": "rewards", "size": size, "machine": dict.fromkeys(names, "?"), "workloads": workloads}
+
+
+def test_the_page_shows_answers_and_programs_per_second():
+    mine = {"seconds": 1.0, "answers": 4, "right": 4, "wrongly_right": 0, "verdicts": [1, 0, 0, 0]}
+    peer = {"seconds": 8.0, "answers": 4, "right": 3, "wrongly_right": 1, "verdicts": [1, 1, 0, 0]}
+    answers = compared("mixed", {"paceline": [mine], "math-verify": [peer]}, distinct=3, count=4)
+    assert answers["agreement"] == 0.75
+    programs = {
+        "contenders": {
+            "paceline": {
+                "start": {"isolation": "walls"},
+                "rate": 20.0,
+                "repetitions": [{"programs": 40, "seconds": 2}],
+            },
+            "process": {"error": "no python"},
+        },
+        "paceline_faster_by": None,
+    }
+    text = page([rewards_result("answers", {"mixed": answers}), rewards_result("programs", {"programs": programs})])
+    assert "| `mixed`: 4 answers, 3 of them different | **Paceline** | 4 (4-4) |  | 100.0% | 0.0% |" in text
+    assert "|  | math-verify, one by one | 0 (0-0) | 8.0x | 75.0% | 25.0% |" in text
+    assert "| **Paceline** | walls | 20 (20-20) |  |" in text
+    assert "did not run: no python" in text
