@@ -24,6 +24,8 @@ GROWTH_BYTES = 200 << 20
 """A child ends after so many pairs, or when its memory has grown by so much: sympy keeps what it has computed."""
 MAX_LINE = 1 << 16
 """Bytes of one line, in both directions: two texts of 4096 characters, escaped."""
+INPUT_ENDED, GO_ON = 0, 3
+"""Exit statuses of a child. 1 is the interpreter's own, for an exception that nobody foresaw."""
 
 _PR_SET_PDEATHSIG = 1
 _USUAL = (
@@ -53,7 +55,11 @@ def main() -> None:
 
 
 def _outlive_a_child(requests: BinaryIO, replies: BinaryIO) -> bool:
-    """Fork a child, answer for it when it dies over a pair; whether there is more to do."""
+    """Fork a child, answer for it when its time is over; whether there is more to do.
+
+    One that dies takes this process with it: whether it had read the next line already nobody knows, and an answer to
+    it must not be taken for the answer to another.
+    """
     parent = os.getpid()
     child = os.fork()
     if not child:
@@ -62,18 +68,18 @@ def _outlive_a_child(requests: BinaryIO, replies: BinaryIO) -> bool:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status == -signal.SIGPROF:
         _reply(replies, {"equal": False, "rule": "timeout"})
-    elif status < 0 or status > 1:
-        _reply(replies, {"died": status})
-    return status != 0
+    elif status not in (INPUT_ENDED, GO_ON):
+        os._exit(status if status > 0 else 128 - status)
+    return status != INPUT_ENDED
 
 
 def _serve(requests: BinaryIO, replies: BinaryIO) -> int:
-    """Answer lines; 0 when there are no more, 1 when another child should go on."""
+    """Answer lines, to their end or until another child should go on."""
     limit = _resident_bytes() + GROWTH_BYTES
     for _ in range(PAIRS_PER_CHILD):
         line = requests.readline(MAX_LINE)
         if not line:
-            return 0
+            return INPUT_ENDED
         request = json.loads(line.decode("utf-8", "surrogatepass"))
         signal.setitimer(signal.ITIMER_PROF, request["seconds"])
         result = _judge(request)
@@ -81,7 +87,7 @@ def _serve(requests: BinaryIO, replies: BinaryIO) -> int:
         _reply(replies, result)
         if _resident_bytes() > limit:
             break
-    return 1
+    return GO_ON
 
 
 def _judge(request: dict[str, Any]) -> dict[str, object]:
@@ -89,6 +95,9 @@ def _judge(request: dict[str, Any]) -> dict[str, object]:
 
     Where memory or the stack ends, the answer is not shown to be equal: its own computation took them.
     """
+    from sympy.core.random import seed
+
+    seed(0)  # sympy tries expressions at random points: the same ones for a pair, whatever was judged before it
     try:
         if "answer" in request:
             verdict = decide(request["gold"], request["answer"], prove)

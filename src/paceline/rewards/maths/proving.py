@@ -155,11 +155,13 @@ class ProofPool:
         idle = [worker for worker in self._workers if worker.is_ready and worker.job is None and not _is_dead(worker)]
         with self._lock:
             queues = (self._jobs, self._slow_jobs)
-            given = [(worker, (self._jobs or self._slow_jobs).popleft()) for worker in idle if any(queues)]
+            for worker in idle:
+                worker.job = (self._jobs or self._slow_jobs).popleft() if any(queues) else None
             waiting = sum(map(len, queues))
-        for worker, job in given:
-            worker.job, worker.silent_until = job, time.monotonic() + self._wall_seconds
-            _write(worker, job.line())
+        for worker in idle:
+            if worker.job is not None:
+                worker.silent_until = time.monotonic() + self._wall_seconds
+                _write(worker, worker.job.line())
         starting = sum(not worker.is_ready for worker in self._workers)
         for _ in range(min(self._size - len(self._workers), waiting - starting)):
             self._start()
@@ -204,8 +206,6 @@ class ProofPool:
         elif "ready" in message:
             worker.is_ready = True
             self._failed_starts = 0
-        elif "died" in message:
-            self._try_again(worker, message["died"])
         elif worker.job is not None and "equal" in message:
             self._settle(worker.job, message)
             worker.job = None
@@ -293,7 +293,10 @@ def _message(line: bytes) -> Reply:
 
 def _is_dead(worker: _Worker) -> bool:
     """Whether the process has ended, without taking its status: until then nobody else can have its id."""
-    return os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    try:
+        return os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # somebody else took the status: code that waits for any child, or SIGCHLD ignored
+        return True
 
 
 def _write(worker: _Worker, line: bytes) -> None:

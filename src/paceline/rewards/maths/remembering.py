@@ -30,6 +30,7 @@ class VerdictMemory:
 
     def begin(self, pair: Pair) -> "Verdict | Future[Reply]":
         """The verdict where it is known or cheap, else the reply that the pool will give, asked for once."""
+        pair = pair[0].strip(), pair[1].strip()  # what bounds their length, and so a worker's line, looks at this
         with self._lock:
             if pair in self._known:
                 self._known.move_to_end(pair)

@@ -72,19 +72,42 @@ def prove(gold: str, answer: str) -> bool:
     to nine significant digits. Values are compared first, at one point for expressions with variables: most wrong
     answers end there, in milliseconds, and never meet the simplifier.
     """
-    expected, given = _parsed(gold), _parsed(answer)
-    if len(expected) != 1 or len(given) != 1:
+    try:
+        expected, given = _parsed(gold), _parsed(answer)
+        if len(expected) != 1 or len(given) != 1:
+            return False
+        aligned = _in_the_symbols_of(expected[0], given[0])
+        if _values_differ(expected[0], aligned):
+            return False
+        return bool(_math_verify().verify(expected, [aligned], float_rounding=12, timeout_seconds=None))
+    except _sympy_errors():
         return False
-    aligned = _in_the_symbols_of(expected[0], given[0])
-    if _values_differ(expected[0], aligned):
-        return False
-    return bool(_math_verify().verify(expected, [aligned], float_rounding=12, timeout_seconds=None))
 
 
 def parses(gold: str) -> bool:
     """Whether math-verify reads the LaTeX and finds it equal to itself."""
-    expected = _parsed(gold)
-    return len(expected) == 1 and bool(_math_verify().verify(expected, expected, timeout_seconds=None))
+    try:
+        expected = _parsed(gold)
+        return len(expected) == 1 and bool(_math_verify().verify(expected, expected, timeout_seconds=None))
+    except _sympy_errors():
+        return False
+
+
+@lru_cache(maxsize=1)
+def _sympy_errors() -> tuple[type[Exception], ...]:
+    """What sympy raises on what makes no sense, such as a union of numbers: the text shows nothing to be equal."""
+    from sympy.polys.polyerrors import BasePolynomialError
+
+    return (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        BasePolynomialError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -161,7 +184,7 @@ def _value(expression: Any, point: Mapping[Any, Any]) -> Any:
     """
     try:
         value = expression.subs(point).evalf(NUMERIC_DIGITS)
-    except (ArithmeticError, AttributeError, TypeError, ValueError, NotImplementedError, RecursionError):
+    except _sympy_errors():
         return None
     if not value.is_Number and (
         point or not value.is_number or not all(part.is_Number for part in value.as_real_imag())

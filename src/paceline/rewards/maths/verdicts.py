@@ -107,6 +107,6 @@ def unverifiable(golds: Sequence[str]) -> list[int]:
         RewardError: see `math_verdicts`.
     """
     known = {gold: recognises(gold) for gold in dict.fromkeys(golds)}
-    replies = {gold: proofs().submit({"gold": gold}) for gold, found in known.items() if found is None}
+    replies = {gold: proofs().submit({"gold": gold.strip()}) for gold, found in known.items() if found is None}
     known.update((gold, bool(reply.result()["equal"])) for gold, reply in replies.items())
     return [place for place, gold in enumerate(golds) if not known[gold]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import threading
 import time
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
@@ -13,6 +14,9 @@ from typing import TypeVar
 
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.scoring.deadline import RewardTimeout, deadline
+
+GRACE_SECONDS = 1.0
+"""Async functions are cancelled at their deadline; one that then still blocks the event loop is interrupted."""
 
 Arguments = Mapping[str, list[object]]
 Result = TypeVar("Result")
@@ -65,15 +69,27 @@ def _too_slow(timeout: float) -> TooSlow:
 
 def _together(called: Sequence[Outcome], timeout: float) -> list[Outcome]:
     """All of them awaited at once; a task of theirs that leaves the program takes this call with it, not the run."""
-    started = time.perf_counter()
+    started, finished = time.perf_counter(), dict[int, Outcome]()
+    error: BaseException | None = None
     try:
-        return _wait(_all(called, timeout))
-    except SystemExit as error:
-        return [Outcome(error=error, seconds=time.perf_counter() - started)] * len(called)
+        with deadline(timeout + GRACE_SECONDS):
+            _wait(_all(called, timeout, finished))
+    except RewardTimeout:
+        error = _too_slow(timeout)
+        _thread.cache_clear()  # it may be blocked for good
+    except SystemExit as leaving:
+        error = leaving
+    unfinished = Outcome(error=error, seconds=time.perf_counter() - started)
+    return [finished.get(place, unfinished) for place in range(len(called))]
 
 
-async def _all(called: Sequence[Outcome], timeout: float) -> list[Outcome]:
-    return await asyncio.gather(*(_finished(one, timeout) for one in called))
+async def _all(called: Sequence[Outcome], timeout: float, finished: dict[int, Outcome]) -> None:
+    """Awaits all of them and notes each as soon as it is done."""
+
+    async def note(place: int) -> None:
+        finished[place] = await _finished(called[place], timeout)
+
+    await asyncio.gather(*map(note, range(len(called))))
 
 
 async def _finished(called: Outcome, timeout: float) -> Outcome:
@@ -82,8 +98,8 @@ async def _finished(called: Outcome, timeout: float) -> Outcome:
     try:
         async with asyncio.timeout(timeout) as limit:
             result = await called.result
-    except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
-        failure = _too_slow(timeout) if limit.expired() else error
+    except (Exception, SystemExit, RewardTimeout, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
+        failure = _too_slow(timeout) if limit.expired() or isinstance(error, RewardTimeout) else error
         return Outcome(error=failure, seconds=called.seconds + time.perf_counter() - started)
     return Outcome(result=result, seconds=called.seconds + time.perf_counter() - started)
 
@@ -97,11 +113,11 @@ def _wait(coroutine: Coroutine[object, object, Result]) -> Result:
 
 
 def _run(coroutine: Coroutine[object, object, Result]) -> Result:
-    return _runner(threading.get_ident()).run(coroutine)
+    return _runner(os.getpid(), threading.get_ident()).run(coroutine)
 
 
 @lru_cache
-def _runner(thread: int) -> asyncio.Runner:
+def _runner(process: int, thread: int) -> asyncio.Runner:
     """A thread's one loop: a client that a reward function keeps open belongs to the loop of its first request."""
     return asyncio.Runner()
 

@@ -2,6 +2,9 @@
 
 A thread cannot be killed. In the main thread a signal interrupts what runs, a blocking system call included; elsewhere
 an exception is raised at the next instruction of Python, so there a call that blocks in C ends only when it returns.
+
+Code that swallows every exception (`except:` around each row) is interrupted again and again, and what it returns in
+the end is no result: a row that was cut short so has a made-up score.
 """
 
 import ctypes
@@ -12,6 +15,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
+AGAIN_SECONDS = 1.0
+"""From one interruption to the next, as long as the code goes on."""
+
 
 class RewardTimeout(BaseException):
     """The call took longer than it may. No `Exception`: a function that swallows those must not swallow this."""
@@ -19,6 +25,8 @@ class RewardTimeout(BaseException):
 
 class _Alarm(Protocol):
     """Raises RewardTimeout in the thread that made it."""
+
+    has_rung: bool
 
     def ring(self) -> None:
         """Raise it there, unless it was put away; called from another thread."""
@@ -29,16 +37,31 @@ class _Alarm(Protocol):
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Raise RewardTimeout inside the block once it has taken `seconds`."""
+    """Raise RewardTimeout inside the block once it has taken `seconds`, and at its end if the block swallowed that."""
     alarm: _Alarm = _BySignal() if threading.current_thread() is threading.main_thread() else _ByException()
-    timer = threading.Timer(seconds, alarm.ring)
-    timer.daemon = True
-    timer.start()
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(alarm, over, seconds), name="reward-deadline", daemon=True).start()
     try:
-        yield
+        try:
+            yield
+        finally:
+            over.set()
+    except Exception as error:
+        if alarm.has_rung:
+            raise RewardTimeout from error
+        raise
     finally:
-        timer.cancel()
+        # Not in the inner block: that one may itself be interrupted by the alarm.
+        over.set()
         alarm.put_away()
+    if alarm.has_rung:
+        raise RewardTimeout
+
+
+def _watch(alarm: _Alarm, over: threading.Event, seconds: float) -> None:
+    while not over.wait(seconds):
+        alarm.ring()
+        seconds = AGAIN_SECONDS
 
 
 class _BySignal:
@@ -47,6 +70,7 @@ class _BySignal:
     number = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 
     def __init__(self) -> None:
+        self.has_rung = False
         self._is_over = False
         self._lock = threading.Lock()
         self._before = signal.signal(self.number, self._raise)
@@ -64,7 +88,7 @@ class _BySignal:
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:
-            self._is_over = True
+            self.has_rung = True
             raise RewardTimeout
 
 
@@ -72,6 +96,7 @@ class _ByException:
     """An exception that the interpreter raises in this thread."""
 
     def __init__(self) -> None:
+        self.has_rung = False
         self._is_over = False
         self._lock = threading.Lock()
         self._thread = ctypes.c_ulong(threading.get_ident())
@@ -79,13 +104,11 @@ class _ByException:
     def ring(self) -> None:
         with self._lock:
             if not self._is_over:
-                self._is_over = True
+                self.has_rung = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(RewardTimeout))
 
     def put_away(self) -> None:
         with self._lock:
-            if not self._is_over:
-                self._is_over = True
-                return
-        # Rung while the block was ending: what has not been raised yet is taken back.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, None)
+            self._is_over = True
+            # What was rung while the block was ending, and has not been raised yet, is taken back.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, None)

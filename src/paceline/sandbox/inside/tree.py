@@ -1,14 +1,15 @@
 """The root of the namespaces level: read-only libraries, four devices, the standard streams, scratch."""
 
 import os
+import stat
 
 from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.libraries import DEVICES, hidden, readable
 
 ASSEMBLY = "/tmp"
 """Where the new root is put together: every system has this directory."""
-SCRATCH = "/tmp"
-"""As the program sees it."""
+SCRATCH = "/scratch"
+"""As the program sees it; `/tmp` leads there, unless the interpreter itself lies below `/tmp`."""
 STREAMS = ("stdin", "stdout", "stderr")
 READ_ONLY = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID
 
@@ -48,7 +49,7 @@ def _place(path: str, source: int | str) -> None:
         os.symlink(source, inner)
         return
     if not os.path.lexists(inner):
-        if os.path.isdir(path):
+        if stat.S_ISDIR(os.fstat(source).st_mode):  # by now another file system may cover its path
             os.makedirs(inner)
         else:
             os.makedirs(os.path.dirname(inner), exist_ok=True)
@@ -93,10 +94,12 @@ def _streams() -> dict[str, int]:
 
 
 def _scratch(owner: int, group: int) -> None:
-    os.makedirs(SCRATCH.lstrip("/"), exist_ok=True)
+    os.mkdir(SCRATCH.lstrip("/"))
     restricted = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     options = f"size=64m,nr_inodes=16k,mode=700,uid={owner},gid={group}"
     kernel.mount("tmpfs", ASSEMBLY + SCRATCH, restricted, options)
+    if not os.path.lexists("tmp"):
+        os.symlink(SCRATCH, "tmp")
 
 
 def _leave_old_root() -> None:
