@@ -9,11 +9,8 @@ from paceline.console import percent
 from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.errors import DataError
 from paceline.intervals import Interval, mean_interval, pass_at_k, wilson
-from paceline.rewards import RewardFunction, check_failure_rate, early_start, score
+from paceline.rewards import RIGHT, BuiltIn, RewardFunction, check_failure_rate, early_start, score
 from paceline.types import Completion, Task
-
-RIGHT = 0.5
-"""A reward of at least this is a right answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +51,11 @@ class Evaluator:
         scores = score(self.function, repeated, answers, timeout=self.reward_timeout)
         check_failure_rate(scores, limit=self.max_failure_rate)
         (values,), (notes,) = scores.values.values(), scores.notes.values()
+        (function,) = self.function.values()
+        right = function.right if isinstance(function, BuiltIn) else RIGHT
         parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
         outcomes = tuple(
-            Outcome(task=task, completions=tuple(group), rewards=values[part], notes=notes[part])
+            Outcome(task=task, completions=tuple(group), rewards=values[part], notes=notes[part], right=right)
             for task, group, part in zip(tasks, completions, parts, strict=True)
         )
         if not any(outcome.graded for outcome in outcomes):
@@ -81,6 +80,8 @@ class Outcome:
     """None: not graded; such a completion counts neither as right nor as wrong."""
     notes: tuple[str | None, ...]
     """What the grader said of each score, or why it failed."""
+    right: float
+    """A reward of at least this is a right answer."""
 
     @property
     def graded(self) -> int:
@@ -90,7 +91,7 @@ class Outcome:
     @property
     def correct(self) -> int:
         """Completions that were right."""
-        return sum(reward is not None and reward >= RIGHT for reward in self.rewards)
+        return sum(reward is not None and reward >= self.right for reward in self.rewards)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +150,7 @@ class Evaluation:
                 "answer": outcome.task.answer,
                 "completion": completion.text,
                 "reward": reward,
-                "correct": None if reward is None else reward >= RIGHT,
+                "correct": None if reward is None else reward >= outcome.right,
                 "note": note,
                 "completion_tokens": len(completion.token_ids),
                 "finish_reason": completion.finish_reason,

@@ -3,6 +3,7 @@ import pytest
 from paceline.engines import Sampling
 from paceline.errors import DataError
 from paceline.evaluate import EvalSet, Evaluator
+from paceline.rewards import resolve
 from paceline.summary import gain
 from tests.scripted import ScriptedEngine, completion, task
 
@@ -32,6 +33,32 @@ def test_accuracy_counts_rewards_of_at_least_a_half_as_right():
     assert (record["set"], record["step"], record["n"], record["correct"]) == ("a:test", 3, 4, 2)
     assert record["accuracy"] == 0.5
     assert record["ci_low"] < 0.5 < record["ci_high"]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "right"),
+    [
+        ("gsm8k", "41", False),  # 0.8 for its tags
+        ("gsm8k", "42", True),
+        ("gsm8k", "42.0", True),
+        ("cosine(max_length=9, min_correct=0.1)", "42", True),  # 0.1 at its length
+        ("cosine(max_length=9, min_correct=0.1)", "41", False),
+    ],
+)
+def test_a_built_in_function_says_itself_which_score_is_right(name, answer, right):
+    text = f"<reasoning>6 * 7</reasoning><answer>{answer}</answer>"
+    evaluator = Evaluator(
+        eval_set=EvalSet(name="a:test", tasks=(task("0", answer="42"),)),
+        function={name: resolve(name)},
+        sampling=Sampling(max_completion_length=8, temperature=0.0),
+        generations=1,
+        max_failure_rate=0.0,
+        reward_timeout=60.0,
+        seed=0,
+    )
+    evaluation = evaluator.measure(ScriptedEngine([[completion(text)]]), step=0)
+    assert evaluation.record()["correct"] == int(right)
+    assert evaluation.completion_records()[0]["correct"] is right
 
 
 def test_an_ungraded_completion_is_neither_right_nor_wrong_and_is_counted():

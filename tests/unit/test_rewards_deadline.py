@@ -1,6 +1,7 @@
 """Calls of a user's own code that take too long: ended in the main thread and elsewhere, never taken for an answer."""
 
 import asyncio
+import contextlib
 import signal
 import threading
 import time
@@ -44,7 +45,9 @@ def test_a_call_in_time_leaves_the_handlers_of_its_thread_as_they_were():
     with deadline(LONG):
         pass
     assert {number: signal.getsignal(number) for number in before} == before
-    assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer) and not one.finished.is_set()]
+    for watcher in [one for one in threading.enumerate() if one.name == "reward-deadline"]:
+        watcher.join(timeout=60)
+        assert not watcher.is_alive()
 
 
 def test_a_function_that_swallows_every_exception_does_not_swallow_its_deadline():
@@ -58,6 +61,49 @@ def test_a_function_that_swallows_every_exception_does_not_swallow_its_deadline(
     assert scores.values["stubborn"] == (None, None)
     assert scores.failed["stubborn"] == (0, 1)
     assert "the call took more than --reward-timeout 0.05 seconds" in scores.first_failures["stubborn"]
+
+
+def test_rows_that_were_cut_short_one_by_one_have_no_score():
+    """What graders often do: one `except` around each row, which takes the deadline for a wrong answer."""
+    cut = []
+
+    def one_by_one(completions, **columns):
+        for completion_ in completions:
+            try:
+                time.sleep(LONG)
+            except:  # noqa: E722
+                cut.append(completion_)
+        return [0.0] * len(completions)
+
+    def translating(completions, **columns):
+        try:
+            time.sleep(LONG)
+        except BaseException as error:
+            raise ValueError("bad row") from error
+
+    functions = {"one_by_one": one_by_one, "translating": translating}
+    scores = score(functions, [task("a"), task("b")], [completion("x"), completion("y")], timeout=0.05)
+    assert cut == ["x", "y"]  # interrupted again for the second row, and both called once
+    assert set(scores.values.values()) == {(None, None)}
+    assert set(scores.failed.values()) == {(0, 1)}
+
+
+def test_an_async_function_that_blocks_the_event_loop_is_ended_and_others_keep_their_scores():
+    async def prompt(completions, **columns):
+        return [1.0] * len(completions)
+
+    async def blocks(completions, **columns):
+        time.sleep(LONG)
+
+    async def stubborn(completions, **columns):
+        while True:
+            with contextlib.suppress(BaseException):
+                await asyncio.sleep(LONG)
+
+    for bad in (blocks, stubborn):
+        scores = score({"prompt": prompt, "bad": bad}, [task("a")], [completion("x")], timeout=0.05)
+        assert scores.values == {"prompt": (1.0,), "bad": (None,)}
+        assert "the call took more than --reward-timeout 0.05 seconds" in scores.notes["bad"][0]
 
 
 def test_after_a_failed_batch_the_rows_share_one_deadline():

@@ -14,7 +14,7 @@ from paceline.errors import RewardError
 from paceline.rewards.maths.equality import Verdict, decide
 from paceline.rewards.maths.proving import ProofPool, proofs
 from paceline.rewards.maths.remembering import VerdictMemory, verdict_of
-from paceline.rewards.maths.verdicts import begin_verdicts, forget_verdicts, math_equal, math_verdicts
+from paceline.rewards.maths.verdicts import begin_verdicts, forget_verdicts, math_equal, math_verdicts, unverifiable
 from tests.math_cases import mixed
 
 PAIR = {"gold": "x+1", "answer": "1+x"}
@@ -99,6 +99,47 @@ def test_a_pair_over_which_every_worker_dies_is_a_failure_of_the_grader(pool_of)
     assert "status 7" in str(failure)
 
 
+def test_a_reply_of_a_worker_is_never_taken_for_that_to_another_pair(tmp_path):
+    """The child of a worker is killed between two pairs: whether it had read the second one is not known."""
+    pool = ProofPool(1)
+    try:
+        for number in (2, 3):
+            right, wrong = f"x^{number}+1", f"x^{number}+2"
+            assert pool.submit({"gold": right, "answer": f"1+x^{number}"}).result(timeout=60)["equal"] is True
+            for child in [child for worker in pool.process_ids() for child in _children(worker)]:
+                os.kill(child, signal.SIGKILL)
+            replies = [pool.submit({"gold": right, "answer": one}) for one in (wrong, f"1+x^{number}", wrong)]
+            assert [reply.result(timeout=60)["equal"] for reply in replies] == [False, True, False]
+    finally:
+        pool.close()
+
+
+def test_what_makes_no_sense_to_the_algebra_is_different_at_once_and_no_failure():
+    nonsense = r"((1,x)\cup ((f(x)+\ln x)\cap (n-|x|)))"
+    pool = ProofPool(1, wall_seconds=20)
+    try:
+        reply = pool.submit({"gold": nonsense, "answer": nonsense.replace("x", "y", 1)})
+        assert reply.result(timeout=60) == {"equal": False, "rule": "symbolic"}
+    finally:
+        pool.close()
+
+
+def test_space_around_an_answer_does_not_count_towards_its_length():
+    padding = " " * 100_000
+    assert math_equal(f"x+9{padding}", f"{padding}9+x")
+    assert not unverifiable([f"x+9{padding}"])
+
+
+def test_a_worker_whose_child_dies_of_something_unforeseen_ends_too(pool_of):
+    """Its silence would hold up the pair for a minute, three times."""
+    started = pool_of(
+        "from paceline.rewards.maths import prover\n"
+        "def judge(request): raise KeyError('unforeseen')\n"
+        "prover._judge, prover._warm_up = judge, lambda: None\nprover.main()"
+    ).submit(PAIR)
+    assert "3 worker processes died comparing" in str(started.exception(timeout=50))
+
+
 def test_a_worker_that_is_stopped_is_given_up_and_replaced(pool_of, tmp_path):
     once = f"path = {str(tmp_path / 'stopped')!r}\n    if not os.path.exists(path): open(path, 'w').close(); "
     code = SERVE + once + "signal.raise_signal(signal.SIGSTOP)\n    " + ANSWER
@@ -157,7 +198,7 @@ def test_a_process_that_was_forked_has_a_pool_of_its_own():
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, None])
 def test_no_worker_is_left_when_its_parent_is_gone(end):
     cells = r"\\".join("&".join(f"x_{{{i}{j}}}" for i in range(9)) for j in range(9))
-    pair = ("x+1", rf"\det\begin{{pmatrix}}{cells}\end{{pmatrix}}")
+    pair = (r"\begin{pmatrix}1&0\\0&1\end{pmatrix}x", rf"\det\begin{{pmatrix}}{cells}\end{{pmatrix}}")
     assert decide(*pair) is None
     code = (
         "import sys, threading\nfrom paceline.rewards.maths.verdicts import *\n"

@@ -209,7 +209,7 @@ class EvalConfig:
     eval_generations: int = 1
     """Completions per held-out task; above 1 also gives pass@k."""
     eval_reward_func: str = "accuracy"
-    """The reward function that says what is right (a score of 0.5 or more)."""
+    """The reward function that says what is right (a score of 0.5 or more, of a built-in one what it calls right)."""
 
     def __post_init__(self) -> None:
         require(self.eval_steps >= 0, "eval_steps", self.eval_steps, "be at least 0")

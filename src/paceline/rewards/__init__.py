@@ -14,7 +14,7 @@ prompts.py     the system message that asks for a format
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.rewards.function import BuiltIn, Grade, RewardContext, RewardFunction
+from paceline.rewards.function import RIGHT, BuiltIn, Grade, RewardContext, RewardFunction
 from paceline.rewards.maths.verdicts import math_equal, math_verdicts
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.parameters import base_name
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RewardFunction",
     "Grade",
+    "RIGHT",
     "BuiltIn",
     "BUILT_IN",
     "RewardContext",

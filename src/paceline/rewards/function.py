@@ -7,6 +7,9 @@ from typing import Any, Protocol
 from paceline.programs import Sandbox
 from paceline.types import Task
 
+RIGHT = 0.5
+"""Where nothing else is known of a function, a score of at least this says that a completion is right."""
+
 
 class RewardFunction(Protocol):
     """Grades a batch of completions; knows nothing of models, losses or files.
@@ -61,6 +64,8 @@ class BuiltIn:
     junk: Callable[[Task], tuple[str, ...]] = lambda task: ()
     """Completions of a task that must score below `maximum`."""
     maximum: float = 1.0
+    right: float = RIGHT
+    """Evaluation counts a completion that scores at least this as right."""
     check_row: Callable[[Mapping[str, object], str], None] | None = None
     """Called with a row's columns and its name when the data is read; raises DataError where the row cannot be graded
     as it should be."""

@@ -64,7 +64,8 @@ def gsm8k(context: RewardContext) -> BuiltIn:
     def begin(*, prompts: list[str], completions: list[str], answer: list[str | None], **columns: object) -> None:
         begin_correctness(_answer, prompts, completions, answer)
 
-    return BuiltIn(name="gsm8k", call=call, begin=begin, gold=_gold, junk=_junk, maximum=SAME_TEXT + 4 * PER_TAG)
+    full = SAME_TEXT + 4 * PER_TAG
+    return BuiltIn(name="gsm8k", call=call, begin=begin, gold=_gold, junk=_junk, maximum=full, right=EQUAL)
 
 
 def counted_tags(prompt: str, completion: str) -> int:

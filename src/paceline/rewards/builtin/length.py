@@ -62,7 +62,15 @@ def cosine(
     def begin(*, prompts: list[str], completions: list[str], answer: list[str | None], **columns: object) -> None:
         begin_correctness(_answer, prompts, completions, answer)
 
-    return BuiltIn(name="cosine", call=call, begin=begin, gold=None, junk=lambda task: JUNK, maximum=max_correct)
+    return BuiltIn(
+        name="cosine",
+        call=call,
+        begin=begin,
+        gold=None,
+        junk=lambda task: JUNK,
+        maximum=max_correct,
+        right=min_correct,
+    )
 
 
 def soft_overlong(context: RewardContext, *, max_length: int | None = None, cache: int | None = None) -> BuiltIn:

@@ -28,10 +28,13 @@ _CHOSEN_WITH_TEXT = re.compile(
     r"\(?([A-J])[).:]+ ?(?!.*(?<![a-zA-Z])(?:[A-J]|[Oo]r|[Aa]nd|[Nn]ot?|[Ww]rong)(?![a-zA-Z])).+", re.DOTALL
 )
 _WRAPPED_TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
-_ASSIGNMENT = re.compile(rf"({NAME}) ?(?:=|\\in(?![a-zA-Z])) ?([^=]+)")
+_ASSIGNMENT = re.compile(rf"({NAME}|\({NAME}(?:, ?{NAME})+\)) ?(?:=|\\in(?![a-zA-Z])) ?([^=]+)")
 _RELATION = re.compile(r"=|\\in(?![a-zA-Z])")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]+\*?\}|\\[a-zA-Z]+")
 _WORD = re.compile(r"[a-zA-Z]{4,}|(?<![a-zA-Z])(?:or|and|not|is|no|yes|the|if|all|any)(?![a-zA-Z])|[^\x00-\x7f°]")
+_CONSTANT = re.compile(r"\+ ?[cC]$")
+_PRODUCT = re.compile(r"[a-zA-Z]{2,3}")
+"""Beside an expression these letters are one too."""
 _LETTERS = re.compile(r"(?=.*[a-zA-Z]{2})(?!.* - )[a-zA-Z][a-zA-Z' -]+")
 _TIME = re.compile(r"([0-9]{1,2}):([0-5][0-9])(?::([0-5][0-9]))?\s*(?:\\text\s*\{)?\s*([aApP])?\.?(?(4)[mM]\.?)\s*\}?")
 _NOT_MATHS = re.compile(
@@ -45,7 +48,12 @@ _SPELLED = re.compile(
 _TEXT_UNIT = re.compile(r"(.+?)(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\s*\^\s*\{?\s*[23]\s*\}?)?)")
 _POWER_OF_TEN = re.compile(r"(?<=[0-9]) ?\\(?:times|cdot) ?(?=10 ?\^)")
 _FINISHED = re.compile(r"-?(?:[0-9. {}()\[\]^]|\\(?:sqrt|frac|ln)(?![a-zA-Z])|\\log(?:_\{?[0-9]+\}?)?(?![a-zA-Z]))+")
-_OPERATION = re.compile(r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf)(?![a-zA-Z])")
+_DIFFERENTIAL = r"(?:d|\\partial(?![a-zA-Z])|\\mathrm ?\{ ?d ?\})"
+_OPERATION = re.compile(
+    r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf)(?![a-zA-Z])"
+    rf"|\\frac ?\{{ ?{_DIFFERENTIAL}[^{{}}]*\}} ?\{{ ?{_DIFFERENTIAL} ?[a-zA-Z]"
+)
+"""A sum, a product, an integral, a limit, a derivative."""
 _PLACEHOLDER = re.compile(
     r"(?:see|refer to|cf) .*|n/?a|none|null|nan|unknown|tbd|todo|proof.*|answers? (?:may )?var(?:y|ies).*"
     r"|(?:no|not) answer.*|[-?.*_ ]+"
@@ -160,7 +168,7 @@ def _assigned(text: str) -> re.Match[str] | None:
 def _equal_assigned(gold: str, answer: str, prove: Prove) -> bool:
     """Equal where at least one text gives its value a name: a name may be left out, two names must agree."""
     named_gold, named_answer = _assigned(gold), _assigned(answer)
-    if named_gold and named_answer and named_gold[1] == named_answer[1]:
+    if named_gold and named_answer and _bare(named_gold[1]) == _bare(named_answer[1]):
         return _equal(prove, named_gold[2].strip(), named_answer[2].strip())
     if named_gold and named_answer and (r"\in" in gold or r"\in" in answer):
         return False
@@ -182,13 +190,15 @@ def _is_computed(gold: str, answer: str) -> bool:
 
 def _compare_expressions(gold: str, answer: str, prove: Prove, *, gold_is_number: bool) -> Verdict:
     """Equal as words or as algebra."""
-    if _is_words(gold) or _is_words(answer):
+    if _are_words(gold, answer):
         return Verdict(equal=_words(gold) == _words(answer), rule="words")
     if _NOT_MATHS.search(gold) or _NOT_MATHS.search(answer):
         same = _bare(gold) == _bare(answer) and not re.search(r"[0-9] [0-9]", gold + answer)
         return Verdict(equal=same, rule="words")
     (gold, unit), (answer, given_unit) = _without_unit(gold), _without_unit(answer)
     if gold.count("'") != answer.count("'") or (unit and given_unit and not same_unit(unit, given_unit)):
+        return Verdict(equal=False, rule="symbolic")
+    if _differ_in_case(gold, answer):
         return Verdict(equal=False, rule="symbolic")
     in_gold, in_answer = len(_RELATION.findall(gold)), len(_RELATION.findall(answer))
     if in_gold != in_answer or in_gold > 1:
@@ -204,6 +214,23 @@ def _without_unit(text: str) -> tuple[str, str]:
     found = _TEXT_UNIT.fullmatch(text)
     scaled = scaled_unit(found[2]) if found else None
     return (found[1].strip(), scaled[1]) if found and scaled and not scaled[0] else (text, "")
+
+
+def _differ_in_case(gold: str, answer: str) -> bool:
+    """Whether a letter that both texts use is a capital in one of them only: the algebra takes `A` for `a`.
+
+    The constant of an integral, `+ C` at the end, may be written either way.
+    """
+    used = [set(re.findall("[a-zA-Z]", _ENVIRONMENT.sub(" ", _CONSTANT.sub("", text)))) for text in (gold, answer)]
+    shared = {one.lower() for one in used[0]} & {one.lower() for one in used[1]}
+    return any({one, one.upper()} & used[0] != {one, one.upper()} & used[1] for one in shared)
+
+
+def _are_words(gold: str, answer: str) -> bool:
+    """Whether one of the texts is language; `xy` beside `x*y` is a product, beside `yx` it is a word."""
+    if _is_words(gold) and _is_words(answer):
+        return True
+    return any(_is_words(text) and not _PRODUCT.fullmatch(text) for text in (gold, answer))
 
 
 def _is_words(text: str) -> bool:
@@ -244,9 +271,12 @@ def _is_unfinished(gold: str, answer: str, *, gold_is_number: bool) -> bool:
     """Whether the answer is a calculation that was left undone.
 
     It would let a model answer "what is 17 + 25?" with the question. The answer to a plain number may be a constant,
-    such as a root or a power; a sum, product, integral or limit answers only what is written with one itself.
+    such as a root or a power; a sum, product, integral, limit, derivative or several matrices answer only what is
+    written with them itself.
     """
     if _OPERATION.search(answer) and not _OPERATION.search(gold):
+        return True
+    if answer.count(r"\begin") > gold.count(r"\begin"):
         return True
     if not gold_is_number:
         return False
