@@ -55,6 +55,7 @@ def call(machine: str, name: str, *arguments: int, own_files: bool = True) -> in
         ("clone", (0x3D0F00,), ALLOW),  # the flags of a thread
         ("clone", (0x1200011,), EPERM),  # those of a fork
         ("clone", (0x4111,), EPERM),  # of a vfork
+        ("clone", (0x3D0B00,), EPERM),  # a thread with descriptors of its own
         ("clone", (0x10010000,), EPERM),  # a thread in a new user namespace
         ("clone3", (), ENOSYS),
         ("kill", (PID, 9), ALLOW),
@@ -65,6 +66,17 @@ def call(machine: str, name: str, *arguments: int, own_files: bool = True) -> in
         ("tgkill", (1, 1, 6), EPERM),
         ("prlimit64", (0, 7), ALLOW),
         ("prlimit64", (1, 7), EPERM),
+        ("prlimit64", (0, 3, 0x7FFF00001234), ALLOW),
+        ("prlimit64", (0, 4, 0), ALLOW),  # asks for the limit of a core file
+        ("prlimit64", (0, 4, 0x7FFF00001234), EPERM),
+        ("prlimit64", (0, 4, 0x7FFF00000000), EPERM),
+        ("setrlimit", (3,), ALLOW),
+        ("setrlimit", (4,), EPERM),
+        ("getpgid", (0,), ALLOW),
+        ("getpgid", (1,), EPERM),
+        ("getsid", (1,), EPERM),
+        ("getpriority", (0, PID), ALLOW),
+        ("getpriority", (0, 1), EPERM),
         ("setpriority", (0, 0, 5), ALLOW),
         ("setpriority", (0, 1, 5), EPERM),
         ("setpriority", (2, 0, 5), EPERM),
@@ -122,4 +134,4 @@ def test_what_landlock_does_not_cover_is_refused_where_other_files_are_in_sight(
 def test_the_process_number_is_written_where_it_belongs():
     plain = template(0, on_own_files=True)
     changed = [at for at in range(0, len(plain), 8) if plain[at : at + 8] != for_process(plain, PID)[at : at + 8]]
-    assert len(changed) == 8  # kill, tkill, tgkill, prlimit64, three of sched_get*, setpriority
+    assert len(changed) == 11  # kill, tkill, tgkill, prlimit64, getpgid, getsid, three sched_get*, two of priorities

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -85,10 +87,19 @@ except SandboxError as error:
 """
 
 
-def said_where_calls_are_refused(*names: str) -> str:
+def said_where_calls_are_refused(*names: str, **environment: str) -> str:
     """What `open_sandbox("auto")` comes to in a process for which the kernel refuses these calls."""
     source = BARRED.replace("{names}", ", ".join(map(repr, names)))
-    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True, env={**os.environ, **environment}
+    ).stdout
+
+
+def test_a_start_that_fails_leaves_no_directory(tmp_path):
+    # A process can be started (by vfork), but not fork: the directory is made before and has to go again.
+    said = said_where_calls_are_refused("clone", "clone3", TMPDIR=str(tmp_path))
+    assert "--sandbox auto cannot be had on this machine" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_namespaces_are_refused_auto_takes_landlock():
@@ -103,6 +114,36 @@ def test_where_nothing_isolates_auto_refuses_with_reasons_and_remedies():
     assert "landlock: landlock_create_ruleset: Operation not permitted)" in said
     for remedy in ("--sandbox-url", "sysctl", "--security-opt", "--sandbox none"):
         assert remedy in said
+
+
+def test_where_no_temporary_directory_can_be_written_the_reason_is_told(monkeypatch):
+    def none_is_usable():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none_is_usable)
+    with pytest.raises(SandboxError, match="No usable temporary directory found"):
+        open_sandbox("auto")
+
+
+ROOT = """
+import os, sys
+from paceline.sandbox.inside.confining import separate
+from paceline.sandbox.inside.tree import enter_new_root
+place = sys.argv[1]
+sys.path.append(place + "/lib/python3/lib-dynload")
+identity = separate("namespaces")
+enter_new_root(identity.user, identity.group)
+print(os.listdir("/tmp"), os.listdir(place + "/lib"))
+"""
+
+
+def test_an_interpreter_below_tmp_can_be_used():
+    if not REPORTS["namespaces"].available:
+        pytest.skip(REPORTS["namespaces"].reason)
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        (Path(place) / "lib" / "python3" / "lib-dynload").mkdir(parents=True)
+        done = subprocess.run([sys.executable, "-c", ROOT, place], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{[Path(place).name]} ['python3']\n"
 
 
 def test_a_level_asked_for_by_name_is_not_replaced_by_another(monkeypatch):

@@ -1,5 +1,6 @@
 """Each limit has its own status, at every level that this host offers."""
 
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -61,6 +62,13 @@ def test_only_the_end_of_standard_error_is_kept(sandbox):
 def test_processor_time_is_told(sandbox):
     execution = run(sandbox, "import time\nwhile time.process_time() < 0.2: pass")
     assert 0.15 < execution.seconds < 10
+
+
+def test_no_core_file_and_no_dump_by_a_program_of_the_hosts(sandbox):
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    allowed = 0 if hard == 0 else 1  # 1 byte keeps the kernel from starting the host's program for dumps, 0 does not
+    execution = run(sandbox, "import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE))")
+    assert execution.output == f"({allowed}, {allowed})\n"
 
 
 def test_a_deep_tree_and_barred_directories_do_not_stand_in_the_next_programs_way(sandbox):

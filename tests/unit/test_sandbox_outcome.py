@@ -47,6 +47,10 @@ def test_a_reply_comes_to_its_status(job, given, status, output):
     assert (execution.status, execution.output) == (status, output)
 
 
+def test_files_over_the_watchers_bounds_are_told_apart_from_output():
+    assert execution_of(PROGRAM, reply("files")).error == "more than 64 MiB or 2000 names of files"
+
+
 def test_the_error_holds_what_the_program_said_and_why_it_ended():
     assert execution_of(PROGRAM, reply("signalled", signal.SIGSEGV, stderr=b"oops\n")).error == "oops\nended by SIGSEGV"
     said = execution_of(PROGRAM, reply("timeout")).error

@@ -1,10 +1,12 @@
 """Zygotes as processes: they are replaced, shared by threads, left alone by forks, and gone in the end."""
 
 import contextlib
+import errno
 import os
 import pickle
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,11 +18,28 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import SandboxError
-from paceline.programs import Limits
+from paceline.programs import Job, Limits
+from paceline.sandbox.inside.channel import receive_message
+from paceline.sandbox.inside.monitor import say_failure
 from paceline.sandbox.local import LocalSandbox
-from tests.unit.sandboxes import LEVELS, children, opened, run, strongest
+from paceline.sandbox.zygote import Zygote, ZygoteError
+from tests.unit import sandboxes
+from tests.unit.sandboxes import LEVELS, opened, run, strongest
 
 ENDLESS = "import threading\nthreading.Event().wait()"
+EARLIER = set[int]()
+"""Processes of the sandbox that other tests of this process share, which stays open to its end."""
+
+
+@pytest.fixture(autouse=True)
+def _earlier() -> None:
+    EARLIER.clear()
+    EARLIER.update(sandboxes.children())
+
+
+def children() -> set[int]:
+    """Processes of the sandboxes of one test."""
+    return sandboxes.children() - EARLIER
 
 
 @pytest.fixture
@@ -105,6 +124,46 @@ def test_closing_ends_what_still_runs(sandbox):
     assert not children()
 
 
+WRITING = """
+import itertools, threading
+slow_to_end = bytearray(200 << 20)
+slow_to_end[::4096] = bytes(len(slow_to_end) // 4096)
+def write(name):
+    for number in itertools.count():
+        open(f"{name}.{number % 40}", "w").write("x")
+for name in range(20):
+    threading.Thread(target=write, args=(name,)).start()
+open("ready", "w")
+"""
+
+
+def test_closing_leaves_nothing_of_a_program_that_writes_files(sandbox, temporary):
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run, sandbox, WRITING, limits=Limits(seconds=100, memory_mb=1000))
+        while sandbox._level != "namespaces" and not list(temporary.glob("*/ready")):
+            assert not waiting.done()
+        sandbox.close()
+        with pytest.raises(SandboxError):
+            waiting.result()
+    assert not list(temporary.iterdir())
+
+
+def test_a_program_that_cannot_be_started_says_why(temporary):
+    zygote = Zygote("none")
+    for scratch in temporary.iterdir():
+        scratch.rmdir()
+    with pytest.raises(ZygoteError, match=r"a program could not be started: FileNotFoundError: .*paceline-scratch"):
+        zygote.run(Job(source="print(1)"))
+    zygote.end()
+
+
+def test_where_no_process_can_be_started_the_remedy_is_told():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        say_failure(theirs, BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
+        assert "no further process may be started here: raise `ulimit -u`" in receive_message(ours)["failed"]
+
+
 def test_a_fork_of_the_trainer_starts_zygotes_of_its_own(sandbox):
     run(sandbox, "print(1)")
     ours = children()
@@ -150,7 +209,7 @@ def test_zygotes_die_with_a_trainer_that_is_killed(sandbox, temporary):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as trainer:
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == "running\n"
-        zygotes = [os.pidfd_open(pid) for pid in children(trainer.pid)]
+        zygotes = [os.pidfd_open(pid) for pid in sandboxes.children(trainer.pid)]
         assert len(zygotes) >= 2
         trainer.kill()
         for descriptor in zygotes:

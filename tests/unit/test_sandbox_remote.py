@@ -205,7 +205,13 @@ def test_a_password_in_the_address_is_sent_as_a_header_and_shown_nowhere():
         assert not any(secret in shown for secret in ("ann", "s%20t", "s t", "k1"))
 
 
-@pytest.mark.parametrize("url", ["judge", "ftp://host", "http://", "http://host:port", "http://ann:secret@:80"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("judge", "ftp://host", "http://", "http://host:port", "http://ann:secret@:80"),
+        *("http://[::1", "http://host/\xe9", "http://a host"),
+    ],
+)
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(SandboxError, match="--sandbox-url must be the address of a judge service") as caught:
         RemoteSandbox(url)
@@ -270,6 +276,14 @@ def run_here(handler, request):
     reply(handler, 200, ran(return_code=done.returncode, stdout=done.stdout, stderr=done.stderr))
 
 
+def test_a_given_name_is_no_function_of_the_program_but_an_imported_one_is():
+    with Service(run_here) as service:
+        sandbox = client(service.url)
+        assert sandbox.execute(Job(source="pass", function="gcd", arguments="[4, 6]")).status == "no_function"
+        imported = Job(source="from math import gcd", function="gcd", arguments="[4, 6]")
+        assert sandbox.execute(imported).output == "2"
+
+
 TWICE = "def twice(values):\n    print('noise')\n    return [2 * value for value in values]"
 
 
@@ -281,6 +295,7 @@ TWICE = "def twice(values):\n    print('noise')\n    return [2 * value for value
         ("def twice(values):\n    return pow(2, 10, 1000) + Counter(values)[1]", "finished", "25"),
         ("from dataclasses import dataclass\n@dataclass\nclass A:\n    a: 'int'\ndef twice(v):\n    return A(1).a",
          "finished", "1"),
+        ("\ufefffrom __future__ import annotations\ndef twice(values: list[int]):\n    return 0", "finished", "0"),
         ("def twice(values)", "syntax_error", ""),
         ("twice = 3", "no_function", ""),
         ("def twice(values):\n    return values[9]", "runtime_error", ""),

@@ -75,7 +75,7 @@ def _opened(level: str, slots: int) -> tuple[LocalSandbox | None, str]:
     sandbox = LocalSandbox(level, slots)
     try:
         found = breaches(sandbox, isolating=level in ISOLATING)
-    except SandboxError as error:
+    except (SandboxError, OSError) as error:
         found = [str(error)]
     if not found:
         return sandbox, ""

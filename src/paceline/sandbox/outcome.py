@@ -4,6 +4,7 @@ import json
 import signal
 
 from paceline.programs import Execution, ExecutionStatus, Job
+from paceline.sandbox.inside.watching import MOST_BYTES, MOST_ENTRIES
 from paceline.sandbox.zygote import Reply, wall_seconds
 
 NO_SYNTAX, NO_MEMORY, NO_FUNCTION, VALUE = b"S", b"M", b"N", b"V"
@@ -30,7 +31,9 @@ def _output(job: Job, reply: Reply) -> str:
 def _status(job: Job, reply: Reply) -> tuple[ExecutionStatus, str]:
     """The status, and a sentence where standard error does not say why."""
     limits = job.limits
-    if reply.exceeded or reply.how == "files" or (reply.how == "signalled" and reply.code == signal.SIGXFSZ):
+    if reply.how == "files":
+        return "output_limit", f"more than {MOST_BYTES >> 20} MiB or {MOST_ENTRIES} names of files"
+    if reply.exceeded or (reply.how == "signalled" and reply.code == signal.SIGXFSZ):
         return "output_limit", f"more output than {limits.output_bytes} bytes, or sixteen times that in files"
     if reply.how == "timeout":
         return "timeout", (

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from http.client import HTTPException, HTTPResponse
 from typing import Any, NoReturn
 from urllib.error import HTTPError
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from paceline.errors import SandboxError
@@ -159,14 +159,14 @@ class _NoRedirects(HTTPRedirectHandler):
 
 def _parts(url: str) -> tuple[str, str, dict[str, str]]:
     """The address to send to, the one to show, which holds no password or query, and the headers."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_complete = False
+        parts, is_complete = SplitResult("", "", "", "", ""), False
     host = parts.netloc.rpartition("@")[2]
     shown = f"{parts.scheme}://{host}"
-    if not is_complete:
+    if not is_complete or not url.isascii() or " " in url:
         raise SandboxError(f"--sandbox-url must be the address of a judge service, got {shown!r}; http://host:port")
     path = parts.path.rstrip("/")
     path = path if path.endswith(PATH) else path + PATH

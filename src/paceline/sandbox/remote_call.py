@@ -16,6 +16,7 @@ STATUSES = ("finished", "runtime_error", "syntax_error", "no_function")
 
 # Runs on the service, with its Python; finds the function where this machine's sandbox does.
 CALLER = """
+import builtins
 import importlib
 import json
 import os
@@ -40,6 +41,13 @@ def find(module, name):
     return function if callable(function) else None
 
 
+def names():
+    found = {name: importlib.import_module(name) for name in given["names"]}
+    for name, members in given["names"].items():
+        found.update((member, getattr(sys.modules[name], member)) for member in members.split() if member != name)
+    return found
+
+
 def main():
     try:
         program = compile(given["source"], "solution.py", "exec", dont_inherit=True)
@@ -47,11 +55,7 @@ def main():
         return answer("syntax_error", "%s: %s" % (type(error).__name__, error))
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
-    for name, members in given["names"].items():
-        module.__dict__.setdefault(name, importlib.import_module(name))
-        for member in members.split():
-            if member != name:
-                setattr(module, member, getattr(sys.modules[name], member))
+    module.__dict__["__builtins__"] = dict(vars(builtins), **names())  # beneath the program's own names
     exec(program, module.__dict__)
     function = find(module, given["function"])
     if function is None:
@@ -82,7 +86,7 @@ def call_program(job: Job) -> CallProgram:
     """The program for a job that has a function."""
     mark = secrets.token_hex(16)
     given = {
-        "source": job.source,
+        "source": job.source.removeprefix("\ufeff"),
         "function": job.function,
         "arguments": json.loads(job.arguments),
         "mark": mark,

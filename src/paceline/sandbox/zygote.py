@@ -97,22 +97,25 @@ class Zygote:
         wall = wall_seconds(limits)
         try:
             self._channel.settimeout(wall + GRACE_SECONDS)
-            send_message(
-                self._channel,
-                {
-                    "seconds": limits.seconds,
-                    "wall_seconds": wall,
-                    "memory_mb": limits.memory_mb,
-                    "output_bytes": limits.output_bytes,
-                },
-            )
-            send_bytes(self._channel, _text_of(job))
+            with contextlib.suppress(ConnectionError):  # it may have said why before it ended
+                send_message(
+                    self._channel,
+                    {
+                        "seconds": limits.seconds,
+                        "wall_seconds": wall,
+                        "memory_mb": limits.memory_mb,
+                        "output_bytes": limits.output_bytes,
+                    },
+                )
+                send_bytes(self._channel, _text_of(job))
             return self._reply(limits.output_bytes)
         except (BrokenChannelError, OSError) as error:
             raise ZygoteError(str(error) or "no answer in time") from error
 
     def _reply(self, output_bytes: int) -> Reply:
         answer = receive_message(self._channel)
+        if "failed" in answer:
+            raise BrokenChannelError(str(answer["failed"]))
         bounds = {"stdout": output_bytes, "stderr": STDERR_BYTES, "report": output_bytes + 1}
         known = answer.get("how") in ENDS and isinstance(answer.get("exceeded"), bool)
         numbers = all(_is_count(answer.get(name), bound) for name, bound in bounds.items())
@@ -155,8 +158,8 @@ class Zygote:
     def _confirmed(self, level: str) -> str:
         """The zygote's description of its confinement, once it is ready."""
         self._channel.settimeout(START_SECONDS)
-        setup = {"level": level, "parent": os.getpid(), "directory": tempfile.gettempdir()}
         try:
+            setup = {"level": level, "parent": os.getpid(), "directory": tempfile.gettempdir()}
             send_message(self._channel, setup)
             answer = receive_message(self._channel)
         except (BrokenChannelError, OSError) as error:
@@ -169,8 +172,8 @@ class Zygote:
         raise LevelUnavailableError(str(answer.get("failed")))
 
     def _last_words(self) -> str:
-        self._process.kill()
-        _, said = self._process.communicate()
+        self.interrupt()
+        said = b"" if self._process.stderr is None else self._process.stderr.read()
         return said.decode(errors="replace").strip()[-500:]
 
 

@@ -93,6 +93,50 @@ if written > 200 << 20:
         limits=WITH_BIG_FILES,
     ),
     Hostile(
+        name="files_mapped_and_deleted",
+        source=r"""
+import mmap
+held, written = [], 0
+try:
+    for number in range(60):
+        fd = os.open("gone", os.O_CREAT | os.O_RDWR)
+        while os.fstat(fd).st_size < 15 << 20:
+            written += os.write(fd, bytes(1 << 20))
+        libc.mmap.restype = ctypes.c_void_p
+        held.append(libc.mmap(None, ctypes.c_size_t(4096), 1, 1, fd, ctypes.c_long(0)))
+        os.unlink("gone")
+        os.close(fd)
+except OSError as error:
+    print(error)
+if written > 200 << 20:
+    escaped(f"{written >> 20} MiB in files of which a page is mapped")
+""",
+        limits=WITH_BIG_FILES,
+    ),
+    Hostile(
+        name="files_held_when_the_first_thread_is_gone",
+        source=r"""
+import platform, threading
+def work():
+    time.sleep(0.1)
+    held, written = [], 0
+    try:
+        for number in range(40):
+            held.append(os.open("gone", os.O_CREAT | os.O_RDWR))
+            os.unlink("gone")
+            while os.fstat(held[-1]).st_size < 12 << 20:
+                written += os.write(held[-1], bytes(1 << 20))
+    except OSError as error:
+        print(error)
+    if written > 200 << 20:
+        escaped(f"{written >> 20} MiB in files of a process whose first thread is gone")
+    os._exit(0)
+threading.Thread(target=work).start()
+libc.syscall(60 if platform.machine() == "x86_64" else 93, 0)
+""",
+        limits=WITH_BIG_FILES,
+    ),
+    Hostile(
         name="files_where_a_watcher_cannot_look",
         source=r"""
 written = 0

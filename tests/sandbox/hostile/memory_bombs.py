@@ -166,7 +166,7 @@ for name in ("AS", "CPU", "FSIZE", "NOFILE", "NPROC", "CORE", "DATA", "STACK", "
         attempt(f"raise {name}", resource.setrlimit, number, (wanted, wanted))
     if name in ("AS", "CPU", "NOFILE", "FSIZE") and hard == resource.RLIM_INFINITY:
         escaped(f"{name} has no limit")
-    if name == "CORE" and hard != 0:
+    if name == "CORE" and hard not in (0, 1):  # 1 byte: the kernel takes it for none at all
         escaped("core files are allowed")
 """,
     ),

@@ -2,7 +2,6 @@
 
 import os
 import random
-import resource
 from typing import NamedTuple
 
 from paceline.sandbox.inside import filtering, kernel, landlock, libraries, tree
@@ -156,7 +155,6 @@ def _renounce(identity: Identity) -> None:
     kernel.drop_capabilities()
     kernel.control_process(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.control_process(kernel.PR_SET_DUMPABLE, 0)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _check_libraries() -> None:

@@ -22,7 +22,8 @@ LOAD, EQUAL, AT_LEAST, ANY_BIT, JUMP, RETURN, AND = 0x20, 0x15, 0x35, 0x45, 0x05
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 NUMBER, ARCHITECTURE = 0, 4
 
-CLONE_THREAD, CLONE_NEW_ANYTHING = 0x10000, 0x7E020000
+CLONE_FILES, CLONE_THREAD, CLONE_NEW_ANYTHING = 0x400, 0x10000, 0x7E020000
+RLIMIT_CORE = 4
 AF_UNIX, SOCK_STREAM, SOCK_TYPE_MASK = 1, 1, 0xF
 IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS (is it a terminal?), TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
@@ -90,11 +91,13 @@ def _one_of(index: int, values: tuple[int, ...]) -> list[Instruction]:
 
 
 _ONESELF = _one_of(0, (0, OWN_PID))
+_OWN_PRIORITY = [_argument(0), (EQUAL, 1, 0, 0), _fail(errno.EPERM), *_one_of(1, (0, OWN_PID))]
 _CONDITIONS: dict[str, list[Instruction]] = {
     "clone": [
         _argument(0),
-        (ANY_BIT, 2, 0, CLONE_NEW_ANYTHING),
-        (ANY_BIT, 0, 1, CLONE_THREAD),
+        (ANY_BIT, 3, 0, CLONE_NEW_ANYTHING),
+        (ANY_BIT, 0, 2, CLONE_THREAD),
+        (ANY_BIT, 0, 1, CLONE_FILES),  # a thread with descriptors of its own could open as many again, unseen
         (RETURN, 0, 0, ALLOW),
         _fail(errno.EPERM),
     ],
@@ -102,8 +105,21 @@ _CONDITIONS: dict[str, list[Instruction]] = {
     "kill": _one_of(0, (OWN_PID,)),
     "tkill": _one_of(0, (OWN_PID,)),
     "tgkill": _one_of(0, (OWN_PID,)),
-    "prlimit64": _ONESELF,
-    "setpriority": [_argument(0), (EQUAL, 1, 0, 0), _fail(errno.EPERM), *_one_of(1, (0, OWN_PID))],
+    "setrlimit": [_argument(0), (EQUAL, 0, 1, RLIMIT_CORE), _fail(errno.EPERM), (RETURN, 0, 0, ALLOW)],
+    "prlimit64": [
+        _argument(1),
+        (EQUAL, 0, 5, RLIMIT_CORE),
+        _argument(2),  # the new limits, if any
+        (EQUAL, 0, 2, 0),
+        _argument(2, high=True),
+        (EQUAL, 1, 0, 0),
+        _fail(errno.EPERM),
+        *_ONESELF,
+    ],
+    "getpgid": _ONESELF,
+    "getsid": _ONESELF,
+    "getpriority": _OWN_PRIORITY,
+    "setpriority": _OWN_PRIORITY,
     "sched_getaffinity": _ONESELF,
     "sched_getscheduler": _ONESELF,
     "sched_getparam": _ONESELF,

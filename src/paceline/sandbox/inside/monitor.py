@@ -12,6 +12,7 @@ import socket
 import tempfile
 from typing import Any
 
+from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.channel import BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.confining import separate
 from paceline.sandbox.inside.scratch import make_empty
@@ -31,10 +32,13 @@ def main() -> None:
     scratch = None
     try:
         if setup["level"] != "namespaces":  # which has a file system of its own for it
-            scratch = tempfile.mkdtemp(prefix="paceline-scratch-", dir=setup["directory"])
+            scratch = os.path.realpath(tempfile.mkdtemp(prefix="paceline-scratch-", dir=setup["directory"]))
         _run(control, parent, setup, scratch or "")
     except OSError as error:
-        _say_failure(control, error)
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # whoever hears of it ends this process, but not before it is done
+        say_failure(control, error)
     finally:
         if scratch is not None:
             make_empty(scratch)
@@ -54,6 +58,7 @@ def _run(control: socket.socket, parent: int, setup: dict[str, Any], scratch: st
     """Fork the zygote, and wait until it or the trainer ends."""
     identity = separate(setup["level"])
     own = os.pidfd_open(os.getpid())
+    kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)  # a zygote that ends early leaves its program to this
     pid = os.fork()
     if pid == 0:
         os.close(parent)
@@ -61,16 +66,15 @@ def _run(control: socket.socket, parent: int, setup: dict[str, Any], scratch: st
         try:
             serve(control, setup["level"], scratch, identity, own)
             status = 0
-        except OSError as error:
-            _say_failure(control, error)
+        except (OSError, ImportError) as error:
+            say_failure(control, error)
         finally:
             os._exit(status)
     control.close()
-    try:
+    with contextlib.suppress(TerminationError):
         signal.signal(signal.SIGTERM, _raise_termination)
         select.select([parent, os.pidfd_open(pid)], [], [])
-    except TerminationError:
-        pass
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the signal may also come just now
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -85,7 +89,12 @@ def _raise_termination(*_: object) -> None:
     raise TerminationError
 
 
-def _say_failure(control: socket.socket, error: OSError) -> None:
+def say_failure(control: socket.socket, error: OSError | ImportError) -> None:
+    """Tell the trainer why there is no zygote, or no zygote any more."""
+    said = str(error)
+    if isinstance(error, BlockingIOError):
+        said = "no further process may be started here: raise `ulimit -u`, or the container's limit on processes"
+    elif isinstance(error, OSError) and error.strerror:
+        said = error.strerror + (f": {error.filename}" if error.filename else "")
     with contextlib.suppress(OSError):
-        place = f": {error.filename}" if error.filename else ""
-        send_message(control, {"failed": f"{error.strerror or error}{place}"})
+        send_message(control, {"failed": said})

@@ -121,7 +121,6 @@ FREE |= {
     "futex": (202, 98),
     "rseq": (334, 293),
     "set_robust_list": (273, 99),
-    "get_robust_list": (274, 100),
     "set_tid_address": (218, 96),
     "sched_yield": (24, 124),
     "restart_syscall": (219, 128),
@@ -150,11 +149,7 @@ FREE |= {
     "getresgid": (120, 150),
     "getgroups": (115, 158),
     "getpgrp": (111, None),
-    "getpgid": (121, 155),
-    "getsid": (124, 156),
     "getrlimit": (97, 163),
-    "setrlimit": (160, 164),
-    "getpriority": (140, 141),
     "wait4": (61, 260),
     "waitid": (247, 95),
     "exit": (60, 93),
@@ -167,7 +162,11 @@ ON_CONDITION: Numbers = {
     "kill": (62, 129),
     "tkill": (200, 130),
     "tgkill": (234, 131),
+    "setrlimit": (160, 164),
     "prlimit64": (302, 261),
+    "getpgid": (121, 155),
+    "getsid": (124, 156),
+    "getpriority": (140, 141),
     "setpriority": (141, 140),
     "sched_getaffinity": (204, 123),
     "sched_getscheduler": (145, 120),
@@ -194,4 +193,4 @@ CONFINING: Numbers = {
     "umount2": (166, 39),
     "unshare": (272, 97),
 }
-"""What the confinement itself needs, before the program."""
+"""What the confinement itself needs, never the program."""

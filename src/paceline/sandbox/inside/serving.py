@@ -4,7 +4,6 @@ It never reads a job: the child takes it from the channel itself, and what the c
 So nothing of one program is in the memory that the next one inherits.
 """
 
-import contextlib
 import gc
 import importlib
 import math
@@ -19,7 +18,8 @@ from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.channel import BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.confining import Confinement, Identity, confine
 from paceline.sandbox.inside.scratch import make_empty
-from paceline.sandbox.inside.starting import FILES_PER_OUTPUT, REPORT, STARTED, Files, start
+from paceline.sandbox.inside.starting import FILES_PER_OUTPUT, MOST_SAID, STARTED, Files, start
+from paceline.sandbox.inside.watching import excess
 
 USUAL_MODULES = (
     *("array", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "dataclasses", "datetime"),
@@ -34,9 +34,6 @@ STDERR_BYTES = 4096
 """So much of the end of standard error is kept."""
 WATCH_SECONDS = 0.05
 SHORTEST_WAIT = 0.005
-MOST_THREADS = 256
-MOST_SCRATCH_BYTES = 64 << 20
-MOST_SCRATCH_ENTRIES = 2000
 
 
 class End(NamedTuple):
@@ -92,8 +89,9 @@ def _run_job(control: socket.socket, limits: dict[str, Any], confinement: Confin
         start(control, files, started, limits, confinement, memory)
     os.close(started)
     end = _wait(pid, control, limits, confinement)
-    if os.read(ready, 1) != STARTED:
-        raise BrokenChannelError("a child could not take on its limits")
+    said = os.read(ready, MOST_SAID)
+    if said != STARTED:
+        raise OSError(f"a program could not be started: {said.decode(errors='replace') or 'it was killed before'}")
     os.close(ready)
     if not confinement.filter:
         end_children()
@@ -145,7 +143,7 @@ def _wait(pid: int, control: socket.socket, limits: dict[str, Any], confinement:
         if ready:
             stopped = ABANDONED
         elif confinement.watched:
-            stopped = _excess(pid, confinement.scratch)
+            stopped = excess(pid, confinement.scratch, FILES_PER_OUTPUT * limits["output_bytes"])
     os.close(child)
     return _reap(pid, stopped, limits["seconds"])
 
@@ -169,49 +167,6 @@ def _reap(pid: int, stopped: str | None, seconds: float) -> End:
     if code == -signal.SIGXCPU or (code == -signal.SIGKILL and used >= seconds):
         return End("timeout", 0, used)
     return End("exited", code, used) if code >= 0 else End("signalled", -code, used)
-
-
-def _excess(pid: int, scratch: str) -> str | None:
-    """What a running program has too much of, where neither the kernel nor a file system of its own holds it."""
-    try:
-        if len(os.listdir(f"/proc/{pid}/task")) > MOST_THREADS:
-            return "threads"
-    except OSError:
-        return None
-    return "files" if _is_overfull(scratch, _bytes_without_a_name(pid)) else None
-
-
-def _bytes_without_a_name(pid: int) -> int:
-    """What a program's open files take that it has deleted; its standard streams and its report have no name either."""
-    sizes = {}
-    with contextlib.suppress(OSError):  # the program has ended
-        for descriptor in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # closed in the meantime
-                status = os.stat(f"/proc/{pid}/fd/{descriptor}")
-                if status.st_nlink == 0 and int(descriptor) > REPORT:
-                    sizes[status.st_dev, status.st_ino] = 512 * status.st_blocks
-    return sum(sizes.values())
-
-
-def _is_overfull(scratch: str, total: int) -> bool:
-    """Whether files take too much, or lie where their size cannot be seen: in a directory without rights, too deep."""
-    entries = 0
-    waiting = [scratch]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as found:
-                for entry in found:
-                    status = entry.stat(follow_symlinks=False)
-                    entries, total = entries + 1, total + 512 * status.st_blocks
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    if total > MOST_SCRATCH_BYTES or entries > MOST_SCRATCH_ENTRIES:
-                        return True
-        except FileNotFoundError:  # removed in the meantime
-            continue
-        except OSError:
-            return True
-    return False
 
 
 def end_children() -> None:

@@ -16,6 +16,8 @@ from paceline.sandbox.inside.program import PROGRAM_FILE, run_main
 
 STARTED = b"s"
 """Written when everything is in place, into a pipe that the program does not have: it cannot claim otherwise."""
+MOST_SAID = 500
+"""Bytes written there instead where something could not be put in place: why."""
 REPORT = 3
 """The descriptor of the private file for what the program came to."""
 BEFORE_REPORT, RULES, LAST = 61, 62, 63
@@ -23,6 +25,10 @@ BEFORE_REPORT, RULES, LAST = 61, 62, 63
 ALL_DESCRIPTORS = 1 << 20
 OPEN_FILES = 64
 THREADS = 256
+PENDING_SIGNALS = 64
+"""With data; the kernel counts them by user, and timers of the user's other processes need some."""
+NO_CORE = 1
+"""Byte. At 0, the kernel still starts the host's program for dumps where it has one; 1 it takes for no dump at all."""
 STACK_BYTES = 128 << 20
 """Of the main thread; the kernel leaves so much room below it."""
 FILES_PER_OUTPUT = 16
@@ -45,12 +51,12 @@ def start(
 ) -> NoReturn:
     """Run the job that comes next on the channel; never returns, whatever happens."""
     try:
+        os.dup2(started, LAST)
         (length,) = PREFIX.unpack(receive_bytes(control, PREFIX.size))
         job = json.loads(receive_bytes(control, length))
         control.close()
         kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
-        os.dup2(started, LAST)
         _arrange(files, job, confinement)
         _limit(limits, confinement, memory)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -63,8 +69,11 @@ def start(
             kernel.install_filter(program)
         os.write(LAST, STARTED)
         os.close(LAST)
-    except BaseException:  # noqa: BLE001
-        os._exit(70)
+    except BaseException as error:  # noqa: BLE001
+        try:
+            os.write(LAST, f"{type(error).__name__}: {error}".encode(errors="replace")[:MOST_SAID])
+        finally:
+            os._exit(70)
     if job["function"] is None:
         run_main(job["source"], REPORT)
     call_function(job["source"], job["function"], job["arguments"], REPORT)
@@ -112,7 +121,9 @@ def _limit(limits: dict[str, Any], confinement: Confinement, memory: int) -> Non
     _hold(resource.RLIMIT_FSIZE, FILES_PER_OUTPUT * limits["output_bytes"])
     _hold(resource.RLIMIT_NOFILE, OPEN_FILES)
     _hold(resource.RLIMIT_NPROC, THREADS + (0 if confinement.threads_counted else _threads_of_the_machine()))
-    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
+    _hold(resource.RLIMIT_SIGPENDING, PENDING_SIGNALS)
+    _hold(resource.RLIMIT_CORE, NO_CORE)
+    for kind in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
         _hold(kind, 0)
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     room = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)

@@ -8,7 +8,7 @@ from paceline.sandbox.inside.libraries import DEVICES, hidden, readable
 
 ASSEMBLY = "/tmp"
 """Where the new root is put together: every system has this directory."""
-SCRATCH = "/scratch"
+SCRATCH = "/program"
 """As the program sees it; `/tmp` leads there, unless the interpreter itself lies below `/tmp`."""
 STREAMS = ("stdin", "stdout", "stderr")
 READ_ONLY = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID
