@@ -19,6 +19,8 @@ class EvalSet:
 
     name: str
     tasks: tuple[Task, ...]
+    notes: tuple[str, ...] = ()
+    """What a person should know of them before any number: rows left out, how programs are isolated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

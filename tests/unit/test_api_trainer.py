@@ -1,6 +1,7 @@
 """The pure parts of the trainer: names, the wall between two signatures, datasets, the log."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from paceline.api.rewards import RewardLog, adapted, as_list, make_graders, rewa
 from paceline.config import DataConfig
 from paceline.errors import ConfigError, DataError
 from paceline.metrics import METRICS
-from paceline.rewards import RewardContext, resolve, score
+from paceline.rewards import RewardContext, resolve, row_check, score
 from paceline.rollouts import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
 from tests.scripted import completion, task
@@ -176,3 +177,14 @@ def test_metrics_of_reward_functions_are_averaged_and_taken_once():
     log.log_metric("found", 0.0)
     assert log.take_metrics() == {"found": 0.5}
     assert log.take_metrics() == {}
+
+
+def test_what_a_built_in_function_has_against_a_row_is_seen_in_all_of_its_columns():
+    good = {"prompt": "?", "test_cases": {"inputs": ["1"], "outputs": ["1"]}}
+    bad = {"prompt": "?", "test_cases": {"inputs": ["1"], "outputs": []}}
+    check = row_check({"code": resolve("code")})
+    with pytest.raises(DataError, match=r"row train:2"):
+        make_tasks([good, bad], tiny_tokenizer(), DATA, name="train", check=check)
+    kept = make_tasks([good, bad], tiny_tokenizer(), replace(DATA, on_bad_row="skip"), name="train", check=check)
+    assert [one.task_id for one in kept.tasks] == ["train:1"]
+    assert len(kept.skipped) == 1

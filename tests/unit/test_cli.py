@@ -257,3 +257,15 @@ def test_a_fault_of_our_own_keeps_its_traceback():
 
     with pytest.raises(ZeroDivisionError):
         exit_status(faulty)
+
+
+def test_a_traceback_of_the_users_own_code_keeps_its_lines(capsys):
+    def fail():
+        raise TrainingError(
+            "function 'f' failed\n  on row 3\nTraceback (most recent call last):\n  File a\nValueError: x"
+        )
+
+    assert exit_status(fail) == 1
+    assert capsys.readouterr().err == (
+        "paceline: function 'f' failed on row 3\nTraceback (most recent call last):\n  File a\nValueError: x\n"
+    )

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards import resolve, self_test
+from paceline.rewards import resolve, self_test, unmet_needs
 from paceline.rewards.function import BuiltIn
 from paceline.types import Task
 
@@ -129,3 +129,10 @@ def test_functions_of_the_user_are_not_asked_for_gold():
 def test_an_argument_that_no_column_gives_is_named():
     with pytest.raises(RewardError, match=r"'mine' asks for the argument 'tests', .* it can have answer, level"):
         self_test({"mine": lambda completions, tests: [0.0]}, [task(0, level=1)])
+
+
+def test_rows_that_lack_what_a_function_needs_are_counted_and_named():
+    tasks = [task(1), task(2, answer=None), task(3, answer=" ")]
+    (sentence,) = unmet_needs(named("accuracy", "format"), tasks)
+    assert "'accuracy' compares with gold answers and 2 of 3 tasks have none (d.jsonl:2, d.jsonl:3)" in sentence
+    assert unmet_needs(named("accuracy"), tasks[:1]) == ()

@@ -1,5 +1,7 @@
 """What a reward function returns is known before weights are read."""
 
+import threading
+
 import pytest
 
 from paceline.errors import RewardError
@@ -54,3 +56,11 @@ def test_all_may_be_silent_beside_a_built_in_function_or_a_reward_model():
     silent = fixed([None] * 8)
     assert self_test({"silent": silent}, TASKS, are_all=False) == ()
     assert self_test({"silent": silent, "accuracy": resolve("accuracy")}, TASKS) == ()
+
+
+def test_a_function_that_never_returns_is_refused_at_its_deadline_before_weights_are_read():
+    def waits(completions, **columns):
+        threading.Event().wait()
+
+    with pytest.raises(RewardError, match=r"'waits' took more than 0\.05 seconds for 8 made-up completions"):
+        self_test({"waits": waits}, TASKS, timeout=0.05)

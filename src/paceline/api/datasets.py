@@ -104,10 +104,11 @@ def make_tasks(
     unlimited = data.long_prompts == "error"
     limit = NO_LIMIT if unlimited else data.max_prompt_length
     options = replace(data, prompt_column="prompt", max_prompt_length=limit)
-    built = build_tasks(seen, tokenizer, options, system=None, check=check)
+    by_id = {row.row_id: given for row, given in zip(seen, rows, strict=True)}
+    check_whole = None if check is None else lambda _, name: check(by_id[name], name)
+    built = build_tasks(seen, tokenizer, options, system=None, check=check_whole)
     if unlimited:
         _check_lengths(built, limit=data.max_prompt_length, room=room)
-    by_id = {row.row_id: given for row, given in zip(seen, rows, strict=True)}
     tasks = tuple(replace(task, columns={**by_id[task.task_id], ROW: by_id[task.task_id]}) for task in built.tasks)
     return replace(built, tasks=tasks)
 

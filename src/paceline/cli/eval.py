@@ -60,4 +60,6 @@ def _measure(config: Config) -> "Evaluation":
 
     tokenizer = load_tokenizer(config.model)
     evaluator = make_evaluator(config, tokenizer)
+    for note in evaluator.eval_set.notes:
+        print(note)
     return evaluator.measure(make_engine(config, load_model(config.model), tokenizer), step=0)

@@ -36,6 +36,9 @@ usage: paceline train [--config FILE] [--option value ...]   train; without opti
        paceline --version
 """
 
+TRACEBACK = "\nTraceback (most recent call last):"
+"""Where the code of a user's own raised: the one thing below a sentence that keeps its lines."""
+
 QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "error",
@@ -63,7 +66,10 @@ def exit_status(command: Callable[[], int]) -> int:
     try:
         return command()
     except PacelineError as error:
-        _say(str(error))
+        sentence, marker, trace = str(error).partition(TRACEBACK)
+        _say(sentence)
+        if trace:
+            print(f"{marker.strip()}{trace}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt as interrupt:
         _say("; ".join(["interrupted", *map(str, interrupt.args)]))

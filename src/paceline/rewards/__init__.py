@@ -26,7 +26,7 @@ from paceline.rewards.scoring.early import early_start
 from paceline.rewards.scoring.merging import merge_scores, part_of
 from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate, combine, score
 from paceline.rewards.selecting import check_selections
-from paceline.rewards.startup import self_test
+from paceline.rewards.startup import self_test, unmet_needs
 
 if TYPE_CHECKING:
     from paceline.rewards.model import RewardModel, load_reward_model
@@ -48,6 +48,7 @@ __all__ = [
     "row_check",
     "check_selections",
     "self_test",
+    "unmet_needs",
     "early_start",
     "Scores",
     "score",

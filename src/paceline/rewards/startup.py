@@ -9,7 +9,7 @@ from paceline.rewards.needs import NEEDS
 from paceline.rewards.scoring.arguments import check_arguments
 from paceline.rewards.scoring.scores import Scores, score
 from paceline.rewards.selecting import is_for
-from paceline.rewards.trial import trial
+from paceline.rewards.trial import TRIAL_SECONDS, trial
 from paceline.types import Completion, Task
 
 SAMPLE_SIZE = 100
@@ -26,14 +26,34 @@ ANOTHER_FORMAT = "look at these prompts, which may not allow its format, or choo
 Item = TypeVar("Item")
 
 
+def unmet_needs(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) -> tuple[str, ...]:
+    """A sentence for each built-in function that gives some of the tasks no number, as they lack what it needs."""
+    sentences = []
+    for name, function in functions.items():
+        if isinstance(function, BuiltIn) and function.name in NEEDS:
+            own = [task for task in tasks if is_for(task, name)]
+            lacking = [task.task_id for task in own if not NEEDS[function.name].is_met(task)]
+            if lacking:
+                sentences.append(
+                    f"reward function {name!r} {NEEDS[function.name].does} and {len(lacking)} of {len(own)} tasks have "
+                    f"none ({', '.join(lacking[:3])}{', ...' if len(lacking) > 3 else ''}): it gives them no number"
+                )
+    return tuple(sentences)
+
+
 def self_test(
-    functions: Mapping[str, RewardFunction], tasks: Sequence[Task], *, are_all: bool = True
+    functions: Mapping[str, RewardFunction],
+    tasks: Sequence[Task],
+    *,
+    are_all: bool = True,
+    timeout: float = TRIAL_SECONDS,
 ) -> tuple[str, ...]:
     """Ids of the tasks whose gold answer cannot be recognised, does not score full, or where junk does.
 
     A gold answer that cannot be verified against itself can never be learned. Only built-in functions are tested so:
     what a gold completion of another one looks like is not known, only what it may return. What rows give is checked
     on all of them, what it scores on a sample. `are_all`: no reward model gives rewards beside these functions.
+    `timeout`: seconds that a function of the user's own may take.
 
     Raises:
         RewardError: more than 1 % of the tasks are such, a function that needs gold answers, tool calls or test cases
@@ -43,7 +63,7 @@ def self_test(
     check_arguments(functions, tasks)
     built_in = {name: function for name, function in functions.items() if isinstance(function, BuiltIn)}
     others = {name: function for name, function in functions.items() if name not in built_in}
-    trial(others, tasks, may_be_silent=not are_all or bool(built_in))
+    trial(others, tasks, may_be_silent=not are_all or bool(built_in), timeout=min(timeout, TRIAL_SECONDS))
     offenders = list[str]()
     for name, function in built_in.items():
         own = [task for task in tasks if is_for(task, name)]

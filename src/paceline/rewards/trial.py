@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from paceline.errors import RewardError
 from paceline.rewards.function import RewardFunction
-from paceline.rewards.scoring.scores import score
+from paceline.rewards.scoring.scores import Scores, score
 from paceline.types import Completion, Task
 
 TRIAL_SIZE = 8
@@ -14,26 +14,38 @@ TRIAL_SECONDS = 120.0
 NO_ANSWER = "I am not sure."
 
 
-def trial(functions: Mapping[str, RewardFunction], tasks: Sequence[Task], *, may_be_silent: bool) -> None:
+def trial(
+    functions: Mapping[str, RewardFunction], tasks: Sequence[Task], *, may_be_silent: bool, timeout: float
+) -> None:
     """Grade each of a few tasks' own gold answer; where there is none, a text that says nothing.
 
     What a function raises here is no reason to stop: it may need a completion of another kind.
 
     Raises:
-        RewardError: a result is not one number or None per completion, or no function gives any number, unless
-            `may_be_silent`.
+        RewardError: a result is not one number or None per completion, a function takes longer than `timeout`
+            seconds, or none gives any number, unless `may_be_silent`.
     """
     if not functions or not tasks:
         return
     size = min(TRIAL_SIZE, len(tasks))
     sample = [tasks[index * len(tasks) // size] for index in range(size)]
-    scores = score(functions, sample, [_made_up(task) for task in sample], timeout=TRIAL_SECONDS)
+    scores = score(functions, sample, [_made_up(task) for task in sample], timeout=timeout)
+    _refuse_too_slow(scores, timeout=timeout)
     is_silent = all(value is None for values in scores.values.values() for value in values)
     if is_silent and not may_be_silent and not any(scores.failed.values()):
         raise RewardError(
             f"reward functions {', '.join(map(repr, functions))} returned None for each of {size} made-up completions, "
             "one for each of as many rows; return a number where a completion is a function's task"
         )
+
+
+def _refuse_too_slow(scores: Scores, *, timeout: float) -> None:
+    for name, failed in scores.failed.items():
+        if len(failed) == len(scores.values[name]) and scores.seconds[name] >= timeout:
+            raise RewardError(
+                f"reward function {name!r} took more than {timeout:g} seconds for {len(failed)} made-up completions; "
+                f"mend it, or raise --reward-timeout where that is below {TRIAL_SECONDS:g}"
+            )
 
 
 def _made_up(task: Task) -> Completion:

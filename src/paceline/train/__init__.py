@@ -5,6 +5,7 @@ held_out.py   held-out tasks and accuracy from the options
 measuring.py  what can be measured between two steps
 feed.py       which tasks a step takes
 rates.py      learning rates that a torch scheduler sets
+notices.py    what a person should know before any number is read
 observing.py  who watches a run and what they may ask for
 loop.py       the algorithm: prompts, completions, rewards, update
 records.py    what a step writes down and what a person reads

@@ -38,6 +38,7 @@ from paceline.rewards import (
     resolve,
     row_check,
     self_test,
+    unmet_needs,
 )
 from paceline.rollouts import Producer
 from paceline.train.held_out import check_completion_fits, check_prompts_fit, has_held_out, make_evaluator
@@ -78,6 +79,8 @@ class Prepared:
     tasks: TaskSet
     unverified: tuple[str, ...]
     """Sampled tasks whose gold answer a reward function does not give full marks: too few to refuse the dataset."""
+    unmet: tuple[str, ...]
+    """What tasks lack that a reward function needs, a sentence each: it gives them no number."""
     meters: tuple[Meter, ...]
     """One per held-out set; none when there are no held-out tasks."""
     plan: BatchPlan
@@ -112,7 +115,8 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
     for some in (tasks.tasks, *(given.held_out or {}).values()):
         check_prompts_fit(some, limit=limit, completion=completion)
     check_selections(config.rewards.names, tasks.tasks)
-    unverified = self_test(functions, tasks.tasks, are_all=len(functions) == len(config.rewards.names))
+    are_all, timeout = len(functions) == len(config.rewards.names), config.rewards.reward_timeout
+    unverified = self_test(functions, tasks.tasks, are_all=are_all, timeout=timeout)
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
     evaluator = make_evaluator(config, tokenizer) if given.tasks is None and has_held_out(config) else None
@@ -122,6 +126,7 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
         functions=functions,
         tasks=tasks,
         unverified=unverified,
+        unmet=unmet_needs(functions, tasks.tasks),
         meters=_reward_meters(config, given, functions) if evaluator is None else (evaluator,),
         plan=plan,
         total_steps=plan.steps,

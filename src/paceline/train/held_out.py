@@ -9,7 +9,8 @@ from paceline.errors import ConfigError
 from paceline.evaluate import EvalSet, Evaluator
 from paceline.models import context_length
 from paceline.reward_context import reward_context
-from paceline.rewards import default_system_prompt, resolve, row_check, self_test
+from paceline.rewards import default_system_prompt, resolve, row_check, self_test, unmet_needs
+from paceline.train.notices import of_graders, of_rows
 from paceline.types import Task
 
 
@@ -26,11 +27,16 @@ def make_evaluator(config: Config, tokenizer: PreTrainedTokenizerBase) -> Evalua
     system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
     context = reward_context(config.rewards, config.sampling)
     function = {options.eval_reward_func: resolve(options.eval_reward_func, context)}
-    tasks = build_tasks(rows, tokenizer, config.data, system=system, check=row_check(function)).tasks
+    built = build_tasks(rows, tokenizer, config.data, system=system, check=row_check(function))
+    tasks = built.tasks
     check_prompts_fit(tasks, limit=context_length(config.model), completion=config.sampling.max_completion_length)
-    self_test(function, tasks)
+    self_test(function, tasks, timeout=config.rewards.reward_timeout)
     return Evaluator(
-        eval_set=EvalSet(name=dataset if split is None else f"{dataset}:{split}", tasks=tasks),
+        eval_set=EvalSet(
+            name=dataset if split is None else f"{dataset}:{split}",
+            tasks=tasks,
+            notes=(*of_rows(built), *of_graders(function.values()), *unmet_needs(function, tasks)),
+        ),
         function=function,
         sampling=Sampling(
             max_completion_length=config.sampling.max_completion_length,

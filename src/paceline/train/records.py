@@ -5,9 +5,9 @@ from paceline.data import length_histogram
 from paceline.learner import UpdateStats
 from paceline.metrics import OPTIONAL, check_record
 from paceline.plan import describe
-from paceline.rewards import BuiltIn
 from paceline.rollouts import RolloutBatch, rollout_metrics
 from paceline.train.assembly import Parts, Prepared
+from paceline.train.notices import of_graders, of_rows
 
 MANY_CORRECTED = 0.2
 """Share of corrected tokens above which engine and trainer plainly disagree."""
@@ -78,12 +78,8 @@ def opening_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint |
 
 def part_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | None) -> list[str]:
     """What was dropped, which paths the model takes, what will not be learned, where the run goes on."""
-    tasks, lines = prepared.tasks, list[str]()
-    if tasks.dropped or tasks.truncated:
-        lines.append(f"prompts above --max-prompt-length: {tasks.dropped} dropped, {tasks.truncated} truncated")
-    if tasks.skipped:
-        lines.append(f"rows skipped by --on-bad-row skip: {len(tasks.skipped)}; the first: {tasks.skipped[0]}")
-    lines += [one.describe() for one in prepared.functions.values() if isinstance(one, BuiltIn) and one.describe]
+    lines = [*of_rows(prepared.tasks), *of_graders(prepared.functions.values())]
+    lines += prepared.unmet
     if prepared.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(prepared.unverified)}; they cannot be learned")
     if parts.engine.path == "plain":

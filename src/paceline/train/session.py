@@ -41,6 +41,8 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -
         display = RunDisplay(console, total_steps=prepared.total_steps, done=done)
         observer = CommandLine(display=display, trackers=trackers, timetable=_timetable(config, prepared))
         run = make_run(config, prepared, parts, run_dir, checkpoint, observer=observer)
+        if resume and checkpoint is None:
+            tell(run, ["no checkpoint was written yet: the run starts again from its first step"])
         tell(run, [*damaged, *directory_sentences(run_dir), *opening_sentences(prepared, parts, checkpoint)])
         with display, StopRequest() as stop:
             run_steps(run, interrupted=lambda: stop.received is not None)
