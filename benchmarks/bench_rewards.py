@@ -31,7 +31,7 @@ from reward_workloads import ANSWERS, Pair, answers, fingerprint
 from running import RESULTS, write_result
 
 PACKAGES = ("math-verify", "sympy")
-REPETITIONS = 5
+REPETITIONS = 3
 TIMEOUT = 300.0
 """Seconds for the batch of one repetition; what does not end by then is reported so."""
 
