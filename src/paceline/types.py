@@ -3,11 +3,14 @@
 Task -> Completion -> Rollout -> RolloutGroup
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
+
+RowCheck = Callable[[Mapping[str, object], str], None]
+"""What reward functions ask of a row: called with its columns and its name; raises DataError to refuse it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,10 +22,10 @@ from paceline.config import Config, ModelConfig
 from paceline.errors import ConfigError, PacelineError
 from paceline.models import context_length, load_tokenizer
 from paceline.reward_context import reward_context
-from paceline.rewards import RowCheck, row_check
+from paceline.rewards import row_check
 from paceline.trackers import check_trackers
 from paceline.train import Given, Prepared, prepare, updates_per_step
-from paceline.types import Task
+from paceline.types import RowCheck, Task
 
 LOGGER = logging.getLogger(__name__)
 

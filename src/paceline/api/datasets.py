@@ -12,7 +12,7 @@ from paceline.api.lengths import NO_LIMIT
 from paceline.config import DataConfig
 from paceline.data import Row, TaskSet, build_tasks
 from paceline.errors import ConfigError, DataError
-from paceline.rewards import RowCheck
+from paceline.types import RowCheck
 
 ROW = "paceline_row"
 """The column of a task that holds its whole row as it was given: reward functions of TRL's kind get those columns."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from paceline.config import Config, DataConfig
-from paceline.data import RowCheck, has_split, load_rows, screen, system_prompt
+from paceline.data import has_split, load_rows, screen, system_prompt
 from paceline.reward_context import reward_context
 from paceline.rewards import (
     BuiltIn,
@@ -15,6 +15,7 @@ from paceline.rewards import (
     row_check,
 )
 from paceline.trackers import check_trackers
+from paceline.types import RowCheck
 
 
 def preflight(config: Config) -> None:

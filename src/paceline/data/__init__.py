@@ -7,7 +7,7 @@ from paceline.data.formats import problem
 from paceline.data.lengths import length_histogram
 from paceline.data.order import task_index
 from paceline.data.rows import Row
-from paceline.data.screening import RowCheck, screen
+from paceline.data.screening import screen
 from paceline.data.sources import has_split, load_rows
 from paceline.data.system_message import system_prompt
 from paceline.data.tasks import TaskSet, build_tasks
@@ -17,7 +17,6 @@ __all__ = [
     "load_rows",
     "has_split",
     "problem",
-    "RowCheck",
     "screen",
     "system_prompt",
     "build_tasks",

@@ -1,15 +1,13 @@
 """Which rows can be used, and what becomes of the others: the one place where `on_bad_row` holds."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import Problem, problem
 from paceline.data.rows import Row
 from paceline.errors import DataError
-
-RowCheck = Callable[[Mapping[str, object], str], None]
-"""What reward functions ask of a row: called with its columns and its name, raises DataError to refuse it."""
+from paceline.types import RowCheck
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

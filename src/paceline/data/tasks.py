@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from paceline.config.sections import DataConfig
 from paceline.data.prompts import Tokenizer, render, token_ids
 from paceline.data.rows import Row
-from paceline.data.screening import RowCheck, screen
+from paceline.data.screening import screen
 from paceline.errors import DataError
-from paceline.types import Task
+from paceline.types import RowCheck, Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from paceline.rewards.parameters import base_name
 from paceline.rewards.prompts import default_system_prompt
 from paceline.rewards.registry import BUILT_IN
 from paceline.rewards.resolving import resolve
-from paceline.rewards.rows import RowCheck, row_check
+from paceline.rewards.rows import row_check
 from paceline.rewards.scoring.early import early_start
 from paceline.rewards.scoring.merging import merge_scores, part_of
 from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate, combine, score
@@ -44,7 +44,6 @@ __all__ = [
     "load_reward_model",
     "check_reward_model",
     "default_system_prompt",
-    "RowCheck",
     "row_check",
     "check_selections",
     "self_test",

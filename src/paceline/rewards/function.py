@@ -1,11 +1,11 @@
 """What a reward function is, and what a built-in one is beyond that."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paceline.programs import Sandbox
-from paceline.types import Task
+from paceline.types import RowCheck, Task
 
 RIGHT = 0.5
 """Where nothing else is known of a function, a score of at least this says that a completion is right."""
@@ -66,9 +66,8 @@ class BuiltIn:
     maximum: float = 1.0
     right: float = RIGHT
     """Evaluation counts a completion that scores at least this as right."""
-    check_row: Callable[[Mapping[str, object], str], None] | None = None
-    """Called with a row's columns and its name when the data is read; raises DataError where the row cannot be graded
-    as it should be."""
+    check_row: RowCheck | None = None
+    """Called when the data is read."""
     begin: Callable[..., None] | None = None
     """Called with the same arguments for some completions while others are still sampled: starts work whose result
     `call` will need. It returns at once and raises nothing."""

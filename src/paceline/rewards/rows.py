@@ -1,11 +1,9 @@
 """The rows that reward functions cannot grade, found when the data is read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from paceline.rewards.function import BuiltIn, RewardFunction
-
-RowCheck = Callable[[Mapping[str, object], str], None]
-"""Called with a row's columns and its name; raises DataError for a row that cannot be used."""
+from paceline.types import RowCheck
 
 
 def row_check(functions: Mapping[str, RewardFunction]) -> RowCheck | None:
