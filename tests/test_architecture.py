@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "paceline"
 
 FLOORS = {
-    0: {"errors", "types", "products", "embedded_models"},
+    0: {"errors", "types", "products", "flash", "embedded_models"},
     1: {
         "config",
         "losses",
@@ -21,6 +21,7 @@ FLOORS = {
         "extraction",
         "programs",
     },
+    1.5: {"native"},
     2: {
         "data",
         "rewards",

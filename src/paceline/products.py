@@ -1,12 +1,13 @@
-"""Matrix products of large layers on a CPU by the faster of the two libraries that torch ships with.
+"""Matrix products on a CPU by the faster of the two libraries that torch ships with.
 
-torch gives float32 products to MKL, which leaves AVX-512 unused on some x86 processors; oneDNN is up to twice as fast
-there and equal elsewhere. A new shape costs oneDNN about a millisecond once, so small layers, whose products take less,
-stay with torch.
+torch gives float32 products to MKL, which leaves AVX-512 unused on processors that are not Intel's; there oneDNN is up
+to twice as fast. On Intel's own MKL is as fast for large products and up to three times as fast for small ones. A new
+shape costs oneDNN about a millisecond once, so in training small layers, whose products take less, stay with torch.
 
 N rows, I inputs, O outputs.
 """
 
+import functools
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,34 @@ LARGE_WEIGHTS = 1 << 16
 """Elements of a weight from which on oneDNN is used."""
 
 
+@functools.cache
+def prefers_onednn(dtype: torch.dtype) -> bool:
+    """Whether oneDNN is the faster one here, for a precision that it knows; by the processor's make, never measured,
+    so that a run can be repeated."""
+    if dtype not in (torch.float32, torch.bfloat16) or not has_onednn():
+        return False
+    has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    return dtype == torch.bfloat16 or not (has_mkl and is_intel())
+
+
+@functools.cache
+def is_intel() -> bool:
+    """Whether the processor is Intel's, as far as torch can tell."""
+    return "intel" in str(_capabilities().get("cpu_name", "")).lower()
+
+
+@functools.cache
+def has_fast_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 matrices in hardware (AMX): several times as fast as float32."""
+    return bool(_capabilities().get("amx_bf16", False))
+
+
+def _capabilities() -> dict[str, Any]:
+    ask = getattr(torch.cpu, "get_capabilities", None)  # torch 2.11 cannot tell
+    return {} if ask is None else dict(ask())
+
+
+@functools.cache
 def has_onednn() -> bool:
     """Whether this build of torch has oneDNN's products."""
     built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -26,7 +55,7 @@ def has_onednn() -> bool:
 def onednn_serves(x: Tensor, weight: Tensor) -> bool:
     """Whether this product goes to oneDNN: it depends on shape, device and precision alone, so runs can be repeated."""
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    return is_plain and weight.numel() >= LARGE_WEIGHTS and has_onednn()
+    return is_plain and weight.numel() >= LARGE_WEIGHTS and prefers_onednn(torch.float32)
 
 
 def product(x: Float[Tensor, "N I"], weight: Float[Tensor, "O I"]) -> Float[Tensor, "N O"]:

@@ -6,7 +6,7 @@ from paceline.config import ModelConfig
 from paceline.engines.local import LocalEngine
 from paceline.errors import ModelError
 from paceline.models import choose_forward, load_model, save_model
-from paceline.models.devices import choose_dtype, choose_threads
+from paceline.models.devices import automatic_dtype, choose_dtype, choose_threads
 from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
 
 
@@ -16,10 +16,23 @@ def test_a_tiny_model_computes_with_one_thread_unless_told_otherwise():
     assert choose_threads(ModelConfig(model="m", threads=3), 150_000) == 3
 
 
-def test_a_cpu_computes_in_float32_unless_told_otherwise():
+@pytest.mark.parametrize(
+    ("in_hardware", "parameters", "dtype"),
+    [
+        (False, 500_000_000, torch.float32),  # bfloat16 would be converted at every product
+        (True, 9_999_999, torch.float32),  # too small to earn the conversions back
+        (True, 10_000_000, torch.bfloat16),
+    ],
+)
+def test_a_cpu_computes_in_bfloat16_where_it_has_the_units_and_the_model_is_large(in_hardware, parameters, dtype):
+    assert automatic_dtype(torch.device("cpu"), parameters, bfloat16_in_hardware=in_hardware) == dtype
+
+
+def test_a_named_precision_is_taken_whatever_the_machine_has():
     cpu = torch.device("cpu")
-    assert choose_dtype(ModelConfig(model="m"), cpu) == torch.float32
-    assert choose_dtype(ModelConfig(model="m", dtype="bfloat16"), cpu) == torch.bfloat16
+    for name in ("float32", "bfloat16"):
+        assert choose_dtype(ModelConfig(model="m", dtype=name), cpu, 100) == getattr(torch, name)
+    assert choose_dtype(ModelConfig(model="m"), cpu, 100) == torch.float32
 
 
 def test_weights_load_as_float32_masters_without_dropout_whatever_they_were_saved_in(tmp_path):

@@ -6,6 +6,7 @@ from paceline.products import (
     ProductLinear,
     linear,
     onednn_serves,
+    prefers_onednn,
     product,
     speed_up_linear_layers,
 )
@@ -21,7 +22,7 @@ def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
 
 def test_only_large_float32_weights_on_a_cpu_leave_torchs_own_product():
     assert LARGE.numel() >= LARGE_WEIGHTS
-    assert onednn_serves(ROWS, LARGE)
+    assert onednn_serves(ROWS, LARGE) == prefers_onednn(torch.float32)
     assert not onednn_serves(ROWS, LARGE[:100])
     assert not onednn_serves(ROWS.double(), LARGE.double())
 

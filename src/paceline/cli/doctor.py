@@ -78,7 +78,9 @@ def examine() -> list[Check]:
     """Every check, in the order in which training would need it."""
     with ThreadPoolExecutor() as pool:  # these three take seconds each, and wait for other processes and the disk
         devices, maths, levels = pool.submit(torch_devices), pool.submit(symbolic_maths), pool.submit(isolation)
-    first = [python(), *libraries(), devices.result(), embedded_model(), maths.result()]
+    torch = devices.result()
+    kernels = [native_kernels()] if torch.state == "fine" else []  # their cache's key holds torch's version
+    first = [python(), *libraries(), torch, *kernels, embedded_model(), maths.result()]
     return [*first, *levels.result(), *extras(), *room()]
 
 
@@ -143,6 +145,17 @@ def torch_devices() -> Check:
     if torch.version.cuda is not None:
         says += f" (built for CUDA {torch.version.cuda}, and finds no device)"
     return Check(name="torch", state="fine", says=says)
+
+
+def native_kernels() -> Check:
+    """The kernels in C that computing on a CPU gains by."""
+    from paceline.native import library
+
+    built = library()
+    if built.functions is not None:
+        return Check(name="kernels", state="fine", says=f"compiled for this processor by {built.reason}")
+    remedy = "install gcc or clang to train several times faster on a CPU"
+    return Check(name="kernels", state="missing", says=f"not compiled ({built.reason})", remedy=remedy)
 
 
 def embedded_model(directory: Path = EMBEDDED[DEFAULT]) -> Check:

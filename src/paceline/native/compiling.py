@@ -1,0 +1,109 @@
+"""Compile the C sources of this directory once per machine, and load them into this process.
+
+A shared library is kept in the user's cache under a name that says everything it depends on: sources, flags, compiler,
+processor, OpenMP runtime. Any of them changed gives another name, so a stale library is never loaded.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+SOURCES = Path(__file__).parent
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-std=c11",
+    "-fopenmp",
+    "-ffp-contract=fast",
+    # not -ffast-math: it forgets infinities, and linked into a shared library makes the whole process flush denormals
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wno-psabi",
+    "-shared",
+    "-fPIC",
+)
+COMPILE_SECONDS = 120
+"""A compiler that takes longer is given up on: torch's own operations do the work then."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Library:
+    """The compiled kernels, or why there are none."""
+
+    functions: ctypes.CDLL | None
+    reason: str
+    """Which compiler made them; without them, what was missing."""
+
+
+@functools.cache
+def library() -> Library:
+    """The kernels for this processor: from the cache, or compiled now (about two seconds, once per machine)."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if platform.system() != "Linux":
+        return Library(functions=None, reason=f"kernels are compiled on Linux only, this is {platform.system()}")
+    if compiler is None:
+        return Library(functions=None, reason="no C compiler (cc, gcc or clang) on the PATH")
+    try:
+        version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+        path = _compiled(compiler, version)
+        return Library(functions=ctypes.CDLL(str(path)), reason=version.splitlines()[0])
+    except subprocess.CalledProcessError as error:
+        words = (error.stderr or "").strip().splitlines() or ["it said nothing"]
+        return Library(functions=None, reason=f"{compiler} failed: {words[0]}")
+    except subprocess.TimeoutExpired:
+        return Library(functions=None, reason=f"{compiler} took more than {COMPILE_SECONDS} s")
+    except OSError as error:
+        return Library(functions=None, reason=str(error))
+
+
+def _compiled(compiler: str, version: str) -> Path:
+    sources = sorted(SOURCES.glob("*.c"))
+    depends = [path.read_bytes() for path in (*sources, *sorted(SOURCES.glob("*.h")))]
+    depends += ["\0".join((compiler, version, _processor(), torch.__version__, *FLAGS)).encode()]
+    digest = hashlib.blake2b(b"\0".join(depends), digest_size=12).hexdigest()
+    directory = _cache_directory()
+    path = directory / f"native-{digest}.so"
+    if path.is_file():
+        return path
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        made = Path(scratch) / path.name
+        subprocess.run(
+            [compiler, *FLAGS, "-o", str(made), *map(str, sources), "-lm"],
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_SECONDS,
+            check=True,
+        )
+        made.replace(path)  # whole or not at all: several processes may compile at the same time
+    return path
+
+
+def _processor() -> str:
+    """What -march=native looks at."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+
+
+def _cache_directory() -> Path:
+    """Of this user alone: whoever can write there can run code as this user."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        directory = base / "paceline"
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if directory.stat().st_uid == os.getuid() and os.access(directory, os.W_OK):
+            return directory
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="paceline-native-"))

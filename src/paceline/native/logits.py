@@ -1,0 +1,59 @@
+"""The passes over logits of `losses.token_logprobs` as kernels: each reads the logits once, and copies none."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from paceline.losses import LogitPasses
+from paceline.native.compiling import library
+from paceline.native.tensors import STORAGE, address, declared
+
+
+def logit_passes(device: torch.device, dtype: torch.dtype) -> LogitPasses | None:
+    """The passes for logits of this precision; None where there are no kernels, and torch does the work."""
+    if device.type != "cpu" or dtype not in STORAGE or library().functions is None:
+        return None
+    return LogitPasses(statistics=_statistics, to_gradients=_to_gradients)
+
+
+@functools.cache
+def _kernel(name: str, kinds: str) -> Callable[..., None]:
+    functions = library().functions
+    assert functions is not None  # logit_passes
+    return declared(functions, name, kinds)
+
+
+def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    rows, vocabulary = logits.shape
+    logprobs, entropies, normalisers = (logits.new_empty(rows, dtype=torch.float32) for _ in range(3))
+    _kernel("logit_statistics", "pp iii f ppp")(
+        address(logits),
+        address(targets.contiguous()),
+        rows,
+        vocabulary,
+        STORAGE[logits.dtype],
+        1 / temperature,
+        *map(address, (logprobs, entropies, normalisers)),
+    )
+    return logprobs, entropies, normalisers
+
+
+def _to_gradients(
+    logits: Tensor,
+    targets: Tensor,
+    normalisers: Tensor,
+    entropy: Tensor,
+    gradients: Sequence[Tensor | None],
+    temperature: float,
+) -> None:
+    by_logprob, by_entropy = (None if one is None else one.contiguous() for one in gradients)
+    _kernel("logit_gradients", "pp iii f pppp")(
+        address(logits),
+        address(targets.contiguous()),
+        *logits.shape,
+        STORAGE[logits.dtype],
+        1 / temperature,
+        *map(address, (normalisers, entropy, by_logprob, by_entropy)),
+    )
