@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -7,10 +8,13 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.cache import SharedCache
+from paceline.engines.fused import FusedDecoder
 from paceline.engines.local import LocalEngine
 from paceline.engines.rows import rounded_up
 from paceline.engines.stopping import Stopping
 from paceline.errors import DataError, TrainingError
+from paceline.native import library
+from paceline.native.decoding import decoding_kernels
 from tests.tiny import tiny_model, tiny_tokenizer
 
 END = 258
@@ -278,3 +282,71 @@ def test_sizes_are_rounded_up_to_powers_of_two_and_three_quarters_of_them():
         192,
         256,
     ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1)])
+def test_the_decoders_of_compiled_kernels_and_of_torch_give_the_same_logits(kind, dtype, tolerance):
+    model = tiny_model(kind)
+    compiled, torchs = (FusedDecoder(model, dtype, native) for native in (decoding_kernels(), None))
+    fed = torch.arange(80 * 5).view(80, 5) * 7 % 260
+    logits = []
+    with torch.inference_mode():
+        for decoder in (compiled, torchs):
+            decoder.begin(5, 110)
+            outs = [decoder.admit([prompt(17), prompt(4)], [[0, 2], [1, 3, 4]])]
+            outs += [decoder.step(tokens) for tokens in fed]  # past the columns there is room for at first
+            decoder.end()
+            logits.append(torch.cat(outs).float())
+    assert (logits[0] - logits[1]).abs().mean() < tolerance
+    assert (logits[0] - logits[1]).abs().max() < tolerance * max(1, logits[0].abs().max())
+
+
+def test_the_reason_names_the_compiler_or_why_there_are_no_kernels(monkeypatch):
+    model = tiny_model("qwen2")
+    with_kernels = engine(model)
+    expected = "compiled kernels (" if library().functions else "torch's kernels, as there are no compiled ones: "
+    assert with_kernels.path_reason.endswith(f"{expected}{library().reason}{')' if library().functions else ''}")
+    asked, sampling = [request(7, 4), request(20, 2)], Sampling(max_completion_length=30)
+    completions = with_kernels.generate(asked, sampling)
+    assert "float64 on cpu" in engine(model.double()).path_reason
+    monkeypatch.setenv("PATH", "/nonexistent")
+    try:
+        forget_kernels()
+        without = engine(model.float())
+        assert "torch's kernels, as there are no compiled ones: no C compiler" in without.path_reason
+        for left, right in zip(completions, without.generate(asked, sampling), strict=True):
+            assert [one.token_ids for one in left] == [one.token_ids for one in right]
+    finally:
+        monkeypatch.undo()
+        forget_kernels()
+
+
+def forget_kernels() -> None:
+    library.cache_clear()
+    decoding_kernels.cache_clear()
+
+
+def test_each_completion_ends_at_its_own_limit():
+    model, limits = tiny_model("qwen3"), (3, 25, 1, 9)
+    asked = dataclasses.replace(request(6, 4), limits=limits)
+    local, sampling = engine(model, slots=3, eos=()), Sampling(max_completion_length=25)
+    free, unlimited = local.generate([asked, request(6, 4)], sampling)
+    assert [len(one.token_ids) for one in free] == list(limits)
+    assert {one.finish_reason for one in free} == {"length"}
+    for one, whole, limit in zip(free, unlimited, limits, strict=True):
+        assert one.token_ids == whole.token_ids[:limit]
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ((4, 4, 4), "prompt 1 of the batch has 3 limits for 2 completions"),
+        ((4, 0), r"prompt 1 of the batch limits a completion to 0 tokens, a limit must lie in \[1, 8\]"),
+        ((9, 4), r"to 9 tokens, a limit must lie in \[1, 8\]"),
+    ],
+)
+def test_limits_that_do_not_fit_are_refused(limits, message):
+    asked = dataclasses.replace(request(6, 2), limits=limits)
+    with pytest.raises(DataError, match=message):
+        engine(tiny_model("qwen2")).generate([request(3), asked], Sampling(max_completion_length=8))

@@ -107,3 +107,28 @@ def test_greedy_takes_the_most_probable_token_with_its_logprob_at_temperature_on
     tokens, logprobs = draw(logits, torch.tensor([0.99], dtype=torch.float64), sampling(temperature=0))
     assert tokens.tolist() == [1]
     torch.testing.assert_close(logprobs, logits.log_softmax(-1)[:, 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [1, 9, 256, 1000, 5003])
+@pytest.mark.parametrize("temperature", [0, 0.7, 1.0])
+def test_the_compiled_draw_and_that_of_torch_take_the_same_tokens(dtype, vocabulary, temperature):
+    logits = (torch.randn(200, vocabulary, generator=torch.Generator().manual_seed(3)) * 3).to(dtype)
+    uniform, options = uniforms_of(11, 200), sampling(temperature=temperature)
+    tokens, logprobs = draw(logits, uniform, options)
+    exact_tokens, exact = draw(logits.double(), uniform, options)
+    # a uniform number so close to the border of two tokens that rounding decides is rarer than one in 10,000
+    assert torch.equal(tokens, exact_tokens)
+    torch.testing.assert_close(logprobs.double(), exact, atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_finite_give_a_logprob_that_is_not(bad, dtype, temperature):
+    logits = torch.zeros(3, 300, dtype=dtype)
+    logits[0, 299] = bad
+    logits[2] = -math.inf
+    tokens, logprobs = draw(logits, uniforms_of(1, 3), sampling(temperature=temperature))
+    assert logprobs.isfinite().tolist() == [False, True, False]
+    assert ((tokens >= 0) & (tokens < 300)).all()

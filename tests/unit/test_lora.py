@@ -143,7 +143,7 @@ def test_the_random_start_depends_on_the_seed_alone(base):
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_moves_the_adapter_and_leaves_every_other_weight_bit_for_bit(tmp_path, kind, checkpointing):
-    config = write_model(tmp_path / "base", kind, gradient_checkpointing=checkpointing)
+    config = write_model(tmp_path / "base", kind, gradient_checkpointing=str(checkpointing).lower())
     loaded = load_model(config, RANK)
     half = learner(loaded)
     adapter, frozen = adapter_of(loaded), frozen_of(loaded)
@@ -157,7 +157,7 @@ def test_a_step_moves_the_adapter_and_leaves_every_other_weight_bit_for_bit(tmp_
 
 def test_checkpointed_activations_give_the_same_gradient(tmp_path):
     after = []
-    for checkpointing in (False, True):
+    for checkpointing in ("false", "true"):
         loaded = moved(load_model(write_model(tmp_path / "base", gradient_checkpointing=checkpointing), RANK))
         learner(loaded).step([group()], learning_rate=1e-3)
         after.append(adapter_of(loaded))

@@ -33,6 +33,8 @@ class Request:
     prompt_ids: tuple[int, ...]
     keys: tuple[int, ...]
     """One 64-bit key per completion: with the position it fixes every random number of that completion."""
+    limits: tuple[int, ...] | None = None
+    """Tokens of each completion at most, in the order of `keys`; None: the sampling's limit for all."""
 
 
 OnFinished = Callable[[int, tuple[int, ...], str], None]

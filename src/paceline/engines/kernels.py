@@ -1,10 +1,10 @@
-"""The three matrix products of a decoder layer, each with what follows it, by the fastest kernel at hand.
+"""What a decoder layer computes besides attention, by the fastest code at hand: its products, and what lies between.
 
-N rows. torch's float32 `linear` on x86 goes to MKL, which leaves AVX-512 unused on some processors; oneDNN, which
-ships with torch too, is up to 2.3 times faster there, equal elsewhere, and joins the activation or the residual sum.
+N rows. Products go to one of torch's libraries; norms, residual sums and the gated activation to compiled kernels where
+this machine has them, else to torch. The choice depends on device, precision and the presence of a compiler, never on a
+measured time, so that a run can be repeated.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,57 +12,103 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from paceline.products import has_onednn
+from paceline.native import library
+from paceline.native.decoding import DecodingKernels
+from paceline.native.tensors import STORAGE
+from paceline.products import prefers_onednn
 
 Linear = tuple[Tensor, Tensor | None]
-"""Weight [out, in] and bias [out] or None."""
+"""Weight [out, in], which oneDNN may have packed, and bias [out] or None."""
+PACKED_WEIGHTS = 1 << 16
+"""Elements of a bfloat16 weight from which on oneDNN packs it once per call: 15 to 35 % of a product of 32 to 128 rows
+goes into doing it each time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernels:
-    """Matrix products over rows; each gives a new tensor."""
+    """The operations of one decoder, with their precisions."""
 
-    linear: Callable[[Tensor, Linear], Tensor]
-    """x @ weight.T + bias."""
-    linear_add: Callable[[Tensor, Linear, Tensor], Tensor]
-    """residual + linear(x)."""
-    gated: Callable[[Tensor, Linear, Linear], Tensor]
-    """silu(linear(x, gate)) * linear(x, up)."""
+    dtype: torch.dtype
+    """What products take and give."""
+    native: DecodingKernels | None
+    """Compiled kernels for all but the products; None: torch's operations."""
+    onednn: bool
+    """Products go to oneDNN; else to whatever torch's `linear` takes."""
+
+    @property
+    def residual_dtype(self) -> torch.dtype:
+        """Of the sum that runs through the layers. The compiled kernels keep it in float32, as training does."""
+        return self.dtype if self.native is None else torch.float32
+
+    @property
+    def packs(self) -> bool:
+        """Whether large weights are copied into oneDNN's own layout."""
+        return self.onednn and self.dtype == torch.bfloat16
+
+    def prepared(self, layer: Linear) -> Linear:
+        """The layer as `linear` takes it fastest."""
+        weight, bias = layer
+        if not self.packs or weight.numel() < PACKED_WEIGHTS:
+            return layer
+        return torch.ops.mkldnn._reorder_linear_weight(weight), bias
+
+    def linear(self, x: Float[Tensor, "N I"], layer: Linear) -> Float[Tensor, "N O"]:
+        """x @ weight.T + bias."""
+        if not self.onednn:
+            return F.linear(x, *layer)
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, *layer, "none", [], "")
+        return result
+
+    def add_norm(
+        self, residual: Float[Tensor, "N W"], update: Tensor | None, scale: Float[Tensor, " W"], eps: float
+    ) -> Float[Tensor, "N W"]:
+        """Add `update` to `residual` in place; gives residual / rms(residual) * scale for the next product."""
+        if self.native is not None:
+            return self.native.add_norm(residual, update, scale, eps, self.dtype)
+        return rms_norm(residual if update is None else residual.add_(update), scale, eps)
+
+    def linear_add(
+        self, x: Float[Tensor, "N I"], layer: Linear, residual: Float[Tensor, "N O"]
+    ) -> Float[Tensor, "N O"]:
+        """residual + linear(x), a new tensor."""
+        return self.linear(x, layer).add_(residual)
+
+    def gated(self, x: Float[Tensor, "N I"], *layers: Linear) -> Float[Tensor, "N O"]:
+        """silu(gate(x)) * up(x), for the two layers or for one that has them below each other."""
+        parts = tuple(self.linear(x, layer) for layer in layers)
+        if self.native is not None:
+            return self.native.silu_mul(*parts)
+        gate, up = parts if len(parts) == 2 else parts[0].chunk(2, dim=-1)
+        return F.silu(gate, inplace=True).mul_(up)
 
 
-def choose_kernels(device: torch.device, dtype: torch.dtype) -> Kernels:
-    """oneDNN on a CPU for the precisions that it knows, else torch's own kernels.
+def choose_kernels(device: torch.device, dtype: torch.dtype, native: DecodingKernels | None = None) -> Kernels:
+    """For this device and precision; `native` is what the machine has, None for torch's operations."""
+    on_cpu = device.type == "cpu"
+    return Kernels(
+        dtype=dtype,
+        native=native if on_cpu and dtype in STORAGE else None,
+        onednn=on_cpu and prefers_onednn(dtype),
+    )
 
-    The choice depends on device and precision alone, never on a measured time, so that a run can be repeated.
+
+def kernels_reason(device: torch.device, dtype: torch.dtype, native: DecodingKernels | None) -> str:
+    """Which kernels `choose_kernels` takes, for a person to read."""
+    if device.type != "cpu" or dtype not in STORAGE:
+        return f"torch's kernels, as compiled ones are for float32 and bfloat16 on a CPU, not {dtype} on {device.type}"
+    if native is None:
+        return f"torch's kernels, as there are no compiled ones: {library().reason}"
+    return f"compiled kernels ({library().reason})"
+
+
+def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, "*heads D"], eps: float) -> Float[Tensor, "... D"]:
+    """x / rms(x) * scale, where the root mean square is taken in float32 whatever the precision, as transformers does.
+
+    In float64 that rounding is far above all others, so it is repeated operation by operation.
     """
-    if device.type == "cpu" and dtype in (torch.float32, torch.bfloat16) and has_onednn():
-        return Kernels(linear=_onednn_linear, linear_add=_onednn_linear_add, gated=_onednn_gated)
-    return Kernels(linear=_torch_linear, linear_add=_torch_linear_add, gated=_torch_gated)
-
-
-def _torch_linear(x: Float[Tensor, "N I"], layer: Linear) -> Float[Tensor, "N O"]:
-    return F.linear(x, *layer)
-
-
-def _torch_linear_add(x: Tensor, layer: Linear, residual: Tensor) -> Tensor:
-    return F.linear(x, *layer).add_(residual)
-
-
-def _torch_gated(x: Tensor, gate: Linear, up: Linear) -> Tensor:
-    return F.silu(F.linear(x, *gate), inplace=True).mul_(F.linear(x, *up))
-
-
-def _onednn_linear(x: Tensor, layer: Linear) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, *layer, "none", [], "")
-    return result
-
-
-def _onednn_linear_add(x: Tensor, layer: Linear, residual: Tensor) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, *layer, "add")
-    return result
-
-
-def _onednn_gated(x: Tensor, gate: Linear, up: Linear) -> Tensor:
-    activated = torch.ops.mkldnn._linear_pointwise(x, *gate, "swish", [], "")
-    result: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, activated, *up, "mul")
-    return result
+    if x.dtype == torch.float64:
+        single = x.float()
+        return scale * (single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + eps)).double()
+    if scale.dim() == 1:
+        return F.rms_norm(x, (x.shape[-1],), scale, eps)
+    return F.rms_norm(x, (x.shape[-1],), None, eps).mul_(scale)

@@ -10,13 +10,18 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.engines import OnFinished, Request, Sampling
+from paceline.engines.attention import heads_of
 from paceline.engines.decoder import Decoder
 from paceline.engines.fused import FusedDecoder
+from paceline.engines.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
+from paceline.engines.kernels import kernels_reason
 from paceline.engines.plain import PlainDecoder
 from paceline.engines.scheduling import Job, OnEnded, Sampled, Schedule
 from paceline.engines.stopping import Stopping
 from paceline.engines.weights import unsupported_reason
 from paceline.errors import DataError, TrainingError
+from paceline.flash import FlashKernel, flash_problem
+from paceline.native.decoding import decoding_kernels
 from paceline.types import Completion
 
 PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1}
@@ -56,9 +61,10 @@ class LocalEngine:
             with _evaluating(model):
                 reason = _disagreement(model, compute_dtype)
         self.path: Literal["fused", "plain"] = "fused" if reason is None else "plain"
-        self.path_reason = reason or "its logits agree with the model's own forward pass"
-        decoder = FusedDecoder if reason is None else PlainDecoder
-        self._decoder: Decoder = decoder(model, compute_dtype)
+        self.path_reason = reason or "its logits agree with the model's own forward pass; " + kernels_reason(
+            model.device, compute_dtype, decoding_kernels()
+        )
+        self._decoder: Decoder = _fused(model, compute_dtype) if reason is None else PlainDecoder(model, compute_dtype)
 
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
@@ -66,13 +72,12 @@ class LocalEngine:
         """See `Engine`.
 
         Raises:
-            DataError: a prompt without tokens.
+            DataError: a prompt without tokens; limits that do not fit keys or sampling.
             TrainingError: the logits are not finite.
         """
         for index, request in enumerate(requests):
-            if not request.prompt_ids:
-                raise DataError(f"prompt {index} of the batch has 0 tokens, a prompt needs at least 1; drop the row")
-        jobs = _jobs(requests, self._capacity)
+            _check(index, request, sampling)
+        jobs = _jobs(requests, self._capacity, sampling)
         if not jobs:
             return [() for _ in requests]
         vocab_size = self._model.get_output_embeddings().weight.shape[0]
@@ -93,7 +98,8 @@ class LocalEngine:
                 f"the policy's logits are not finite at version {self.policy_version}, a completion needs finite ones; "
                 "lower --learning-rate or --max-grad-norm"
             )
-        completions = iter(self._completions(sampled, stopping, sampling))
+        limits = [limit for request in requests for limit in _limits(request, sampling)]
+        completions = iter(self._completions(sampled, stopping, limits))
         return [tuple(next(completions) for _ in request.keys) for request in requests]
 
     def _teller(self, requests: Sequence[Request], on_finished: OnFinished) -> OnEnded:
@@ -107,7 +113,7 @@ class LocalEngine:
 
         return tell
 
-    def _completions(self, sampled: Sampled, stopping: Stopping, sampling: Sampling) -> list[Completion]:
+    def _completions(self, sampled: Sampled, stopping: Stopping, limits: Sequence[int]) -> list[Completion]:
         tokens = [part.tolist() for part in np.split(sampled.tokens, sampled.ends[:-1])]
         logprobs = [part.tolist() for part in np.split(sampled.logprobs, sampled.ends[:-1])]
         texts = _texts(self._tokenizer, tokens)
@@ -116,11 +122,11 @@ class LocalEngine:
             Completion(
                 token_ids=tuple(ids),
                 logprobs=tuple(values),
-                finish_reason="stop" if ended or len(ids) < sampling.max_completion_length else "length",
+                finish_reason="stop" if ended or len(ids) < limit else "length",
                 text=text,
                 policy_version=self.policy_version,
             )
-            for ids, values, text, ended in zip(tokens, logprobs, texts, stopped, strict=True)
+            for ids, values, text, ended, limit in zip(tokens, logprobs, texts, stopped, limits, strict=True)
         ]
 
 
@@ -132,14 +138,52 @@ def _texts(tokenizer: PreTrainedTokenizerBase, tokens: list[list[int]]) -> list[
     return tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
 
-def _jobs(requests: Sequence[Request], capacity: int) -> list[Job]:
+def _fused(model: PreTrainedModel, dtype: torch.dtype) -> Decoder:
+    """On CUDA, where the kernel serves, with steps that are recorded once and replayed."""
+    heads, device = heads_of(model), model.device
+    if flash_problem(device, dtype, (heads.query, heads.kv), heads.width) is not None:
+        return FusedDecoder(model, dtype, decoding_kernels())
+    return GraphedDecoder(
+        lambda make_attention: FusedDecoder(model, dtype, None, make_attention),
+        attention=FlashKernel(),
+        record=record_cuda_graph,
+        free_bytes=lambda: free_cuda_bytes(device),
+    )
+
+
+def _check(index: int, request: Request, sampling: Sampling) -> None:
+    if not request.prompt_ids:
+        raise DataError(f"prompt {index} of the batch has 0 tokens, a prompt needs at least 1; drop the row")
+    limits = _limits(request, sampling)
+    if len(limits) != len(request.keys):
+        raise DataError(
+            f"prompt {index} of the batch has {len(limits)} limits for {len(request.keys)} completions, "
+            "each completion needs one; give as many limits as keys, or None"
+        )
+    for limit in limits:
+        if not 1 <= limit <= sampling.max_completion_length:
+            raise DataError(
+                f"prompt {index} of the batch limits a completion to {limit} tokens, a limit must lie in "
+                f"[1, {sampling.max_completion_length}], the sampling's own; change either"
+            )
+
+
+def _limits(request: Request, sampling: Sampling) -> tuple[int, ...]:
+    if request.limits is None:
+        return (sampling.max_completion_length,) * len(request.keys)
+    return request.limits
+
+
+def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> list[Job]:
     """Requests with their completions numbered, cut where a group is larger than the engine's capacity."""
     jobs, first = [], 0
     for request in requests:
+        limits = _limits(request, sampling)
         for start in range(0, len(request.keys), capacity):
-            keys = request.keys[start : start + capacity]
+            part = slice(start, start + capacity)
+            keys = request.keys[part]
             sequences = tuple(range(first + start, first + start + len(keys)))
-            jobs.append(Job(prompt_ids=request.prompt_ids, sequences=sequences, keys=keys))
+            jobs.append(Job(prompt_ids=request.prompt_ids, sequences=sequences, keys=keys, limits=limits[part]))
         first += len(request.keys)
     return jobs
 
@@ -165,7 +209,7 @@ def _disagreement(model: PreTrainedModel, dtype: torch.dtype) -> str | None:
     fed = made_up[10 : 10 + 3 * _PROBE_STEPS].view(_PROBE_STEPS, 3).to(model.device)
     fused, plain = (
         _probe(decoder, prompts, members, fed).double()
-        for decoder in (FusedDecoder(model, dtype), PlainDecoder(model, dtype))
+        for decoder in (_fused(model, dtype), PlainDecoder(model, dtype))
     )
     difference = float((fused - plain).abs().max())
     allowed = PROBE_TOLERANCE[dtype] * max(1.0, float(plain.abs().max()))

@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paceline.engines import Sampling
+from paceline.native.decoding import decoding_kernels
+from paceline.native.tensors import STORAGE
 
 # Constants of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
@@ -47,6 +49,9 @@ def draw(
     The logprob is of the distribution that was drawn from: softmax(logits / temperature), renormalised over the
     kept tokens under truncation. At temperature 0 the most probable token is taken, its logprob is at temperature 1.
     """
+    native = decoding_kernels() if logits.is_cpu and logits.dtype in STORAGE else None
+    if native is not None and (sampling.temperature == 0 or not truncates(sampling, logits.shape[-1])):
+        return native.draw(logits.contiguous(), uniform.contiguous(), sampling.temperature)
     scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     if sampling.temperature == 0:
         tokens = scores.argmax(-1)
@@ -54,9 +59,17 @@ def draw(
         return tokens, top - scores.logsumexp(-1)
     if sampling.temperature != 1:
         scores = scores / sampling.temperature
-    probs = truncated(scores, sampling).softmax(-1)
+    scores = truncated(scores, sampling)
+    if native is not None:
+        return native.draw(scores, uniform.contiguous(), 1.0)
+    probs = scores.softmax(-1)
     tokens = _inverse_cdf(probs, uniform)
     return tokens.squeeze(1), probs.gather(1, tokens).squeeze(1).log()
+
+
+def truncates(sampling: Sampling, vocabulary: int) -> bool:
+    """Whether `truncated` may exclude a token."""
+    return sampling.top_p < 1 or 0 < sampling.top_k < vocabulary or sampling.min_p > 0
 
 
 def truncated(scores: Float[Tensor, "S V"], sampling: Sampling) -> Float[Tensor, "S V"]:

@@ -35,6 +35,8 @@ class Job:
     prompt_ids: tuple[int, ...]
     sequences: tuple[int, ...]
     keys: tuple[int, ...]
+    limits: tuple[int, ...]
+    """Tokens of each sequence, at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +98,7 @@ class Schedule:
         self._sequence_of = np.full(rows, _NO_SEQUENCE)
         self._sampled = np.zeros(rows, dtype=np.int64)
         self._keys = np.zeros(rows, dtype=np.int64)
+        self._limits = np.zeros(rows, dtype=np.int64)
         self._tokens = torch.zeros(rows, dtype=torch.int64, device=self._device)
         self._alive = 0
         self._block_used = UNIFORM_BLOCK
@@ -128,6 +131,7 @@ class Schedule:
         self._sequence_of = self._sequence_of.copy()
         self._sequence_of[rows], self._sampled[rows] = sequences, 0
         self._keys[rows] = [as_signed_64(key) for job in jobs for key in job.keys]
+        self._limits[rows] = [limit for job in jobs for limit in job.limits]
         logits = self._decoder.admit([job.prompt_ids for job in jobs], rows_of)
         prompt_of = torch.from_numpy(np.repeat(np.arange(len(jobs)), np.diff(bounds))).to(self._device)
         first = self._to_device(np.zeros(len(rows), dtype=np.int64))
@@ -160,7 +164,7 @@ class Schedule:
         self._sampled[rows] += 1
         if self._on_progress is not None:
             self._on_progress(int((sequences != _NO_SEQUENCE).sum()))
-        ended = self._stopping.ended(on_host) | (self._sampled[rows] >= self._sampling.max_completion_length)
+        ended = self._stopping.ended(on_host) | (self._sampled[rows] >= self._limits[rows])
         if self._stopping.watches_text or self._on_ended is not None:
             living = sequences != _NO_SEQUENCE
             self._history[sequences[living], self._sampled[rows][living] - 1] = on_host[living]
@@ -192,7 +196,8 @@ class Schedule:
             return
         living = self._sequence_of != _NO_SEQUENCE
         keep = np.argsort(~living, kind="stable")[:size]
-        self._sequence_of, self._sampled, self._keys = self._sequence_of[keep], self._sampled[keep], self._keys[keep]
+        self._sequence_of, self._sampled = self._sequence_of[keep], self._sampled[keep]
+        self._keys, self._limits = self._keys[keep], self._limits[keep]
         index = self._to_device(keep)
         self._tokens = self._tokens.index_select(0, index)
         self._block_used = UNIFORM_BLOCK

@@ -89,7 +89,7 @@ def read_weights(model: PreTrainedModel, dtype: torch.dtype) -> Weights:
 
     Where a layer has a LoRA adapter, its weight is a new tensor with the adapter in it, which takes memory.
     """
-    layers = tuple(_read_layer(layer, dtype) for layer in model.model.layers)
+    layers = tuple(read_layer(layer, dtype) for layer in model.model.layers)
     embedding = model.model.embed_tokens.weight.detach().to(dtype)
     tied = model.lm_head.weight is model.model.embed_tokens.weight
     return Weights(
@@ -101,14 +101,15 @@ def read_weights(model: PreTrainedModel, dtype: torch.dtype) -> Weights:
     )
 
 
-def _read_layer(layer: Any, dtype: torch.dtype) -> LayerWeights:
+def read_layer(layer: Any, dtype: torch.dtype) -> LayerWeights:
+    """One layer of the model's, as in `read_weights`."""
     attention, mlp = layer.self_attn, layer.mlp
     parts = [read_linear(part, dtype) for part in (attention.q_proj, attention.k_proj, attention.v_proj)]
     biases = [bias for _, bias in parts if bias is not None]
     return LayerWeights(
         attention_norm=layer.input_layernorm.weight.detach().to(dtype),
         qkv=(torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None),
-        qk_norm=_joined_qk_norm(attention, dtype) if hasattr(attention, "q_norm") else None,
+        qk_norm=joined_qk_norm(attention, dtype) if hasattr(attention, "q_norm") else None,
         output=read_linear(attention.o_proj, dtype),
         mlp_norm=layer.post_attention_layernorm.weight.detach().to(dtype),
         gate=read_linear(mlp.gate_proj, dtype),
@@ -117,7 +118,8 @@ def _read_layer(layer: Any, dtype: torch.dtype) -> LayerWeights:
     )
 
 
-def _joined_qk_norm(attention: Any, dtype: torch.dtype) -> Tensor:
+def joined_qk_norm(attention: Any, dtype: torch.dtype) -> Float[Tensor, "H+K D"]:
+    """Scales of the norms over query and key heads, one for each head."""
     head_width = attention.head_dim
     scales = [
         norm.weight.detach().to(dtype).expand(projection.out_features // head_width, head_width)
