@@ -26,7 +26,7 @@ def test_sums_and_means_keep_sequences_apart():
     values = torch.tensor([1.0, 2.0, 10.0, 3.0, 4.0, 5.0])
     assert sequence_sums(values, LENGTHS).tolist() == [3.0, 10.0, 12.0]
     assert sequence_means(values, LENGTHS).tolist() == [1.5, 10.0, 4.0]
-    assert each_token(torch.tensor([7.0, 8.0, 9.0]), LENGTHS).tolist() == [7, 7, 8, 9, 9, 9]
+    assert each_token(torch.tensor([7.0, 8.0, 9.0]), LENGTHS, num_tokens=6).tolist() == [7, 7, 8, 9, 9, 9]
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,17 @@ def plain(hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> 
     return log_softmax.gather(1, targets[:, None])[:, 0], -(log_softmax.exp() * log_softmax).sum(-1)
 
 
-@pytest.mark.parametrize("chunk_elements", [1, 21, 1 << 24])
+CHUNKS = [(1, 1), (1, 4), (21, 5), (1 << 24, 256)]
+"""Logits in float32 at once, and rows of a product: one row of each, ends that do not meet, all in one."""
+
+
+@pytest.mark.parametrize(("elements", "rows"), CHUNKS)
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
-def test_chunked_logprobs_equal_log_softmax_of_the_scaled_logits(temperature, chunk_elements):
+def test_chunked_logprobs_equal_log_softmax_of_the_scaled_logits(temperature, elements, rows):
     hidden, head, targets = random_case(0, rows=9, width=5, vocab=7)
-    logprobs, entropy = token_logprobs(hidden, head, targets, temperature=temperature, chunk_elements=chunk_elements)
+    logprobs, entropy = token_logprobs(
+        hidden, head, targets, temperature=temperature, chunk_elements=elements, product_rows=rows
+    )
     wanted, wanted_entropy = plain(hidden, head, targets, temperature)
     assert torch.allclose(logprobs, wanted, rtol=0, atol=1e-14)
     # a difference of numbers of about 15, so of their last digits
@@ -39,16 +45,16 @@ def test_logprobs_and_entropy_have_the_gradients_of_finite_differences(output):
     assert torch.autograd.gradcheck(chosen, (hidden, head))
 
 
-@pytest.mark.parametrize("chunk_elements", [1, 22, 1 << 24])
+@pytest.mark.parametrize(("elements", "rows"), CHUNKS)
 @pytest.mark.parametrize(("of_logprob", "of_entropy"), [(1.0, 0.0), (0.0, 1.0), (0.7, -0.3)])
-def test_the_chunked_backward_is_autograd_of_a_plain_softmax(of_logprob, of_entropy, chunk_elements):
+def test_the_chunked_backward_is_autograd_of_a_plain_softmax(of_logprob, of_entropy, elements, rows):
     def gradients(logprobs: Tensor, entropy: Tensor) -> tuple[Tensor, ...]:
         share = torch.linspace(-1, 2, len(logprobs), dtype=torch.float64)  # another weight for every token
         loss = (share * (of_logprob * logprobs + of_entropy * entropy)).sum()
         return torch.autograd.grad(loss, (hidden, head))
 
     hidden, head, targets = random_case(2, rows=9, width=4, vocab=11)
-    got = gradients(*token_logprobs(hidden, head, targets, temperature=1.3, chunk_elements=chunk_elements))
+    got = gradients(*token_logprobs(hidden, head, targets, temperature=1.3, chunk_elements=elements, product_rows=rows))
     wanted = gradients(*plain(hidden, head, targets, 1.3))
     for one, other in zip(got, wanted, strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-14)
@@ -68,6 +74,24 @@ def test_bfloat16_hidden_states_give_float32_logprobs():
     wanted = torch.log_softmax((hidden @ head.bfloat16().T).float(), dim=-1)[range(4), range(4)]
     assert logprobs.dtype == torch.float32
     assert torch.allclose(logprobs, wanted, atol=1e-6)
+
+
+def test_bfloat16_gradients_are_those_of_the_rounded_operands():
+    hidden, head, targets = random_case(5, rows=40, width=16, vocab=50)
+    half, single = hidden.detach().bfloat16().requires_grad_(), head.detach().float().requires_grad_()
+    share = torch.linspace(-1, 2, 40)
+    got = torch.autograd.grad((share * token_logprobs(half, single, targets, temperature=1.0)[0]).sum(), (half, single))
+    exact = [half.detach().double().requires_grad_(), single.detach().bfloat16().double().requires_grad_()]
+    wanted = torch.autograd.grad((share * plain(*exact, targets, 1.0)[0]).sum(), exact)
+    for one, other in zip(got, wanted, strict=True):
+        assert (one.double() - other).norm() < 1e-2 * other.norm()
+
+
+def test_the_gradient_of_a_sure_token_survives_bfloat16():
+    # 1 - p = 1.5e-4: a sum with the rounded p, which is 1, would leave 0
+    hidden, head = torch.tensor([[8.75]]).bfloat16().requires_grad_(), torch.tensor([[1.0], [0.0]])
+    logprobs, _ = token_logprobs(hidden, head, torch.tensor([0]), temperature=1.0)
+    assert torch.autograd.grad(logprobs.sum(), hidden)[0].item() == pytest.approx(1.583e-4, rel=1e-2)
 
 
 def test_a_temperature_of_zero_is_refused():

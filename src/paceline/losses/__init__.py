@@ -13,7 +13,7 @@ sequences.py   sums and means over the sequences of a micro-batch
 
 from paceline.losses.correction import off_policy_sequences, rollout_weights, runaway_sequences
 from paceline.losses.divergence import kl_estimate, kl_penalty
-from paceline.losses.logprobs import token_logprobs
+from paceline.losses.logprobs import LogitPasses, token_logprobs
 from paceline.losses.policy import (
     cispo_policy_loss,
     clipped_policy_loss,
@@ -24,6 +24,7 @@ from paceline.losses.policy import (
 from paceline.losses.sequences import each_token, sequence_means, sequence_sums
 
 __all__ = [
+    "LogitPasses",
     "token_logprobs",
     "policy_ratio",
     "clipped_policy_loss",

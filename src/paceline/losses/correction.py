@@ -33,7 +33,7 @@ def rollout_weights(
     """
     log_weight = (old_logprobs - rollout_logprobs).detach()
     if level == "sequence":
-        log_weight = each_token(sequence_sums(log_weight, lengths), lengths)
+        log_weight = each_token(sequence_sums(log_weight, lengths), lengths, num_tokens=len(log_weight))
     weight = torch.exp(log_weight)
     return weight.clamp(max=maximum) if kind == "truncate" else torch.where(weight <= maximum, weight, 0.0)
 
@@ -51,7 +51,8 @@ def off_policy_sequences(
     A < 0 and mean over the sequence of (rollout_logprobs - logprobs) > threshold.
     Source: DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
     """
-    drift = each_token(sequence_means((rollout_logprobs - logprobs).detach(), lengths), lengths)
+    drift = (rollout_logprobs - logprobs).detach()
+    drift = each_token(sequence_means(drift, lengths), lengths, num_tokens=len(drift))
     return (advantages < 0) & (drift > threshold)
 
 
@@ -60,4 +61,4 @@ def runaway_sequences(
 ) -> Bool[Tensor, " N"]:
     """Tokens of sequences whose mean ratio to the old policy is above `threshold`: mean exp(logprobs - old) > it."""
     ratio = torch.exp((logprobs - old_logprobs).detach())
-    return each_token(sequence_means(ratio, lengths), lengths) > threshold
+    return each_token(sequence_means(ratio, lengths), lengths, num_tokens=len(ratio)) > threshold

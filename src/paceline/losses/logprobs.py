@@ -3,6 +3,8 @@
 N completion tokens of a micro-batch laid end to end (no padding), H hidden width, V vocabulary.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -12,7 +14,26 @@ from torch import Tensor
 from paceline.products import product
 
 CHUNK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}
-"""Logits held at once by `token_logprobs`: what a CPU's cache keeps between two passes, what keeps a GPU busy."""
+"""Logits in float32 at once: what a CPU's cache keeps between two passes, what keeps a GPU busy."""
+PRODUCT_ROWS = 256
+"""Tokens that a product with the output embedding has at least: below, reading the matrix costs more than computing."""
+HEAD_BLOCK = 1 << 21
+"""Elements of the output embedding whose gradient is added up in one go, through the cache."""
+
+
+Gradients = Sequence[Tensor | None]
+"""Of the loss by logprobs and by entropies, per token; None where nothing depends on them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogitPasses:
+    """What is done with the logits of a few rows between two matrix products."""
+
+    statistics: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
+    """Logits [R, V], targets [R], temperature to logprobs, entropies and normalisers (log Z of the scaled logits)."""
+    to_gradients: Callable[[Tensor, Tensor, Tensor, Tensor, Gradients, float], None]
+    """Overwrite logits, given targets, normalisers, entropies, gradients and temperature, with the gradient by the
+    scaled logits."""
 
 
 def token_logprobs(
@@ -22,11 +43,14 @@ def token_logprobs(
     *,
     temperature: float,
     chunk_elements: int | None = None,
+    product_rows: int = PRODUCT_ROWS,
+    passes: LogitPasses | None = None,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Log-probability of each target and entropy of its distribution, softmax(hidden @ head.T / temperature).
 
-    Logits exist in float32 (float64 for float64 input), `chunk_elements` at a time (None: by device), and are computed
-    again in the backward pass, so memory does not grow with N * V.
+    Logits exist for `product_rows` tokens at a time in the precision of `hidden`, and `chunk_elements` at a time (None:
+    by device) in float32 (float64 for float64 input); `passes` that need no such copy may stand for torch's operations.
+    Logits are computed again in the backward pass, so memory does not grow with N * V.
 
     Raises:
         ValueError: `temperature` is not positive.
@@ -34,19 +58,23 @@ def token_logprobs(
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
     rows = max(1, (chunk_elements or CHUNK_ELEMENTS[hidden.device.type]) // head.shape[0])
+    chunks = _Chunks(
+        many=max(rows, product_rows), few=rows if passes is None else max(rows, product_rows), passes=passes or TORCH
+    )
     logprobs, entropy = cast(
         tuple[Tensor, Tensor],
-        _TokenLogprobs.apply(hidden, head, targets, temperature, rows),  # type: ignore[no-untyped-call]
+        _TokenLogprobs.apply(hidden, head, targets, temperature, chunks),  # type: ignore[no-untyped-call]
     )
     return logprobs, entropy
 
 
-def _scaled_logits(hidden: Tensor, head: Tensor, temperature: float) -> Tensor:
-    """Logits of the sampled distribution; at least float32, because bfloat16 logits cost 0.01 nats per token."""
-    logits = product(hidden, head.to(hidden.dtype))
-    if logits.dtype in (torch.bfloat16, torch.float16):
-        logits = logits.float()
-    return logits if temperature == 1 else logits / temperature
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Chunks:
+    many: int
+    """Tokens of a product."""
+    few: int
+    """Tokens of a pass over their logits."""
+    passes: LogitPasses
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -54,60 +82,110 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, rows: int
+        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, chunks: _Chunks
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)  # an entropy that nothing is asked of must cost nothing
-        logprobs, entropies, normalisers = [], [], []
-        for chunk, target in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
-            logits = _scaled_logits(chunk, head, temperature)
-            normaliser = logits.logsumexp(dim=-1)
-            logprobs.append(logits.gather(1, target[:, None])[:, 0] - normaliser)
-            # H = log Z - sum p * logit, in place and as a product: two passes less than from log-probabilities
-            probabilities = torch.exp_(logits - normaliser[:, None])
-            entropies.append(normaliser - torch.bmm(probabilities[:, None], logits[:, :, None])[:, 0, 0])
-            normalisers.append(normaliser)
-        entropy = torch.cat(entropies)
-        ctx.save_for_backward(hidden, head, targets, torch.cat(normalisers), entropy)
-        ctx.temperature, ctx.rows = temperature, rows
-        return torch.cat(logprobs), entropy
+        matrix, found = head.to(hidden.dtype), []
+        for many, chosen in zip(torch.split(hidden, chunks.many), torch.split(targets, chunks.many), strict=True):
+            logits = product(many, matrix)
+            for few, wanted in zip(torch.split(logits, chunks.few), torch.split(chosen, chunks.few), strict=True):
+                found.append(chunks.passes.statistics(few, wanted, temperature))
+        logprobs, entropy, normalisers = (torch.cat(parts) for parts in zip(*found, strict=True))
+        ctx.save_for_backward(hidden, head, targets, normalisers, entropy)
+        ctx.temperature, ctx.chunks = temperature, chunks
+        return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(one is None for one in gradients):
+            return (None,) * 5
         hidden, head, targets, normalisers, entropy = ctx.saved_tensors
+        chunks: _Chunks = ctx.chunks
         # by the scaled logits below, so divided here: once per token, not once per logit
-        grad_logprobs, grad_entropy = (None if one is None else one / ctx.temperature for one in gradients)
-        grad_hidden = torch.empty_like(hidden)
+        scaled = [None if one is None else one / ctx.temperature for one in gradients]
+        matrix, grad_hidden = head.to(hidden.dtype), torch.empty_like(hidden)
         grad_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
-        for start in range(0, len(hidden), ctx.rows):
-            part = slice(start, start + ctx.rows)
-            log_softmax = _scaled_logits(hidden[part], head, ctx.temperature).sub_(normalisers[part, None])
-            grad_logits = _grad_logits(
-                log_softmax,
-                targets[part],
-                entropy[part],
-                None if grad_logprobs is None else grad_logprobs[part],
-                None if grad_entropy is None else grad_entropy[part],
-            ).to(hidden.dtype)
-            grad_hidden[part] = product(grad_logits, head.to(hidden.dtype).T)
+        for start in range(0, len(hidden), chunks.many):
+            many = slice(start, min(start + chunks.many, len(hidden)))
+            logits = product(hidden[many], matrix)
+            for first in range(many.start, many.stop, chunks.few):
+                few = slice(first, min(first + chunks.few, many.stop))
+                chunks.passes.to_gradients(
+                    logits[few.start - start : few.stop - start],
+                    targets[few],
+                    normalisers[few],
+                    entropy[few],
+                    [None if one is None else one[few] for one in scaled],
+                    ctx.temperature,
+                )
+            grad_hidden[many] = product(logits, matrix.T)
             if grad_head is not None:
-                grad_head += (grad_logits.T @ hidden[part]).to(head.dtype)
+                _add_product(grad_head, logits, hidden[many])
         return grad_hidden, grad_head, None, None, None
 
 
-def _grad_logits(
-    log_softmax: Tensor, targets: Tensor, entropy: Tensor, grad_logprobs: Tensor | None, grad_entropy: Tensor | None
-) -> Tensor:
-    """Gradient by the scaled logits; `log_softmax` [rows, V] is used up.
+def _wide(values: Tensor) -> Tensor:
+    """At least float32, because bfloat16 logits cost 0.01 nats per token."""
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+
+
+def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Logprobs of the targets, entropies and normalisers (log Z of the scaled logits) of a few rows of logits.
+
+    H = log Z - sum p * logit; relative to the row's largest logit all is bounded, and each step is one pass.
+    """
+    top = _wide(logits.amax(dim=-1, keepdim=True))
+    shifted = logits - top
+    if temperature != 1:
+        shifted.div_(temperature)
+    exponentials = shifted.exp()
+    total = exponentials.sum(-1)
+    mean = torch.bmm(exponentials[:, None], shifted[:, :, None])[:, 0, 0] / total
+    log_total = total.log()
+    logprobs = shifted.gather(1, targets[:, None])[:, 0] - log_total
+    return logprobs, log_total - mean, top[:, 0] / temperature + log_total
+
+
+def _to_gradients(
+    logits: Tensor,
+    targets: Tensor,
+    normalisers: Tensor,
+    entropy: Tensor,
+    gradients: Gradients,
+    temperature: float,
+) -> None:
+    """Overwrite a few rows of logits with the gradient by the scaled logits, computed in float32 and rounded once.
 
     d logprob / d logits = onehot(target) - p;  d entropy / d logits = -p * (log p + entropy)
     """
-    if grad_entropy is None and grad_logprobs is not None:
-        grad_logits = log_softmax.exp_().mul_(-grad_logprobs[:, None])
-    else:
-        by_entropy = torch.zeros_like(entropy) if grad_entropy is None else grad_entropy
-        by_logprob = torch.zeros_like(entropy) if grad_logprobs is None else grad_logprobs
-        inner = by_logprob[:, None] + by_entropy[:, None] * (log_softmax + entropy[:, None])
-        grad_logits = inner.mul_(log_softmax.exp_()).neg_()
-    if grad_logprobs is not None:
-        grad_logits.scatter_add_(1, targets[:, None], grad_logprobs[:, None])
-    return grad_logits
+    by_logprob, by_entropy = gradients
+    log_softmax = torch.add(-normalisers[:, None], logits, alpha=1 / temperature)
+    inner: Tensor | None = None
+    if by_entropy is not None:
+        inner = by_entropy[:, None] * (log_softmax + entropy[:, None])
+        if by_logprob is not None:
+            inner += by_logprob[:, None]
+    probabilities = log_softmax.exp_()
+    at_target = None
+    if by_logprob is not None:
+        # apart from the others: 1 - p of a sure token would drown in the rounding of p
+        chosen = probabilities.gather(1, targets[:, None])
+        factor = by_logprob[:, None] if inner is None else inner.gather(1, targets[:, None])
+        at_target = by_logprob[:, None] - chosen * factor
+    factor = inner.neg_() if inner is not None else -cast(Tensor, by_logprob)[:, None]
+    torch.mul(probabilities, factor, out=logits)
+    if at_target is not None:
+        logits.scatter_(1, targets[:, None], at_target.to(logits.dtype))
+
+
+TORCH = LogitPasses(statistics=_statistics, to_gradients=_to_gradients)
+
+
+def _add_product(total: Float[Tensor, "V H"], grad_logits: Float[Tensor, "N V"], hidden: Float[Tensor, "N H"]) -> None:
+    """total += grad_logits.T @ hidden, without a second matrix of that size."""
+    if total.dtype == hidden.dtype:
+        total.addmm_(grad_logits.T, hidden)
+        return
+    rows = max(1, HEAD_BLOCK // total.shape[1])
+    for part, columns in zip(torch.split(total, rows), torch.split(grad_logits, rows, dim=1), strict=True):
+        part += columns.T @ hidden

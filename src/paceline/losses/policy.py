@@ -37,7 +37,7 @@ def policy_ratio(
     """
     log_ratio = logprobs - old_logprobs
     if level == "sequence":
-        log_ratio = each_token(sequence_means(log_ratio, lengths), lengths)
+        log_ratio = each_token(sequence_means(log_ratio, lengths), lengths, num_tokens=len(log_ratio))
     return torch.exp(log_ratio.clamp(max=LOG_RATIO_LIMIT))
 
 

@@ -1,6 +1,7 @@
 """Sums and means over each sequence of a micro-batch.
 
-S sequences of lengths T_1, ..., T_S lie end to end in N tokens, without padding.
+S sequences of lengths T_1, ..., T_S lie end to end in N tokens, without padding. N is always said to torch: to add the
+lengths up it would wait for the device.
 """
 
 import torch
@@ -14,7 +15,7 @@ def sequence_sums(values: Float[Tensor, " N"], lengths: Int[Tensor, " S"]) -> Fl
     >>> sequence_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 1]))
     tensor([3., 4.])
     """
-    owner = torch.repeat_interleave(lengths)
+    owner = torch.repeat_interleave(lengths, output_size=len(values))
     return values.new_zeros(len(lengths)).index_add(0, owner, values)
 
 
@@ -27,6 +28,10 @@ def sequence_means(values: Float[Tensor, " N"], lengths: Int[Tensor, " S"]) -> F
     return sequence_sums(values, lengths) / lengths
 
 
-def each_token(values: Float[Tensor, " S"], lengths: Int[Tensor, " S"]) -> Float[Tensor, " N"]:
-    """A number per sequence, repeated for each of its tokens."""
-    return torch.repeat_interleave(values, lengths)
+def each_token(values: Float[Tensor, " S"], lengths: Int[Tensor, " S"], *, num_tokens: int) -> Float[Tensor, " N"]:
+    """A number per sequence, repeated for each of its tokens; `num_tokens` is N.
+
+    >>> each_token(torch.tensor([5.0, 7.0]), torch.tensor([2, 1]), num_tokens=3)
+    tensor([5., 5., 7.])
+    """
+    return torch.repeat_interleave(values, lengths, output_size=num_tokens)

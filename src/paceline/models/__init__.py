@@ -5,23 +5,29 @@ devices.py        device, threads and precision
 loaded.py         a model that is ready to train
 loading.py        models from a name or a user's object
 reference.py      the model that `beta` holds the policy to
+activations.py    what a forward pass keeps, computed again or held in main memory
 lora.py           adapters in a model's layers
 adapter_files.py  an adapter's directory in peft's format
 exporting.py      directories that transformers or peft load
 forward.py        hidden states of a micro-batch, packed where the model allows it
 attention.py      attention over packed micro-batches
+fused_layers.py   decoder layers that run packed micro-batches through kernels
+records.py        micro-batches on the model's device
 """
 
-from paceline.models.devices import choose_device
+from paceline.models.activations import Activations, measure_activations, recompute
+from paceline.models.devices import choose_device, free_memory
 from paceline.models.exporting import export_model, save_model
-from paceline.models.forward import PolicyForward, choose_forward, on_device
+from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.lora import add_adapter, check_adapter_kind, make_lora_config
 from paceline.models.places import context_length, load_tokenizer, model_directory
+from paceline.models.records import on_device
 from paceline.models.reference import frozen_copy, load_reference
 
 __all__ = [
+    "Activations",
     "Loaded",
     "PolicyForward",
     "add_adapter",
@@ -31,13 +37,16 @@ __all__ = [
     "choose_forward",
     "context_length",
     "export_model",
+    "free_memory",
     "frozen_copy",
     "load_model",
     "load_reference",
     "load_tokenizer",
     "make_lora_config",
+    "measure_activations",
     "model_directory",
     "on_device",
+    "recompute",
     "restore_weights",
     "save_model",
 ]

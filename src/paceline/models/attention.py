@@ -4,6 +4,9 @@ A forward pass that carries `packed_attention` uses it; every other call (genera
 transformers' own scaled-dot-product attention, masks included.
 """
 
+import functools
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -11,12 +14,38 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from paceline.batching import PaddedAttention
+from paceline.batching import MicroBatch, PaddedAttention, padded_attention
+from paceline.flash import FlashKernel, flash_problem
+from paceline.models.records import on_device
+from paceline.models.varlen import VarlenLayout, varlen_attention, varlen_layout
+from paceline.native.attention import SequenceTable, attention_serves, packed_attention, sequence_table
 
 NAME = "paceline"
 
 NO_MASK = torch.ones(1, 1, 1, 1, dtype=torch.bool)
 """Passed as attention mask with packed batches: four dimensions keep transformers from building an M x M mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedLayout:
+    """Where the sequences of a micro-batch lie, for all layers of a forward pass; each form is made when first used."""
+
+    batch: MicroBatch
+
+    @functools.cached_property
+    def table(self) -> SequenceTable:
+        """For the kernel."""
+        return sequence_table(self.batch.prompt_lengths, self.batch.prompt_of_sample, self.batch.input_lengths)
+
+    @functools.cached_property
+    def varlen(self) -> VarlenLayout:
+        """For a kernel on the batch's device."""
+        return varlen_layout(self.batch, self.batch.input_ids.device)
+
+    @functools.cached_property
+    def padded(self) -> PaddedAttention:
+        """For torch's attention, on the batch's device."""
+        return on_device(padded_attention(self.batch), self.batch.input_ids.device)
 
 
 def attention(
@@ -25,7 +54,7 @@ def attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    packed_attention: PaddedAttention | None = None,
+    packed_attention: PackedLayout | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: query [1, heads, M, D], key and value [1, kv heads, M, D], all packed.
@@ -34,12 +63,33 @@ def attention(
     """
     if packed_attention is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    return _packed(query[0], key[0], value[0], packed_attention, options["scaling"]), None
+    scaling = options["scaling"]
+    assert isinstance(scaling, float)  # as all of transformers' decoders give it
+    return attend(*(states[0].transpose(0, 1) for states in (query, key, value)), packed_attention, scaling)[None], None
 
 
-def _packed(query: Tensor, key: Tensor, value: Tensor, layout: PaddedAttention, scaling: object) -> Tensor:
-    """Prompts attend causally to themselves; completions to their prompt's keys, computed once, and to their own."""
-    query, key, value = (states.transpose(0, 1) for states in (query, key, value))  # [M, heads, D]
+def attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scaling: float) -> Tensor:
+    """Query [M, heads, D], key and value [M, kv heads, D] to [M, heads, D], by the kernel where it serves.
+
+    Prompts attend causally to themselves; completions to their prompt's keys and to their own.
+    """
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):
+        query, key, value = (states.to(torch.get_autocast_dtype(kind)) for states in (query, key, value))
+    if attention_serves(query.device, query.dtype, query.shape[-1]):
+        return packed_attention(query, key, value, layout.table, scale=scaling)
+    heads = (query.shape[1], key.shape[1])
+    if kind == "cuda" and flash_problem(query.device, query.dtype, heads, query.shape[-1]) is None:
+        return varlen_attention(query, key, value, layout.varlen, scaling, FlashKernel())
+    if kind != "cpu" or query.dtype != torch.bfloat16:
+        return _padded(query, key, value, layout.padded, scaling)
+    # torch's masked attention takes twice as long to go back in bfloat16 as in float32
+    with torch.autocast("cpu", enabled=False):
+        return _padded(query.float(), key.float(), value.float(), layout.padded, scaling).to(query.dtype)
+
+
+def _padded(query: Tensor, key: Tensor, value: Tensor, layout: PaddedAttention, scaling: float) -> Tensor:
+    """In two padded blocks: the prompts, whose keys are computed once, and the completions."""
     grouped = query.shape[1] != key.shape[1]
     keys, values = key[layout.prompt_index].transpose(1, 2), value[layout.prompt_index].transpose(1, 2)
     prompts = scaled_dot_product_attention(
@@ -56,7 +106,7 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, layout: PaddedAttention, 
         enable_gqa=grouped,
     )
     blocks = [prompts.transpose(1, 2).flatten(0, 1), completions.transpose(1, 2).flatten(0, 1)]
-    return torch.cat(blocks)[layout.unpad][None]
+    return torch.cat(blocks)[layout.unpad]
 
 
 AttentionInterface.register(NAME, attention)

@@ -1,21 +1,23 @@
 """Hidden states that predict a micro-batch's targets: packed where the model allows it, padded rows elsewhere."""
 
-from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeVar
+import contextlib
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.batching import MicroBatch, PaddedAttention, PaddedRows, Sample, pack, padded_attention, padded_rows
+from paceline.batching import MicroBatch, Sample, pack, padded_rows
 from paceline.errors import ModelError
-from paceline.models.attention import NAME, NO_MASK
+from paceline.models.activations import in_main_memory
+from paceline.models.attention import NAME, NO_MASK, PackedLayout
+from paceline.models.fused_layers import fuse_layers, restore_layers
+from paceline.models.records import on_device
 
 PROBE_TOLERANCE = 1e-3
 """Largest relative difference between two right forward passes in float32: rounding, far below any mistake."""
-
-Record = TypeVar("Record", MicroBatch, PaddedAttention, PaddedRows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,20 +27,27 @@ class PolicyForward:
     kind: Literal["packed", "padded"]
     reason: str
     """Empty for `packed`; for `padded`, what keeps the model from the packed path."""
+    offload: bool = False
+    """What is kept for the backward pass waits in main memory."""
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> Float[Tensor, "N H"]:
         """Hidden state, after the final norm, that predicts each target. `batch` lies on the model's device."""
-        return _packed_hidden(model, batch) if self.kind == "packed" else _padded_hidden(model, batch)
+        hidden = _packed_hidden if self.kind == "packed" else _padded_hidden
+        with in_main_memory(model) if self.offload else contextlib.nullcontext():
+            return hidden(model, batch)
 
 
 def choose_forward(model: PreTrainedModel) -> PolicyForward:
     """Try the packed path on a few random tokens and keep it where it agrees with the model's own forward.
+
+    First with the model's layers on kernels, where they can be, then with the layers as they are.
 
     Raises:
         ModelError: the model's logits are not its output embedding applied to its last hidden state, so that
             log-probabilities computed from hidden states would be wrong.
     """
     _refuse_soft_cap(model)
+    restore_layers(model)  # of a model that was tried before
     probe = _probe_batch(model.config.get_text_config().vocab_size, model.device, model.dtype)
     before = model.config._attn_implementation
     with torch.no_grad():
@@ -47,20 +56,15 @@ def choose_forward(model: PreTrainedModel) -> PolicyForward:
         if not type(model)._supports_attention_backend:
             return PolicyForward(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
         model.set_attn_implementation(NAME)
+        if fuse_layers(model):
+            if _relative_difference(_packed_hidden(model, probe), padded) <= PROBE_TOLERANCE:
+                return PolicyForward(kind="packed", reason="")
+            restore_layers(model)
         difference = _relative_difference(_packed_hidden(model, probe), padded)
         if difference <= PROBE_TOLERANCE:
             return PolicyForward(kind="packed", reason="")
         model.set_attn_implementation(before)
     return PolicyForward(kind="padded", reason=f"packed hidden states differ by {difference:.0e} from the model's own")
-
-
-def on_device(record: Record, device: torch.device) -> Record:
-    """The record with its tensors on `device`."""
-    if device.type == "cpu":
-        return record
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
-    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    return replace(record, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
 
 def _packed_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
@@ -69,7 +73,7 @@ def _packed_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
         input_ids=batch.input_ids[None],
         position_ids=batch.position_ids[None],
         attention_mask=NO_MASK.to(device),
-        packed_attention=on_device(padded_attention(batch), device),
+        packed_attention=PackedLayout(batch=batch),
         use_cache=False,
     )
     return output.last_hidden_state[0][batch.sources]

@@ -10,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from paceline.config import LoraConfig, ModelConfig
 from paceline.errors import ModelError
+from paceline.models.activations import is_recomputing, recompute
 from paceline.models.adapter_files import ADAPTER_CONFIG, fill_adapter, import_peft, read_adapter_config
 from paceline.models.devices import choose_device, choose_dtype, choose_threads
 from paceline.models.loaded import Loaded
@@ -147,26 +148,17 @@ def _prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device)
     speed_up_linear_layers(model)
     if device.type == "cpu":
         torch.set_num_threads(choose_threads(config, model.num_parameters()))
-    return Loaded(model=model, compute_dtype=choose_dtype(config, device), eos_token_ids=_eos_token_ids(model))
+    dtype = choose_dtype(config, device, model.num_parameters())
+    return Loaded(model=model, compute_dtype=dtype, eos_token_ids=_eos_token_ids(model))
 
 
 def _ready(loaded: Loaded, config: ModelConfig, device: torch.device) -> Loaded:
     """After an adapter is attached: on its device, in training mode without dropout, the adapter's included."""
     _without_dropout(loaded.model)
-    already = any(getattr(module, "gradient_checkpointing", False) for module in loaded.model.modules())
-    if config.gradient_checkpointing or already:
-        _checkpoint_activations(loaded.model)
+    if config.gradient_checkpointing == "true" or is_recomputing(loaded.model):
+        recompute(loaded.model, None)
     loaded.model.to(device).train()
     return loaded
-
-
-def _checkpoint_activations(model: PreTrainedModel) -> None:
-    # the reentrant kind gives no gradient where a segment's inputs need none, as under an adapter
-    kind = {"use_reentrant": False}
-    if hasattr(model, "activation_checkpointing_enable"):
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs=kind)
-    else:  # the older name
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kind)
 
 
 def _eos_token_ids(model: PreTrainedModel) -> frozenset[int]:

@@ -1,0 +1,233 @@
+"""Attention over sequences of different lengths laid end to end, without padding: FlashAttention as torch ships it.
+
+T query tokens and U key tokens in B sequences, H query heads, K key/value heads, D head width. A kernel gives output
+and, for each query, the logsumexp of its scores: with it, attention over two parts of the keys is put together
+(`merged`), and a part's gradient follows from the whole's output and logsumexp.
+
+torch's public `varlen_attn` drops the gradient of the logsumexp, so its two operators are called here instead. It would
+align causal masks to the bottom right where queries and keys differ in number; here causal spans have the same tokens
+on both sides, and nothing depends on that.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+PROBE_TOLERANCE = 3e-2
+"""Largest difference from exact attention taken for rounding of half precision, as a share of the largest number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spans:
+    """Which queries see which keys: sequence i of the one side the sequence i of the other."""
+
+    queries: Int[Tensor, " B+1"]
+    """int32: where each sequence's queries start, and T. No two are equal where a gradient is asked for."""
+    keys: Int[Tensor, " B+1"]
+    """int32: where each sequence's keys start, and U."""
+    most_queries: int
+    """At least the queries of the longest sequence."""
+    most_keys: int
+    causal: bool
+    """A query sees the keys up to itself; only where both sides are the same tokens."""
+    used_keys: Int[Tensor, " B"] | None = None
+    """int32: read only so many of each sequence's keys, at least one; None: all. Without gradients."""
+
+
+class AttentionKernel(Protocol):
+    """softmax(scaling * query @ key.T) @ value within spans."""
+
+    def forward(
+        self,
+        query: Float[Tensor, "T H D"],
+        key: Float[Tensor, "U K D"],
+        value: Float[Tensor, "U K D"],
+        spans: Spans,
+        scaling: float,
+    ) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]]:
+        """The output, and the logsumexp of each query's scaled scores in nats, at least float32."""
+
+    def backward(
+        self,
+        grad: Float[Tensor, "T H D"],
+        states: tuple[Float[Tensor, "T H D"], Float[Tensor, "U K D"], Float[Tensor, "U K D"]],
+        seen: tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]],
+        spans: Spans,
+        scaling: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of query, key and value (`states`), given output and logsumexp over all keys that the queries see.
+
+        These spans may hold a part of those keys only: then the gradients are this part's share.
+        """
+
+
+class FlashKernel:
+    """torch's operators for CUDA."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scaling: float) -> tuple[Tensor, Tensor]:
+        """See `AttentionKernel`."""
+        out, normaliser, *_ = torch.ops.aten._flash_attention_forward(
+            query,
+            key,
+            value,
+            spans.queries,
+            spans.keys,
+            spans.most_queries,
+            spans.most_keys,
+            0.0,
+            spans.causal,
+            return_debug_mask=False,
+            scale=scaling,
+            seqused_k=spans.used_keys,
+        )
+        return out, normaliser
+
+    def backward(
+        self,
+        grad: Tensor,
+        states: tuple[Tensor, Tensor, Tensor],
+        seen: tuple[Tensor, Tensor],
+        spans: Spans,
+        scaling: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `AttentionKernel`."""
+        no_dropout = torch.empty(2, dtype=torch.uint64, device=grad.device)  # a random state that is not read
+        gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
+            grad,
+            *states,
+            *seen,
+            spans.queries,
+            spans.keys,
+            spans.most_queries,
+            spans.most_keys,
+            0.0,
+            spans.causal,
+            no_dropout,
+            grad.new_empty(0),
+            scale=scaling,
+        )
+        return gradients
+
+
+class DenseKernel:
+    """The same by the formulas, over all pairs of tokens: any device and precision, and what kernels are held to."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scaling: float) -> tuple[Tensor, Tensor]:
+        """See `AttentionKernel`."""
+        repeats = query.shape[1] // key.shape[1]
+        scores = _scores(query, key, spans, scaling)
+        normaliser = scores.logsumexp(-1)
+        shares = torch.exp(scores - normaliser[..., None]).to(value.dtype)
+        return torch.einsum("htu,uhd->thd", shares, value.repeat_interleave(repeats, 1)), normaliser
+
+    def backward(
+        self,
+        grad: Tensor,
+        states: tuple[Tensor, Tensor, Tensor],
+        seen: tuple[Tensor, Tensor],
+        spans: Spans,
+        scaling: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `AttentionKernel`. d score = share * (d share - sum over the row of share * d share)."""
+        (query, key, value), (out, normaliser) = states, seen
+        heads = (key.shape[1], query.shape[1] // key.shape[1])
+        shares = torch.exp(_scores(query, key, spans, scaling) - normaliser[..., None]).to(grad.dtype)
+        grad_shares = torch.einsum("thd,uhd->htu", grad, value.repeat_interleave(heads[1], 1))
+        grad_scores = shares * (grad_shares - (grad * out).sum(-1).T[..., None]) * scaling
+        grad_query = torch.einsum("htu,uhd->thd", grad_scores, key.repeat_interleave(heads[1], 1))
+        grad_key = torch.einsum("htu,thd->uhd", grad_scores, query).view(len(key), *heads, -1).sum(2)
+        grad_value = torch.einsum("htu,thd->uhd", shares, grad).view(len(key), *heads, -1).sum(2)
+        return grad_query, grad_key, grad_value
+
+
+def _scores(query: Tensor, key: Tensor, spans: Spans, scaling: float) -> Float[Tensor, "H T U"]:
+    scores = torch.einsum("thd,uhd->htu", query, key.repeat_interleave(query.shape[1] // key.shape[1], 1)) * scaling
+    exact = scores if scores.dtype == torch.float64 else scores.float()
+    return exact.masked_fill(~_visible(spans, query.shape[0], key.shape[0]), -torch.inf)
+
+
+def _visible(spans: Spans, queries: int, keys: int) -> Bool[Tensor, "T U"]:
+    at_query, at_key = (torch.arange(count, device=spans.queries.device) for count in (queries, keys))
+    of_query = torch.bucketize(at_query, spans.queries[1:], right=True)
+    of_key = torch.bucketize(at_key, spans.keys[1:], right=True)
+    visible = of_query[:, None] == of_key
+    if spans.causal:
+        visible &= at_query[:, None] >= at_key
+    if spans.used_keys is not None:
+        visible &= at_key < (spans.keys[:-1] + spans.used_keys)[of_key]
+    return visible
+
+
+def merged(
+    one: tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]], other: tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]]
+) -> Float[Tensor, "T H D"]:
+    """Attention over two disjoint sets of keys, from output and logsumexp over each.
+
+    The first has the share exp(lse_1) / (exp(lse_1) + exp(lse_2)) = sigmoid(lse_1 - lse_2) of the exponentials.
+    """
+    share = torch.sigmoid(one[1] - other[1]).T[..., None]
+    exact = share.dtype
+    return torch.lerp(other[0].to(exact), one[0].to(exact), share).to(one[0].dtype)
+
+
+@functools.cache
+def flash_problem(device: torch.device, dtype: torch.dtype, heads: tuple[int, int], head_size: int) -> str | None:
+    """Why `FlashKernel` cannot serve a model of these query and key/value heads here, None when it can.
+
+    Where the limits allow it, it is tried once on made-up numbers.
+    """
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    problem = limits_problem(device, dtype, head_size, capability=capability)
+    if problem is not None:
+        return problem
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(17, count, head_size, generator=generator).to(device, dtype) for count in heads)
+    return kernel_problem(FlashKernel(), query, key)
+
+
+def limits_problem(
+    device: torch.device, dtype: torch.dtype, head_size: int, *, capability: tuple[int, int] | None
+) -> str | None:
+    """Which of `FlashKernel`'s limits is passed here, None: none; `capability` is the CUDA device's, None elsewhere.
+
+    The limits are those of the kernels in torch 2.11 to 2.13. Gradients of heads wider than 192 need shared memory that
+    only data-centre chips have (compute capability x.0).
+    """
+    if device.type != "cuda" or capability is None:
+        return f"it runs on CUDA only, the model is on {device.type}"
+    if capability < (8, 0):
+        return f"it needs compute capability 8.0, the device has {capability[0]}.{capability[1]}"
+    if dtype not in (torch.bfloat16, torch.float16):
+        return f"it computes in bfloat16 and float16, not in {dtype}"
+    widest = 256 if capability[1] == 0 and capability[0] in (8, 9, 10) else 192
+    if head_size % 8 or head_size > widest:
+        return f"its heads have a multiple of 8 up to {widest} dimensions here, the model's {head_size}"
+    return None
+
+
+def kernel_problem(kernel: AttentionKernel, query: Float[Tensor, "17 H D"], key: Float[Tensor, "17 K D"]) -> str | None:
+    """Run a kernel on a few sequences of different lengths and compare with exact attention; None: they agree.
+
+    A kernel that is missing, or that a driver or an architecture refuses, raises `RuntimeError` or `AttributeError`.
+    """
+    starts = torch.tensor([0, 1, 6, 17], dtype=torch.int32, device=query.device)
+    spans = Spans(queries=starts, keys=starts, most_queries=11, most_keys=11, causal=True)
+    try:
+        with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
+            got, wanted = (_forward_and_backward(each, query, key, spans) for each in (kernel, DenseKernel()))
+        pairs = zip(got, wanted, strict=True)
+        difference = max(float((one - two).abs().max() / two.abs().max()) for one, two in pairs)
+    except (RuntimeError, AttributeError) as error:
+        return f"it fails here: {str(error).splitlines()[0]}"
+    # not a plain comparison, which a difference that is no number would pass
+    return None if difference <= PROBE_TOLERANCE else f"it differs from exact attention by {difference:.1g}"
+
+
+def _forward_and_backward(kernel: AttentionKernel, query: Tensor, key: Tensor, spans: Spans) -> list[Tensor]:
+    out, normaliser = kernel.forward(query, key, key, spans, query.shape[-1] ** -0.5)
+    gradients = kernel.backward(query, (query, key, key), (out, normaliser), spans, query.shape[-1] ** -0.5)
+    return [tensor.double() for tensor in (out, normaliser, *gradients)]

@@ -1,0 +1,144 @@
+"""What a forward pass keeps for the backward pass: measured, computed again layer by layer, or held in main memory.
+
+    forward    layer 1   layer 2   layer 3   layer 4          of layers 1 and 2 only the inputs are kept
+    backward   layer 4   layer 3   2 again, 2   1 again, 1
+
+The first layers are the ones to compute again: when the backward pass comes to them, the others' activations are free,
+so that at any time those of one layer come on top of what was kept. The last layer's are needed at once in any case.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from paceline.batching import MicroBatch, Sample, pack
+from paceline.models.records import on_device
+
+Forward = Callable[[PreTrainedModel, MicroBatch], Tensor]
+
+FEW_ELEMENTS = 1 << 14
+"""A tensor below this stays where it is: a transfer to the other memory takes longer than the space is worth."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Activations:
+    """Bytes that a forward pass keeps for the backward pass, per input token."""
+
+    all_layers: float
+    """With nothing computed again."""
+    layer_input: int
+    """What is kept of a layer that is computed again."""
+    layers: int
+    """Layers that can be computed again one by one; 0 where the model's are of another kind."""
+
+    def kept(self, recomputed: int) -> float:
+        """With so many of the first layers computed again."""
+        if recomputed == 0:
+            return self.all_layers
+        return self.all_layers * (1 - recomputed / self.layers) + recomputed * self.layer_input
+
+    def to_recompute(self, *, tokens: int, room: float) -> int:
+        """The fewest layers to compute again for `tokens` tokens to fit into `room` bytes; else all but one."""
+        most = max(0, self.layers - 1)
+        return next((count for count in range(most) if tokens * self.kept(count) <= room), most)
+
+
+def recompute(model: PreTrainedModel, count: int | None) -> None:
+    """Compute the activations of the first `count` layers again in the backward pass; None: of all of them.
+
+    The gradient stays the same, on a CPU bit for bit.
+    """
+    # the reentrant kind gives no gradient where a segment's inputs need none, as under an adapter
+    kind = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=kind)
+    else:  # the older name
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kind)
+    if count is not None:
+        for number, layer in enumerate(_layers(model)):
+            layer.gradient_checkpointing = number < count
+
+
+def is_recomputing(model: nn.Module) -> bool:
+    """Whether any part of the model is computed again in the backward pass."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+def _layers(model: nn.Module) -> list[GradientCheckpointingLayer]:
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
+def measure_activations(model: PreTrainedModel, forward: Forward, compute_dtype: torch.dtype) -> Activations:
+    """What this model's forward pass keeps, by two short passes: their difference leaves out what is kept once.
+
+    Such are the weights' copies in `compute_dtype`. Attention over longer sequences keeps no more per token, but for
+    the keys and values of a prompt, which every one of its completions copies.
+    """
+    small, large = (_made_up(model, prompts) for prompts in (1, 2))
+    more = _saved_bytes(model, forward, large, compute_dtype) - _saved_bytes(model, forward, small, compute_dtype)
+    return Activations(
+        all_layers=more / (len(large.input_ids) - len(small.input_ids)),
+        layer_input=model.config.get_text_config().hidden_size * model.dtype.itemsize,
+        layers=len(_layers(model)),
+    )
+
+
+def _made_up(model: PreTrainedModel, prompts: int) -> MicroBatch:
+    """8 tokens in each prompt, four completions of 8 inputs to each."""
+    samples = [
+        Sample(group=group, prompt_ids=(0,) * 8, completion_ids=(0,) * 9, rollout_logprobs=(0.0,) * 9, advantage=0.0)
+        for group in range(prompts)
+        for _ in range(4)
+    ]
+    return on_device(pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype), model.device)
+
+
+def _saved_bytes(model: PreTrainedModel, forward: Forward, batch: MicroBatch, compute_dtype: torch.dtype) -> int:
+    """Storage behind everything that autograd keeps, each piece once, the weights not counted."""
+    weights, saved = _addresses(model), dict[int, int]()
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        # the tensor itself would hold the node that holds it: a ring through C++ that is never freed
+        return tensor.detach()
+
+    half = compute_dtype != model.dtype
+    with (
+        torch.enable_grad(),
+        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+        torch.autocast(model.device.type, dtype=compute_dtype, enabled=half),
+    ):
+        _alive = forward(model, batch)  # with it all that was noted, so that no address is used twice
+    return sum(saved.values())
+
+
+def in_main_memory(model: PreTrainedModel) -> contextlib.AbstractContextManager[object]:
+    """Inside, what a forward pass keeps waits in main memory, and comes back for the backward pass; the weights stay.
+
+    Layers that are computed again keep their inputs where they are.
+    """
+    weights = _addresses(model)
+
+    def out(tensor: Tensor) -> tuple[torch.device, Tensor]:
+        if tensor.numel() < FEW_ELEMENTS or tensor.untyped_storage().data_ptr() in weights:
+            return tensor.device, tensor.detach()  # as above: never the tensor itself
+        # page-locked memory is what a GPU can copy to and from by itself
+        there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        return tensor.device, there.copy_(tensor)
+
+    def back(kept: tuple[torch.device, Tensor]) -> Tensor:
+        device, tensor = kept
+        return tensor.to(device, non_blocking=True)
+
+    return torch.autograd.graph.saved_tensors_hooks(out, back)
+
+
+def _addresses(model: nn.Module) -> set[int]:
+    return {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}

@@ -1,0 +1,20 @@
+"""Records of tensors on the device where a model computes."""
+
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from paceline.batching import MicroBatch, PaddedAttention, PaddedRows
+
+Record = TypeVar("Record", MicroBatch, PaddedAttention, PaddedRows)
+
+
+def on_device(record: Record, device: torch.device) -> Record:
+    """The record with its tensors on `device`."""
+    if device.type == "cpu":
+        return record
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    return replace(record, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})

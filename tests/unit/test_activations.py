@@ -1,0 +1,146 @@
+import gc
+import weakref
+
+import pytest
+import torch
+
+from paceline.batching import MicroBatch, Sample, pack
+from paceline.config import build_config
+from paceline.models import Activations, choose_forward, measure_activations, recompute
+from paceline.models.activations import in_main_memory, is_recomputing
+from paceline.plan import memory_plan, model_shape
+from tests.tiny import VOCAB_SIZE, tiny_model
+
+DTYPES = (torch.float32, torch.bfloat16)
+FOUR = Activations(all_layers=400.0, layer_input=10, layers=4)
+
+
+def batch() -> MicroBatch:
+    """Three prompts of 12 tokens, two completions of 20 to 25 each."""
+    draws = torch.Generator().manual_seed(0)
+
+    def tokens(count: int) -> tuple[int, ...]:
+        return tuple(torch.randint(VOCAB_SIZE, (count,), generator=draws).tolist())
+
+    samples = [
+        Sample(
+            group=number // 2,
+            prompt_ids=(number // 2,) * 12,
+            completion_ids=tokens(20 + number),
+            rollout_logprobs=(0.0,) * (20 + number),
+            advantage=1.0,
+        )
+        for number in range(6)
+    ]
+    return pack(samples, [1.0] * 6, range(6), dtype=torch.float32)
+
+
+def forward_of(model, dtype: torch.dtype):
+    """The forward pass in this precision, as the learner runs it."""
+    forward = choose_forward(model)
+
+    def run():
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+            return forward(model, batch())
+
+    return run
+
+
+def gradients(model, dtype: torch.dtype) -> list[torch.Tensor]:
+    model.zero_grad()
+    forward_of(model, dtype)().float().square().sum().backward()
+    return [parameter.grad.clone() for parameter in model.model.parameters()]
+
+
+def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_computing_layers_again_changes_no_bit_of_the_gradient(kind, dtype):
+    model = tiny_model(kind).train()
+    plain = gradients(model, dtype)
+    for count in (1, 2, None):
+        recompute(model, count)
+        assert is_recomputing(model)
+        assert same(gradients(model, dtype), plain)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_activations_that_wait_in_main_memory_give_the_same_gradient(dtype):
+    model = tiny_model("qwen3").train()
+    plain = gradients(model, dtype)
+    model.zero_grad()
+    run = forward_of(model, dtype)
+    with in_main_memory(model):
+        hidden = run()
+    hidden.float().square().sum().backward()
+    assert same([parameter.grad for parameter in model.model.parameters()], plain)
+
+
+def kept_bytes(model, dtype: torch.dtype) -> int:
+    """What autograd's hooks are given in the batch's forward pass; weights and their copies left out."""
+    shapes = {parameter.shape for parameter in model.parameters()}
+    shapes |= {parameter.shape[::-1] for parameter in model.parameters()}
+    found: dict[int, int] = {}
+
+    def look(tensor):
+        if tensor.shape not in shapes:
+            found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor.detach()
+
+    run = forward_of(model, dtype)
+    with torch.autograd.graph.saved_tensors_hooks(look, lambda tensor: tensor):
+        _alive = run()
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_what_two_short_passes_measure_is_what_a_longer_one_keeps(kind, dtype):
+    model = tiny_model(kind).train()
+    measured = measure_activations(model, choose_forward(model), dtype)
+    assert (measured.layers, measured.layer_input) == (2, 32 * 4)
+    tokens = len(batch().input_ids)
+    assert kept_bytes(model, dtype) == pytest.approx(tokens * measured.all_layers, rel=0.15)
+    recompute(model, 1)  # the hooks do not see its input; the last norm, in no layer, is a large part of two layers
+    assert kept_bytes(model, dtype) == pytest.approx(tokens * (measured.kept(1) - measured.layer_input), rel=0.25)
+
+
+def test_measuring_and_offloading_hold_on_to_nothing():
+    model = tiny_model("qwen3").train()
+    forward, seen = choose_forward(model), []
+    model.model.layers[0].register_forward_hook(lambda module, given, output: seen.append(weakref.ref(output)))
+    measure_activations(model, forward, torch.bfloat16)
+    with in_main_memory(model):
+        forward(model, batch())
+    gc.collect()
+    assert [one() for one in seen] == [None] * 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_what_a_plan_says_of_activations_is_of_the_measured_size(kind, dtype):
+    model = tiny_model(kind).train()
+    shape = model_shape(model.config.to_dict(), parameters=model.num_parameters())
+    given = {"model": "m", "dataset": "d", "micro_batch_tokens": 100, "dtype": str(dtype).removeprefix("torch.")}
+    planned = memory_plan(build_config(given), shape).activations
+    measured = 100 * measure_activations(model, choose_forward(model), dtype).all_layers
+    assert 0.8 <= measured / planned <= 2.5
+
+
+def test_the_first_layers_are_computed_again_and_no_more_than_needed():
+    assert [FOUR.kept(count) for count in range(5)] == [400, 310, 220, 130, 40]
+    assert FOUR.to_recompute(tokens=2, room=800) == 0
+    assert FOUR.to_recompute(tokens=2, room=799) == 1
+    assert FOUR.to_recompute(tokens=2, room=440) == 2
+    # the last layer's activations are needed at once: computing them again would save nothing
+    assert FOUR.to_recompute(tokens=2, room=0) == 3
+    model = tiny_model("llama").train()
+    recompute(model, 1)
+    assert [layer.gradient_checkpointing for layer in model.model.layers] == [True, False]
+
+
+def test_a_model_without_layers_of_the_known_kind_is_left_as_it_is():
+    assert Activations(all_layers=400.0, layer_input=10, layers=0).to_recompute(tokens=2, room=0) == 0
