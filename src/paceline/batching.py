@@ -8,6 +8,7 @@ A micro-batch is packed: prompts first, each once however many completions it ha
 The last token of a completion predicts nothing that is trained, so it is a target but not an input.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -89,26 +90,66 @@ def token_weights(samples: Sequence[Sample], *, average: Average, max_completion
 def cut(samples: Sequence[Sample], *, trained: Sequence[int], micro_batch_tokens: int) -> list[list[int]]:
     """Cut the samples at positions `trained` into micro-batches of at most `micro_batch_tokens` input tokens.
 
-    Groups stay together where they fit, long ones with long ones, so that shared prompts are computed once and
-    attention sees little padding. A sample above the budget is a micro-batch of its own.
+    Groups stay whole, so that shared prompts are computed once, unless one alone is above the budget; long ones stand
+    with long ones, so that attention sees little padding. There are as few micro-batches as that allows, filled evenly:
+    a full one and a small rest would take the memory of the full one all the same. A sample above the budget is a
+    micro-batch of its own. Attention's own cost is left out: 4 % of a forward pass of 0.5 billion parameters at 900
+    tokens.
     """
-    longest: dict[int, int] = {}
-    for index in trained:
-        sample = samples[index]
-        length = len(sample.prompt_ids) + len(sample.completion_ids)
-        longest[sample.group] = max(length, longest.get(sample.group, 0))
-    order = sorted(trained, key=lambda index: (longest[samples[index].group], samples[index].group, index))
-    cuts: list[list[int]] = []
-    used, group = 0, None
-    for index in order:
-        sample = samples[index]
-        cost = len(sample.completion_ids) - 1 + (0 if sample.group == group else len(sample.prompt_ids))
-        if not cuts or used + cost > micro_batch_tokens:
-            cuts.append([])
-            used, cost = 0, len(sample.prompt_ids) + len(sample.completion_ids) - 1
-        cuts[-1].append(index)
-        used, group = used + cost, sample.group
-    return cuts
+    groups: dict[int, list[int]] = {}
+    for index in sorted(trained):
+        groups.setdefault(samples[index].group, []).append(index)
+    in_order = sorted(groups.values(), key=lambda members: (_longest(samples, members), samples[members[0]].group))
+    pieces = [piece for members in in_order for piece in _whole_or_cut(samples, members, micro_batch_tokens)]
+    runs = even_runs([_tokens(samples, piece) for piece in pieces], limit=micro_batch_tokens)
+    return [[index for piece in pieces[run.start : run.stop] for index in piece] for run in runs]
+
+
+def _longest(samples: Sequence[Sample], members: Sequence[int]) -> int:
+    return max(len(samples[index].prompt_ids) + len(samples[index].completion_ids) for index in members)
+
+
+def _tokens(samples: Sequence[Sample], members: Sequence[int]) -> int:
+    """Input tokens of samples of one group: their prompt once, of each completion all but the last token."""
+    return len(samples[members[0]].prompt_ids) + sum(len(samples[index].completion_ids) - 1 for index in members)
+
+
+def _whole_or_cut(samples: Sequence[Sample], members: list[int], limit: int) -> list[list[int]]:
+    """A group as it is, or in even pieces of at most `limit` tokens, each with the prompt."""
+    inputs = [len(samples[index].completion_ids) - 1 for index in members]
+    runs = even_runs(inputs, limit=limit, fixed=len(samples[members[0]].prompt_ids))
+    return [members[run.start : run.stop] for run in runs]
+
+
+def even_runs(costs: Sequence[int], *, limit: int, fixed: int = 0) -> list[range]:
+    """Neighbours in as few runs as `limit` allows, the costliest as cheap as it can be; `fixed` comes on top of each.
+
+    A cost above the limit is a run of its own.
+
+    >>> even_runs([3, 3, 3, 1, 1, 1], limit=10)
+    [range(0, 2), range(2, 6)]
+    """
+    fewest = len(_filled(costs, limit=limit, fixed=fixed))
+    low, high = 0, min(limit, fixed + sum(costs))  # `high` needs no more runs than `limit`; `low` is no limit at all
+    while high - low > 1:
+        middle = (low + high) // 2
+        if len(_filled(costs, limit=middle, fixed=fixed)) > fewest:
+            low = middle
+        else:
+            high = middle
+    return _filled(costs, limit=high, fixed=fixed)
+
+
+def _filled(costs: Sequence[int], *, limit: int, fixed: int) -> list[range]:
+    """Neighbours in runs, each as long as `limit` allows and never empty: no fewer runs are possible."""
+    ends, used = [], fixed
+    for place, cost in enumerate(costs):
+        if place > 0 and used + cost > limit:
+            ends.append(place)
+            used = fixed
+        used += cost
+    bounds = [0, *ends, len(costs)]
+    return [range(start, end) for start, end in itertools.pairwise(bounds) if end > start]
 
 
 def pack(

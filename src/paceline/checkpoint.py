@@ -215,11 +215,15 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 def _write_optimizer(path: Path, optimizer: torch.optim.Optimizer, names: Names) -> None:
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, float] = {}
+    seen: set[int] = set()
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
             label = f"{key}.{_name(parameter, names)}"
             if isinstance(value, Tensor) and "." not in key:
-                tensors[label] = value.detach().cpu().contiguous()
+                # a copy where the parameters share one, such as a table of quantised values: the format has none shared
+                saved = value.detach().cpu().contiguous()
+                tensors[label] = saved.clone() if saved.data_ptr() in seen else saved
+                seen.add(saved.data_ptr())
             elif isinstance(value, int | float) and "." not in key:
                 numbers[label] = value
             else:

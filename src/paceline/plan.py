@@ -8,7 +8,6 @@ from paceline.config import Config
 
 FLOAT32_BYTES = 4
 BFLOAT16_BYTES = 2
-ADAMW_MOMENTS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +46,15 @@ class ModelShape:
     num_layers: int
     num_key_value_heads: int
     head_dim: int
+    width: int
+    """Of the states between two layers."""
     linear_widths: int
     """Inputs and outputs of a layer's linear maps, added up: what one rank of an adapter on all of them takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPlan:
-    """Bytes that stay allocated, at most; activations of a forward and backward pass come on top."""
+    """Bytes, at most."""
 
     weights: int
     gradients: int
@@ -62,10 +63,14 @@ class MemoryPlan:
     """The reference model, with `beta` above 0."""
     kv_cache: int
     """Keys and values of all concurrent sequences at their longest."""
+    activations: int
+    """What a micro-batch keeps for its backward pass, with no layer computed again."""
+    recomputed: int
+    """The same with every layer computed again."""
 
     @property
     def total(self) -> int:
-        """All of them at once."""
+        """What stays allocated; the cache's place is free during an update, and may then hold activations."""
         return self.weights + self.gradients + self.optimizer + self.reference + self.kv_cache
 
 
@@ -135,6 +140,7 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
         num_layers=layers,
         num_key_value_heads=key_value_heads,
         head_dim=head_dim,
+        width=width,
         linear_widths=attention + 3 * (width + inner),
     )
 
@@ -146,8 +152,14 @@ def memory_plan(config: Config, shape: ModelShape) -> MemoryPlan:
 
     An adapter counts as if it were on every linear layer, and needs no reference model of its own.
     `dtype` `auto` counts as float32 unless the device is CUDA.
+
+        activations = tokens * layers * linear_widths * bytes
+
+    as much as the inputs and outputs of the linear layers hold. With a CPU's kernels the rest makes up for what is kept
+    once for several of them; without, norms, rotations and attention keep up to 0.9 times as much again.
     """
     is_half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and config.model.device == "cuda")
+    number_bytes = BFLOAT16_BYTES if is_half else FLOAT32_BYTES
     rank = config.lora.lora_rank
     adapter = rank * shape.num_layers * shape.linear_widths
     trained = (adapter if rank else shape.parameters) * FLOAT32_BYTES
@@ -156,12 +168,20 @@ def memory_plan(config: Config, shape: ModelShape) -> MemoryPlan:
     per_step = config.loop.prompts_per_step * config.sampling.num_generations
     sequences = min(config.engine.concurrent_sequences, per_step)
     per_token = shape.num_layers * 2 * shape.num_key_value_heads * shape.head_dim
+    step_tokens = config.loop.prompts_per_step * (
+        config.data.max_prompt_length + config.sampling.num_generations * config.sampling.max_completion_length
+    )
+    forwarded = min(config.optim.micro_batch_tokens, step_tokens)
+    layer = forwarded * shape.linear_widths * number_bytes
+    inputs = forwarded * shape.num_layers * shape.width * FLOAT32_BYTES
     return MemoryPlan(
         weights=weights + adapter * FLOAT32_BYTES,
         gradients=trained,
-        optimizer=ADAMW_MOMENTS * trained,
+        optimizer=trained // FLOAT32_BYTES * config.optim.moment_bytes,
         reference=weights if config.loss.beta > 0 and not rank else 0,
-        kv_cache=sequences * longest * per_token * (BFLOAT16_BYTES if is_half else FLOAT32_BYTES),
+        kv_cache=sequences * longest * per_token * number_bytes,
+        activations=shape.num_layers * layer,
+        recomputed=inputs + layer,
     )
 
 
@@ -211,9 +231,11 @@ def describe_memory(memory: MemoryPlan) -> str:
         ("reference model", memory.reference),
         ("key/value cache", memory.kv_cache),
         ("in all", memory.total),
+        ("activations", memory.activations),
+        ("  computed again", memory.recomputed),
     ]
     lines = [(name, f"{size / 2**30:10.3f} GiB") for name, size in rows if size]
-    return _table(lines) + "\nActivations come on top; --micro-batch-tokens bounds them."
+    return _table(lines) + "\nActivations come on top; --micro-batch-tokens and --gradient-checkpointing bound them."
 
 
 def _table(rows: list[tuple[str, str]]) -> str:

@@ -542,7 +542,7 @@ def test_what_the_options_have_no_word_for_is_said():
         ({"loss_type": "vespo"}, "loss_type 'vespo' is not offered: its soft weights need a bound that no option "),
         ({"scale_rewards": "grup"}, "scale_rewards must be one of group, batch, none, got 'grup'; did you mean group?"),
         ({"preset": "dr_grp"}, "preset must be one of grpo, dapo, dr_grpo, "),
-        ({"optim": "sgd"}, "optim must be one of adamw_torch, adamw_torch_fused, got 'sgd'; for any other optimizer "),
+        ({"optim": "sgd"}, "optim must be one of adamw_torch, adamw_torch_fused, adamw_8bit, adamw_bnb_8bit"),
         ({"lr_scheduler_type": "greedy"}, "lr_scheduler_type must be one of constant, constant_with_warmup, "),
         ({"max_steps": "two"}, "max_steps must be a whole number, got 'two'; write it in digits, without quotes"),
         ({"max_steps": 2.5}, "max_steps must be a whole number, got 2.5; write it in digits"),

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from paceline.batching import Sample, cut, pack, padded_attention, padded_rows, token_weights
+from paceline.batching import Sample, cut, even_runs, pack, padded_attention, padded_rows, token_weights
 
 
 def sample(group: int, prompt: str, completion: str, advantage: float = 1.0) -> Sample:
@@ -74,6 +74,43 @@ def test_samples_of_a_group_stay_together_and_prompts_count_once_in_the_budget()
     assert cut(step, trained=[0, 1, 2], micro_batch_tokens=18) == [[0, 2], [1]]
     assert cut(step, trained=[0, 1, 2], micro_batch_tokens=17) == [[0], [2], [1]]
     assert cut(step, trained=[0, 1, 2], micro_batch_tokens=32) == [[0, 2, 1]]
+
+
+def lengths(runs: list[range]) -> list[int]:
+    return [len(run) for run in runs]
+
+
+def test_runs_are_as_few_as_the_limit_allows_and_the_costliest_as_cheap_as_it_can_be():
+    # full ones would be 4 + 1; the same two runs can be 3 + 2
+    assert lengths(even_runs([2] * 5, limit=8)) == [3, 2]
+    # two runs in order: 5+1 | 6 costs 6, anything else 7 or more
+    assert lengths(even_runs([5, 1, 6], limit=11)) == [2, 1]
+    assert lengths(even_runs([5, 1, 6], limit=12)) == [3]
+    # 3 on top of each run: 3+4+4 fits 11, 3+4+4+4 does not
+    assert lengths(even_runs([4] * 4, limit=14, fixed=3)) == [2, 2]
+    assert lengths(even_runs([4] * 4, limit=10, fixed=3)) == [1, 1, 1, 1]
+    assert lengths(even_runs([0, 9, 0], limit=4)) == [1, 1, 1]
+    assert even_runs([], limit=4) == []
+
+
+def test_micro_batches_are_filled_evenly_with_whole_groups():
+    # five groups of 3 + 2 * 4 = 11 tokens: three fit in 40 tokens, and 33 + 22 is what two micro-batches come to
+    step = [sample(group, "pqr", "abcde") for group in range(5) for _ in range(2)]
+    cuts = cut(step, trained=range(10), micro_batch_tokens=44)
+    assert cuts == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
+
+
+def test_a_group_above_the_budget_is_cut_evenly_and_forwards_its_prompt_in_each_piece():
+    # 10 + 7 * 4 = 38 tokens; at most 22 hold the prompt and three completions, so three pieces: 3 + 3 + 1 or 3 + 2 + 2
+    step = [sample(0, "p" * 10, "abcde") for _ in range(7)]
+    assert cut(step, trained=range(7), micro_batch_tokens=37) == [[0, 1, 2, 3], [4, 5, 6]]
+    assert max(map(len, cut(step, trained=range(7), micro_batch_tokens=22))) == 3
+
+
+def test_a_group_is_not_cut_where_it_fits_into_a_micro_batch_of_its_own():
+    # 12 tokens each: cutting the second one would fill the first micro-batch of 20, and forward its prompt twice
+    step = [sample(group, "pqrs", "abcde") for group in range(3) for _ in range(2)]
+    assert cut(step, trained=range(6), micro_batch_tokens=20) == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_samples_may_be_packed_in_any_order_and_in_part():

@@ -2,17 +2,30 @@
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
+import bench_generate
+import bench_step
 from bench_rewards import compared, judged
-from figures import disagreements, pooled, rates, ratio, standard_errors_apart, summary
-from measuring import take_turns
+from ends import ForcedEnds, made_lengths
+from figures import disagreements, fastest_of_each_peer, pooled, rates, ratio, standard_errors_apart, summary
+from given import Given, Prompt
+from measuring import Entry, take_turns
+from naming import title
 from reward_workloads import fingerprint
+from running import Conditions
 from table import page
+from transformers import AutoModelForCausalLM
+from wider_heads import write_twin
+from workloads import GENERATE, STEP, completion_limits, quick
+
+from paceline.models import model_directory
 
 ANSWERING = """
 import itertools, json, sys
@@ -64,7 +77,7 @@ def test_other_prompts_and_shorter_completions_are_named():
 def answering_until(tmp_path, name, last):
     script = tmp_path / f"{name}.py"
     script.write_text(ANSWERING.replace("LAST", str(last)))
-    return str(script), []
+    return Entry(script=str(script), arguments=[])
 
 
 def test_contenders_are_measured_after_a_warm_up_and_one_that_ends_leaves_its_last_line(tmp_path):
@@ -75,30 +88,126 @@ def test_contenders_are_measured_after_a_warm_up_and_one_that_ends_leaves_its_la
     assert results["ill"]["error"] == "the cache is full"
 
 
+def test_contenders_that_do_not_fit_together_run_one_after_the_other_and_some_less_often(tmp_path):
+    entries = {
+        "often": answering_until(tmp_path, "often", 9),
+        "once": replace(answering_until(tmp_path, "once", 9), repetitions=1),
+        "never": answering_until(tmp_path, "never", 0),
+    }
+    results = take_turns(entries, repetitions=2, threads=1, timeout=60, together=False)
+    counts = {name: [one["asked"]["repetition"] for one in result["repetitions"]] for name, result in results.items()}
+    assert counts == {"often": [1, 2], "once": [1], "never": []}
+    assert results["never"]["error"] == "the cache is full"
+
+
+def test_a_peer_with_fewer_repetitions_is_compared_with_the_same_ones_of_paceline():
+    def contender(*seconds):
+        return {
+            "repetitions": [{**repetition([8, 8]), "seconds": each, "peak_mib": 1.0} for each in seconds],
+        }
+
+    answers = {"paceline": contender(1.0, 9.0, 9.0), "generate-float32": contender(3.0)}
+    found = bench_generate.compared(answers, exact=["tokens"])
+    assert found["paceline_faster_by"] == {"generate-float32": 3.0}
+    assert found["unequal_work"] == []
+
+
+def test_a_peer_is_as_fast_as_its_fastest_variant():
+    factors = {"vllm-float32": 2.0, "generate-float32": 3.0, "vllm-bfloat16": 0.5, "generate-bfloat16": 7.0}
+    assert fastest_of_each_peer(factors) == {"vllm": "vllm-bfloat16", "generate": "generate-float32"}
+
+
+def test_drawn_lengths_are_the_same_for_everyone_differ_by_repetition_and_have_the_mean_that_the_page_says():
+    workload = GENERATE["30m"]
+    assert completion_limits(workload, 3) == completion_limits(workload, 3) != completion_limits(workload, 4)
+    lengths = [limit for number in range(1, 400) for limits in completion_limits(workload, number) for limit in limits]
+    assert sum(lengths) / len(lengths) == pytest.approx(110, abs=1.0)
+    assert max(lengths) == workload.max_new_tokens
+
+
+def test_equal_lengths_are_equal_natural_ones_are_left_alone_and_a_warm_up_is_cut():
+    assert set(completion_limits(GENERATE["30m-fixed"], 1)) == {(128,) * 8}
+    assert set(completion_limits(GENERATE["shipped"], 1)) == {None}
+    assert max(limit for limits in completion_limits(STEP["qwen-0.5b"], 0) for limit in limits) == 4
+
+
+def test_what_contenders_are_given_survives_its_file(tmp_path):
+    prompt = Prompt(task_id="a", text="w5 w6", ids=(5, 6), answer="", limits=(1, 7))
+    given = Given(workload=quick(GENERATE["30m"]), model="a", twin="b", repetitions=((prompt,), (prompt, prompt)))
+    given.write(tmp_path / "given.json")
+    assert Given.read(tmp_path / "given.json") == given
+    assert given.longest == 2 + given.workload.max_new_tokens
+    assert given.limits(1) == [1, 7, 1, 7]
+
+
+def test_generate_ends_every_row_exactly_where_its_length_says():
+    model = AutoModelForCausalLM.from_pretrained(model_directory("embedded"))
+    end = model.generation_config.eos_token_id
+    limits = [1, 9, 4]
+    prompts = torch.full((3, 5), 7)
+    forced = ForcedEnds(limits, prompt_length=5, end=end, device=model.device)
+    output = model.generate(prompts, do_sample=True, max_new_tokens=9, logits_processor=[forced])
+    assert made_lengths(output[:, 5:], [end]) == limits
+
+
+def test_the_model_with_wider_heads_is_the_same_function(tmp_path):
+    source = model_directory("embedded")
+    write_twin(str(source), tmp_path)
+    model, twin = (AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32) for place in (source, tmp_path))
+    assert twin.config.head_dim == 2 * model.config.head_dim
+    tokens = torch.arange(1, 121).view(2, 60)
+    torch.testing.assert_close(twin(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_every_variant_of_every_workload_has_a_name_on_the_page(tmp_path):
+    for device in ("cpu", "cuda"):
+        conditions = Conditions(threads=2, device=device, vllm_python=Path("python"))
+        for benchmark, table in ((bench_generate, GENERATE), (bench_step, STEP)):
+            for workload in table.values():
+                for name in benchmark.entries(workload, tmp_path, conditions):
+                    assert title(name)
+    assert title("trl-continuous-bfloat16-4") == (
+        "TRL `GRPOTrainer`, continuous batching, bfloat16, 4 rows a micro-batch"
+    )
+
+
 def test_the_page_shows_figures_ratios_and_what_did_not_run():
     workload = {
         "prompts": 4,
         "num_generations": 2,
         "max_new_tokens": 16,
-        "lengths": "fixed",
+        "lengths": "equal",
         "repetitions": 2,
         "contenders": {
             "paceline": {
                 "repetitions": [{"tokens": 100, "seconds": 1.0}, {"tokens": 100, "seconds": 0.5}],
+                "start": {"dtype": "float32"},
                 "tokens_per_second": 150.0,
                 "mean_length": 16.0,
+                "peak_mib": 1234.0,
             },
-            "one-batch": {"error": "no room"},
+            "generate-float32": {
+                "repetitions": [{"tokens": 100, "seconds": 4.0}],
+                "tokens_per_second": 25.0,
+                "mean_length": 16.0,
+                "peak_mib": 50.0,
+            },
+            "continuous-float32-64": {"error": "no room"},
+            "vllm": {"not_measured": "not installed"},
         },
-        "paceline_faster_by": {},
-        "unequal_work": ["one-batch: something differs"],
+        "paceline_faster_by": {"generate-float32": 4.0},
+        "fastest": {"generate": "generate-float32"},
+        "unequal_work": ["continuous-float32-64: something differs"],
     }
     names = ("cpu", "cores", "memory_gib", "system", "threads", "python", "torch", "transformers", "trl", "date")
     result = {"benchmark": "generate", "machine": dict.fromkeys(names, "?"), "workloads": {"tiny": workload}}
     text = page([result])
-    assert "| **Paceline** | 150 (100-200) |" in text
-    assert "did not run: no room" in text
-    assert "**Not the same work:** one-batch: something differs." in text
+    assert "| `tiny` | 4.0x |  |  |  |  |" in text
+    assert "| **Paceline**, float32 | 150 (100-200) |  | 16.0 | 1,234 |" in text
+    assert "| transformers `generate`, float32 (1 repetition) | 25 (25-25) | **4.00x** | 16.0 | 50 |" in text
+    assert "| transformers continuous batching, float32, 64 tokens a batch | did not run: no room |" in text
+    assert "| vLLM | not measured: not installed |" in text
+    assert "**Not the same work:** continuous-float32-64: something differs." in text
     assert "## The step" not in text
 
 

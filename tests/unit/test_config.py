@@ -317,3 +317,12 @@ def test_reading_options_needs_no_torch():
     code = "import sys, paceline.config, paceline.cli.main; print(*({'torch', 'transformers'} & set(sys.modules)))"
     got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert got.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "word"), [(True, "true"), (False, "false"), ("yes", "true"), ("0", "false"), ("auto", "auto")]
+)
+def test_a_switch_with_a_third_word_takes_what_a_plain_switch_takes(given, word):
+    config = build_config({"model": "m", "dataset": "d", "gradient_checkpointing": given})
+    assert config.model.gradient_checkpointing == word
+    assert build_config(parse_yaml(to_yaml(config), "run.yaml")) == config

@@ -12,7 +12,13 @@ from paceline.errors import ConfigError
 if TYPE_CHECKING:
     from paceline.api.config import GRPOConfig
 
-OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
+OPTIMIZERS: Mapping[str, str] = {
+    "adamw_torch": "adamw",
+    "adamw_torch_fused": "adamw",
+    "adamw_8bit": "adamw_8bit",
+    "adamw_bnb_8bit": "adamw_8bit",
+}
+"""optim to optimizer; transformers has two names for each."""
 SCHEDULES: Mapping[str, str] = {
     "constant": "constant",
     "constant_with_warmup": "constant",
@@ -47,7 +53,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "preset": tuple(PRESETS),
     "on_bad_row": ("stop", "skip"),
     "sandbox": ("auto", "namespaces", "landlock", "none"),
-    "optim": OPTIMIZERS,
+    "optim": tuple(OPTIMIZERS),
     "lr_scheduler_type": (*SCHEDULES, *OTHER_SCHEDULES),
     "eval_strategy": tuple(word.value for word in IntervalStrategy),
     "logging_strategy": tuple(word.value for word in IntervalStrategy),

@@ -67,7 +67,7 @@ TRANSLATED: Mapping[str, str] = {
     "vllm_importance_sampling_clip_max": "correction_max",
     "vllm_importance_sampling_cap": "correction_max",
     # the update
-    "optim": "AdamW, by whichever of its implementations the device has",
+    "optim": "optimizer: adamw_torch and its fused kind are the same here, adamw_8bit is bitsandbytes'",
     "learning_rate": "learning_rate",
     "lr_scheduler_type": "transformers' schedule, update by update; lr_schedule where the options have a word for it",
     "lr_scheduler_kwargs": "for that schedule; min_lr_ratio with cosine_with_min_lr",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.api.batches import batches_of, fill_batch_fields
-from paceline.api.choices import SCHEDULES, check_choices
+from paceline.api.choices import OPTIMIZERS, SCHEDULES, check_choices
 from paceline.api.config import GRPOConfig
 from paceline.api.keywords import (
     check_checkpointing,
@@ -144,7 +144,7 @@ def _model(args: GRPOConfig, surroundings: Surroundings) -> Options:
         "model": surroundings.model,
         "device": "cpu" if args.use_cpu else "auto",
         "dtype": "bfloat16" if args.bf16 else "float32",
-        "gradient_checkpointing": bool(args.activation_checkpointing),
+        "gradient_checkpointing": str(bool(args.activation_checkpointing)).lower(),
         "trust_remote_code": args.trust_remote_code,
         **model_keywords(args),
     }
@@ -196,6 +196,7 @@ def _sampling(args: GRPOConfig) -> Options:
 def _update(args: GRPOConfig, surroundings: Surroundings) -> Options:
     batches = batches_of(args)
     return {
+        "optimizer": OPTIMIZERS[args.optim],
         "learning_rate": args.learning_rate,
         "lr_schedule": SCHEDULES.get(args.lr_scheduler_type, "constant"),
         "warmup_steps": warmup_steps(args, surroundings.num_prompts),

@@ -107,7 +107,7 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
     text = _escaped(f"{option.help} {_default(option)}")
     if option.item_type is not None:
         group.add_argument(option.flag, nargs="+", metavar=_metavar(option), help=text)
-    elif option.plain_type is bool:
+    elif option.is_switch:
         group.add_argument(option.flag, nargs="?", const="true", metavar=_metavar(option), help=text)
     else:
         group.add_argument(option.flag, metavar=_metavar(option), help=text)

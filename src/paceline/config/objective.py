@@ -117,6 +117,10 @@ class LossConfig:
 class OptimConfig:
     """How gradients become new weights."""
 
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """AdamW, with its two moments in float32 or in 8 bits (bitsandbytes): a quarter of their memory, slow on a CPU."""
+    optimizer_offload: bool = False
+    """CUDA: AdamW's moments lie in main memory and visit the GPU one parameter at a time."""
     learning_rate: float = 1e-6
     """Peak learning rate of AdamW."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -143,6 +147,13 @@ class OptimConfig:
     """Tokens forwarded at once: memory and speed, never the gradient. More suits a GPU, less a CPU's cache."""
 
     def __post_init__(self) -> None:
+        require(
+            not self.optimizer_offload or self.optimizer == "adamw",
+            "optimizer_offload",
+            self.optimizer_offload,
+            f"be false with --optimizer {self.optimizer}",
+            "only the float32 moments can lie in main memory",
+        )
         require(self.learning_rate >= 0, "learning_rate", self.learning_rate, "be at least 0")
         require(self.learning_rate < 1, "learning_rate", self.learning_rate, "be below 1")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "be at least 0")
@@ -155,3 +166,8 @@ class OptimConfig:
         require(self.num_iterations >= 1, "num_iterations", self.num_iterations, "be at least 1")
         require(self.num_minibatches >= 1, "num_minibatches", self.num_minibatches, "be at least 1")
         require(self.micro_batch_tokens >= 1, "micro_batch_tokens", self.micro_batch_tokens, "be at least 1")
+
+    @property
+    def moment_bytes(self) -> int:
+        """Bytes of AdamW's two moments, per trained weight."""
+        return {"adamw": 8, "adamw_8bit": 2}[self.optimizer]

@@ -66,6 +66,11 @@ class Option:
         return typing.get_args(self.plain_type) if typing.get_origin(self.plain_type) is typing.Literal else ()
 
     @property
+    def is_switch(self) -> bool:
+        """Whether it can be turned on by the flag alone: true and false are its values, or among its words."""
+        return self.plain_type is bool or "true" in self.choices
+
+    @property
     def item_type(self) -> type | None:
         """The type of one value of an option that takes several, else None."""
         return typing.get_args(self.plain_type)[0] if typing.get_origin(self.plain_type) is tuple else None
@@ -173,6 +178,8 @@ def _is_null(option: Option, value: object) -> bool:
 
 
 def _parse_choice(option: Option, value: object) -> str:
+    if option.is_switch and str(value).strip().lower() in BOOL_WORDS:
+        return str(_parse_bool(option, value)).lower()
     if isinstance(value, str) and value in option.choices:
         return value
     remedy = suggest(str(value), option.choices, otherwise="")

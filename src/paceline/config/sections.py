@@ -18,13 +18,17 @@ class ModelConfig:
     model: str
     """Directory, Hub name, or `embedded` or `embedded-programs` for the small models that ship with the package."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the computation; weights and optimiser state stay float32. auto: bfloat16 on CUDA, else float32."""
+    """Precision of the computation; weights and optimiser state stay float32. auto: bfloat16 on CUDA, and on a CPU with
+    AMX for models from 10 million parameters, else float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: CUDA when there is one."""
     threads: int = 0
     """CPU threads to compute with; 0: one for a model below a million parameters, else one per core."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
+    gradient_checkpointing: Literal["auto", "true", "false"] = "auto"
+    """Compute activations again in the backward pass, less memory for up to a third more time: of every layer, of none,
+    or (auto) of as few as it takes for the others' to fit into half of the free memory."""
+    activation_offload: bool = False
+    """CUDA: activations wait in main memory for the backward pass, and `gradient_checkpointing` goes by that."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model. Off unless asked for by name."""
 

@@ -5,11 +5,13 @@ groups -> samples -> micro-batches -> logprobs -> loss -> gradients -> new weigh
 samples.py    which completions are trained on
 objective.py  the loss of each token
 learner.py    gradients and updates
+optimizers.py AdamW in its kinds
 stats.py      what the updates did
 """
 
-from paceline.learner.learner import Learner, Prepared, make_optimizer
+from paceline.learner.learner import Learner, Prepared
 from paceline.learner.objective import Logprobs, token_losses
+from paceline.learner.optimizers import make_optimizer
 from paceline.learner.samples import minibatches, samples_of
 from paceline.learner.stats import UpdateStats
 

@@ -10,10 +10,12 @@ from paceline.batching import MicroBatch, Sample, cut, pack, token_weights
 from paceline.config import LossConfig, OptimConfig
 from paceline.errors import TrainingError
 from paceline.learner.objective import Logprobs, token_losses
+from paceline.learner.optimizers import make_optimizer
 from paceline.learner.samples import minibatches, samples_of
 from paceline.learner.stats import UpdateStats, UpdateSums, read_sums, summarise_updates
 from paceline.losses import token_logprobs
 from paceline.models import Loaded, PolicyForward, on_device
+from paceline.native.logits import logit_passes
 from paceline.types import RolloutGroup
 
 
@@ -42,7 +44,7 @@ class Learner:
         max_completion_length: int,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        """Take the parts; `optimizer` None: AdamW as `optim` says.
+        """Take the parts; `optimizer` None: as `optim` says.
 
         `temperature` must be the engine's: trainer logprobs are of the distribution that was sampled from. `reference`
         may be `policy` itself where it has an adapter: then the reference is the model without it.
@@ -114,7 +116,8 @@ class Learner:
         if head.bias is not None:  # the bias is one more column, read by a constant 1
             hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
             matrix = torch.cat([matrix, head.bias[:, None]], dim=1)
-        return token_logprobs(hidden, matrix, batch.targets, temperature=self.temperature)
+        passes = logit_passes(hidden.device, hidden.dtype)
+        return token_logprobs(hidden, matrix, batch.targets, temperature=self.temperature, passes=passes)
 
     def backward(self, part: Prepared, *, first: bool) -> tuple[Prepared, dict[str, Tensor]]:
         """Add a micro-batch's share of the update's gradient; old logprobs come out of the first pass."""
@@ -195,18 +198,3 @@ def _summary(prepared: Sequence[Sequence[Prepared]], updates: Sequence[UpdateSum
     parts = [part for update in prepared for part in update]
     forwarded = sum(len(part.batch.input_ids) for part in parts)
     return summarise_updates(updates, tokens_trained=_targets(parts), tokens_forwarded=forwarded)
-
-
-def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.AdamW:
-    """AdamW over the trainable parameters; weight decay reaches matrices only, not norms and biases."""
-    parameters = [parameter for parameter in policy.model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(
-        [
-            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": optim.weight_decay},
-            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-        ],
-        lr=optim.learning_rate,
-        betas=(optim.adam_beta1, optim.adam_beta2),
-        eps=optim.adam_eps,
-        fused=True,
-    )

@@ -61,7 +61,8 @@ def read_sums(parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dic
     `norm` None: there is no gradient, and its norm is 0.
     """
     names = list(parts[0])
-    stacked = torch.stack([torch.stack([part[name].double() for name in names]) for part in parts])
+    # by name, whose parts are of one type: a conversion for each number would be a kernel for each
+    stacked = torch.stack([torch.stack([part[name] for part in parts]).double() for name in names], dim=1)
     norm = stacked.new_zeros(()) if norm is None else norm.double()
     values = torch.cat([stacked.sum(0), stacked.max(0).values, norm[None]]).tolist()
     sums, largest = values[: len(names)], values[len(names) : -1]

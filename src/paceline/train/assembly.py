@@ -43,6 +43,7 @@ from paceline.rewards import (
 from paceline.rollouts import Producer
 from paceline.train.held_out import check_completion_fits, check_prompts_fit, has_held_out, make_evaluator
 from paceline.train.measuring import Meter, reward_meter, training_producer
+from paceline.train.memory import Recomputing, check_memory_options, choose_recomputing, memory_for_activations
 from paceline.train.rates import SteppedRate
 from paceline.types import Task
 
@@ -97,6 +98,8 @@ class Parts:
     learner: Learner
     rate: SteppedRate | None
     """Where a torch scheduler sets the learning rate; None: the options' schedule does."""
+    recomputing: Recomputing | None = None
+    """What `--gradient-checkpointing auto` chose; None where it did not choose."""
 
 
 def prepare(config: Config, given: Given | None = None) -> Prepared:
@@ -107,7 +110,7 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
     """
     given = given or Given()
     functions = dict(_configured_functions(config) if given.functions is None else given.functions)
-    choose_device(config.model)
+    check_memory_options(config, choose_device(config.model))
     limit, completion = positions(config, given), config.sampling.max_completion_length
     check_completion_fits(completion, limit=limit)
     tokenizer = given.tokenizer or load_tokenizer(config.model)
@@ -198,13 +201,16 @@ def assemble(
         policy = replace(policy, eos_token_ids=policy.eos_token_ids | {given.tokenizer.eos_token_id})
     learner = Learner(
         policy,
-        choose_forward(policy.model),
+        replace(choose_forward(policy.model), offload=config.model.activation_offload),
         reference=_reference(config, given, policy),
         loss=config.loss,
         optim=config.optim,
         temperature=config.sampling.temperature,
         max_completion_length=config.sampling.max_completion_length,
         optimizer=given.optimizer,
+    )
+    recomputing = choose_recomputing(
+        config, learner, prepared.tasks.tasks, free=memory_for_activations(config, learner)
     )
     rate = None
     if given.make_scheduler is not None:
@@ -214,7 +220,7 @@ def assemble(
     if checkpoint is not None:
         _go_on(learner, engine, checkpoint)
     producer = training_producer(config, engine, prepared.functions)
-    return Parts(policy=policy, engine=engine, producer=producer, learner=learner, rate=rate)
+    return Parts(policy=policy, engine=engine, producer=producer, learner=learner, rate=rate, recomputing=recomputing)
 
 
 def restore(config: Config, parts: Parts, checkpoint: Checkpoint) -> None:

@@ -1,9 +1,12 @@
 """What a step writes down, and what a person should know before the first one and after each."""
 
+import torch
+
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.data import length_histogram
 from paceline.learner import UpdateStats
 from paceline.metrics import OPTIONAL, check_record
+from paceline.native import library
 from paceline.plan import describe
 from paceline.rollouts import RolloutBatch, rollout_metrics
 from paceline.train.assembly import Parts, Prepared
@@ -82,8 +85,11 @@ def part_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | No
     lines += prepared.unmet
     if prepared.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(prepared.unverified)}; they cannot be learned")
+    lines += _of_machine(parts)
     if parts.engine.path == "plain":
         lines.append(f"engine: plain path, slower ({parts.engine.path_reason})")
+    if parts.recomputing is not None:
+        lines += parts.recomputing.describe()
     if parts.learner.forward.kind == "padded":
         lines.append(f"learner: padded rows, slower ({parts.learner.forward.reason})")
     sampling = parts.producer.sampling
@@ -94,4 +100,16 @@ def part_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | No
         )
     if checkpoint is not None:
         lines.append(f"going on after step {checkpoint.progress.step} from {checkpoint.path}")
+    return lines
+
+
+def _of_machine(parts: Parts) -> list[str]:
+    """How a CPU computes, where that is not what everybody has."""
+    if parts.policy.model.device.type != "cpu":
+        return []
+    lines = []
+    if parts.policy.compute_dtype == torch.bfloat16:
+        lines.append("computing in bfloat16; --dtype float32 is exact, and several times slower")
+    if library().functions is None:
+        lines.append(f"computing without compiled kernels, slower ({library().reason})")
     return lines

@@ -1,0 +1,110 @@
+"""What the options about memory come to on this machine and this model."""
+
+import importlib.util
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from paceline.config import Config
+from paceline.config.rules import require
+from paceline.errors import ConfigError
+from paceline.learner import Learner
+from paceline.models import Loaded, free_memory, measure_activations, recompute
+from paceline.types import Task
+
+ACTIVATION_SHARE = 0.5
+"""Of the memory that is left for activations, what `auto` plans with. The rest is for what the estimate leaves out: a
+layer's temporary tensors, logits, what allocators keep, and on a CPU the other processes of the machine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recomputing:
+    """What `--gradient-checkpointing auto` chose."""
+
+    layers: int
+    of: int
+    needed: float
+    """Bytes of activations that remain."""
+    room: float
+    """Bytes that they were to fit into."""
+
+    def describe(self) -> list[str]:
+        """A sentence where something is recomputed, or should be and cannot."""
+        sentences = []
+        if self.layers:
+            sentences.append(
+                f"gradient checkpointing: {self.layers} of {self.of} layers are computed again in the backward pass, "
+                f"so that activations take {_gib(self.needed)}"
+            )
+        if self.needed > self.room:
+            sentences.append(
+                f"activations may take {_gib(self.needed)}, more than the {_gib(self.room)} that are half of what is "
+                "free; lower --micro-batch-tokens if memory runs out"
+            )
+        return sentences
+
+
+def check_memory_options(config: Config, device: torch.device) -> None:
+    """Refuse what can have no effect here, and a library that is not there.
+
+    Raises:
+        ConfigError: the sentence names the option and the remedy.
+    """
+    for name, value in (
+        ("activation_offload", config.model.activation_offload),
+        ("optimizer_offload", config.optim.optimizer_offload),
+    ):
+        right = not value or device.type == "cuda"
+        require(right, name, value, "be false on a CPU", "everything lies in main memory already")
+    if config.optim.optimizer == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigError("--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'`")
+
+
+def memory_for_activations(config: Config, learner: Learner) -> int | None:
+    """Bytes left where activations go, once the first update has made what stays; None: the system does not say."""
+    if config.model.activation_offload:
+        return free_memory(torch.device("cpu"))
+    free = free_memory(learner.policy.model.device)
+    return None if free is None else free - to_come(learner)
+
+
+def choose_recomputing(
+    config: Config, learner: Learner, tasks: Iterable[Task], *, free: int | None
+) -> Recomputing | None:
+    """Under `auto`, have as many layers computed again as the largest micro-batch needs; None where nothing was chosen.
+
+    `free` is `memory_for_activations`.
+    """
+    model, forward = learner.policy.model, learner.forward
+    if config.model.gradient_checkpointing != "auto" or free is None:
+        return None
+    activations = measure_activations(model, forward, learner.policy.compute_dtype)
+    prompt = max(len(task.prompt_ids) for task in tasks)
+    tokens = most_tokens(config, prompt=prompt, padded=forward.kind == "padded")
+    room = ACTIVATION_SHARE * max(0, free)
+    count = activations.to_recompute(tokens=tokens, room=room)
+    if count:
+        recompute(model, count)
+    return Recomputing(layers=count, of=activations.layers, needed=tokens * activations.kept(count), room=room)
+
+
+def most_tokens(config: Config, *, prompt: int, padded: bool) -> int:
+    """Input tokens of a forward pass, at most, with prompts of `prompt` tokens; padded rows hold the prompt each."""
+    completion, rows = config.sampling.max_completion_length, config.sampling.num_generations
+    group = rows * (prompt + completion) if padded else prompt + rows * completion
+    budget = config.optim.micro_batch_tokens * (rows if padded else 1)
+    return min(max(budget, prompt + completion), config.loop.prompts_per_step * group)
+
+
+def to_come(learner: Learner) -> int:
+    """Bytes that the first update adds: gradients, moments, the weights' copies in the precision of the products."""
+    policy: Loaded = learner.policy
+    moments = 0 if learner.optim.optimizer_offload else learner.optim.moment_bytes
+    trained = sum(parameter.numel() for parameter in policy.model.parameters() if parameter.requires_grad)
+    copies = policy.compute_dtype.itemsize if policy.compute_dtype != policy.model.dtype else 0
+    return trained * (policy.model.dtype.itemsize + moments) + policy.model.num_parameters() * copies
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"
