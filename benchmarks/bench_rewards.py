@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from measuring import Contender, machine, take_turns
+from measuring import Contender, Entry, machine, take_turns
 from reward_workloads import ANSWERS, Pair, answers, fingerprint
 from running import RESULTS, write_result
 
@@ -67,7 +67,7 @@ def _answers(name: str, *, is_quick: bool, threads: int) -> dict:
             if contenders[contender] and "error" in contenders[contender][-1]:
                 continue
             given = [name, str(int(is_quick)), str(threads)]
-            with Contender.start(scripts[contender], given, threads=threads) as one:
+            with Contender.start(Entry(script=scripts[contender], arguments=given), threads=threads) as one:
                 one.read(timeout=TIMEOUT)
                 answer = one.ask({"repetition": repetition}, timeout=TIMEOUT)
             contenders[contender].append(judged(answer, batch))
@@ -135,7 +135,8 @@ def _figures(found: Sequence[dict]) -> dict:
 def measure_programs(*, is_quick: bool, threads: int) -> dict[str, dict]:
     """Programs per second."""
     given = [str(int(is_quick)), str(threads)]
-    contenders = {"paceline": ("programs_paceline.py", given), "process": ("programs_process.py", given)}
+    scripts = {"paceline": "programs_paceline.py", "process": "programs_process.py"}
+    contenders = {name: Entry(script=script, arguments=given) for name, script in scripts.items()}
     found = take_turns(contenders, repetitions=REPETITIONS, threads=threads, timeout=TIMEOUT)
     complaints = [f"{name} ended: {one['error']}" for name, one in found.items() if "error" in one]
     if not complaints:

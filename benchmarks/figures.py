@@ -44,6 +44,7 @@ def disagreements(name: str, mine: Sequence[Mapping], peer: Sequence[Mapping], *
         exact: keys that must be equal, repetition by repetition.
     """
     found = []
+    mine = mine[: len(peer)]  # a peer may have fewer
     for number, (one, other) in enumerate(zip(mine, peer, strict=True), 1):
         for key in exact:
             if one[key] != other[key]:
@@ -70,3 +71,16 @@ def pooled(summaries: Sequence[Summary]) -> Summary:
 def ratio(values: Sequence[float], others: Sequence[float]) -> float:
     """Median over median."""
     return median(values) / median(others)
+
+
+def fastest_of_each_peer(factors: Mapping[str, float]) -> dict[str, str]:
+    """By peer, its contender that Paceline is ahead of by least.
+
+    >>> fastest_of_each_peer({"vllm-float32": 2.0, "vllm-bfloat16": 1.5, "generate-float32": 9.0})
+    {'vllm': 'vllm-bfloat16', 'generate': 'generate-float32'}
+    """
+    peers = dict.fromkeys(name.partition("-")[0] for name in factors)
+    return {
+        peer: min((name for name in factors if name.partition("-")[0] == peer), key=lambda name: factors[name])
+        for peer in peers
+    }

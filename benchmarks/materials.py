@@ -1,147 +1,126 @@
-"""Model, tokenizer and prompts of a workload: the same for every contender, made from nothing but seeds."""
+"""Makes what contenders are given: python materials.py generate|step WORKLOAD QUICK DIRECTORY
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from hashlib import blake2b
+Writes the model, once per directory, and a file with the workload's prompts and limits; prints the file's name. A
+process of its own, so that the benchmark's stays small: the peak memory of a child starts at its parent's.
+"""
+
+import sys
+from pathlib import Path
 from random import Random
 
 import torch
+from given import Given, Prompt
+from measuring import Channel
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
-from workloads import Workload
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from wider_heads import write_twin
+from workloads import GENERATE, STEP, Workload, completion_limits, find
 
-from paceline.config import DataConfig
+from paceline.config import DataConfig, ModelConfig
 from paceline.data import build_tasks, load_rows
-from paceline.extraction import last_answer_tag
-from paceline.models import model_directory
-from paceline.types import Task
+from paceline.models import load_tokenizer, model_directory
 
-VOCABULARY = 8192
-END_TOKENS = range(1, 129)
-"""Of the random model: 128 of 8,192, so that nearly uniform sampling ends after 64 tokens on average."""
-PROMPT_LENGTHS = (60, 120)
-"""Of the random model, tokens."""
+FIRST_WORD = 2
+"""Of a random model: 0 pads, 1 ends."""
+SHAPES = {
+    "30m": {
+        "vocab_size": 8192,
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": False,
+    },
+    "qwen-0.5b": {
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32_768,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "tie_word_embeddings": True,
+    },
+    "qwen-1.5b": {
+        "vocab_size": 151_936,
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32_768,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "tie_word_embeddings": True,
+    },
+}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Materials:
-    """What a contender works with."""
+def main(benchmark: str, name: str, is_quick: str, directory: str) -> None:
+    channel = Channel.open()
+    workload = find(GENERATE if benchmark == "generate" else STEP, name, is_quick=bool(int(is_quick)))
+    place = Path(directory) / workload.size
+    model = str(model_directory("embedded")) if workload.size == "shipped" else str(place)
+    if not place.is_dir() and workload.size == "shipped":
+        write_twin(model, place)
+    elif not place.is_dir():
+        write_model(SHAPES[workload.size], place)
+    given = Given(workload=workload, model=model, twin=str(place), repetitions=_repetitions(workload))
+    path = Path(directory) / f"{benchmark}-{name}.json"
+    given.write(path)
+    channel.reply({"given": str(path)})
 
-    model: PreTrainedModel
-    """Float32."""
-    tokenizer: PreTrainedTokenizerBase
-    eos_token_ids: frozenset[int]
-    """Empty where lengths are fixed."""
-    tasks: tuple[tuple[Task, ...], ...]
-    """Of each repetition, the warm-up first."""
 
-
-def make_materials(workload: Workload, *, threads: int) -> Materials:
-    """Everything in memory, `threads` set."""
-    torch.set_num_threads(threads)
+def write_model(shape: dict, place: Path) -> None:
+    """Random weights in bfloat16, as such models are published, and one word per token."""
     torch.manual_seed(0)
-    model, tokenizer = shipped() if workload.size == "shipped" else random_model()
-    ends = model.generation_config.eos_token_id
-    natural = workload.lengths == "natural"
-    if not natural:
-        # TRL takes the tokenizer's end token for one of the model's and would not sample it: give it the padding's
-        tokenizer.eos_token = tokenizer.pad_token
-    return Materials(
-        model=model,
-        tokenizer=tokenizer,
-        eos_token_ids=frozenset(ends if isinstance(ends, list) else [ends]) if natural else frozenset(),
-        tasks=_tasks(workload, tokenizer),
-    )
-
-
-def shipped() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model of the package."""
-    place = model_directory("embedded")
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, attn_implementation="sdpa")
-    return model, AutoTokenizer.from_pretrained(place)
-
-
-def random_model() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The random model with one word per token."""
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=512,
-        intermediate_size=1408,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=False,
-        pad_token_id=0,
-        eos_token_id=END_TOKENS[0],
-        bos_token_id=None,
-        dtype="float32",
-        attn_implementation="sdpa",
-    )
-    model = Qwen2ForCausalLM(config)
-    model.generation_config = GenerationConfig(eos_token_id=list(END_TOKENS), pad_token_id=0)
-    words = {"<pad>": 0, "<end>": 1} | {f"w{index}": index for index in range(2, VOCABULARY)}
+    config = Qwen2Config(**shape, pad_token_id=0, eos_token_id=1, bos_token_id=None, dtype="bfloat16")
+    model = Qwen2ForCausalLM(config).bfloat16()
+    model.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=0)
+    model.save_pretrained(place)
+    words = {"<pad>": 0, "<end>": 1} | {f"w{index}": index for index in range(FIRST_WORD, shape["vocab_size"])}
     backend = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return model, PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="<end>")
+    PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="<end>").save_pretrained(place)
 
 
-def digest(prompts: Iterable[str]) -> str:
-    """The same for the same set of prompts."""
-    return blake2b(repr(sorted(set(prompts))).encode(), digest_size=8).hexdigest()
-
-
-def _tasks(workload: Workload, tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[Task, ...], ...]:
-    count = workload.prompts * (workload.repetitions + 1)
-    tasks = _arithmetic(count, tokenizer) if workload.size == "shipped" else _random_tasks(count)
-    for task in tasks:
-        if tuple(tokenizer(task.prompt)["input_ids"]) != task.prompt_ids:
-            raise ValueError(
-                f"{task.task_id}: its text and its tokens differ, contenders would not see the same prompt"
-            )
-    return tuple(tasks[start : start + workload.prompts] for start in range(0, count, workload.prompts))
-
-
-def _arithmetic(count: int, tokenizer: PreTrainedTokenizerBase) -> tuple[Task, ...]:
-    rows = load_rows("arithmetic", split="train", size=count)
-    return build_tasks(rows, tokenizer, DataConfig(dataset="arithmetic"), system=None).tasks
-
-
-def _random_tasks(count: int) -> tuple[Task, ...]:
-    rng = Random(0)
-    prompts = [
-        tuple(rng.randrange(END_TOKENS.stop, VOCABULARY) for _ in range(rng.randint(*PROMPT_LENGTHS)))
-        for _ in range(count)
-    ]
+def _repetitions(workload: Workload) -> tuple[tuple[Prompt, ...], ...]:
+    count = workload.repetitions + 1
+    made = _arithmetic(workload, count) if workload.size == "shipped" else _random(workload, count)
     return tuple(
-        Task(
-            task_id=f"random:{number}",
-            prompt=" ".join(f"w{token}" for token in prompt),
-            prompt_ids=prompt,
-            answer="",
-            columns={"answer": ""},
+        tuple(
+            Prompt(task_id=task_id, text=text, ids=ids, answer=answer, limits=limits)
+            for (task_id, text, ids, answer), limits in zip(
+                made[number * workload.prompts :], completion_limits(workload, number), strict=False
+            )
         )
-        for number, prompt in enumerate(prompts)
+        for number in range(count)
     )
 
 
-def accuracy(completions: list[str], answer: list[str], **columns: object) -> list[float]:
-    """1 for the right answer in answer tags."""
-    return [float(last_answer_tag(text) == gold) for text, gold in zip(completions, answer, strict=True)]
+Made = list[tuple[str, str, tuple[int, ...], str]]
 
 
-def mean_token(completion_ids: list, **columns: object) -> list[float]:
-    """Mean token id, in thousands: any two different completions earn differently."""
-    return [sum(ids) / len(ids) / 1000 for ids in completion_ids]
+def _arithmetic(workload: Workload, count: int) -> Made:
+    tokenizer = load_tokenizer(ModelConfig(model="embedded"))
+    rows = load_rows("arithmetic", split="train", size=workload.prompts * count)
+    tasks = build_tasks(rows, tokenizer, DataConfig(dataset="arithmetic"), system=None).tasks
+    for task in tasks:
+        if tuple(tokenizer(task.prompt)["input_ids"]) != task.prompt_ids:
+            raise ValueError(f"{task.task_id}: text and tokens differ, contenders would not see the same prompt")
+    return [(task.task_id, task.prompt, task.prompt_ids, str(task.answer)) for task in tasks]
 
 
-REWARDS = {"accuracy": accuracy, "mean_token": mean_token}
+def _random(workload: Workload, count: int) -> Made:
+    rng, words = Random(0), range(FIRST_WORD, SHAPES[workload.size]["vocab_size"])
+    prompts = [rng.choices(words, k=rng.randint(*workload.prompt_lengths)) for _ in range(workload.prompts * count)]
+    return [
+        (f"random:{number}", " ".join(f"w{token}" for token in ids), tuple(ids), "")
+        for number, ids in enumerate(prompts)
+    ]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -2,7 +2,7 @@
 
 The parent asks, one contender works at a time, the others sleep: a line of JSON goes in, a line of JSON comes out.
 
-    parent   with Contender.start(...) as one: one.read(timeout=60); one.ask({"repetition": 0}, timeout=900)
+    parent   with Contender.start(entry, threads=2) as one: one.read(timeout=9); one.ask({"repetition": 0}, timeout=9)
     child    channel = Channel.open(); channel.reply({}); for request in channel.requests(): channel.reply({...})
 
 Only the standard library is imported here: a child's peak memory starts at its parent's.
@@ -17,10 +17,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO
 
@@ -34,6 +34,17 @@ QUIET = {
 }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """Who takes part: a script of `benchmarks/` and how to run it."""
+
+    script: str
+    arguments: Sequence[str]
+    python: str = sys.executable
+    repetitions: int | None = None
+    """Where fewer than the others' are enough; None: as many."""
+
+
 @dataclass(kw_only=True)
 class Contender(AbstractContextManager):
     """A process that measures itself on request. The parent's side."""
@@ -43,12 +54,12 @@ class Contender(AbstractContextManager):
     """What the child writes to standard error, and its libraries to standard output."""
 
     @classmethod
-    def start(cls, script: str, arguments: Sequence[str], *, threads: int) -> "Contender":
-        """Run `benchmarks/<script>` with all its thread pools at `threads`."""
+    def start(cls, entry: Entry, *, threads: int) -> "Contender":
+        """Run it with all its thread pools at `threads`."""
         environment = os.environ | QUIET | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the contender
         process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / script), *arguments],
+            [entry.python, str(Path(__file__).parent / entry.script), *entry.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -87,7 +98,8 @@ class Contender(AbstractContextManager):
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):  # an unread request of one that ended
+            self.process.stdin.close()
         self.process.stdout.close()
         self.log.close()
 
@@ -126,28 +138,34 @@ def peak_mib() -> float:
 
 
 def take_turns(
-    contenders: Mapping[str, tuple[str, Sequence[str]]], *, repetitions: int, threads: int, timeout: float
+    entries: Mapping[str, Entry], *, repetitions: int, threads: int, timeout: float, together: bool = True
 ) -> dict[str, dict]:
-    """Every contender's answers to a warm-up and then to `repetitions` requests, in alternating order.
+    """Every contender's answers to a warm-up and then to its repetitions.
 
     Args:
-        contenders: by name, the script and its arguments.
+        entries: by name.
         repetitions: how many count; repetition 0 is the warm-up and is thrown away.
         threads: of each contender; only one works at a time.
         timeout: seconds that an answer may take.
+        together: all stay in memory and alternate, in alternating order; else one runs after the other.
 
     Returns:
         By name: `start`, the first answer, and `repetitions`; for one that ended early, `error` says why.
     """
+    if not together:
+        parts = ({name: entry} for name, entry in entries.items())
+        alone = (take_turns(one, repetitions=repetitions, threads=threads, timeout=timeout) for one in parts)
+        return {name: result for one in alone for name, result in one.items()}
     results: dict[str, dict] = {}
     with ExitStack() as stack:
         running: dict[str, Contender] = {}
-        for name, (script, arguments) in contenders.items():
-            running[name] = stack.enter_context(Contender.start(script, arguments, threads=threads))
+        for name, entry in entries.items():
+            running[name] = stack.enter_context(Contender.start(entry, threads=threads))
             results[name] = _started(running[name].read(timeout=timeout))
         for repetition in range(repetitions + 1):
-            for name in list(contenders)[:: 1 if repetition % 2 else -1]:
-                if "error" not in results[name]:
+            for name in list(entries)[:: 1 if repetition % 2 else -1]:
+                own = entries[name].repetitions
+                if "error" not in results[name] and repetition <= (repetitions if own is None else own):
                     answer = running[name].ask({"repetition": repetition}, timeout=timeout)
                     _note(name, results[name], answer, repetition)
     return results
@@ -174,11 +192,31 @@ def machine(threads: int, packages: Sequence[str] = PACKAGES) -> dict[str, objec
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        **{package: version(package) for package in packages},
+        **{package: found for package in packages if (found := installed(package)) is not None},
         "threads": threads,
         "date": datetime.now(UTC).date().isoformat(),
         "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def installed(package: str) -> str | None:
+    """Its version; None where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def installed_in(python: Path, packages: Sequence[str]) -> dict[str, str]:
+    """Versions of the packages that another environment has, by name."""
+    script = (
+        "import json, sys\n"
+        "from importlib.metadata import distributions\n"
+        "found = {one.name.lower(): one.version for one in distributions()}\n"
+        "print(json.dumps({name: found[name] for name in sys.argv[1:] if name in found}))"
+    )
+    answer = subprocess.run([str(python), "-c", script, *packages], capture_output=True, text=True, check=True)
+    return json.loads(answer.stdout)
 
 
 def cpu_name() -> str:

@@ -2,37 +2,58 @@
 
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
-import torch
+from device_memory import device_peak
+from earning import REWARDS
 from figures import summary
-from materials import REWARDS, Materials, digest, make_materials
+from given import Given, Prompt, digest
+from loading import load_policy
 from measuring import Channel, peak_mib
-from workloads import EPSILONS, LEARNING_RATE, STEP, Workload, find
+from transformers import PreTrainedTokenizerFast
+from workloads import EPSILONS, LEARNING_RATE
 
 from paceline.config import AdvantageConfig, LossConfig, OptimConfig
-from paceline.engines import Sampling
+from paceline.engines import OnFinished, Request, Sampling
 from paceline.engines.local import LocalEngine
 from paceline.learner import Learner
-from paceline.models import Loaded, choose_forward
-from paceline.products import speed_up_linear_layers
+from paceline.models import choose_forward
 from paceline.rollouts import Producer, rollout_metrics
+from paceline.types import Completion, Task
 
 
-def main(name: str, is_quick: str, threads: str) -> None:
+class Limited:
+    """An engine whose completions end where the workload says."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self.engine = engine
+        self.limits: list[tuple[int, ...] | None] = []
+        """Of the next call's requests, completion by completion."""
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+    ) -> list[tuple[Completion, ...]]:
+        """See `Engine`."""
+        limited = [replace(one, limits=limits) for one, limits in zip(requests, self.limits, strict=True)]
+        return self.engine.generate(limited, sampling, on_finished=on_finished)
+
+
+def main(path: str, threads: str, device: str) -> None:
     channel, imported = Channel.open(), peak_mib()
-    workload = find(STEP, name, is_quick=bool(int(is_quick)))
-    materials = make_materials(workload, threads=int(threads))
-    engine, producer, learner = halves(workload, materials)
-    paths = f"engine {engine.path}, forward {learner.forward.kind}"
-    channel.reply({"imported_mib": imported, "path": paths})
+    given = Given.read(path)
+    engine, producer, learner = halves(given, device)
+    dtype = str(learner.policy.compute_dtype).removeprefix("torch.")
+    paths = f"engine {engine.engine.path}, forward {learner.forward.kind}"
+    channel.reply({"imported_mib": imported, "dtype": dtype, "path": paths})
     for request in channel.requests():
-        channel.reply(step(engine, producer, learner, materials.tasks[request["repetition"]]))
+        channel.reply(step(engine, producer, learner, given.repetitions[request["repetition"]]))
 
 
-def halves(workload: Workload, materials: Materials) -> tuple[LocalEngine, Producer, Learner]:
+def halves(given: Given, device: str) -> tuple[Limited, Producer, Learner]:
     """Defaults throughout, but for what bench_step.py says is set alike on all sides."""
-    speed_up_linear_layers(materials.model)  # as `load_model` does
-    policy = Loaded(model=materials.model.train(), compute_dtype=torch.float32, eos_token_ids=materials.eos_token_ids)
+    workload = given.workload
+    policy = load_policy(given, device=device)
     learner = Learner(
         policy,
         choose_forward(policy.model),
@@ -42,12 +63,14 @@ def halves(workload: Workload, materials: Materials) -> tuple[LocalEngine, Produ
         temperature=1.0,
         max_completion_length=workload.max_new_tokens,
     )
-    engine = LocalEngine(
-        policy.model,
-        materials.tokenizer,
-        concurrent_sequences=workload.completions,
-        compute_dtype=policy.compute_dtype,
-        eos_token_ids=policy.eos_token_ids,
+    engine = Limited(
+        LocalEngine(
+            policy.model,
+            PreTrainedTokenizerFast.from_pretrained(given.model),
+            concurrent_sequences=workload.completions,
+            compute_dtype=policy.compute_dtype,
+            eos_token_ids=policy.eos_token_ids,
+        )
     )
     producer = Producer(
         engine=engine,
@@ -57,24 +80,27 @@ def halves(workload: Workload, materials: Materials) -> tuple[LocalEngine, Produ
         num_generations=workload.num_generations,
         advantage=AdvantageConfig(),
         max_failure_rate=0.0,
+        reward_timeout=60.0,
         seed=0,
     )
     return engine, producer, learner
 
 
-def step(engine: LocalEngine, producer: Producer, learner: Learner, tasks) -> dict[str, object]:
+def step(engine: Limited, producer: Producer, learner: Learner, prompts: Sequence[Prompt]) -> dict[str, object]:
     """One optimiser step with what it did."""
+    tasks = [_task(prompt) for prompt in prompts]
+    engine.limits = [prompt.limits for prompt in prompts]
     started = time.perf_counter()
     batch = producer.make(lambda count: [(task, 0) for task in tasks[:count]], len(tasks))
     stats = learner.step(batch.groups, learning_rate=LEARNING_RATE)
-    engine.policy_version = learner.policy_version
+    engine.engine.policy_version = learner.policy_version
     seconds = time.perf_counter() - started
     made = rollout_metrics(batch)
     rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
     return {
         "seconds": seconds,
         "generate_seconds": batch.generate_seconds,
-        "prompts": digest(task.prompt for task in tasks),
+        "prompts": digest([task.prompt for task in tasks]),
         "completions": len(rollouts),
         "tokens": made["tokens_generated"],
         "lengths": summary([len(rollout.completion.token_ids) for rollout in rollouts]),
@@ -82,7 +108,18 @@ def step(engine: LocalEngine, producer: Producer, learner: Learner, tasks) -> di
         "groups_without_signal": made["groups_zero_deviation"],
         "tokens_trained": stats.tokens_trained,
         "tokens_forwarded": stats.tokens_forwarded,
+        **device_peak(),
     }
+
+
+def _task(prompt: Prompt) -> Task:
+    return Task(
+        task_id=prompt.task_id,
+        prompt=prompt.text,
+        prompt_ids=prompt.ids,
+        answer=prompt.answer,
+        columns={"answer": prompt.answer},
+    )
 
 
 if __name__ == "__main__":

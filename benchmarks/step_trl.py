@@ -1,20 +1,31 @@
-"""Contenders of bench_step.py: `GRPOTrainer` of TRL on a CPU, all rollouts of a step in `accumulation` micro-batches.
+"""Contenders of bench_step.py: `GRPOTrainer` of TRL, with each of its generation backends that works here.
 
 A step is timed from `on_step_begin` to `on_step_end`: tokenising, generating, rewards, loss and update lie between
-them. The callback waits for its turn before the clock starts.
+them. The callback waits for its turn before the clock starts. Completions end where the workload says: `generate` gets
+a logits processor that forces the end token, continuous batching a limit per request.
 """
 
 import sys
 import tempfile
 import time
+from itertools import chain
 
+import torch
 from datasets import Dataset
+from device_memory import device_peak
+from earning import REWARDS
+from ends import ForcedEnds
 from figures import summary
-from materials import REWARDS, Materials, digest, make_materials
+from given import Given, digest
 from measuring import Channel, peak_mib
-from transformers import TrainerCallback
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from transformers.generation import ContinuousBatchingManager
 from trl import GRPOConfig, GRPOTrainer
-from workloads import EPSILONS, LEARNING_RATE, STEP, Workload, find
+from workloads import EPSILONS, LEARNING_RATE, Workload
+
+PAGE_SIZE = {"shipped": 32}
+"""Tokens of a block of continuous batching's cache: the fastest for a small model; others take `LARGE_PAGE`."""
+LARGE_PAGE = 256
 
 
 class Watch(TrainerCallback):
@@ -23,26 +34,31 @@ class Watch(TrainerCallback):
     It sees rewards from inside the reward function, and training from the model's forward calls with labels.
     """
 
-    def __init__(self, channel: Channel, workload: Workload) -> None:
-        self.channel, self.workload = channel, workload
+    def __init__(self, channel: Channel, given: Given) -> None:
+        self.channel, self.given = channel, given
+        self.repetition = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self.generate_seconds = 0.0
         self.tokens_trained = self.tokens_forwarded = 0
         self.prompts: list[str] = []
         self.lengths: list[int] = []
         self.rewards: list[float] = []
 
     def on_step_begin(self, args, state, control, **kwargs) -> None:
-        self.channel.request()
-        self.tokens_trained = self.tokens_forwarded = 0
-        self.prompts, self.lengths, self.rewards = [], [], []
+        self.repetition = self.channel.request()["repetition"]
+        self._forget()
         self.started = time.perf_counter()
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         seconds = time.perf_counter() - self.started
-        size = self.workload.num_generations
+        size = self.given.workload.num_generations
         groups = [self.rewards[start : start + size] for start in range(0, len(self.rewards), size)]
         self.channel.reply(
             {
                 "seconds": seconds,
+                "generate_seconds": self.generate_seconds,
                 "prompts": digest(self.prompts),
                 "completions": len(self.lengths),
                 "tokens": sum(self.lengths),
@@ -51,12 +67,13 @@ class Watch(TrainerCallback):
                 "groups_without_signal": sum(len(set(group)) == 1 for group in groups),
                 "tokens_trained": self.tokens_trained,
                 "tokens_forwarded": self.tokens_forwarded,
+                **device_peak(),
             }
         )
 
     def reward(self, prompts: list[str], completion_ids: list, **columns: object) -> list[float]:
         """The workload's reward function."""
-        rewards = REWARDS[self.workload.reward](completion_ids=completion_ids, **columns)
+        rewards = REWARDS[self.given.workload.reward](completion_ids=completion_ids, **columns)
         self.prompts += prompts
         self.lengths += [len(ids) for ids in completion_ids]
         self.rewards += rewards
@@ -69,65 +86,130 @@ class Watch(TrainerCallback):
             self.tokens_trained += int((kwargs["labels"] != -100).sum())
 
 
-def main(accumulation: str, name: str, is_quick: str, threads: str) -> None:
+def main(path: str, threads: str, device: str, backend: str, dtype: str, rows: str, checkpointing: str) -> None:
+    """Args:
+    path: of what is given.
+    threads, device: torch's.
+    backend: `generate` or `continuous`.
+    dtype: `float32`, or `bfloat16` for autocast over float32 weights.
+    rows: completions in a micro-batch.
+    checkpointing: `checkpointing` or `plain`.
+    """
     channel, imported = Channel.open(), peak_mib()
-    workload = find(STEP, name, is_quick=bool(int(is_quick)))
-    materials = make_materials(workload, threads=int(threads))
-    watch = Watch(channel, workload)
+    torch.set_num_threads(int(threads))
+    given = Given.read(path)
+    watch = Watch(channel, given)
+    model = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32, attn_implementation="sdpa")
     with tempfile.TemporaryDirectory() as directory:
         trainer = GRPOTrainer(
-            model=_with_ends(materials),
+            model=model.to(device),
             reward_funcs=watch.reward,
-            args=settings(workload, int(accumulation), directory),
-            train_dataset=Dataset.from_list(
-                [{"prompt": task.prompt, "answer": task.answer} for tasks in materials.tasks for task in tasks]
+            args=GRPOConfig(
+                **fixed_settings(given.workload, directory),
+                **continuous_settings(given, backend),
+                use_cpu=device == "cpu",
+                bf16=dtype == "bfloat16",
+                gradient_checkpointing=checkpointing == "checkpointing",
+                per_device_train_batch_size=int(rows),
+                gradient_accumulation_steps=given.workload.completions // int(rows),
             ),
-            processing_class=materials.tokenizer,
+            train_dataset=Dataset.from_list(
+                [{"prompt": one.text, "answer": one.answer} for prompts in given.repetitions for one in prompts]
+            ),
+            processing_class=PreTrainedTokenizerFast.from_pretrained(given.model),
             callbacks=[watch],
         )
+        hold_lengths(trainer, watch, backend)
         trainer.model.register_forward_pre_hook(watch.forward, with_kwargs=True)
-        channel.reply({"imported_mib": imported, "path": f"{accumulation} micro-batches"})
+        channel.reply({"imported_mib": imported, "path": f"{backend}, {dtype}, {rows} rows, {checkpointing}"})
         trainer.train()
 
 
-def settings(workload: Workload, accumulation: int, directory: str) -> GRPOConfig:
+def fixed_settings(workload: Workload, directory: str) -> dict:
     """What bench_step.py says is set alike on all sides; the rest is there to measure nothing but steps."""
-    fixed = {"min_new_tokens": workload.max_new_tokens} if workload.lengths == "fixed" else {}
-    return GRPOConfig(
-        output_dir=directory,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        per_device_train_batch_size=workload.completions // accumulation,
-        gradient_accumulation_steps=accumulation,
-        max_steps=workload.repetitions + 1,
-        num_generations=workload.num_generations,
-        num_iterations=1,
-        max_completion_length=workload.max_new_tokens,
-        generation_kwargs=fixed,
-        temperature=1.0,
-        loss_type="dapo",
-        beta=0.0,
-        epsilon=EPSILONS[0],
-        epsilon_high=EPSILONS[1],
-        learning_rate=LEARNING_RATE,
-        lr_scheduler_type="constant",
-        max_grad_norm=1.0,
-        weight_decay=0.0,
-        shuffle_dataset=False,
-        dataloader_pin_memory=False,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        seed=0,
-    )
+    return {
+        "output_dir": directory,
+        "max_steps": workload.repetitions + 1,
+        "num_generations": workload.num_generations,
+        "num_iterations": 1,
+        "max_completion_length": workload.max_new_tokens,
+        "temperature": 1.0,
+        "loss_type": "dapo",
+        "beta": 0.0,
+        "epsilon": EPSILONS[0],
+        "epsilon_high": EPSILONS[1],
+        "learning_rate": LEARNING_RATE,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 1.0,
+        "weight_decay": 0.0,
+        "shuffle_dataset": False,
+        "dataloader_pin_memory": False,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "seed": 0,
+    }
 
 
-def _with_ends(materials: Materials):
-    """TRL reads the end tokens from the model and adds the tokenizer's own."""
-    materials.model.generation_config.eos_token_id = sorted(materials.eos_token_ids) or None
-    return materials.model
+def continuous_settings(given: Given, backend: str) -> dict:
+    """A cache for exactly this workload: without `num_blocks` it is made for all free memory, which takes a minute."""
+    if backend == "generate":
+        return {}
+    page = PAGE_SIZE.get(given.workload.size, LARGE_PAGE)
+    room = {
+        "page_size": page,
+        "max_batch_tokens": 64 if given.workload.size != "qwen-0.5b" else 256,
+        "num_blocks": given.workload.completions * (given.longest // page + 2),
+    }
+    return {"use_transformers_continuous_batching": True, "transformers_continuous_batching_config": room}
+
+
+def hold_lengths(trainer: GRPOTrainer, watch: Watch, backend: str) -> None:
+    """Where lengths are given, end every completion there; and clock generation."""
+    natural = watch.given.workload.lengths == "natural"
+    model, end = trainer.model, trainer.processing_class.eos_token_id
+    generate, generate_batch = model.generate, model.generate_batch
+
+    def forced_generate(input_ids, **others):
+        limits, length = watch.given.limits(watch.repetition), input_ids.shape[1]
+        forced = [] if natural else [ForcedEnds(limits, prompt_length=length, end=end, device=input_ids.device)]
+        return generate(input_ids, **others, logits_processor=forced)
+
+    def clocked(call):
+        def timed(*args, **kwargs):
+            started = time.perf_counter()
+            output = call(*args, **kwargs)
+            watch.generate_seconds += time.perf_counter() - started
+            return output
+
+        return timed
+
+    model.generate, model.generate_batch = clocked(forced_generate), clocked(generate_batch)
+    if backend == "continuous" and not natural:
+        without_ends(trainer)
+        ContinuousBatchingManager.add_requests = adding(watch)
+
+
+def without_ends(trainer: GRPOTrainer) -> None:
+    """No token ends a completion of continuous batching."""
+    model = trainer.model
+    for config in (trainer.generation_config, model.generation_config, model.config):
+        config.eos_token_id = None
+
+
+def adding(watch: Watch):
+    """`add_requests` with a limit per request; prompts come in the order of the dataset."""
+
+    def add_requests(self, inputs, max_new_tokens=None, **others):
+        limits = watch.given.limits(watch.repetition)
+        calls = [
+            self.add_request(input_ids=ids, max_new_tokens=limit, eos_token_id=-1)
+            for ids, limit in zip(inputs, limits, strict=True)
+        ]
+        return list(chain(calls))
+
+    return add_requests
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""Contenders as the page calls them."""
+
+WHOLE = {
+    "paceline": "**Paceline**",
+    "math-verify": "math-verify, one by one",
+    "process": "a process per program, not isolated",
+    "vllm": "vLLM",
+}
+PEERS = {
+    "generate": "transformers `generate`",
+    "continuous": "transformers continuous batching",
+    "vllm": "vLLM",
+    "trl": "TRL `GRPOTrainer`",
+}
+BACKENDS = {"generate": "`generate`", "continuous": "continuous batching"}
+
+
+def title(name: str) -> str:
+    """A contender's name in words.
+
+    >>> title("continuous-float32-64")
+    'transformers continuous batching, float32, 64 tokens a batch'
+    >>> title("trl-generate-bfloat16-4-checkpointing")
+    'TRL `GRPOTrainer`, `generate`, bfloat16, 4 rows a micro-batch, checkpointing'
+    """
+    if name in WHOLE:
+        return WHOLE[name]
+    peer, *parts = name.split("-")
+    if peer == "trl":
+        backend, dtype, rows, *others = parts
+        parts = [BACKENDS[backend], dtype, f"{rows} rows a micro-batch", *others]
+    elif peer == "continuous":
+        dtype, tokens = parts
+        parts = [dtype, f"{tokens} tokens a batch"]
+    elif parts[1:] == ["1", "thread"]:
+        parts = [parts[0], "1 thread"]
+    return ", ".join([PEERS[peer], *parts])

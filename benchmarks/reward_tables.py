@@ -1,0 +1,65 @@
+"""The page's parts about reward functions."""
+
+from naming import title
+
+ANSWERS = """
+## Rewards: comparing answers
+
+Pairs of a gold answer and an answer per second, each repetition in a fresh process that remembers nothing, its imports
+done and its workers ready. `mixed`: half plain numbers, the other half rows of `tests/math_cases.py`, drawn with
+repeats, as completions of one prompt repeat answers; `distinct`: each pair once; `hostile`: `mixed` with one answer in
+a hundred that is built to be slow or huge. Both contenders may use all cores: Paceline sends what takes a proof to
+worker processes, math-verify is called in a loop, with its own time limits of five seconds.
+
+`verdicts right` is against what `tests/math_cases.py` says that each pair deserves. Paceline is tested with that table,
+so its own figure says that it keeps what it promises, and no more; the other one says how often a plain call of
+math-verify decides otherwise: units, words, several guesses at once. `wrongly right` are verdicts that would reward a
+wrong answer.
+"""
+
+PROGRAMS = """
+## Rewards: running programs
+
+Small programs that read a line and print, per second; as many at a time as there are threads. Paceline runs each in its
+sandbox, isolated at the level that `--sandbox auto` takes; the other contender starts a fresh `python -I` process for
+each and isolates nothing. The outputs are compared and are the same.
+"""
+
+
+def answer_rows(workloads: dict) -> list[str]:
+    """Answers per second and verdicts of every contender, for every workload."""
+    lines = [
+        "| workload | contender | answers/s | Paceline is faster by | verdicts right | wrongly right |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for name, workload in workloads.items():
+        work = f"`{name}`: {workload['answers']:,} answers, {workload['distinct']:,} of them different"
+        for contender, one in workload["contenders"].items():
+            if "rate" not in one:
+                lines.append(f"| {work} | {title(contender)} | did not end: {one['error']} | | | |")
+                continue
+            rates_seen = [again["answers"] / again["seconds"] for again in one["repetitions"] if "error" not in again]
+            factor = workload["paceline_faster_by"] if contender != "paceline" else None
+            lines.append(
+                f"| {work} | {title(contender)} | {one['rate']:,.0f} ({min(rates_seen):,.0f}-{max(rates_seen):,.0f}) | "
+                f"{'' if factor is None else f'{factor:.1f}x'} | {one['right']:.1%} | {one['wrongly_right']:.1%} |"
+            )
+            work = ""
+    return [*lines, ""]
+
+
+def program_rows(workloads: dict) -> list[str]:
+    """Programs per second of every contender."""
+    lines = ["| contender | isolation | programs/s | Paceline is faster by |", "|---|---|--:|--:|"]
+    for workload in workloads.values():
+        for contender, one in workload["contenders"].items():
+            if "rate" not in one:
+                lines.append(f"| {title(contender)} | | did not run: {one['error']} | |")
+                continue
+            rates_seen = [again["programs"] / again["seconds"] for again in one["repetitions"]]
+            factor = workload["paceline_faster_by"] if contender != "paceline" else None
+            lines.append(
+                f"| {title(contender)} | {one['start']['isolation']} | {one['rate']:,.0f} "
+                f"({min(rates_seen):,.0f}-{max(rates_seen):,.0f}) | {'' if factor is None else f'{factor:.1f}x'} |"
+            )
+    return [*lines, ""]
