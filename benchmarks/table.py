@@ -70,9 +70,8 @@ GENERATION = """
 ## Generation
 
 Tokens of completions per second, from token ids in to token ids out; temperature 1, no truncation. Paceline also gives
-the text and the log-probability of every token, the others do not. Continuous batching is shown with the two batch
-sizes that were fastest here, and its manager keeps running from one repetition to the next. vLLM runs in one process,
-without compilation, which was no faster.
+the text and the log-probability of every token, the others do not. The manager of continuous batching keeps running
+from one repetition to the next. vLLM runs in one process and eagerly; its compiled mode is not measured.
 """
 
 STEP_TEXT = """

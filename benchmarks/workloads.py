@@ -30,7 +30,7 @@ Size = Literal["shipped", "30m", "qwen-0.5b", "qwen-1.5b"]
 Lengths = Literal["drawn", "equal", "natural"]
 
 SIGMA = 0.7
-"""Of drawn lengths: the longest of 64 is then about five times the median, as in groups of mathematics answers."""
+"""Of drawn lengths: the longest of 64 is then about five times the median, where no cap holds it."""
 LEARNING_RATE = 1e-6
 """Of the step: small, so that the contenders' models stay alike and with them the lengths of completions."""
 EPSILONS = (0.2, 0.28)
@@ -122,7 +122,7 @@ STEP = {
     "shipped": replace(SHIPPED, reward="accuracy"),
     "30m": MEDIUM,
     "30m-fixed": replace(MEDIUM, lengths="equal", max_new_tokens=128),
-    "qwen-0.5b": replace(LARGE, takes_turns=False),
+    "qwen-0.5b": replace(LARGE, prompts=1, takes_turns=False),
     "qwen-0.5b-long": replace(ON_A_GPU, takes_turns=False),
     "qwen-1.5b-long": replace(ON_A_GPU, size="qwen-1.5b", takes_turns=False),
 }
