@@ -61,6 +61,8 @@ bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only 
 	-$(BIN)/python benchmarks/bench_step.py
 	-$(BIN)/python benchmarks/bench_rewards.py
 	$(BIN)/python benchmarks/table.py
+	$(BIN)/python benchmarks/phases.py
+	$(BIN)/python benchmarks/performance.py
 
 bench-vllm: $(VLLM_VENV)/installed ## Install vLLM's CPU build into an environment of its own, for bench.
 

@@ -214,17 +214,23 @@ def kernel_problem(kernel: AttentionKernel, query: Float[Tensor, "17 H D"], key:
 
     A kernel that is missing, or that a driver or an architecture refuses, raises `RuntimeError` or `AttributeError`.
     """
-    starts = torch.tensor([0, 1, 6, 17], dtype=torch.int32, device=query.device)
-    spans = Spans(queries=starts, keys=starts, most_queries=11, most_keys=11, causal=True)
+    ends, others = (torch.tensor(at, dtype=torch.int32, device=query.device) for at in ([0, 1, 6, 17], [0, 4, 5, 17]))
+    own = Spans(queries=ends, keys=ends, most_queries=11, most_keys=11, causal=True)
+    across = Spans(queries=ends, keys=others, most_queries=11, most_keys=12, causal=False)
     try:
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-            got, wanted = (_forward_and_backward(each, query, key, spans) for each in (kernel, DenseKernel()))
-        pairs = zip(got, wanted, strict=True)
-        difference = max(float((one - two).abs().max() / two.abs().max()) for one, two in pairs)
+            differences = [_difference(kernel, query, key, spans) for spans in (own, across)]
+        difference = max(differences)
     except (RuntimeError, AttributeError) as error:
         return f"it fails here: {str(error).splitlines()[0]}"
     # not a plain comparison, which a difference that is no number would pass
-    return None if difference <= PROBE_TOLERANCE else f"it differs from exact attention by {difference:.1g}"
+    right = all(one <= PROBE_TOLERANCE for one in differences)
+    return None if right else f"it differs from exact attention by {difference:.1g}"
+
+
+def _difference(kernel: AttentionKernel, query: Tensor, key: Tensor, spans: Spans) -> float:
+    got, wanted = (_forward_and_backward(each, query, key, spans) for each in (kernel, DenseKernel()))
+    return max(float((one - two).abs().max() / two.abs().max()) for one, two in zip(got, wanted, strict=True))
 
 
 def _forward_and_backward(kernel: AttentionKernel, query: Tensor, key: Tensor, spans: Spans) -> list[Tensor]:

@@ -24,6 +24,8 @@ def prefers_onednn(dtype: torch.dtype) -> bool:
     so that a run can be repeated."""
     if dtype not in (torch.float32, torch.bfloat16) or not has_onednn():
         return False
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
     has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     return dtype == torch.bfloat16 or not (has_mkl and is_intel())
 

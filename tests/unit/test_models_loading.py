@@ -1,11 +1,14 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
+from paceline import windows
 from paceline.config import ModelConfig
 from paceline.engines.local import LocalEngine
 from paceline.errors import ModelError
-from paceline.models import choose_forward, load_model, save_model
+from paceline.models import Loaded, choose_forward, export_model, load_model, save_model
 from paceline.models.devices import automatic_dtype, choose_dtype, choose_threads
 from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
 
@@ -86,3 +89,39 @@ def test_a_model_that_cannot_be_packed_keeps_its_own_attention():
     model = gemma2(final_logit_softcapping=None)
     assert choose_forward(model).kind == "padded"
     assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("config", "slides"),
+    [
+        ({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 64}, True),
+        ({"layer_types": ["full_attention"] * 2, "sliding_window": 64}, False),
+        ({"sliding_window": 4096}, True),
+        ({"sliding_window": None}, False),
+        ({}, False),
+    ],
+)
+def test_a_window_counts_where_some_layer_uses_it(config, slides):
+    assert windows.slides(SimpleNamespace(**config)) == slides
+
+
+def test_a_model_that_looks_back_over_a_window_is_trained_on_padded_rows():
+    """Packed, its completions would see all of a prompt that is longer than the window; no short probe shows it."""
+    model = tiny_model("qwen2")
+    assert choose_forward(model).kind == "packed"
+    model.config.layer_types = ["full_attention", "sliding_attention"]
+    forward = choose_forward(model)
+    assert (forward.kind, forward.reason) == ("padded", "some layers attend to a sliding window")
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_the_packed_pass_is_tried_in_the_precision_that_it_will_compute_in(kind):
+    assert choose_forward(tiny_model(kind), torch.bfloat16).kind == "packed"
+
+
+def test_what_a_cpu_trained_in_bfloat16_is_exported_in_its_own_precision(tmp_path):
+    model = tiny_model("qwen2")
+    policy = Loaded(model=model, compute_dtype=torch.bfloat16, eos_token_ids=frozenset())
+    export_model(policy, tiny_tokenizer(), tmp_path, merge=False)
+    saved = load_model(ModelConfig(model=str(tmp_path), dtype="float32")).model
+    assert torch.equal(saved.lm_head.weight, model.lm_head.weight)

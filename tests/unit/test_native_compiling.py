@@ -88,3 +88,11 @@ def test_processes_that_compile_at_the_same_time_get_one_library(fresh):
     running = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
     assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
     assert len(list((fresh / "cache" / "paceline").glob("*.so"))) == 1
+
+
+@needs_compiler
+def test_a_cache_that_others_may_write_to_is_left_alone(fresh):
+    (fresh / "cache" / "paceline").mkdir(parents=True)
+    (fresh / "cache" / "paceline").chmod(0o777)
+    assert library().functions is not None
+    assert not list((fresh / "cache" / "paceline").iterdir())

@@ -53,3 +53,21 @@ def test_a_logit_that_is_no_number_stays_visible():
 def test_float64_and_other_devices_are_left_to_torch():
     assert logit_passes(CPU, torch.float64) is None
     assert logit_passes(torch.device("meta"), torch.float32) is None
+
+
+@pytest.mark.parametrize("target", [-100, 40])
+def test_a_target_that_is_no_token_is_refused_and_not_looked_up(target):
+    passes = logit_passes(CPU, torch.float32)
+    with pytest.raises(IndexError, match="a target lies outside the 40 tokens of the output embedding"):
+        passes.statistics(torch.zeros(2, 40), torch.tensor([3, target]), 1.0)
+
+
+def test_a_token_that_cannot_be_sampled_spoils_no_gradient():
+    """A bias of -infinity over a padded vocabulary: the rest is softmax(1, 1), whose entropy is ln 2."""
+    passes = logit_passes(CPU, torch.float32)
+    logits = torch.tensor([[1.0, 1.0] + [-torch.inf] * 18])
+    logprobs, entropy, normalisers = passes.statistics(logits, torch.tensor([0]), 1.0)
+    assert (logprobs.item(), entropy.item()) == pytest.approx((-0.693147, 0.693147), rel=1e-5)
+    passes.to_gradients(logits, torch.tensor([0]), normalisers, entropy, [torch.ones(1), torch.ones(1)], 1.0)
+    assert logits[0, :2].tolist() == pytest.approx([0.5, -0.5], rel=1e-5)
+    assert logits[0, 2:].eq(0).all()

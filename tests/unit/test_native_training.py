@@ -88,3 +88,10 @@ def test_the_number_of_threads_changes_no_bit():
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_gradient_that_is_one_number_spread_over_all_is_read_as_such():
+    gate, up = (draw(64, 128, seed=seed).requires_grad_() for seed in (1, 2))
+    got = torch.autograd.grad(gated_product(gate, up).sum(), (gate, up))
+    wanted = torch.autograd.grad((torch.nn.functional.silu(gate) * up).sum(), (gate, up))
+    assert all(relative(one, other) < 1e-6 for one, other in zip(got, wanted, strict=True))

@@ -23,6 +23,7 @@ Exit status 0: `paceline train` can run; 1: it cannot, and the last line says wh
 """
 
 EXTRAS = {
+    "bitsandbytes": "--optimizer adamw_8bit",
     "peft": "adapters (--lora-rank)",
     "reasoning-gym": "datasets reasoning_gym:NAME",
     "tensorboard": "--report-to tensorboard",
@@ -32,7 +33,9 @@ EXTRAS = {
     "ray": "",
     "vllm": "",
 }
-"""Name of an optional package, which is also that of its extra, to what it is for; empty: nothing uses it yet."""
+"""Name of an optional package to what it is for; empty: nothing uses it yet."""
+EXTRA_OF = {"bitsandbytes": "8bit"}
+"""Its extra, where that has another name."""
 LIBRARIES = ("transformers", "safetensors", "datasets")
 SYMBOLIC_PAIR = ("2(x+1)", "2x+2")
 """Equal by algebra only, so that a worker process has to start for it."""
@@ -154,7 +157,7 @@ def native_kernels() -> Check:
     built = library()
     if built.functions is not None:
         return Check(name="kernels", state="fine", says=f"compiled for this processor by {built.reason}")
-    remedy = "install gcc or clang to train several times faster on a CPU"
+    remedy = "install gcc or clang to train faster on a CPU"
     return Check(name="kernels", state="missing", says=f"not compiled ({built.reason})", remedy=remedy)
 
 
@@ -212,7 +215,7 @@ def _extra(name: str, purpose: str, found: str | None) -> Check:
     use = f"for {purpose}" if purpose else "nothing uses it yet"
     if found is not None:
         return Check(name=name, state="fine", says=f"{found}, {use}")
-    remedy = f"pip install 'paceline[{name}]'" if purpose else ""
+    remedy = f"pip install 'paceline[{EXTRA_OF.get(name, name)}]'" if purpose else ""
     return Check(name=name, state="missing", says=f"not installed, {use}", remedy=remedy)
 
 

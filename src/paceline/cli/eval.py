@@ -24,13 +24,19 @@ SINGLE = (
     "seed",
 )
 """Options of other sections that evaluation reads; the reward functions choose the default system message."""
+OF_TRAINING = ("gradient_checkpointing", "activation_offload")
+"""Options of those sections that say how gradients are computed."""
 
 COMMAND = Command(
     name="eval",
     usage="paceline eval --model MODEL --dataset DATASET [--option value ...]\n       paceline eval --config FILE",
     summary="Measure the accuracy of a model on held-out tasks. Without options: the embedded model and task.",
     door_options=(CONFIG,),
-    options=tuple(option for option in options() if option.section in SECTIONS or option.name in SINGLE),
+    options=tuple(
+        option
+        for option in options()
+        if (option.section in SECTIONS and option.name not in OF_TRAINING) or option.name in SINGLE
+    ),
 )
 
 
@@ -56,10 +62,13 @@ def describe(evaluation: "Evaluation") -> str:
 def _measure(config: Config) -> "Evaluation":
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     from paceline.models import load_model, load_tokenizer
-    from paceline.train import make_engine, make_evaluator
+    from paceline.train import make_engine, make_evaluator, of_machine
 
     tokenizer = load_tokenizer(config.model)
     evaluator = make_evaluator(config, tokenizer)
     for note in evaluator.eval_set.notes:
         print(note)
-    return evaluator.measure(make_engine(config, load_model(config.model), tokenizer), step=0)
+    policy = load_model(config.model)
+    for note in of_machine(policy):
+        print(note)
+    return evaluator.measure(make_engine(config, policy, tokenizer), step=0)

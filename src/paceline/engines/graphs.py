@@ -137,6 +137,7 @@ class GraphedDecoder:
     def begin(self, num_rows: int, max_length: int) -> None:
         """See `Decoder`."""
         self.steps.forget()
+        self._static = None  # of a call that was broken off
         self._decoder.begin(num_rows, max_length)
 
     def end(self) -> None:

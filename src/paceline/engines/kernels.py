@@ -67,12 +67,6 @@ class Kernels:
             return self.native.add_norm(residual, update, scale, eps, self.dtype)
         return rms_norm(residual if update is None else residual.add_(update), scale, eps)
 
-    def linear_add(
-        self, x: Float[Tensor, "N I"], layer: Linear, residual: Float[Tensor, "N O"]
-    ) -> Float[Tensor, "N O"]:
-        """residual + linear(x), a new tensor."""
-        return self.linear(x, layer).add_(residual)
-
     def gated(self, x: Float[Tensor, "N I"], *layers: Linear) -> Float[Tensor, "N O"]:
         """silu(gate(x)) * up(x), for the two layers or for one that has them below each other."""
         parts = tuple(self.linear(x, layer) for layer in layers)

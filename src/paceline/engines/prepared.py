@@ -73,13 +73,17 @@ def _prepared(module: Any, next_norm: Tensor, kernels: Kernels) -> PreparedLayer
     gate_up = (_joined(layer.gate, layer.up),) if copies else (layer.gate, layer.up)
     return PreparedLayer(
         qkv=kernels.prepared(layer.qkv),
-        qk_norm=None if layer.qk_norm is None else joined_qk_norm(module.self_attn, kernels.residual_dtype),
+        qk_norm=_qk_norm(module.self_attn, kernels.residual_dtype),
         output=kernels.prepared(layer.output),
         mlp_norm=module.post_attention_layernorm.weight.detach().to(kernels.residual_dtype),
         gate_up=tuple(kernels.prepared(part) for part in gate_up),
         down=kernels.prepared(layer.down),
         next_norm=next_norm,
     )
+
+
+def _qk_norm(attention: Any, dtype: torch.dtype) -> Tensor | None:
+    return joined_qk_norm(attention, dtype) if hasattr(attention, "q_norm") else None
 
 
 def _joined(first: Linear, second: Linear) -> Linear:

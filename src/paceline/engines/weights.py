@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from paceline.engines.adapters import is_adapted, linear_problem, read_linear
 from paceline.engines.kernels import Linear
+from paceline.windows import slides
 
 # Their modules differ in biases and in query/key norms only, which are read off the module.
 KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -24,29 +25,14 @@ _MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerWeights:
-    """One decoder layer."""
+    """The linear layers of one decoder layer."""
 
-    attention_norm: Tensor
     qkv: Linear
     """Queries, keys and values below each other: [(H + 2K) * D, width]."""
-    qk_norm: Float[Tensor, "H+K D"] | None
-    """Scale of the norm over each query and key head, where the architecture has one."""
     output: Linear
-    mlp_norm: Tensor
     gate: Linear
     up: Linear
     down: Linear
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Weights:
-    """A whole model."""
-
-    embedding: Float[Tensor, "V width"]
-    layers: tuple[LayerWeights, ...]
-    final_norm: Tensor
-    head: Linear
-    norm_eps: float
 
 
 def unsupported_reason(model: PreTrainedModel) -> str | None:
@@ -56,7 +42,7 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
         return f"{name} is not among the architectures that it knows ({', '.join(KNOWN_ARCHITECTURES)})"
     if config.hidden_act != "silu":
         return f"hidden_act is {config.hidden_act!r}, not 'silu'"
-    if _slides(config):
+    if slides(config):
         return "some layers attend to a sliding window"
     rope_type = model.model.rotary_emb.rope_type
     if rope_type not in FIXED_ROPE_TYPES:
@@ -77,41 +63,17 @@ def _other_adapter(model: PreTrainedModel) -> str | None:
     return None
 
 
-def _slides(config: Any) -> bool:
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types is not None:
-        return any(kind != "full_attention" for kind in layer_types)
-    return getattr(config, "sliding_window", None) is not None
-
-
-def read_weights(model: PreTrainedModel, dtype: torch.dtype) -> Weights:
-    """The model's present weights in `dtype`: its own tensors where they have it, but for `qkv`, which is joined.
-
-    Where a layer has a LoRA adapter, its weight is a new tensor with the adapter in it, which takes memory.
-    """
-    layers = tuple(read_layer(layer, dtype) for layer in model.model.layers)
-    embedding = model.model.embed_tokens.weight.detach().to(dtype)
-    tied = model.lm_head.weight is model.model.embed_tokens.weight
-    return Weights(
-        embedding=embedding,
-        layers=layers,
-        final_norm=model.model.norm.weight.detach().to(dtype),
-        head=(embedding, None) if tied else read_linear(model.lm_head, dtype),
-        norm_eps=model.config.rms_norm_eps,
-    )
-
-
 def read_layer(layer: Any, dtype: torch.dtype) -> LayerWeights:
-    """One layer of the model's, as in `read_weights`."""
+    """One layer's present weights in `dtype`: its own tensors where they have it, but for `qkv`, which is joined.
+
+    Where it has a LoRA adapter, a weight is a new tensor with the adapter in it, which takes memory.
+    """
     attention, mlp = layer.self_attn, layer.mlp
     parts = [read_linear(part, dtype) for part in (attention.q_proj, attention.k_proj, attention.v_proj)]
     biases = [bias for _, bias in parts if bias is not None]
     return LayerWeights(
-        attention_norm=layer.input_layernorm.weight.detach().to(dtype),
         qkv=(torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None),
-        qk_norm=joined_qk_norm(attention, dtype) if hasattr(attention, "q_norm") else None,
         output=read_linear(attention.o_proj, dtype),
-        mlp_norm=layer.post_attention_layernorm.weight.detach().to(dtype),
         gate=read_linear(mlp.gate_proj, dtype),
         up=read_linear(mlp.up_proj, dtype),
         down=read_linear(mlp.down_proj, dtype),

@@ -43,9 +43,10 @@ def free_memory(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0]
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    except OSError:
+        available = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):  # no Linux, or one without this line
         return None
-    return min(int(lines["MemAvailable"].split()[0]) * 1024, _left_in_container())
+    return min(available, _left_in_container())
 
 
 def _left_in_container() -> int | float:
@@ -53,9 +54,10 @@ def _left_in_container() -> int | float:
     try:
         limit, used = ((CONTROL_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
         cached = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines())
-    except OSError:
+        files = int(cached["inactive_file"])
+    except (OSError, KeyError):
         return math.inf
-    return math.inf if limit == "max" else max(0, int(limit) - int(used) + int(cached["inactive_file"]))
+    return math.inf if limit == "max" else max(0, int(limit) - int(used) + files)
 
 
 def choose_threads(config: ModelConfig, parameters: int) -> int:

@@ -24,12 +24,17 @@ def export_model(loaded: Loaded, tokenizer: PreTrainedTokenizerBase, path: Path,
         ModelError: the adapter is of a kind that cannot be merged.
     """
     if loaded.adapter is None:
-        save_model(loaded.model, tokenizer, path, loaded.compute_dtype)
+        save_model(loaded.model, tokenizer, path, _precision(loaded))
     elif merge:
-        save_model(_merged(loaded), tokenizer, path, loaded.compute_dtype)
+        save_model(_merged(loaded), tokenizer, path, _precision(loaded))
     else:
         loaded.save_weights(path)
         tokenizer.save_pretrained(path)
+
+
+def _precision(loaded: Loaded) -> torch.dtype:
+    """On a CPU the weights' own: a small update would vanish in bfloat16, and whoever loads them may convert them."""
+    return loaded.compute_dtype if loaded.model.device.type == "cuda" else loaded.model.dtype
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: torch.dtype) -> None:

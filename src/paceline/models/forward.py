@@ -1,6 +1,7 @@
 """Hidden states that predict a micro-batch's targets: packed where the model allows it, padded rows elsewhere."""
 
 import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,9 +16,11 @@ from paceline.models.activations import in_main_memory
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.fused_layers import fuse_layers, restore_layers
 from paceline.models.records import on_device
+from paceline.windows import slides
 
-PROBE_TOLERANCE = 1e-3
-"""Largest relative difference between two right forward passes in float32: rounding, far below any mistake."""
+PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
+"""Largest relative difference between two right forward passes: rounding, below any mistake."""
+_HEAD_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,10 +40,11 @@ class PolicyForward:
             return hidden(model, batch)
 
 
-def choose_forward(model: PreTrainedModel) -> PolicyForward:
+def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = None) -> PolicyForward:
     """Try the packed path on a few random tokens and keep it where it agrees with the model's own forward.
 
-    First with the model's layers on kernels, where they can be, then with the layers as they are.
+    First with the model's layers on kernels, where they can be, then with the layers as they are; in the weights' own
+    precision, and in `compute_dtype` too where that is another one.
 
     Raises:
         ModelError: the model's logits are not its output embedding applied to its last hidden state, so that
@@ -48,23 +52,46 @@ def choose_forward(model: PreTrainedModel) -> PolicyForward:
     """
     _refuse_soft_cap(model)
     restore_layers(model)  # of a model that was tried before
-    probe = _probe_batch(model.config.get_text_config().vocab_size, model.device, model.dtype)
+    config = model.config.get_text_config()
+    probe = _probe_batch(config.vocab_size, model.device, model.dtype)
     before = model.config._attn_implementation
     with torch.no_grad():
-        padded = _padded_hidden(model, probe)
-        _check_head(model, probe, padded)
+        precisions = dict.fromkeys((model.dtype, compute_dtype or model.dtype))
+        wanted = {dtype: _in_precision(dtype, _padded_hidden, model, probe) for dtype in precisions}
+        _check_head(model, probe, wanted[model.dtype])
         if not type(model)._supports_attention_backend:
             return PolicyForward(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
+        if slides(config):  # the probe is shorter than any window
+            return PolicyForward(kind="padded", reason="some layers attend to a sliding window")
         model.set_attn_implementation(NAME)
         if fuse_layers(model):
-            if _relative_difference(_packed_hidden(model, probe), padded) <= PROBE_TOLERANCE:
+            if _disagreement(model, probe, wanted) is None:
                 return PolicyForward(kind="packed", reason="")
             restore_layers(model)
-        difference = _relative_difference(_packed_hidden(model, probe), padded)
-        if difference <= PROBE_TOLERANCE:
+        reason = _disagreement(model, probe, wanted)
+        if reason is None:
             return PolicyForward(kind="packed", reason="")
         model.set_attn_implementation(before)
-    return PolicyForward(kind="padded", reason=f"packed hidden states differ by {difference:.0e} from the model's own")
+    return PolicyForward(kind="padded", reason=reason)
+
+
+def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[torch.dtype, Tensor]) -> str | None:
+    """How the packed pass differs from the model's own hidden states in each precision; None: by rounding only."""
+    for dtype, own in wanted.items():
+        difference = _relative_difference(_in_precision(dtype, _packed_hidden, model, probe), own)
+        if not difference <= PROBE_TOLERANCE[dtype]:  # nor is one that is no number
+            return f"packed hidden states differ by {difference:.0e} from the model's own in {dtype}"
+    return None
+
+
+def _in_precision(
+    dtype: torch.dtype,
+    hidden: Callable[[PreTrainedModel, MicroBatch], Tensor],
+    model: PreTrainedModel,
+    batch: MicroBatch,
+) -> Tensor:
+    with torch.autocast(model.device.type, dtype=dtype, enabled=dtype != model.dtype):
+        return hidden(model, batch)
 
 
 def _packed_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
@@ -116,7 +143,7 @@ def _check_head(model: PreTrainedModel, probe: MicroBatch, hidden: Tensor) -> No
         use_cache=False,
     ).logits.flatten(0, 1)[rows.sources]
     head = model.get_output_embeddings()
-    if head is None or _relative_difference(head(hidden), logits) > PROBE_TOLERANCE:
+    if head is None or _relative_difference(head(hidden), logits) > _HEAD_TOLERANCE:
         raise _changed_logits(model, "a scale, a bias of its own or a soft cap")
 
 

@@ -31,6 +31,7 @@ FLAGS = (
     "-shared",
     "-fPIC",
 )
+WRITABLE_BY_OTHERS = 0o022
 COMPILE_SECONDS = 120
 """A compiler that takes longer is given up on: torch's own operations do the work then."""
 
@@ -46,8 +47,8 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """The kernels for this processor: from the cache, or compiled now (about two seconds, once per machine)."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    """The kernels for this processor: from the cache, or compiled now, which takes seconds, once per machine."""
+    compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     if platform.system() != "Linux":
         return Library(functions=None, reason=f"kernels are compiled on Linux only, this is {platform.system()}")
     if compiler is None:
@@ -61,7 +62,7 @@ def library() -> Library:
         return Library(functions=None, reason=f"{compiler} failed: {words[0]}")
     except subprocess.TimeoutExpired:
         return Library(functions=None, reason=f"{compiler} took more than {COMPILE_SECONDS} s")
-    except OSError as error:
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:  # no home directory; words in another encoding
         return Library(functions=None, reason=str(error))
 
 
@@ -102,7 +103,8 @@ def _cache_directory() -> Path:
     try:
         directory = base / "paceline"
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if directory.stat().st_uid == os.getuid() and os.access(directory, os.W_OK):
+        found = directory.stat()
+        if found.st_uid == os.getuid() and not found.st_mode & WRITABLE_BY_OTHERS and os.access(directory, os.W_OK):
             return directory
     except OSError:
         pass

@@ -25,7 +25,7 @@ HOT void row_statistics(const void *row, int64_t target, int64_t count, int kind
     for (int64_t i = begin; i < begin + BLOCK && i < count; i += WIDTH) {
       const vfloat shifted = (some_of(row, i, count - i, kind) - top) * inverse, e = exp_v(shifted);
       part += e;
-      weighted += e * shifted;
+      weighted += (vfloat)((vint)(e * shifted) & ~(vint)(e == 0.0f)); /* 0 * -infinity is 0 here */
     }
     total += sum(part);
     mean += sum(weighted);
@@ -56,14 +56,17 @@ HOT void row_gradients(void *row, int64_t target, int64_t count, int kind, float
   const float sure = load_one(row, target, kind) * inverse - normaliser;
   for (int64_t i = 0; i < count; i += WIDTH) {
     const vfloat log_p = some_of(row, i, count - i, kind) * inverse - normaliser, p = exp_v(log_p);
-    const vfloat grad = -p * (by_logprob + by_entropy * (log_p + entropy));
+    vfloat grad = -p * (by_logprob + by_entropy * (log_p + entropy));
+    grad = (vfloat)((vint)grad & ~(vint)(p == 0.0f)); /* 0 * -infinity is 0 here */
     if (count - i >= WIDTH)
       store_any(row, i, grad, kind);
     else
       store_rest(row, i, count - i, grad, kind);
   }
   /* apart from the others: 1 - p of a sure token would drown in the rounding of p */
-  const float at_target = by_logprob - exp_v(splat(sure))[0] * (by_logprob + by_entropy * (sure + entropy));
+  const float p_target = exp_v(splat(sure))[0];
+  const float pulled = p_target == 0 ? 0 : p_target * (by_logprob + by_entropy * (sure + entropy));
+  const float at_target = by_logprob - pulled;
   store_one(row, target, at_target, kind);
 }
 

@@ -27,10 +27,11 @@ def _kernel(name: str, kinds: str) -> Callable[..., None]:
 
 def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     rows, vocabulary = logits.shape
+    targets = _checked(targets, vocabulary)
     logprobs, entropies, normalisers = (logits.new_empty(rows, dtype=torch.float32) for _ in range(3))
     _kernel("logit_statistics", "pp iii f ppp")(
         address(logits),
-        address(targets.contiguous()),
+        address(targets),
         rows,
         vocabulary,
         STORAGE[logits.dtype],
@@ -48,12 +49,21 @@ def _to_gradients(
     gradients: Sequence[Tensor | None],
     temperature: float,
 ) -> None:
+    targets = _checked(targets, logits.shape[1])
     by_logprob, by_entropy = (None if one is None else one.contiguous() for one in gradients)
     _kernel("logit_gradients", "pp iii f pppp")(
         address(logits),
-        address(targets.contiguous()),
+        address(targets),
         *logits.shape,
         STORAGE[logits.dtype],
         1 / temperature,
         *map(address, (normalisers, entropy, by_logprob, by_entropy)),
     )
+
+
+def _checked(targets: Tensor, vocabulary: int) -> Tensor:
+    """C would read and write wherever a token says: one that no embedding has looked up may be anything."""
+    targets = targets.to(torch.int64).contiguous()
+    if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < vocabulary:
+        raise IndexError(f"a target lies outside the {vocabulary} tokens of the output embedding")
+    return targets

@@ -17,7 +17,7 @@ from paceline.train.held_out import has_held_out, make_evaluator
 from paceline.train.loop import Run, evaluate, run_steps, save, tell
 from paceline.train.measuring import Measurement, RewardMeasurement, reward_meter
 from paceline.train.observing import Observer, Wishes
-from paceline.train.records import part_sentences
+from paceline.train.records import of_machine, part_sentences
 from paceline.train.session import directory_sentences, finish, make_run, run_trackers, train
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "save",
     "tell",
     "part_sentences",
+    "of_machine",
     "finish",
     "run_trackers",
     "directory_sentences",

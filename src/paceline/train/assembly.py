@@ -201,7 +201,7 @@ def assemble(
         policy = replace(policy, eos_token_ids=policy.eos_token_ids | {given.tokenizer.eos_token_id})
     learner = Learner(
         policy,
-        replace(choose_forward(policy.model), offload=config.model.activation_offload),
+        replace(choose_forward(policy.model, policy.compute_dtype), offload=config.model.activation_offload),
         reference=_reference(config, given, policy),
         loss=config.loss,
         optim=config.optim,

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -79,7 +79,9 @@ def choose_recomputing(
     model, forward = learner.policy.model, learner.forward
     if config.model.gradient_checkpointing != "auto" or free is None:
         return None
-    activations = measure_activations(model, forward, learner.policy.compute_dtype)
+    # an offload has hooks of its own, and torch applies the innermost only
+    on_the_device = replace(forward, offload=False)
+    activations = measure_activations(model, on_the_device, learner.policy.compute_dtype)
     prompt = max(len(task.prompt_ids) for task in tasks)
     tokens = most_tokens(config, prompt=prompt, padded=forward.kind == "padded")
     room = ACTIVATION_SHARE * max(0, free)

@@ -6,6 +6,7 @@ from paceline.checkpoint import Checkpoint, Progress
 from paceline.data import length_histogram
 from paceline.learner import UpdateStats
 from paceline.metrics import OPTIONAL, check_record
+from paceline.models import Loaded
 from paceline.native import library
 from paceline.plan import describe
 from paceline.rollouts import RolloutBatch, rollout_metrics
@@ -85,7 +86,7 @@ def part_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | No
     lines += prepared.unmet
     if prepared.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(prepared.unverified)}; they cannot be learned")
-    lines += _of_machine(parts)
+    lines += of_machine(parts.policy)
     if parts.engine.path == "plain":
         lines.append(f"engine: plain path, slower ({parts.engine.path_reason})")
     if parts.recomputing is not None:
@@ -103,13 +104,13 @@ def part_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | No
     return lines
 
 
-def _of_machine(parts: Parts) -> list[str]:
+def of_machine(policy: Loaded) -> list[str]:
     """How a CPU computes, where that is not what everybody has."""
-    if parts.policy.model.device.type != "cpu":
+    if policy.model.device.type != "cpu":
         return []
     lines = []
-    if parts.policy.compute_dtype == torch.bfloat16:
-        lines.append("computing in bfloat16; --dtype float32 is exact, and several times slower")
+    if policy.compute_dtype == torch.bfloat16:
+        lines.append("computing in bfloat16; --dtype float32 is exact")
     if library().functions is None:
         lines.append(f"computing without compiled kernels, slower ({library().reason})")
     return lines
