@@ -49,6 +49,7 @@ def wide_model(family: str = "qwen2") -> PreTrainedModel:
                 max_position_embeddings=512,
                 initializer_range=0.2,
                 **({} if family == "qwen2" else {"head_dim": 16}),
+                **({"sliding_window": None} if family == "mistral" else {}),
             )
         ).train()
 
