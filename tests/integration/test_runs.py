@@ -59,7 +59,7 @@ def test_a_run_changes_the_weights_of_every_family_in_both_precisions(tmp_path, 
     limit = 1e-4 if dtype == "float32" else 0.2
     assert all(step["logprob_mismatch_max"] < limit for step in steps if step["updates"])
     before, after = (AutoModelForCausalLM.from_pretrained(path) for path in (tmp_path / kind, run.path / "final"))
-    assert after.dtype == getattr(torch, dtype)
+    assert after.dtype == torch.float32  # the weights' own, whatever a CPU computed in
     changed = [not torch.equal(b.to(a.dtype), a) for b, a in zip(before.parameters(), after.parameters(), strict=True)]
     assert all(changed)
 

@@ -72,7 +72,7 @@ for flags in (os.O_RDONLY, os.O_RDWR, os.O_PATH):
     except OSError as error:
         print(error)
 """,
-        bites=True,
+        # not `bites`: the program above, beside it without isolation, may have put a link in the file's place
     ),
     Hostile(
         name="mount_and_root",
