@@ -3,8 +3,7 @@
 M tokens, Q prompts and then S completions laid end to end; D width of a head, a multiple of 16.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from paceline.native.compiling import library
-from paceline.native.tensors import STORAGE, address, declared
+from paceline.native.tensors import STORAGE, address, kernel
 
 TILE_ROWS, PANEL_KEYS = 24, 64
 """ROWS and PANEL of attention.c, for the size of its working memory."""
@@ -85,13 +84,6 @@ def packed_attention(
     )
 
 
-@functools.cache
-def _kernel(name: str, kinds: str) -> Callable[..., None]:
-    functions = library().functions
-    assert functions is not None  # attention_serves
-    return declared(functions, name, kinds)
-
-
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -109,7 +101,7 @@ class _PackedAttention(torch.autograd.Function):
         output, normalisers = torch.empty_like(query), query.new_empty(tokens, heads, dtype=torch.float32)
         keys = _padded_keys(table)
         threads, each, scratch = _scratch(2 * keys * width + TILE_ROWS * (keys + 2 * width))
-        _kernel("packed_attention", "pi iiiif pp ppppp pii")(
+        kernel("packed_attention", "pi iiiif pp ppppp pii")(
             address(table.rows),
             len(table.rows),
             heads,
@@ -137,7 +129,7 @@ class _PackedAttention(torch.autograd.Function):
         grads = [torch.empty_like(states) for states in (query, key, value)]
         shares = normalisers.new_empty(table.shares * kv_heads * 2 * width)
         threads, each, scratch = _scratch(5 * _padded_keys(table) * width + TILE_ROWS * (3 * width + 2 * PANEL_KEYS))
-        _kernel("packed_attention_backward", "pi iiiif pp pppppp ppp ppii")(
+        kernel("packed_attention_backward", "pi iiiif pp pppppp ppp ppii")(
             address(table.rows),
             len(table.rows),
             heads,

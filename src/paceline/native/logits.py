@@ -1,14 +1,13 @@
 """The passes over logits of `losses.token_logprobs` as kernels: each reads the logits once, and copies none."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from paceline.losses import LogitPasses
 from paceline.native.compiling import library
-from paceline.native.tensors import STORAGE, address, declared
+from paceline.native.tensors import STORAGE, address, kernel
 
 
 def logit_passes(device: torch.device, dtype: torch.dtype) -> LogitPasses | None:
@@ -18,18 +17,11 @@ def logit_passes(device: torch.device, dtype: torch.dtype) -> LogitPasses | None
     return LogitPasses(statistics=_statistics, to_gradients=_to_gradients)
 
 
-@functools.cache
-def _kernel(name: str, kinds: str) -> Callable[..., None]:
-    functions = library().functions
-    assert functions is not None  # logit_passes
-    return declared(functions, name, kinds)
-
-
 def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     rows, vocabulary = logits.shape
     targets = _checked(targets, vocabulary)
     logprobs, entropies, normalisers = (logits.new_empty(rows, dtype=torch.float32) for _ in range(3))
-    _kernel("logit_statistics", "pp iii f ppp")(
+    kernel("logit_statistics", "pp iii f ppp")(
         address(logits),
         address(targets),
         rows,
@@ -51,7 +43,7 @@ def _to_gradients(
 ) -> None:
     targets = _checked(targets, logits.shape[1])
     by_logprob, by_entropy = (None if one is None else one.contiguous() for one in gradients)
-    _kernel("logit_gradients", "pp iii f pppp")(
+    kernel("logit_gradients", "pp iii f pppp")(
         address(logits),
         address(targets),
         *logits.shape,

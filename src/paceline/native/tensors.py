@@ -1,10 +1,13 @@
 """From tensors to what a C function takes: addresses, storage types, signatures."""
 
 import ctypes
+import functools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from paceline.native.compiling import library
 
 STORAGE = {torch.float32: 0, torch.bfloat16: 1}
 """Precisions that the kernels read and write, by the numbers in vectors.h; all compute in float32."""
@@ -24,6 +27,14 @@ def declared(functions: ctypes.CDLL, name: str, kinds: str) -> Callable[..., Non
     function.argtypes = [_KINDS[kind] for kind in kinds.replace(" ", "")]  # type: ignore[attr-defined]
     function.restype = None  # type: ignore[attr-defined]
     return function
+
+
+@functools.cache
+def kernel(name: str, kinds: str) -> Callable[..., None]:
+    """This machine's `declared` function; whoever calls has asked whether there are kernels."""
+    functions = library().functions
+    assert functions is not None
+    return declared(functions, name, kinds)
 
 
 def address(tensor: Tensor | None) -> int | None:

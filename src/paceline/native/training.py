@@ -3,8 +3,6 @@
 M tokens of a packed micro-batch, H hidden width, I width of the feed-forward layer; both are multiples of 16.
 """
 
-import functools
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -12,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from paceline.native.compiling import library
-from paceline.native.tensors import STORAGE, address, declared
+from paceline.native.tensors import STORAGE, address, kernel
 
 CHUNK_ROWS = 64
 """Rows whose shares of a scale's gradient are added up by one thread, one after another."""
@@ -48,13 +45,6 @@ def gated_product(gate: Float[Tensor, "*rows I"], up: Float[Tensor, "*rows I"]) 
     return cast(Tensor, _GatedProduct.apply(gate, up))  # type: ignore[no-untyped-call]
 
 
-@functools.cache
-def _kernel(name: str, kinds: str) -> Callable[..., None]:
-    functions = library().functions
-    assert functions is not None  # whoever calls asked whether there are kernels
-    return declared(functions, name, kinds)
-
-
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -67,7 +57,7 @@ class _AddNorm(torch.autograd.Function):
         rows = x.numel() // width
         total = x if addend is None else torch.empty_like(x)
         normed, inverse = torch.empty_like(x, dtype=dtype), x.new_empty(rows)
-        _kernel("add_rms_norm", "ppi pp pip iif")(
+        kernel("add_rms_norm", "ppi pp pip iif")(
             address(x),
             address(addend),
             0 if addend is None else STORAGE[addend.dtype],
@@ -97,7 +87,7 @@ class _AddNorm(torch.autograd.Function):
         grad_x = torch.empty_like(total)
         grad_addend = torch.empty_like(total, dtype=torch.bfloat16) if ctx.addend_dtype == torch.bfloat16 else None
         parts = total.new_empty(-(-rows // CHUNK_ROWS), width) if ctx.needs_input_grad[2] else None
-        _kernel("add_rms_norm_backward", "pppp i ppppi ii")(
+        kernel("add_rms_norm_backward", "pppp i ppppi ii")(
             address(total),
             address(scale),
             address(inverse),
@@ -120,7 +110,7 @@ class _GatedProduct(torch.autograd.Function):
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         product = torch.empty_like(gate)
-        _kernel("gated_product", "ppp ii")(
+        kernel("gated_product", "ppp ii")(
             address(gate), address(up), address(product), STORAGE[gate.dtype], gate.numel()
         )
         ctx.save_for_backward(gate, up)
@@ -132,7 +122,7 @@ class _GatedProduct(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         grad = grad.contiguous()  # under a name: an address keeps no tensor alive
         grad_gate, grad_up = torch.empty_like(gate), torch.empty_like(up)
-        _kernel("gated_product_backward", "ppppp ii")(
+        kernel("gated_product_backward", "ppppp ii")(
             address(gate),
             address(up),
             address(grad),
