@@ -64,7 +64,8 @@ def entries(workload: Workload, given: Path, conditions: Conditions) -> dict[str
         often = 1 if dtype == "float32" and workload.size.startswith("qwen") else None
         plain = [*usual, "generate", dtype]
         found[f"generate-{dtype}"] = Entry(script="generate_transformers.py", arguments=plain, repetitions=often)
-        for tokens in BATCHES[workload.size]:
+        # one repetition of its continuous batching would take many minutes there
+        for tokens in BATCHES[workload.size] if often is None else ():
             batched = [*usual, "continuous", dtype, str(tokens)]
             # many times slower than `generate` at these sizes, which one repetition shows
             seldom = None if workload.size == "shipped" else 1

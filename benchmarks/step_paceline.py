@@ -18,9 +18,11 @@ from paceline.config import AdvantageConfig, LossConfig, OptimConfig
 from paceline.engines import OnFinished, Request, Sampling
 from paceline.engines.local import LocalEngine
 from paceline.learner import Learner
-from paceline.models import choose_forward
+from paceline.models import choose_forward, recompute
 from paceline.rollouts import Producer, rollout_metrics
 from paceline.types import Completion, Task
+
+OPTIM = OptimConfig(learning_rate=LEARNING_RATE)
 
 
 class Limited:
@@ -39,10 +41,17 @@ class Limited:
         return self.engine.generate(limited, sampling, on_finished=on_finished)
 
 
-def main(path: str, threads: str, device: str) -> None:
+def main(path: str, threads: str, device: str, memory: str = "") -> None:
+    """Args:
+    path: of what is given.
+    threads, device: torch's; Paceline sets its own threads.
+    memory: `lean` for the options that save most of it.
+    """
     channel, imported = Channel.open(), peak_mib()
     given = Given.read(path)
-    engine, producer, learner = halves(given, device)
+    engine, producer, learner = halves(given, device, replace(OPTIM, optimizer="adamw_8bit") if memory else OPTIM)
+    if memory:
+        recompute(learner.policy.model, learner.policy.model.config.num_hidden_layers)
     dtype = str(learner.policy.compute_dtype).removeprefix("torch.")
     paths = f"engine {engine.engine.path}, forward {learner.forward.kind}"
     channel.reply({"imported_mib": imported, "dtype": dtype, "path": paths})
@@ -50,7 +59,7 @@ def main(path: str, threads: str, device: str) -> None:
         channel.reply(step(engine, producer, learner, given.repetitions[request["repetition"]]))
 
 
-def halves(given: Given, device: str) -> tuple[Limited, Producer, Learner]:
+def halves(given: Given, device: str, optim: OptimConfig = OPTIM) -> tuple[Limited, Producer, Learner]:
     """Defaults throughout, but for what bench_step.py says is set alike on all sides."""
     workload = given.workload
     policy = load_policy(given, device=device)
@@ -59,7 +68,7 @@ def halves(given: Given, device: str) -> tuple[Limited, Producer, Learner]:
         choose_forward(policy.model),
         reference=None,
         loss=LossConfig(clip_eps_low=EPSILONS[0], clip_eps_high=EPSILONS[1], average="token", beta=0.0),
-        optim=OptimConfig(learning_rate=LEARNING_RATE),
+        optim=optim,
         temperature=1.0,
         max_completion_length=workload.max_new_tokens,
     )

@@ -150,7 +150,10 @@ def load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, mod
     path = checkpoint.path / "optimizer.safetensors"
     tensors, kind, numbers, shapes = _read_optimizer(path)
     if kind != type(optimizer).__name__:
-        raise CheckpointError(f"{path} holds the state of {kind}, the run has {type(optimizer).__name__}; use {kind}")
+        raise CheckpointError(
+            f"{path} holds the state of {kind}, the run has {type(optimizer).__name__}; "
+            "give the --optimizer and --optimizer-offload that it was saved with"
+        )
     names, parameters = _names(model), _parameters(optimizer)
     present = {_name(parameter, names): list(parameter.shape) for parameter in parameters}
     for name in [*present, *shapes]:

@@ -59,6 +59,8 @@ class MemoryPlan:
     weights: int
     gradients: int
     optimizer: int
+    """Of which nothing lies on the device with `optimizer_offload`."""
+    optimizer_on_device: bool
     reference: int
     """The reference model, with `beta` above 0."""
     kv_cache: int
@@ -71,7 +73,8 @@ class MemoryPlan:
     @property
     def total(self) -> int:
         """What stays allocated; the cache's place is free during an update, and may then hold activations."""
-        return self.weights + self.gradients + self.optimizer + self.reference + self.kv_cache
+        optimizer = self.optimizer if self.optimizer_on_device else 0
+        return self.weights + self.gradients + optimizer + self.reference + self.kv_cache
 
 
 def total_steps(config: Config, num_tasks: int | None) -> int | None:
@@ -171,13 +174,14 @@ def memory_plan(config: Config, shape: ModelShape) -> MemoryPlan:
     step_tokens = config.loop.prompts_per_step * (
         config.data.max_prompt_length + config.sampling.num_generations * config.sampling.max_completion_length
     )
-    forwarded = min(config.optim.micro_batch_tokens, step_tokens)
+    forwarded = min(max(config.optim.micro_batch_tokens, longest), step_tokens)
     layer = forwarded * shape.linear_widths * number_bytes
     inputs = forwarded * shape.num_layers * shape.width * FLOAT32_BYTES
     return MemoryPlan(
         weights=weights + adapter * FLOAT32_BYTES,
         gradients=trained,
         optimizer=trained // FLOAT32_BYTES * config.optim.moment_bytes,
+        optimizer_on_device=not config.optim.optimizer_offload,
         reference=weights if config.loss.beta > 0 and not rank else 0,
         kv_cache=sequences * longest * per_token * number_bytes,
         activations=shape.num_layers * layer,
@@ -227,12 +231,13 @@ def describe_memory(memory: MemoryPlan) -> str:
     rows = [
         ("weights", memory.weights),
         ("gradients", memory.gradients),
-        ("optimiser", memory.optimizer),
+        *([("optimiser", memory.optimizer)] if memory.optimizer_on_device else []),
         ("reference model", memory.reference),
         ("key/value cache", memory.kv_cache),
         ("in all", memory.total),
         ("activations", memory.activations),
         ("  computed again", memory.recomputed),
+        *([] if memory.optimizer_on_device else [("optimiser, in main memory", memory.optimizer)]),
     ]
     lines = [(name, f"{size / 2**30:10.3f} GiB") for name, size in rows if size]
     return _table(lines) + "\nActivations come on top; --micro-batch-tokens and --gradient-checkpointing bound them."

@@ -125,6 +125,7 @@ def test_what_a_plan_says_of_activations_is_of_the_measured_size(kind, dtype):
     model = tiny_model(kind).train()
     shape = model_shape(model.config.to_dict(), parameters=model.num_parameters())
     given = {"model": "m", "dataset": "d", "micro_batch_tokens": 100, "dtype": str(dtype).removeprefix("torch.")}
+    given |= {"max_prompt_length": 50, "max_completion_length": 50}
     planned = memory_plan(build_config(given), shape).activations
     measured = 100 * measure_activations(model, choose_forward(model), dtype).all_layers
     assert 0.8 <= measured / planned <= 2.5

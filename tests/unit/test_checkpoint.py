@@ -169,7 +169,7 @@ def test_an_optimiser_that_keeps_something_else_is_refused_and_nothing_is_commit
 def test_the_state_of_another_optimiser_is_refused(tmp_path):
     checkpoint = save(tmp_path, 1)
     model = tiny_model("qwen2")
-    with pytest.raises(CheckpointError, match="holds the state of AdamW, the run has SGD; use AdamW"):
+    with pytest.raises(CheckpointError, match="holds the state of AdamW, the run has SGD; give the --optimizer"):
         load_optimizer(checkpoint, torch.optim.SGD(model.parameters()), model)
 
 

@@ -189,6 +189,22 @@ def test_memory_of_an_adapter_by_hand():
     assert memory.reference == 0
 
 
+def test_an_optimiser_in_main_memory_takes_nothing_of_the_device():
+    shape = model_shape(SHAPE, parameters=2**28)
+    resident, offloaded = (
+        memory_plan(build_config({**REQUIRED, "optimizer_offload": offload}), shape) for offload in (False, True)
+    )
+    assert (resident.optimizer, resident.total - offloaded.total) == (2 * 2**30, 2 * 2**30)
+    assert re.search(r"optimiser, in main memory +2\.000 GiB", describe_memory(offloaded))
+
+
+def test_activations_are_at_least_those_of_the_longest_completion_with_its_prompt():
+    given = {**REQUIRED, "max_prompt_length": 10, "max_completion_length": 30, "prompts_per_step": 4}
+    shape = model_shape(SHAPE, parameters=1)
+    one, other = (memory_plan(build_config({**given, "micro_batch_tokens": tokens}), shape) for tokens in (8, 40))
+    assert one.activations == other.activations == 40 * 2 * shape.linear_widths * 4
+
+
 def test_updates_of_a_step_are_passes_times_parts():
     given = {**REQUIRED, "num_iterations": 2, "num_minibatches": 4}
     assert batch_plan(build_config(given), 100).updates_per_step == 8

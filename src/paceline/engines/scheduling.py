@@ -146,43 +146,51 @@ class Schedule:
         uniform = self._next_uniforms()
         logits = self._decoder.step(self._tokens)
         self._tokens, logprobs = draw(logits, uniform, self._sampling)
-        self._record(np.arange(len(self._sequence_of)), self._tokens, logprobs)
+        self._record(slice(None), self._tokens, logprobs)
 
     def _next_uniforms(self) -> Float[Tensor, " S"]:
         if self._block_used == UNIFORM_BLOCK:
-            positions = self._to_device(self._sampled)[:, None] + torch.arange(UNIFORM_BLOCK, device=self._device)
-            self._block = uniforms(self._to_device(self._keys)[:, None], positions)
+            steps = torch.arange(UNIFORM_BLOCK, device=self._device)
+            self._block = uniforms(self._to_device(self._keys), self._to_device(self._sampled) + steps[:, None])
             self._block_used = 0
         self._block_used += 1
-        return self._block[:, self._block_used - 1]
+        return self._block[self._block_used - 1]
 
-    def _record(self, rows: np.ndarray, tokens: Int[Tensor, " N"], logprobs: Float[Tensor, " N"]) -> None:
+    def _record(self, rows: np.ndarray | slice, tokens: Int[Tensor, " N"], logprobs: Float[Tensor, " N"]) -> None:
         """Log what these rows sampled and end the completions that it ends."""
         on_host = tokens.cpu().numpy()
         sequences = self._sequence_of[rows]
         self._log.append((sequences, on_host, logprobs))
         self._sampled[rows] += 1
+        living = sequences != _NO_SEQUENCE
         if self._on_progress is not None:
-            self._on_progress(int((sequences != _NO_SEQUENCE).sum()))
-        ended = self._stopping.ended(on_host) | (self._sampled[rows] >= self._limits[rows])
+            self._on_progress(int(living.sum()))
+        ended = (self._stopping.ended(on_host) | (self._sampled[rows] >= self._limits[rows])) & living
         if self._stopping.watches_text or self._on_ended is not None:
-            living = sequences != _NO_SEQUENCE
             self._history[sequences[living], self._sampled[rows][living] - 1] = on_host[living]
         if self._stopping.watches_text:
-            self._end_by_text(rows, on_host, ended)
-        gone = rows[ended & (sequences != _NO_SEQUENCE)]
-        if len(gone):
-            if self._on_ended is not None:
-                self._on_ended([(int(self._sequence_of[row]), self._sampled_by(row)) for row in gone])
-            self._sequence_of = self._sequence_of.copy()
-            self._sequence_of[gone] = _NO_SEQUENCE
-            self._alive -= len(gone)
-            self._decoder.release(gone.tolist())
+            self._end_by_text(rows, on_host, living, ended)
+        if ended.any():
+            self._release(self._numbers(rows)[ended])
 
-    def _end_by_text(self, rows: np.ndarray, tokens: np.ndarray, ended: np.ndarray) -> None:
+    def _release(self, gone: np.ndarray) -> None:
+        if self._on_ended is not None:
+            self._on_ended([(int(self._sequence_of[row]), self._sampled_by(row)) for row in gone])
+        self._sequence_of = self._sequence_of.copy()
+        self._sequence_of[gone] = _NO_SEQUENCE
+        self._alive -= len(gone)
+        self._decoder.release(gone.tolist())
+
+    def _end_by_text(self, rows: np.ndarray | slice, tokens: np.ndarray, living: np.ndarray, ended: np.ndarray) -> None:
+        numbers = self._numbers(rows)
         for index in self._stopping.candidates(tokens):
-            if self._sequence_of[rows[index]] != _NO_SEQUENCE and not ended[index]:
-                ended[index] = self._stopping.completes_string(self._sampled_by(rows[index]))
+            if living[index] and not ended[index]:
+                ended[index] = self._stopping.completes_string(self._sampled_by(numbers[index]))
+
+    def _numbers(self, rows: np.ndarray | slice) -> np.ndarray:
+        """The rows that an index takes."""
+        numbers: np.ndarray = np.arange(len(self._sequence_of))[rows]
+        return numbers
 
     def _sampled_by(self, row: int) -> list[int]:
         """Everything that the living sequence of a row has sampled."""
