@@ -36,6 +36,13 @@ BATCHES = {"shipped": (32, 64), "30m": (64,), "qwen-0.5b": (256,), "qwen-1.5b": 
 """Tokens in a batch of continuous batching, by size. 32 and 64 were the fastest of 16 to 1,024 on a CPU with the small
 models: the attention mask spans all requests of a batch. Those of the large ones are chosen for longer prompts, not
 measured against others."""
+DTYPES = {
+    "shipped": ("float32", "bfloat16"),
+    "30m": ("float32", "bfloat16"),
+    "qwen-0.5b": ("bfloat16",),
+    "qwen-1.5b": ("bfloat16",),
+}
+"""Of the peers, by size. Decoding a large model is bound by its bytes, of which float32 has twice as many."""
 VLLM_MODE = "eager"
 """Or `compiled`."""
 
@@ -59,13 +66,10 @@ def entries(workload: Workload, given: Path, conditions: Conditions) -> dict[str
     """Who takes part."""
     usual = [str(given), str(conditions.threads), conditions.device]
     found = {"paceline": Entry(script="generate_paceline.py", arguments=usual)}
-    for dtype in ("float32", "bfloat16"):
-        # with a large model float32 is several times slower wherever bfloat16 is computed in hardware
-        often = 1 if dtype == "float32" and workload.size.startswith("qwen") else None
+    for dtype in DTYPES[workload.size]:
         plain = [*usual, "generate", dtype]
-        found[f"generate-{dtype}"] = Entry(script="generate_transformers.py", arguments=plain, repetitions=often)
-        # one repetition of its continuous batching would take many minutes there
-        for tokens in BATCHES[workload.size] if often is None else ():
+        found[f"generate-{dtype}"] = Entry(script="generate_transformers.py", arguments=plain)
+        for tokens in BATCHES[workload.size]:
             batched = [*usual, "continuous", dtype, str(tokens)]
             # many times slower than `generate` at these sizes, which one repetition shows
             seldom = None if workload.size == "shipped" else 1
@@ -77,7 +81,6 @@ def entries(workload: Workload, given: Path, conditions: Conditions) -> dict[str
                 script="generate_vllm.py",
                 arguments=[*usual, dtype, VLLM_MODE],
                 python=str(conditions.vllm_python),
-                repetitions=often,
             )
     if workload.size == "shipped":
         # Paceline takes one thread for a model this small: its peer may have that too
@@ -101,7 +104,9 @@ def compared(answers: dict[str, dict], *, exact: list[str]) -> dict:
     return {
         "contenders": answers,
         "paceline_faster_by": factors,
-        "fastest": fastest_of_each_peer(factors),
+        "fastest": fastest_of_each_peer(
+            {peer: [1 / rate for rate in rates(done[peer]["repetitions"])] for peer in peers}
+        ),
         "unequal_work": [
             sentence for peer in peers for sentence in disagreements(peer, mine, done[peer]["repetitions"], exact=exact)
         ],

@@ -7,7 +7,7 @@ A step generates P x G completions, grades them and updates the weights once; no
 | contender                  | what it is                                                                          |
 |----------------------------|-------------------------------------------------------------------------------------|
 | paceline                   | `Producer.make` and `Learner.step`, all else at its default                          |
-| paceline-lean              | the same with every layer computed again and AdamW's moments in 8 bits               |
+| paceline-recomputing       | the same with `--gradient-checkpointing true`                                        |
 | trl-BACKEND-DTYPE-ROWS     | `GRPOTrainer` of TRL, ROWS completions in a micro-batch, accumulated to one step;    |
 |                            | generation by `generate` or by continuous batching; float32, or bfloat16 by autocast |
 | ...-checkpointing          | the same with gradient checkpointing, TRL's default                                  |
@@ -115,7 +115,8 @@ def entries(workload: Workload, given: Path, conditions: Conditions) -> dict[str
     usual = [str(given), str(conditions.threads), conditions.device]
     found = {"paceline": Entry(script="step_paceline.py", arguments=usual)}
     if not workload.takes_turns:  # where memory is short
-        found["paceline-lean"] = Entry(script="step_paceline.py", arguments=[*usual, "lean"], repetitions=1)
+        again = [*usual, "recomputing"]
+        found["paceline-recomputing"] = Entry(script="step_paceline.py", arguments=again, repetitions=1)
     for variant in ON_CUDA if conditions.device == "cuda" else VARIANTS[workload.size]:
         rows = min(variant.rows, workload.completions)
         kept = "checkpointing" if variant.checkpointing else "plain"
@@ -136,7 +137,7 @@ def compared(answers: dict[str, dict], *, exact: list[str]) -> dict:
         peer: ratio(_seconds(done[peer]["repetitions"]), _seconds(mine[: len(done[peer]["repetitions"])]))
         for peer in peers
     }
-    fastest = fastest_of_each_peer(factors)
+    fastest = fastest_of_each_peer({peer: _seconds(done[peer]["repetitions"]) for peer in peers})
     return {
         "contenders": answers,
         "paceline_faster_by": factors,

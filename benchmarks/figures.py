@@ -73,14 +73,20 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> float:
     return median(values) / median(others)
 
 
-def fastest_of_each_peer(factors: Mapping[str, float]) -> dict[str, str]:
-    """By peer, its contender that Paceline is ahead of by least.
+def fastest_of_each_peer(costs: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """By peer, its fastest contender: two are compared on the repetitions that both have.
 
-    >>> fastest_of_each_peer({"vllm-float32": 2.0, "vllm-bfloat16": 1.5, "generate-float32": 9.0})
+    Args:
+        costs: by contender, what each repetition took, in the order of the repetitions.
+
+    >>> fastest_of_each_peer({"vllm-float32": [9.0], "vllm-bfloat16": [7.0, 11.0, 12.0], "generate-float32": [1.0]})
     {'vllm': 'vllm-bfloat16', 'generate': 'generate-float32'}
     """
-    peers = dict.fromkeys(name.partition("-")[0] for name in factors)
-    return {
-        peer: min((name for name in factors if name.partition("-")[0] == peer), key=lambda name: factors[name])
-        for peer in peers
-    }
+    fastest: dict[str, str] = {}
+    for name, taken in costs.items():
+        peer = name.partition("-")[0]
+        best = costs[fastest.setdefault(peer, name)]
+        shared = min(len(taken), len(best))
+        if median(taken[:shared]) < median(best[:shared]):
+            fastest[peer] = name
+    return fastest

@@ -2,7 +2,7 @@
 
 WHOLE = {
     "paceline": "**Paceline**",
-    "paceline-lean": "**Paceline**, `--gradient-checkpointing true --optimizer adamw_8bit`",
+    "paceline-recomputing": "**Paceline**, `--gradient-checkpointing true`",
     "math-verify": "math-verify, one by one",
     "process": "a process per program, not isolated",
     "vllm": "vLLM",

@@ -22,8 +22,6 @@ from paceline.models import choose_forward, recompute
 from paceline.rollouts import Producer, rollout_metrics
 from paceline.types import Completion, Task
 
-OPTIM = OptimConfig(learning_rate=LEARNING_RATE)
-
 
 class Limited:
     """An engine whose completions end where the workload says."""
@@ -45,11 +43,11 @@ def main(path: str, threads: str, device: str, memory: str = "") -> None:
     """Args:
     path: of what is given.
     threads, device: torch's; Paceline sets its own threads.
-    memory: `lean` for the options that save most of it.
+    memory: `recomputing` for every layer computed again.
     """
     channel, imported = Channel.open(), peak_mib()
     given = Given.read(path)
-    engine, producer, learner = halves(given, device, replace(OPTIM, optimizer="adamw_8bit") if memory else OPTIM)
+    engine, producer, learner = halves(given, device)
     if memory:
         recompute(learner.policy.model, learner.policy.model.config.num_hidden_layers)
     dtype = str(learner.policy.compute_dtype).removeprefix("torch.")
@@ -59,7 +57,7 @@ def main(path: str, threads: str, device: str, memory: str = "") -> None:
         channel.reply(step(engine, producer, learner, given.repetitions[request["repetition"]]))
 
 
-def halves(given: Given, device: str, optim: OptimConfig = OPTIM) -> tuple[Limited, Producer, Learner]:
+def halves(given: Given, device: str) -> tuple[Limited, Producer, Learner]:
     """Defaults throughout, but for what bench_step.py says is set alike on all sides."""
     workload = given.workload
     policy = load_policy(given, device=device)
@@ -68,7 +66,7 @@ def halves(given: Given, device: str, optim: OptimConfig = OPTIM) -> tuple[Limit
         choose_forward(policy.model),
         reference=None,
         loss=LossConfig(clip_eps_low=EPSILONS[0], clip_eps_high=EPSILONS[1], average="token", beta=0.0),
-        optim=optim,
+        optim=OptimConfig(learning_rate=LEARNING_RATE),
         temperature=1.0,
         max_completion_length=workload.max_new_tokens,
     )

@@ -113,8 +113,14 @@ def test_a_peer_with_fewer_repetitions_is_compared_with_the_same_ones_of_pacelin
 
 
 def test_a_peer_is_as_fast_as_its_fastest_variant():
-    factors = {"vllm-float32": 2.0, "generate-float32": 3.0, "vllm-bfloat16": 0.5, "generate-bfloat16": 7.0}
-    assert fastest_of_each_peer(factors) == {"vllm": "vllm-bfloat16", "generate": "generate-float32"}
+    costs = {"vllm-float32": [2.0], "generate-float32": [3.0], "vllm-bfloat16": [0.5], "generate-bfloat16": [7.0]}
+    assert fastest_of_each_peer(costs) == {"vllm": "vllm-bfloat16", "generate": "generate-float32"}
+
+
+def test_variants_are_compared_on_the_repetitions_that_both_have():
+    # repetitions are of different work: the first of these is the heaviest, and the second variant had only that one
+    assert fastest_of_each_peer({"trl-a": [190.0, 90.0, 80.0], "trl-b": [207.0]}) == {"trl": "trl-a"}
+    assert fastest_of_each_peer({"trl-a": [190.0, 90.0, 80.0], "trl-b": [180.0]}) == {"trl": "trl-b"}
 
 
 def test_drawn_lengths_are_the_same_for_everyone_differ_by_repetition_and_have_the_mean_that_the_page_says():
