@@ -19,7 +19,7 @@ from paceline.engines import OnFinished, Request, Sampling
 from paceline.engines.local import LocalEngine
 from paceline.learner import Learner
 from paceline.models import choose_forward, recompute
-from paceline.rollouts import Producer, rollout_metrics
+from paceline.rollouts import EngineSampler, Producer, rollout_metrics
 from paceline.types import Completion, Task
 
 
@@ -79,16 +79,22 @@ def halves(given: Given, device: str) -> tuple[Limited, Producer, Learner]:
             eos_token_ids=policy.eos_token_ids,
         )
     )
-    producer = Producer(
+    options, weights = AdvantageConfig(), {workload.reward: 1.0}
+    sampler = EngineSampler(
         engine=engine,
         functions={workload.reward: REWARDS[workload.reward]},
-        weights={workload.reward: 1.0},
         sampling=Sampling(max_completion_length=workload.max_new_tokens),
         num_generations=workload.num_generations,
-        advantage=AdvantageConfig(),
-        max_failure_rate=0.0,
+        advantage=options,
         reward_timeout=60.0,
         seed=0,
+    )
+    producer = Producer(
+        sampler=sampler,
+        weights=weights,
+        advantage=options,
+        max_completion_length=workload.max_new_tokens,
+        max_failure_rate=0.0,
     )
     return engine, producer, learner
 

@@ -1,10 +1,12 @@
 """Scripted stand-ins at the borders: an engine that says what it is told, tasks made of plain text."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from paceline.config import AdvantageConfig
 from paceline.engines import OnFinished, Request, Sampling
-from paceline.rollouts import Take
+from paceline.rewards import RewardFunction
+from paceline.rollouts import EngineSampler, Producer, Take
 from paceline.types import Completion, Task
 
 
@@ -45,3 +47,32 @@ class ScriptedEngine:
             for one in group if on_finished is not None else ():
                 on_finished(index, one.token_ids, one.text)
         return groups
+
+
+def scripted_producer(
+    script: Sequence[Sequence[Completion]],
+    functions: Mapping[str, RewardFunction],
+    weights: Mapping[str, float],
+    advantage: AdvantageConfig,
+    *,
+    num_generations: int = 2,
+    max_completion_length: int = 100,
+    max_failure_rate: float = 0.0,
+) -> Producer:
+    """The producer half on a `ScriptedEngine`."""
+    sampler = EngineSampler(
+        engine=ScriptedEngine(script),
+        functions=functions,
+        sampling=Sampling(max_completion_length=max_completion_length),
+        num_generations=num_generations,
+        advantage=advantage,
+        reward_timeout=60.0,
+        seed=0,
+    )
+    return Producer(
+        sampler=sampler,
+        weights=weights,
+        advantage=advantage,
+        max_completion_length=max_completion_length,
+        max_failure_rate=max_failure_rate,
+    )

@@ -5,11 +5,10 @@ from collections import Counter
 import pytest
 
 from paceline.config import AdvantageConfig
-from paceline.engines import Sampling
 from paceline.errors import TrainingError
 from paceline.learner import samples_of
 from paceline.rollouts import Producer, rollout_metrics, rollout_records
-from tests.scripted import ScriptedEngine, completion, taking, task
+from tests.scripted import completion, scripted_producer, taking, task
 
 
 def grade(completions: list[str], **columns: object) -> list[float | None]:
@@ -20,17 +19,8 @@ def grade(completions: list[str], **columns: object) -> list[float | None]:
 
 
 def producer(script, *, limit: float = 0.5) -> Producer:
-    return Producer(
-        engine=ScriptedEngine(script),
-        functions={"grade": grade},
-        weights={"grade": 2.0},
-        sampling=Sampling(max_completion_length=8),
-        num_generations=2,
-        advantage=AdvantageConfig(advantage="none"),
-        max_failure_rate=limit,
-        reward_timeout=60.0,
-        seed=0,
-    )
+    options = AdvantageConfig(advantage="none")
+    return scripted_producer(script, {"grade": grade}, {"grade": 2.0}, options, max_failure_rate=limit)
 
 
 SCRIPT = [
@@ -96,6 +86,6 @@ def test_a_task_that_comes_again_draws_other_completions():
     half = producer(SCRIPT)
     half.make(lambda count: [(TASKS[0], 0)], 1)
     half.make(lambda count: [(TASKS[0], 1)], 1)
-    first, second = half.engine.requests
+    first, second = half.sampler.engine.requests
     assert first.prompt_ids == second.prompt_ids
     assert not set(first.keys) & set(second.keys)

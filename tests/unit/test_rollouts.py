@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from paceline.config import AdvantageConfig
-from paceline.engines import Sampling
 from paceline.errors import TrainingError
 from paceline.learner import samples_of
 from paceline.rewards.function import BuiltIn, Grade
 from paceline.rollouts import Producer, rollout_metrics, rollout_records
-from tests.scripted import ScriptedEngine, completion, taking, task
+from tests.scripted import completion, scripted_producer, taking, task
 
 WORTH = {"right": 1.0, "wrong": 0.0}
 
@@ -29,16 +28,12 @@ def group_of(*texts: str, finish_reason: str = "stop"):
 
 def producer(script, *, functions=None, weights=None, max_completion_length=100, **advantage) -> Producer:
     functions = functions or {"right": right}
-    return Producer(
-        engine=ScriptedEngine(script),
-        functions=functions,
-        weights=weights or dict.fromkeys(functions, 1.0),
-        sampling=Sampling(max_completion_length=max_completion_length),
-        num_generations=2,
-        advantage=AdvantageConfig(**advantage),
-        max_failure_rate=0.0,
-        reward_timeout=60.0,
-        seed=0,
+    return scripted_producer(
+        script,
+        functions,
+        weights or dict.fromkeys(functions, 1.0),
+        AdvantageConfig(**advantage),
+        max_completion_length=max_completion_length,
     )
 
 
@@ -111,16 +106,12 @@ def test_rewards_normalised_one_by_one_weigh_the_same_whatever_their_scale():
     assert [r.advantage for r in summed.groups[0].rollouts] == [0.5, -0.5]  # both are five letters long
     script = [[completion("right"), completion("wrong"), completion("right")]]
     unlike = {"right": right, "large": lambda completion_ids, **_: [0.0, 500.0, 0.0]}
-    both = Producer(
-        engine=ScriptedEngine(script),
-        functions=unlike,
-        weights={"right": 1.0, "large": 1.0},
-        sampling=Sampling(max_completion_length=9),
+    both = scripted_producer(
+        script,
+        unlike,
+        {"right": 1.0, "large": 1.0},
+        AdvantageConfig(reward_aggregation="normalize_then_sum", advantage="none"),
         num_generations=3,
-        advantage=AdvantageConfig(reward_aggregation="normalize_then_sum", advantage="none"),
-        max_failure_rate=0.0,
-        reward_timeout=60.0,
-        seed=0,
     ).make(taking(TASKS), 1)
     # the two rewards say the opposite; each has unit deviation, so they cancel but for the floor of 1e-4
     assert [r.advantage for r in both.groups[0].rollouts] == pytest.approx([0, 0, 0], abs=1e-3)
@@ -140,11 +131,9 @@ def test_a_completion_on_which_one_function_failed_is_in_no_loss_and_no_baseline
         return [RuntimeError("judge is down") if text == "odd" else WORTH[text] for text in completions]
 
     script = [group_of("right", "wrong", "odd")]
-    made = replace(
-        producer(script, functions={"fragile": fragile, "one": lambda completions, **_: [1.0] * len(completions)}),
-        num_generations=3,
-        max_failure_rate=1.0,
-    )
+    functions = {"fragile": fragile, "one": lambda completions, **_: [1.0] * len(completions)}
+    weights = dict.fromkeys(functions, 1.0)
+    made = scripted_producer(script, functions, weights, AdvantageConfig(), num_generations=3, max_failure_rate=1.0)
     batch = made.make(taking(TASKS), 1)
     sound, wrong, failed = batch.groups[0].rollouts
     # mean and deviation of 2 and 1, as if the third had not been sampled: (2 - 1.5) / 0.7071

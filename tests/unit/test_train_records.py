@@ -3,11 +3,9 @@
 import pytest
 
 from paceline.config import AdvantageConfig
-from paceline.engines import Sampling
 from paceline.learner import UpdateStats
-from paceline.rollouts import Producer
 from paceline.train.records import step_warnings
-from tests.scripted import ScriptedEngine, completion, taking, task
+from tests.scripted import completion, scripted_producer, taking, task
 
 NOTHING = UpdateStats(
     updates=0,
@@ -30,16 +28,11 @@ NOTHING = UpdateStats(
 
 def batch_of(*groups: str, max_refills: int):
     """`r` is a right completion, `w` a wrong one; groups are of two."""
-    producer = Producer(
-        engine=ScriptedEngine([[completion(letter) for letter in group] for group in groups]),
-        functions={"right": lambda completions, **columns: [float(text == "r") for text in completions]},
-        weights={"right": 1.0},
-        sampling=Sampling(max_completion_length=4),
-        num_generations=2,
-        advantage=AdvantageConfig(filter_range=(0.0, 1.0), max_refills=max_refills),
-        max_failure_rate=0.0,
-        reward_timeout=60.0,
-        seed=0,
+    producer = scripted_producer(
+        [[completion(letter) for letter in group] for group in groups],
+        {"right": lambda completions, **columns: [float(text == "r") for text in completions]},
+        {"right": 1.0},
+        AdvantageConfig(filter_range=(0.0, 1.0), max_refills=max_refills),
     )
     return producer.make(taking([task("a"), task("b")]), 2)
 

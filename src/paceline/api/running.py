@@ -24,14 +24,17 @@ from paceline.models import restore_weights
 from paceline.rundir import RunDir
 from paceline.stopping import StopRequest
 from paceline.train import (
+    OneProcess,
     Parts,
     Prepared,
     Run,
     directory_sentences,
     finish,
+    make_feed,
     make_run,
-    part_sentences,
+    path_sentences,
     restore,
+    run_sentences,
     run_steps,
     run_trackers,
     save,
@@ -74,13 +77,15 @@ def run_training(job: Job, start: Start) -> TrainOutput:
             )
         remove_later(job.output_dir / "checkpoints", 0 if checkpoint is None else checkpoint.progress.step)
         drop_broken_links(job.output_dir)
-        run = make_run(job.config, job.prepared, job.parts, run_dir, checkpoint, observer=job.observer)
+        feed = make_feed(job.config, job.prepared, checkpoint)
+        halves = OneProcess(config=job.config, prepared=job.prepared, parts=job.parts, feed=feed)
+        run = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
         trackers = run_trackers(job.config, job.output_dir, run_name=job.args.run_name or job.output_dir.name)
         closing.callback(trackers.finish)
         state = _state(job, checkpoint)
         job.observer.start(run, state, trackers)
         closing.callback(job.observer.stop)
-        opening = part_sentences(job.prepared, job.parts, checkpoint)
+        opening = run_sentences(job.config, job.prepared, path_sentences(job.parts), checkpoint)
         tell(
             run,
             [*start.damaged, *directory_sentences(run_dir), describe_plan(job.args, job.config), *job.notes, *opening],

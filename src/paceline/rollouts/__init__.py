@@ -2,7 +2,8 @@
 
 Knows no process, file or loop. Every completion comes out again, in a group, with its reward or the reason for none.
 
-producer.py    sampling, scoring, refilling
+sampling.py    tasks to scored completions, one round
+producer.py    rounds to a step's groups
 grouping.py    scores to groups with advantages
 records.py     what a step writes down
 statistics.py  mean and deviation
@@ -10,5 +11,17 @@ statistics.py  mean and deviation
 
 from paceline.rollouts.producer import Producer, RolloutBatch, Take
 from paceline.rollouts.records import rollout_metrics, rollout_records
+from paceline.rollouts.sampling import Drawn, EngineSampler, Round, Sampler, merge_rounds
 
-__all__ = ["Producer", "RolloutBatch", "Take", "rollout_metrics", "rollout_records"]
+__all__ = [
+    "Drawn",
+    "EngineSampler",
+    "Producer",
+    "RolloutBatch",
+    "Round",
+    "Sampler",
+    "Take",
+    "merge_rounds",
+    "rollout_metrics",
+    "rollout_records",
+]

@@ -42,7 +42,7 @@ from paceline.rewards import (
 )
 from paceline.rollouts import Producer
 from paceline.train.held_out import check_completion_fits, check_prompts_fit, has_held_out, make_evaluator
-from paceline.train.measuring import Meter, reward_meter, training_producer
+from paceline.train.measuring import Meter, reward_meter, training_producer, training_sampler
 from paceline.train.memory import Recomputing, check_memory_options, choose_recomputing, memory_for_activations
 from paceline.train.rates import SteppedRate
 from paceline.types import Task
@@ -219,7 +219,7 @@ def assemble(
     engine = make_engine(config, policy, prepared.tokenizer)
     if checkpoint is not None:
         _go_on(learner, engine, checkpoint)
-    producer = training_producer(config, engine, prepared.functions)
+    producer = training_producer(config, training_sampler(config, engine, prepared.functions))
     return Parts(policy=policy, engine=engine, producer=producer, learner=learner, rate=rate, recomputing=recomputing)
 
 

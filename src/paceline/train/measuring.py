@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from paceline.config import Config
 from paceline.engines import Engine, Sampling
 from paceline.rewards import RewardFunction
-from paceline.rollouts import Producer, RolloutBatch, rollout_metrics, rollout_records
+from paceline.rollouts import EngineSampler, Producer, RolloutBatch, Sampler, rollout_metrics, rollout_records
 from paceline.types import Task
 
 COUNTED = (
@@ -106,13 +106,12 @@ class RewardMeasurement:
         )
 
 
-def training_producer(config: Config, engine: Engine, functions: Mapping[str, RewardFunction]) -> Producer:
-    """The producer half as the options want it for training."""
+def training_sampler(config: Config, engine: Engine, functions: Mapping[str, RewardFunction]) -> EngineSampler:
+    """Sampling and scoring as the options want it for training."""
     sampling = config.sampling
-    return Producer(
+    return EngineSampler(
         engine=engine,
         functions=functions,
-        weights=config.rewards.weights,
         sampling=Sampling(
             max_completion_length=sampling.max_completion_length,
             temperature=sampling.temperature,
@@ -123,9 +122,19 @@ def training_producer(config: Config, engine: Engine, functions: Mapping[str, Re
         ),
         num_generations=sampling.num_generations,
         advantage=config.advantage,
-        max_failure_rate=config.rewards.max_reward_failure_rate,
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
+    )
+
+
+def training_producer(config: Config, sampler: Sampler) -> Producer:
+    """The producer half as the options want it for training."""
+    return Producer(
+        sampler=sampler,
+        weights=config.rewards.weights,
+        advantage=config.advantage,
+        max_completion_length=config.sampling.max_completion_length,
+        max_failure_rate=config.rewards.max_reward_failure_rate,
     )
 
 
@@ -136,7 +145,8 @@ def reward_meter(
     advantage = replace(config.advantage, filter_range=None, filter_func=None, max_refills=0)
 
     def make_producer(engine: Engine) -> Producer:
-        producer = training_producer(config, engine, functions)
-        return replace(producer, num_generations=generations, advantage=advantage, purpose="eval")
+        sampler = training_sampler(config, engine, functions)
+        sampler = replace(sampler, num_generations=generations, advantage=advantage, purpose="eval")
+        return replace(training_producer(config, sampler), advantage=advantage)
 
     return RewardMeter(name=name, tasks=tasks, make_producer=make_producer)

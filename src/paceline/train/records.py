@@ -1,8 +1,11 @@
 """What a step writes down, and what a person should know before the first one and after each."""
 
+from collections.abc import Sequence
+
 import torch
 
 from paceline.checkpoint import Checkpoint, Progress
+from paceline.config import Config
 from paceline.data import length_histogram
 from paceline.learner import UpdateStats
 from paceline.metrics import OPTIONAL, check_record
@@ -62,38 +65,35 @@ def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_r
 
 
 def step_clock(batch: RolloutBatch, *, update_seconds: float, total: float) -> dict[str, float]:
-    """Seconds of a step by phase; what is left over is bookkeeping."""
+    """Seconds of a step by phase; what is left over is bookkeeping. Sampling that went on beside other steps' training
+    counts in full, so that a step's phases may add up to more than its total."""
     phases = {"generate": batch.generate_seconds, "reward": batch.reward_seconds, "update": update_seconds}
     tokens = sum(len(rollout.completion.token_ids) for group in batch.groups for rollout in group.rollouts)
     return phases | {
-        "other": total - sum(phases.values()),
+        "other": max(0.0, total - sum(phases.values())),
         "total": total,
         "tokens_per_second": tokens / batch.generate_seconds,
     }
 
 
-def opening_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | None) -> list[str]:
-    """The batch plan, prompt lengths, and what `part_sentences` says."""
+def opening_sentences(
+    config: Config, prepared: Prepared, paths: Sequence[str], checkpoint: Checkpoint | None
+) -> list[str]:
+    """The batch plan, prompt lengths, and what `run_sentences` says."""
     lines = [describe(prepared.plan), length_histogram(prepared.tasks.lengths)]
     if not prepared.meters:
         lines.append("no held-out tasks: give --eval-dataset to see accuracy before and after")
-    return [*lines, *part_sentences(prepared, parts, checkpoint)]
+    return [*lines, *run_sentences(config, prepared, paths, checkpoint)]
 
 
-def part_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | None) -> list[str]:
-    """What was dropped, which paths the model takes, what will not be learned, where the run goes on."""
+def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:
+    """What was dropped, what will not be learned, `path_sentences` of the parts, where the run goes on."""
     lines = [*of_rows(prepared.tasks), *of_graders(prepared.functions.values())]
     lines += prepared.unmet
     if prepared.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(prepared.unverified)}; they cannot be learned")
-    lines += of_machine(parts.policy)
-    if parts.engine.path == "plain":
-        lines.append(f"engine: plain path, slower ({parts.engine.path_reason})")
-    if parts.recomputing is not None:
-        lines += parts.recomputing.describe()
-    if parts.learner.forward.kind == "padded":
-        lines.append(f"learner: padded rows, slower ({parts.learner.forward.reason})")
-    sampling = parts.producer.sampling
+    lines += paths
+    sampling = config.sampling
     if sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0:
         lines.append(
             "top-p, top-k and min-p are not replayed in the trainer: completions come from a narrower distribution "
@@ -101,6 +101,18 @@ def part_sentences(prepared: Prepared, parts: Parts, checkpoint: Checkpoint | No
         )
     if checkpoint is not None:
         lines.append(f"going on after step {checkpoint.progress.step} from {checkpoint.path}")
+    return lines
+
+
+def path_sentences(parts: Parts) -> list[str]:
+    """Which ways through the model are taken, where that is not the fastest."""
+    lines = of_machine(parts.policy)
+    if parts.engine.path == "plain":
+        lines.append(f"engine: plain path, slower ({parts.engine.path_reason})")
+    if parts.recomputing is not None:
+        lines += parts.recomputing.describe()
+    if parts.learner.forward.kind == "padded":
+        lines.append(f"learner: padded rows, slower ({parts.learner.forward.reason})")
     return lines
 
 

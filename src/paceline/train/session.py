@@ -8,21 +8,20 @@ from rich.console import Console
 from paceline.checkpoint import Checkpoint, newest_checkpoint
 from paceline.config import Config, options, to_yaml
 from paceline.console import RunDisplay
-from paceline.models import export_model
 from paceline.report import write_report
 from paceline.rundir import RunDir
 from paceline.stopping import StopRequest
 from paceline.summary import summarise
 from paceline.trackers import Trackers, check_trackers, open_trackers
-from paceline.train.assembly import Parts, Prepared, assemble, prepare
-from paceline.train.feed import Feed
+from paceline.train.assembly import Prepared, prepare
+from paceline.train.halves import Halves, Place, in_this_process
 from paceline.train.loop import START, Run, run_steps, save, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
 from paceline.train.records import opening_sentences
 
 
-def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -> bool:
-    """Train to the last step, or to an interrupt.
+def train(config: Config, output_dir: Path, *, resume: bool, console: Console, place: Place = in_this_process) -> bool:
+    """Train to the last step, or to an interrupt, with both halves where `place` puts them.
 
     Returns:
         True when the run is finished, False when a signal stopped it with a checkpoint to resume from.
@@ -32,7 +31,7 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -
     with ExitStack() as closing:
         found = closing.enter_context(RunDir.open(output_dir)) if resume else None
         checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints") if resume else (None, ())
-        parts = assemble(config, prepared, checkpoint=checkpoint)
+        placed = closing.enter_context(place(config, prepared, checkpoint))
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
         run_dir = found or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
         trackers = run_trackers(config, output_dir, run_name=output_dir.name)
@@ -40,10 +39,11 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -
         done = 0 if checkpoint is None else checkpoint.progress.step
         display = RunDisplay(console, total_steps=prepared.total_steps, done=done)
         observer = CommandLine(display=display, trackers=trackers, timetable=_timetable(config, prepared))
-        run = make_run(config, prepared, parts, run_dir, checkpoint, observer=observer)
+        run = make_run(config, prepared, placed.halves, run_dir, checkpoint, observer=observer)
         if resume and checkpoint is None:
             tell(run, ["no checkpoint was written yet: the run starts again from its first step"])
-        tell(run, [*damaged, *directory_sentences(run_dir), *opening_sentences(prepared, parts, checkpoint)])
+        opening = opening_sentences(config, prepared, placed.sentences, checkpoint)
+        tell(run, [*damaged, *directory_sentences(run_dir), *opening])
         with display, StopRequest() as stop:
             run_steps(run, interrupted=lambda: stop.received is not None)
         if run.progress.step < prepared.total_steps:
@@ -58,7 +58,7 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console) -
 def make_run(
     config: Config,
     prepared: Prepared,
-    parts: Parts,
+    halves: Halves,
     run_dir: RunDir,
     checkpoint: Checkpoint | None,
     *,
@@ -67,15 +67,7 @@ def make_run(
     """The run where the checkpoint left it; what its directory holds of later steps is forgotten."""
     run_dir.truncate_after(-1 if checkpoint is None else checkpoint.progress.step)
     progress = START if checkpoint is None else checkpoint.progress
-    feed = Feed(
-        tasks=prepared.tasks.tasks,
-        seed=config.loop.seed,
-        shuffle=config.data.shuffle,
-        position=progress.position,
-    )
-    return Run(
-        config=config, prepared=prepared, parts=parts, run_dir=run_dir, feed=feed, observer=observer, progress=progress
-    )
+    return Run(config=config, prepared=prepared, halves=halves, run_dir=run_dir, observer=observer, progress=progress)
 
 
 def directory_sentences(run_dir: RunDir) -> list[str]:
@@ -108,7 +100,7 @@ def _timetable(config: Config, prepared: Prepared) -> Timetable:
 def finish(run: Run, console: Console) -> None:
     """Export the model, sum the run up, draw its report."""
     output_dir, final = run.run_dir.path, run.run_dir.path / "final"
-    export_model(run.parts.policy, run.prepared.tokenizer, final, merge=run.config.lora.merge_lora)
+    run.halves.export(final)
     summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, console=console)
     console.print(f"model   {final}", soft_wrap=True)
     console.print(f"report  {write_report(output_dir)}", soft_wrap=True)
