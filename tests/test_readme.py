@@ -35,8 +35,8 @@ OPTIONS_OF = {
     "plan": plan.COMMAND,
     "audit": audit.COMMAND,
 }
-OTHERS_FLAGS = {"--security-opt", "--cap-add", "--workload"}
-"""Of docker, and of the scripts in benchmarks."""
+OTHERS_FLAGS = {"--security-opt", "--cap-add", "--workload", "--head", "--node-ip-address", "--address"}
+"""Of docker, of the scripts in benchmarks, and of Ray."""
 DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {"--help"}
 
 

@@ -30,7 +30,7 @@ EXTRAS = {
     "wandb": "--report-to wandb",
     "trackio": "--report-to trackio",
     "mlflow": "--report-to mlflow",
-    "ray": "",
+    "ray": "--cluster",
     "vllm": "",
 }
 """Name of an optional package to what it is for; empty: nothing uses it yet."""

@@ -1,8 +1,10 @@
 """`paceline train`: a new run, or a run gone on with."""
 
+import importlib.util
 import re
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import CONFIG, RESUME, Command, Given, help_page, parse
 from paceline.cli.configuration import read_configuration, read_run_configuration
@@ -11,6 +13,9 @@ from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import Config, options
 from paceline.errors import ConfigError
 from paceline.rundir import refuse_existing_run
+
+if TYPE_CHECKING:
+    from paceline.train import Place
 
 COMMAND = Command(
     name="train",
@@ -57,13 +62,22 @@ def _train(config: Config, output_dir: Path, *, resume: bool) -> int:
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     from rich.console import Console
 
-    from paceline.train import train
+    from paceline.train import in_this_process, train
 
+    place = _cluster() if config.cluster.cluster else in_this_process
     try:
-        finished = train(config, output_dir, resume=resume, console=Console())
+        finished = train(config, output_dir, resume=resume, console=Console(), place=place)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(output_dir)) from None
     return DONE if finished else INTERRUPTED
+
+
+def _cluster() -> "Place":
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("--cluster needs the package ray; `pip install 'paceline[ray]'`")
+    from paceline.cluster.placing import on_a_cluster
+
+    return on_a_cluster
 
 
 def _how_to_go_on(output_dir: Path) -> str:

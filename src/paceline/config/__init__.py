@@ -15,6 +15,7 @@ from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig, 
 from paceline.config.presets import PRESETS, Preset
 from paceline.config.reading import Option, find_option, option_name, options, parse_value, suggest
 from paceline.config.sections import (
+    ClusterConfig,
     Config,
     DataConfig,
     EngineConfig,
@@ -52,4 +53,5 @@ __all__ = [
     "OptimConfig",
     "EvalConfig",
     "LoopConfig",
+    "ClusterConfig",
 ]

@@ -264,6 +264,36 @@ class LoopConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterConfig:
+    """Sampling and training in processes of their own, on one machine or several."""
+
+    cluster: bool = False
+    """Run producers and the consumer as actors of Ray (the extra `ray`) instead of in this process."""
+    num_producers: int = 1
+    """Processes that sample and score, each with a copy of the weights; one more process trains."""
+    max_staleness: int = 0
+    """Steps by which the weights that completions are sampled from may lag behind those that are trained: 0 samples and
+    trains in turn, k samples up to k steps ahead while others are trained on."""
+    ray_address: str | None = None
+    """A Ray cluster that is there: HOST:PORT, or `auto` for this machine's; None: one is started for the run."""
+    actor_timeout: float = 60.0
+    """Seconds without a sign of life after which a process counts as lost. A producer is replaced and its prompts done
+    again; a consumer's loss ends the run."""
+
+    def __post_init__(self) -> None:
+        require(self.num_producers >= 1, "num_producers", self.num_producers, "be at least 1")
+        require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "be at least 0")
+        require(self.actor_timeout > 0, "actor_timeout", self.actor_timeout, "be above 0")
+        for name, value, default in (
+            ("num_producers", self.num_producers, 1),
+            ("max_staleness", self.max_staleness, 0),
+            ("ray_address", self.ray_address, None),
+        ):
+            right = self.cluster or value == default
+            require(right, name, value, f"be {default} without --cluster", "there is one process then")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """The whole configuration of a run. Loops and doors see it; each room below gets its own section."""
 
@@ -278,3 +308,4 @@ class Config:
     optim: OptimConfig
     evaluation: EvalConfig
     loop: LoopConfig
+    cluster: ClusterConfig

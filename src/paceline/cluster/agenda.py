@@ -1,0 +1,82 @@
+"""What the producers do next and with which weights: the whole of asynchronous running, as arithmetic.
+
+Weights are counted in steps: version v is what v steps have made. With a staleness of k, step n is sampled from version
+n - 1 - k, all of it, so that it is being sampled while the k steps before it are trained on:
+
+    k = 0    sample 1 | train 1 | sample 2 | train 2 | ...
+    k = 1    sample 1 | sample 2, train 1 | sample 3, train 2 | ...     step n from version n - 2
+
+Nothing depends on who is faster, so a run can be repeated. No thread, clock or process here.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One thing for all producers to do together."""
+
+    kind: Literal["produce", "measure"]
+    number: int
+    """The step that is sampled for; or how many the measured weights have seen."""
+    version: int
+    """Of the weights to do it with."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Agenda:
+    """Steps in order, each sampled once; measurements in between, as soon as they are asked for.
+
+    One job is done at a time: the order of the data is fixed by what earlier steps took, refills included.
+    """
+
+    done: int
+    """Steps that the run had behind it when it began: its first weights are of this version."""
+    last: int
+    """The last step of the run."""
+    max_staleness: int
+    published: int = field(init=False)
+    """The newest version that there is."""
+    produced: int = field(init=False)
+    """The last step whose rollouts are there."""
+    _measurements: list[int] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.published = self.produced = self.done
+
+    def publish(self, version: int) -> None:
+        """The step of this number was trained on: its weights are there."""
+        assert version == self.published + 1
+        self.published = version
+
+    def want_measurement(self) -> None:
+        """The newest weights are to be measured before anything else is begun."""
+        self._measurements.append(self.published)
+
+    def next(self) -> Job | None:
+        """What can be begun now; None: weights must come first, or nothing is left."""
+        if self._measurements:
+            return Job(kind="measure", number=self._measurements[0], version=self._measurements[0])
+        number = self.produced + 1
+        version = self.version_for(number)
+        if number > self.last or version > self.published:
+            return None
+        return Job(kind="produce", number=number, version=version)
+
+    def finish(self, job: Job) -> None:
+        """The job that `next` gave is done."""
+        if job.kind == "measure":
+            self._measurements.remove(job.number)
+        else:
+            assert job.number == self.produced + 1
+            self.produced = job.number
+
+    def version_for(self, number: int) -> int:
+        """The weights that a step is sampled from; a run that was gone on with has none from before."""
+        return max(self.done, number - 1 - self.max_staleness)
+
+    @property
+    def oldest_needed(self) -> int:
+        """No job will ask for weights before these."""
+        return self.version_for(self.produced + 1)

@@ -1,0 +1,138 @@
+"""The producers as one: shares of the work go out, come back in order, and are given to others where one is lost.
+
+Nothing of Ray here: `Workers` is the border to whatever runs them.
+"""
+
+from collections import Counter, deque
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+from paceline.errors import TrainingError
+
+MOST_LOSSES = 3
+"""What as many workers in a row were lost with is what kills them."""
+
+
+class Lost(Exception):
+    """A worker's process is gone, or silent for too long; the message says which and how it was found out."""
+
+
+class Workers(Protocol):
+    """Processes that do one call at a time each."""
+
+    @property
+    def count(self) -> int:
+        """How many there are, numbered from 0; a lost one is replaced under its number."""
+
+    def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        """Have an idle worker call a method of its own."""
+
+    def wait(self, busy: Collection[int]) -> int:
+        """Any worker of these that has answered or is lost. Waits no longer than a worker may be silent."""
+
+    def answer(self, worker: int) -> Any:
+        """What its call gave, once.
+
+        Raises:
+            Lost: the worker is; `replace` it.
+            PacelineError: the call raised it.
+        """
+
+    def replace(self, worker: int) -> None:
+        """End whatever is left of a worker and start another in its place, in the state that a new one has.
+
+        Raises:
+            TrainingError: after `end`.
+        """
+
+    def end(self) -> None:
+        """End them all."""
+
+
+class Fleet:
+    """All workers behind two verbs: share work out among them, or bring them all to one state."""
+
+    def __init__(self, workers: Workers) -> None:
+        """Of workers that are idle."""
+        self.workers = workers
+        self.news: list[str] = []
+        """A sentence for every worker that was lost, until somebody takes them."""
+        self._state: tuple[str, tuple[Any, ...]] | None = None
+
+    def bring_to(self, method: str, *arguments: object) -> None:
+        """Have every worker make this call, and every later replacement before anything else: the state they are in.
+
+        Raises:
+            TrainingError: a worker was lost `MOST_LOSSES` times in a row before it had done so.
+            PacelineError: the call raised it.
+        """
+        self._state = (method, arguments)
+        busy = set(range(self.workers.count))
+        for worker in busy:
+            self.workers.start(worker, method, arguments)
+        while busy:
+            worker = self.workers.wait(busy)
+            busy.remove(worker)
+            try:
+                self.workers.answer(worker)
+            except Lost as lost:
+                self._replace(worker, lost)
+
+    def share_out(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """One call per share, each by any worker; the answers in the order of the shares.
+
+        Raises:
+            TrainingError: `MOST_LOSSES` workers were lost with the same share.
+            PacelineError: a call raised it.
+        """
+        waiting, idle = deque(range(len(shares))), deque(range(self.workers.count))
+        busy, answers, losses = dict[int, int](), dict[int, Any](), Counter[int]()
+        while len(answers) < len(shares):
+            while idle and waiting:
+                worker, share = idle.popleft(), waiting.popleft()
+                self.workers.start(worker, method, shares[share])
+                busy[worker] = share
+            worker = self.workers.wait(busy)
+            share = busy.pop(worker)
+            try:
+                answers[share] = self.workers.answer(worker)
+            except Lost as lost:
+                losses[share] += 1
+                if losses[share] == MOST_LOSSES:
+                    raise TrainingError(
+                        f"{MOST_LOSSES} producers were lost one after another with the same prompts, at last {lost}; "
+                        "lower --concurrent-sequences if memory ran out, then resume"
+                    ) from None
+                self._replace(worker, lost)
+                waiting.appendleft(share)
+            idle.append(worker)
+        return [answers[share] for share in range(len(shares))]
+
+    def _replace(self, worker: int, lost: Lost) -> None:
+        """Another worker in the place of a lost one, in the state of all."""
+        for _ in range(MOST_LOSSES):
+            self.news.append(f"{lost}: another takes its place")
+            self.workers.replace(worker)
+            if self._state is None:
+                return
+            method, arguments = self._state
+            self.workers.start(worker, method, arguments)
+            self.workers.wait({worker})
+            try:
+                self.workers.answer(worker)
+                return
+            except Lost as again:
+                lost = again
+        raise TrainingError(f"{MOST_LOSSES} replacements of a producer were lost while they started, at last {lost}")
+
+
+def even_shares(count: int, workers: int) -> list[slice]:
+    """`count` things for so many workers: neighbours, sizes that differ by at most one, none empty.
+
+    >>> even_shares(5, 2)
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    parts = min(count, workers)
+    starts = [part * count // parts for part in range(parts)] + [count]
+    return [slice(first, last) for first, last in pairwise(starts)]

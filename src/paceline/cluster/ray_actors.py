@@ -1,0 +1,210 @@
+"""Producers and the consumer as actors of Ray: the only file that knows it."""
+
+import os
+import signal
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from paceline.cluster.consuming import ConsumingProcess
+from paceline.cluster.fleet import Lost
+from paceline.cluster.producing import ProducingProcess
+from paceline.config import ClusterConfig, Config
+from paceline.errors import ConfigError, TrainingError
+
+START_SECONDS = 600.0
+"""An actor that takes longer to read its model counts as lost."""
+LOOK_UPS = 4
+"""How often within the time that an actor may be silent it is asked for a sign of life."""
+
+_WATCHED = ray.remote(concurrency_groups={"watch": 1})
+
+
+class _Watch:
+    """What lets an actor be asked whether it is alive while it works."""
+
+    @ray.method(concurrency_group="watch")
+    def ping(self) -> tuple[str, int]:
+        """Ray's name of the machine and the process's number there, unless it is gone or stopped."""
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+
+@_WATCHED
+class ProducerActor(_Watch, ProducingProcess):
+    """A producer."""
+
+
+@_WATCHED
+class ConsumerActor(_Watch, ConsumingProcess):
+    """A consumer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """What each actor asks of the cluster."""
+
+    cpus: int
+    """Also its threads, where `--threads` does not say."""
+    gpus: int
+
+
+@contextmanager
+def ray_cluster(options: ClusterConfig, share: Share) -> Iterator[None]:
+    """A connection to the cluster at `ray_address`, or a cluster of this machine alone for as long as this lasts.
+
+    Raises:
+        ConfigError: there is no cluster at the address.
+    """
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "paceline"}
+    if options.ray_address is None:
+        # a producer that was lost may hold its share until it is gone
+        actors = 2 * options.num_producers + 1
+        own = {"address": "local", "num_cpus": actors * share.cpus, "_node_ip_address": "127.0.0.1"}
+        ray.init(include_dashboard=False, **own, **common)
+    else:
+        try:
+            ray.init(address=options.ray_address, **common)
+        except ConnectionError as error:
+            raise ConfigError(
+                f"--ray-address must be a running Ray cluster's, got {options.ray_address!r}; start one with "
+                f"`ray start --head`, or leave it out ({error})"
+            ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+class Watched:
+    """An actor that does one call at a time and is asked for signs of life meanwhile."""
+
+    def __init__(self, name: str, actor: Any, *, timeout: float) -> None:
+        """`timeout`: seconds that it may be silent once it is up."""
+        self.name, self.actor, self.timeout = name, actor, timeout
+        self.call: Any = None
+        self._first_ping, self._silence = actor.ping.remote(), ""
+
+    def start(self, method: str, arguments: Sequence[object]) -> None:
+        """Begin a call."""
+        self.call = getattr(self.actor, method).remote(*arguments)
+
+    def is_silent(self) -> bool:
+        """Whether no sign of life comes within the time for it; then the call counts as lost."""
+        is_up = bool(ray.wait([self._first_ping], timeout=0)[0])
+        limit = self.timeout if is_up else START_SECONDS
+        found, _ = ray.wait([self.actor.ping.remote(), self.call], timeout=limit)
+        self._silence = "" if found else f"{self.name} gave no sign of life for {limit:g} s"
+        return not found
+
+    def end(self) -> None:
+        """End the process; one that is stopped does not hear what Ray tells it."""
+        ray.kill(self.actor)
+        if not ray.wait([self._first_ping], timeout=0)[0]:
+            return
+        with suppress(ProcessLookupError, RayActorError):
+            node, process = ray.get(self._first_ping)
+            if node == ray.get_runtime_context().get_node_id():
+                os.kill(process, signal.SIGKILL)
+
+    def answer(self) -> Any:
+        """What the call gave, or the error that it raised.
+
+        Raises:
+            Lost: the actor is gone, or was silent.
+        """
+        call, self.call = self.call, None
+        if self._silence:
+            raise Lost(self._silence)
+        try:
+            return ray.get(call)
+        except RayTaskError as error:
+            raise (error.cause or error) from None
+        except RayActorError as error:
+            raise Lost(f"{self.name} is gone ({str(error).splitlines()[0]})") from None
+
+
+def first_to_end(actors: Sequence[Watched]) -> Watched:
+    """Any of these whose call has ended, or which is silent."""
+    calls = {one.call: one for one in actors}
+    while True:
+        ended, _ = ray.wait(list(calls), timeout=actors[0].timeout / LOOK_UPS)
+        if ended:
+            return calls[ended[0]]
+        for one in actors:
+            if one.is_silent():
+                return one
+
+
+class RayProducers:
+    """`Workers` on actors of Ray."""
+
+    def __init__(self, config: Config, share: Share) -> None:
+        """Start them all; they read their models side by side."""
+        self._config, self._share, self._ended = config, share, False
+        self._actors = [self._started(number) for number in range(config.cluster.num_producers)]
+
+    @property
+    def count(self) -> int:
+        """See `Workers`."""
+        return len(self._actors)
+
+    def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        """See `Workers`."""
+        self._actors[worker].start(method, arguments)
+
+    def wait(self, busy: Collection[int]) -> int:
+        """See `Workers`."""
+        return self._actors.index(first_to_end([self._actors[worker] for worker in busy]))
+
+    def answer(self, worker: int) -> Any:
+        """See `Workers`."""
+        return self._actors[worker].answer()
+
+    def replace(self, worker: int) -> None:
+        """See `Workers`."""
+        if self._ended:
+            raise TrainingError("the run is over; producers are not replaced any more")
+        self._actors[worker].end()
+        self._actors[worker] = self._started(worker)
+
+    def end(self) -> None:
+        """See `Workers`."""
+        self._ended = True
+        for one in self._actors:
+            one.end()
+
+    def _started(self, number: int) -> Watched:
+        return _watched(ProducerActor, self._share, f"producer {number}", self._config)
+
+
+class RayConsumer:
+    """The consumer half behind an actor of Ray."""
+
+    def __init__(self, config: Config, checkpoint: Path | None, share: Share) -> None:
+        """Start it, from a checkpoint where there is one."""
+        self._watched = _watched(ConsumerActor, share, "the consumer", config, checkpoint)
+
+    def call(self, method: str, *arguments: object) -> Any:
+        """See `Consumer`."""
+        self._watched.start(method, arguments)
+        first_to_end([self._watched])
+        try:
+            return self._watched.answer()
+        except Lost as lost:
+            raise TrainingError(f"{lost}; `paceline train --resume` goes on from the last checkpoint") from None
+
+    def buckets(self, names: Sequence[Sequence[str]]) -> list[Any]:
+        """See `Consumer`. What is given are references, which the driver owns: the consumer's end leaves them."""
+        references = [self._watched.actor.bucket.remote(part) for part in names]
+        self.call("written")  # calls are done in order: the buckets are read before anything changes them
+        return references
+
+
+def _watched(kind: Any, share: Share, name: str, config: Config, *arguments: object) -> Watched:
+    actor = kind.options(num_cpus=share.cpus, num_gpus=share.gpus).remote(config, Path.cwd(), *arguments)
+    return Watched(name, actor, timeout=config.cluster.actor_timeout)

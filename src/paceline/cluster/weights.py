@@ -1,0 +1,116 @@
+"""Weights on their way from consumers to producers: a manifest, buckets of bytes, and fingerprints of both ends.
+
+Only trained parameters travel, so of an adapter no more than the adapter.
+"""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paceline.errors import TrainingError
+
+BUCKET_BYTES = 1 << 28
+"""Of one message, at most, unless a single parameter is larger: few enough to be quick, small enough to be spread."""
+_WORDS = {8: torch.int32, 4: torch.int32, 2: torch.int16}
+"""Whole numbers that a parameter's bits are read as, by its bytes: half a sum's width, so that no product overflows."""
+_CHUNK = 1 << 20
+"""Numbers that are widened to 64 bits at a time."""
+_STRIDE = 0x100000001B3
+"""Odd, so that no bit of what came before is lost: the prime of FNV-1a."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What a version of the weights consists of, and how to know it again."""
+
+    version: int
+    """Steps that these weights have seen."""
+    policy_version: int
+    """Optimiser updates that they have seen."""
+    buckets: tuple[tuple[str, ...], ...]
+    """Names of parameters, in the order in which each bucket holds them."""
+    fingerprint: int
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Those with a gradient, by name; one that serves in two places is there once."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def buckets_of(model: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """Names of the trained parameters, in neighbours of at most `BUCKET_BYTES`."""
+    buckets, size = list[list[str]](), BUCKET_BYTES
+    for name, parameter in trained_parameters(model).items():
+        if size + parameter.nbytes > BUCKET_BYTES:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(name)
+        size += parameter.nbytes
+    return tuple(tuple(names) for names in buckets)
+
+
+def manifest_of(model: nn.Module, *, version: int, policy_version: int) -> Manifest:
+    """Of the weights as they are."""
+    return Manifest(
+        version=version,
+        policy_version=policy_version,
+        buckets=buckets_of(model),
+        fingerprint=fingerprint(trained_parameters(model).values()),
+    )
+
+
+def read_bucket(model: nn.Module, names: Sequence[str]) -> list[np.ndarray]:
+    """The parameters' memory as bytes, on a CPU without a copy: to be sent before anything changes them."""
+    parameters = trained_parameters(model)
+    return [_bytes(parameters[name]).cpu().numpy() for name in names]
+
+
+@torch.no_grad()
+def write_buckets(model: nn.Module, manifest: Manifest, buckets: Iterable[Sequence[np.ndarray]]) -> None:
+    """Put all buckets of a manifest into the model's parameters.
+
+    Raises:
+        TrainingError: what is in the parameters then is not what was sent.
+    """
+    parameters = trained_parameters(model)
+    for names, arrays in zip(manifest.buckets, buckets, strict=True):
+        for name, array in zip(names, arrays, strict=True):
+            _bytes(parameters[name]).copy_(_readable(array))
+    found = fingerprint(parameters.values())
+    if found != manifest.fingerprint:
+        raise TrainingError(
+            f"weights of version {manifest.version} arrived as {found:016x}, they left as {manifest.fingerprint:016x}; "
+            "look at the memory and the network of this machine, then resume"
+        )
+
+
+@torch.no_grad()
+def fingerprint(parameters: Iterable[Tensor]) -> int:
+    """64 bits that change with any bit of the parameters, and with their order.
+
+    Sums of the numbers' bits, each times a weight that depends on its place, modulo 2^64: one pass over the memory, on
+    the device where it lies, and one read from there. It finds accidents, not attacks.
+    """
+    total: Tensor | None = None
+    for parameter in parameters:
+        words = parameter.detach().view(-1).view(_WORDS[parameter.element_size()])
+        weights = torch.arange(1, min(len(words), _CHUNK) + 1, device=words.device)
+        total = words.new_zeros((), dtype=torch.int64) if total is None else total
+        for chunk in words.split(_CHUNK):
+            total = total * _STRIDE + (chunk * weights[: len(chunk)]).sum()
+    return 0 if total is None else int(total) % 2**64
+
+
+def _bytes(parameter: Tensor) -> Tensor:
+    return parameter.detach().view(-1).view(torch.uint8)
+
+
+def _readable(array: np.ndarray) -> Tensor:
+    """A tensor on the array's memory, which nobody may write to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)

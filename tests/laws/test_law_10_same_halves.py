@@ -1,0 +1,34 @@
+"""Law 10: a cluster that samples and trains in turn makes the run of one process, step for step and bit for bit."""
+
+import pytest
+
+from tests.cluster_runs import CLUSTER, completions, train, weights
+
+MEASURED = ("clock", "logprob_mismatch_mean", "logprob_mismatch_max", "rewards")
+"""What differs without any difference of the run: times, and rounding of logprobs in other batches."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    place = tmp_path_factory.mktemp("law-10")
+    return train(place / "here"), train(place / "cluster", *CLUSTER)
+
+
+def test_the_final_weights_are_equal_bit_for_bit(runs):
+    here, cluster = map(weights, runs)
+    assert here == cluster
+
+
+def test_every_completion_with_its_reward_and_advantage_is_equal(runs):
+    here, cluster = map(completions, runs)
+    assert here == cluster
+    assert [len(step) for step in here] == [16] * 4
+
+
+def test_every_number_of_every_step_is_equal(runs):
+    here, cluster = (
+        [{name: value for name, value in step.items() if name not in MEASURED} for step in run.metrics()]
+        for run in runs
+    )
+    assert here == cluster
+    assert all(step["updates"] == 1 and step["grad_norm"] > 0 for step in here)

@@ -1,0 +1,104 @@
+"""The thread that works the agenda off: the right weights under every job, failures where they are waited for."""
+
+import threading
+
+import pytest
+
+from paceline.cluster.agenda import Agenda
+from paceline.cluster.production import Production
+from paceline.errors import TrainingError
+
+
+class RecordingCrew:
+    """Remembers what it was told, in order; `produce` is a job of its own that says with which weights it ran."""
+
+    def __init__(self) -> None:
+        self.loaded = -1
+        self.loads: list[int] = []
+        self.forgotten = 0
+
+    def load(self, version: int) -> None:
+        assert version >= self.forgotten
+        self.loaded = version
+        self.loads.append(version)
+
+    def forget(self, older_than: int) -> None:
+        self.forgotten = older_than
+
+    def produce(self, number: int) -> tuple[int, int]:
+        return number, self.loaded
+
+
+def production(crew: RecordingCrew, *, last: int, max_staleness: int, produce=None) -> Production:
+    agenda = Agenda(done=0, last=last, max_staleness=max_staleness)
+    return Production(agenda, crew, produce or crew.produce)
+
+
+def test_in_turn_every_step_is_made_from_the_weights_of_the_one_before():
+    crew = RecordingCrew()
+    line = production(crew, last=3, max_staleness=0)
+    for number in (1, 2, 3):
+        assert line.take(number) == (number, number - 1)
+        line.publish(number)
+    assert crew.loads == [0, 1, 2]
+
+
+def test_ahead_by_two_the_first_three_steps_are_made_before_any_is_trained():
+    crew = RecordingCrew()
+    line = production(crew, last=5, max_staleness=2)
+    assert [line.take(number) for number in (1, 2, 3)] == [(1, 0), (2, 0), (3, 0)]
+    for number in (1, 2):
+        line.publish(number)
+    assert [line.take(number) for number in (4, 5)] == [(4, 1), (5, 2)]
+
+
+def test_a_measurement_sees_the_newest_weights_and_the_next_step_its_own():
+    crew = RecordingCrew()
+    line = production(crew, last=4, max_staleness=1)
+    line.take(1)
+    line.publish(1)
+    assert line.measure(lambda: crew.loaded) == 1
+    line.take(2)
+    line.publish(2)
+    assert line.measure(lambda: crew.loaded) == 2
+    assert line.take(3) == (3, 1)
+
+
+def test_weights_that_no_job_will_ask_for_are_forgotten():
+    crew = RecordingCrew()
+    line = production(crew, last=4, max_staleness=1)
+    for number in (1, 2, 3):
+        line.take(number)
+        line.publish(number)
+    line.take(4)
+    assert crew.forgotten == 2  # what step 4 was made from
+
+
+def test_what_ends_the_production_is_raised_where_its_result_is_waited_for():
+    def fail(number: int) -> None:
+        raise TrainingError(f"no completion of step {number} got a reward")
+
+    line = production(RecordingCrew(), last=2, max_staleness=0, produce=fail)
+    with pytest.raises(TrainingError, match="no completion of step 1 got a reward"):
+        line.take(1)
+    with pytest.raises(TrainingError, match="no completion of step 1 got a reward"):
+        line.measure(lambda: None)
+
+
+def test_nothing_is_begun_after_the_close():
+    began, go = threading.Event(), threading.Event()
+    crew, made = RecordingCrew(), list[int]()
+
+    def produce(number: int) -> int:
+        made.append(number)
+        began.set()
+        assert go.wait(timeout=60)
+        return number
+
+    line = production(crew, last=3, max_staleness=2, produce=produce)
+    assert began.wait(timeout=60)
+    line.close()
+    go.set()
+    assert line.take(1) == 1  # the job at hand ends
+    line.join()
+    assert made == [1]

@@ -1,0 +1,97 @@
+"""Weights on their way: the same bits behind them as before, in buckets, and an accident is noticed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.cluster import weights
+from paceline.cluster.weights import (
+    buckets_of,
+    fingerprint,
+    manifest_of,
+    read_bucket,
+    trained_parameters,
+    write_buckets,
+)
+from paceline.errors import TrainingError
+from tests.tiny import tiny_model
+
+
+def sent(model, *, version: int = 3):
+    """A manifest and its buckets, as read-only copies: what arrives in another process."""
+    manifest = manifest_of(model, version=version, policy_version=7)
+    buckets = [[array.copy() for array in read_bucket(model, names)] for names in manifest.buckets]
+    for array in (array for bucket in buckets for array in bucket):
+        array.flags.writeable = False
+    return manifest, buckets
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_what_arrives_is_what_left_bit_by_bit(kind, recwarn):
+    here, there = tiny_model(kind, seed=1), tiny_model(kind, seed=2)
+    manifest, buckets = sent(here)
+    write_buckets(there, manifest, buckets)
+    for one, other in zip(here.parameters(), there.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert not [warning for warning in recwarn if "not writable" in str(warning.message)]
+
+
+def test_only_what_is_trained_travels():
+    model = tiny_model("qwen2")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    model.model.norm.weight.requires_grad_(True)
+    manifest, buckets = sent(model)
+    assert manifest.buckets == (("model.norm.weight",),)
+    assert buckets[0][0].nbytes == model.model.norm.weight.nbytes
+
+
+def test_buckets_hold_every_parameter_once_and_no_more_bytes_than_allowed(monkeypatch):
+    model = tiny_model("qwen2")
+    sizes = {name: parameter.nbytes for name, parameter in trained_parameters(model).items()}
+    monkeypatch.setattr(weights, "BUCKET_BYTES", 2 * max(sizes.values()))
+    buckets = buckets_of(model)
+    assert [name for names in buckets for name in names] == list(sizes)
+    assert len(buckets) > 1
+    assert all(sum(sizes[name] for name in names) <= weights.BUCKET_BYTES for names in buckets)
+
+
+def test_one_flipped_bit_on_the_way_is_refused():
+    here, there = tiny_model("qwen2", seed=1), tiny_model("qwen2", seed=2)
+    manifest, buckets = sent(here)
+    array = buckets[0][1].copy()
+    array[len(array) // 2] ^= np.uint8(1)
+    buckets[0][1] = array
+    with pytest.raises(TrainingError, match=r"weights of version 3 arrived as \w{16}, they left as \w{16}"):
+        write_buckets(there, manifest, buckets)
+
+
+def test_the_weights_of_another_version_are_not_taken_for_these():
+    here, there = tiny_model("qwen2", seed=1), tiny_model("qwen2", seed=2)
+    manifest, buckets = sent(here)
+    with pytest.raises(TrainingError, match="version 4"):
+        write_buckets(there, replace(manifest, version=4, fingerprint=manifest.fingerprint ^ 1), buckets)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_a_fingerprint_knows_order_place_and_sign(dtype):
+    values = torch.arange(1, 41, dtype=torch.float64).to(dtype)
+    found = fingerprint([values[:20], values[20:]])
+    assert found == fingerprint([values[:20].clone(), values[20:].clone()])
+    swapped = values.clone()
+    swapped[[3, 4]] = values[[4, 3]]
+    negated = values.clone()
+    negated[7] *= -1
+    others = [[values[20:], values[:20]], [swapped[:20], swapped[20:]], [negated[:20], negated[20:]]]
+    assert len({found, *map(fingerprint, others)}) == 4
+
+
+def test_a_fingerprint_of_a_long_tensor_sees_every_part_of_it():
+    long = torch.zeros(weights._CHUNK * 2 + 5)
+    found = fingerprint([long])
+    for place in (0, weights._CHUNK - 1, weights._CHUNK, len(long) - 1):
+        changed = long.clone()
+        changed[place] = 1e-30
+        assert fingerprint([changed]) != found
