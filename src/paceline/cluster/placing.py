@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from paceline.checkpoint import Checkpoint
 from paceline.cluster.fleet import Fleet
 from paceline.cluster.halves import ClusterHalves
+from paceline.cluster.ray_actors import RayConsumer, RayProducers, Share, ray_cluster
 from paceline.config import Config
 from paceline.models import choose_device
 from paceline.train import Placed, Prepared, make_feed
@@ -15,11 +16,6 @@ from paceline.train import Placed, Prepared, make_feed
 @contextmanager
 def on_a_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
     """The `Place` of a run with `--cluster`."""
-    if config.cluster.ray_address is None:
-        # said before Ray is imported, which is when it looks: a token keeps other users of the machine out
-        os.environ["RAY_AUTH_MODE"] = "token"
-    from paceline.cluster.ray_actors import RayConsumer, RayProducers, Share, ray_cluster
-
     share = Share(cpus=_cores(config), gpus=1 if choose_device(config.model).type == "cuda" else 0)
     with ray_cluster(config.cluster, share):
         consumer = RayConsumer(config, None if checkpoint is None else checkpoint.path.absolute(), share)

@@ -2,11 +2,16 @@
 
 import os
 import signal
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+if "ray" not in sys.modules:
+    # it looks once, when it is imported: with a token, other users of the machine cannot reach a run's cluster
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError

@@ -310,7 +310,8 @@ threading.Thread(target=swap, daemon=True).start()
 time.sleep(0.2)
 os.kill(os.getpid(), 9)
 """,
-        ends=("runtime_error", "timeout"),
+        # whoever counts names while one becomes the other may count those behind the link: too many, so it ends there
+        ends=("runtime_error", "timeout", "output_limit"),
     ),
     Hostile(
         name="scratch_renamed_and_replaced",
