@@ -39,10 +39,8 @@ def _cores(config: Config) -> int:
 def _layout(config: Config) -> str:
     options = config.cluster
     where = "a cluster of this machine" if options.ray_address is None else f"the cluster at {options.ray_address}"
-    order = (
-        "sampling and training take turns"
-        if options.max_staleness == 0
-        else f"sampling is up to {options.max_staleness} steps ahead of training"
-    )
+    ahead = options.max_staleness
+    order = f"sampling is up to {ahead} step{'s' * (ahead > 1)} ahead of training"
+    order = order if ahead else "sampling and training take turns"
     count = "one producer and" if options.num_producers == 1 else f"{options.num_producers} producers and"
     return f"{count} one consumer on {where}; {order}"
