@@ -9,6 +9,7 @@ The last token of a completion predicts nothing that is trained, so it is a targ
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -103,6 +104,27 @@ def cut(samples: Sequence[Sample], *, trained: Sequence[int], micro_batch_tokens
     pieces = [piece for members in in_order for piece in _whole_or_cut(samples, members, micro_batch_tokens)]
     runs = even_runs([_tokens(samples, piece) for piece in pieces], limit=micro_batch_tokens)
     return [[index for piece in pieces[run.start : run.stop] for index in piece] for run in runs]
+
+
+def share_out(samples: Sequence[Sample], *, trained: Sequence[int], ranks: int) -> list[list[int]]:
+    """The samples at positions `trained` in one share per rank, of about as many input tokens each.
+
+    Groups stay whole unless one alone is more than an even share. The costliest piece goes first, each to whoever has
+    least so far; a rank gets nothing where there are fewer samples than ranks.
+    """
+    if ranks == 1:
+        return [list(trained)]
+    groups: dict[int, list[int]] = {}
+    for index in sorted(trained):
+        groups.setdefault(samples[index].group, []).append(index)
+    even = math.ceil(sum(_tokens(samples, members) for members in groups.values()) / ranks)
+    pieces = [piece for members in groups.values() for piece in _whole_or_cut(samples, members, even)]
+    shares, loads = [list[int]() for _ in range(ranks)], [0] * ranks
+    for piece in sorted(pieces, key=lambda piece: (-_tokens(samples, piece), piece[0])):
+        least = loads.index(min(loads))
+        shares[least] += piece
+        loads[least] += _tokens(samples, piece)
+    return [sorted(share) for share in shares]
 
 
 def _longest(samples: Sequence[Sample], members: Sequence[int]) -> int:

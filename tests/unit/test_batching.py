@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from paceline.batching import Sample, cut, even_runs, pack, padded_attention, padded_rows, token_weights
+from paceline.batching import Sample, cut, even_runs, pack, padded_attention, padded_rows, share_out, token_weights
 
 
 def sample(group: int, prompt: str, completion: str, advantage: float = 1.0) -> Sample:
@@ -126,3 +126,23 @@ def test_samples_may_be_packed_in_any_order_and_in_part():
 def test_weights_of_a_step_sum_to_one_over_its_tokens(average):
     weights = token_weights(STEP, average=average, max_completion_length=10)
     assert sum(w * len(s.completion_ids) for w, s in zip(weights, STEP, strict=True)) == pytest.approx(1.0)
+
+
+def of_group(group: int, *lengths: int) -> list[Sample]:
+    """Completions of these lengths after a prompt of 2 tokens."""
+    return [sample(group, "pp", "c" * length) for length in lengths]
+
+
+def test_ranks_share_whole_groups_out_by_their_tokens():
+    samples = [*of_group(0, 1, 1), *of_group(1, 9), *of_group(2, 4, 4)]
+    assert share_out(samples, trained=range(5), ranks=1) == [[0, 1, 2, 3, 4]]
+    # input tokens with a prompt of 2: group 0 has 2, group 1 has 10, group 2 has 8; an even share is 10
+    assert share_out(samples, trained=range(5), ranks=2) == [[2], [0, 1, 3, 4]]
+
+
+def test_a_group_above_an_even_share_is_cut_and_a_rank_may_get_nothing():
+    samples = of_group(0, 5, 5, 5, 5)
+    # 2 + 4 * 4 input tokens; an even share of 9 holds the prompt and one completion
+    assert share_out(samples, trained=range(4), ranks=2) == [[0, 2], [1, 3]]
+    assert share_out(samples, trained=[3], ranks=3) == [[3], [], []]
+    assert share_out(samples, trained=[], ranks=2) == [[], []]

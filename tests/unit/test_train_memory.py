@@ -6,10 +6,10 @@ from paceline.errors import ConfigError
 from paceline.learner import Learner
 from paceline.models import Loaded, choose_forward, free_memory, measure_activations
 from paceline.train.memory import Recomputing, check_memory_options, choose_recomputing, most_tokens, to_come
-from tests.scripted import task
 from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")
+PROMPT = 7
 
 
 def configured(**given: object) -> Config:
@@ -42,25 +42,25 @@ def test_layers_are_computed_again_only_where_memory_is_short_of_twice_what_they
     half = learner(config)
     activations = measure_activations(half.policy.model, half.forward, torch.float32)
     whole = 100 * activations.all_layers
-    enough = choose_recomputing(config, half, [task("0")], free=int(2 * whole) + 2)
+    enough = choose_recomputing(config, half, longest_prompt=PROMPT, free=int(2 * whole) + 2)
     assert (enough.layers, enough.needed, enough.describe()) == (0, whole, [])
     assert not any(layer.gradient_checkpointing for layer in half.policy.model.model.layers)
-    short = choose_recomputing(config, half, [task("0")], free=int(2 * whole) - 2)
+    short = choose_recomputing(config, half, longest_prompt=PROMPT, free=int(2 * whole) - 2)
     assert (short.layers, short.of) == (1, 2)
     assert [layer.gradient_checkpointing for layer in half.policy.model.model.layers] == [True, False]
     assert short.needed == pytest.approx(whole / 2 + 100 * 32 * 4)
     assert len(short.describe()) == 1
-    assert len(choose_recomputing(config, half, [task("0")], free=-1).describe()) == 2
+    assert len(choose_recomputing(config, half, longest_prompt=PROMPT, free=-1).describe()) == 2
 
 
 @pytest.mark.parametrize("word", ["true", "false"])
 def test_a_word_that_is_not_auto_leaves_nothing_to_choose(word):
     config = configured(gradient_checkpointing=word)
-    assert choose_recomputing(config, learner(config), [task("0")], free=0) is None
+    assert choose_recomputing(config, learner(config), longest_prompt=PROMPT, free=0) is None
 
 
 def test_what_cannot_be_known_is_not_guessed():
-    assert choose_recomputing(configured(), learner(configured()), [task("0")], free=None) is None
+    assert choose_recomputing(configured(), learner(configured()), longest_prompt=PROMPT, free=None) is None
 
 
 def test_the_choice_is_told_in_sentences():

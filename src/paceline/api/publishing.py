@@ -14,14 +14,13 @@ from paceline.api.objective import SOURCES
 from paceline.api.refused import changed
 from paceline.api.running import Job
 from paceline.errors import ConfigError, ModelError
-from paceline.models import export_model
 
 LIBRARIES = ("paceline", "torch", "transformers", "datasets")
 
 
 def write_card(job: Job, folder: Path, *, name: str | None, dataset: str | None, tags: str | list[str] | None) -> None:
     """Write `README.md` into a folder."""
-    state, is_adapter = job.observer.state, job.parts.policy.adapter is not None
+    state, is_adapter = job.observer.state, job.parts.consumer.policy.adapter is not None
     facts = CardFacts(
         name=name or job.output_dir.name,
         base_model=job.config.model.model,
@@ -50,7 +49,7 @@ def upload(job: Job, message: str, card: Mapping[str, Any]) -> str:
             f"push_to_hub must not have {sorted(unknown)[0]!r}; it takes model_name, dataset_name and tags"
         )
     args, folder = job.args, job.output_dir / "final"
-    export_model(job.parts.policy, job.prepared.tokenizer, folder, merge=job.config.lora.merge_lora)
+    job.parts.consumer.export(folder)
     write_card(job, folder, name=card.get("model_name"), dataset=card.get("dataset_name"), tags=card.get("tags"))
     api = HfApi(token=args.hub_token)
     try:

@@ -28,12 +28,12 @@ from paceline.train import (
     Parts,
     Prepared,
     Run,
+    consumer_sentences,
     directory_sentences,
+    engine_sentences,
     finish,
     make_feed,
     make_run,
-    path_sentences,
-    restore,
     run_sentences,
     run_steps,
     run_trackers,
@@ -69,8 +69,9 @@ def run_training(job: Job, start: Start) -> TrainOutput:
         opened = RunDir.open(job.output_dir) if start.resumed else RunDir.create(job.output_dir, to_yaml(job.config))
         run_dir = closing.enter_context(opened)
         if checkpoint is not None:
-            restore(job.config, job.parts, checkpoint)
-        elif job.parts.learner.policy_version > 0:
+            job.parts.consumer.restore(checkpoint)
+            job.parts.engine.policy_version = checkpoint.progress.policy_version
+        elif job.parts.consumer.policy_version > 0:
             raise CheckpointError(
                 f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; "
                 "make a new trainer"
@@ -78,14 +79,15 @@ def run_training(job: Job, start: Start) -> TrainOutput:
         remove_later(job.output_dir / "checkpoints", 0 if checkpoint is None else checkpoint.progress.step)
         drop_broken_links(job.output_dir)
         feed = make_feed(job.config, job.prepared, checkpoint)
-        halves = OneProcess(config=job.config, prepared=job.prepared, parts=job.parts, feed=feed)
+        halves = OneProcess(config=job.config, parts=job.parts, feed=feed)
         run = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
         trackers = run_trackers(job.config, job.output_dir, run_name=job.args.run_name or job.output_dir.name)
         closing.callback(trackers.finish)
         state = _state(job, checkpoint)
         job.observer.start(run, state, trackers)
         closing.callback(job.observer.stop)
-        opening = run_sentences(job.config, job.prepared, path_sentences(job.parts), checkpoint)
+        paths = [*engine_sentences(job.parts.engine), *consumer_sentences(job.parts.consumer)]
+        opening = run_sentences(job.config, job.prepared, paths, checkpoint)
         tell(
             run,
             [*start.damaged, *directory_sentences(run_dir), describe_plan(job.args, job.config), *job.notes, *opening],
@@ -137,7 +139,7 @@ def _state(job: Job, checkpoint: Checkpoint | None) -> TrainerState:
 def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
     observer, state = job.observer, job.observer.state
     if job.args.load_best_model_at_end and state.best_model_checkpoint is not None:
-        restore_weights(job.parts.policy, read_checkpoint(Path(state.best_model_checkpoint)).model)
+        restore_weights(job.parts.consumer.policy, read_checkpoint(Path(state.best_model_checkpoint)).model)
         tell(run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"])
     losses = [record["loss"] for record in run.run_dir.metrics()]
     completions = sum(record["rollouts"] for record in run.run_dir.metrics())

@@ -131,10 +131,12 @@ class GRPOTrainer:
             self._reward_log.clear()
             self._warn_of_existing_run()
             parts = assemble(built.config, built.prepared, built.given)
-        policy, reference = parts.policy, parts.learner.reference
+        consumer = parts.consumer
+        policy, reference = consumer.policy, consumer.learner.reference
         self.model = policy.model if policy.adapter is None else policy.adapter
         self.ref_model = reference.model if reference not in (None, policy) else None
-        self.optimizer, self.lr_scheduler = parts.learner.optimizer, parts.rate.scheduler if parts.rate else None
+        self.optimizer = consumer.learner.optimizer
+        self.lr_scheduler = consumer.rate.scheduler if consumer.rate else None
         self.processing_class = built.prepared.tokenizer
         self.reward_funcs, self.reward_func_names = list(built.sources), list(built.config.rewards.names)
         self.reward_processing_classes = [
@@ -162,7 +164,7 @@ class GRPOTrainer:
             Outlook(
                 updates_per_step=updates_per_step(built.config),
                 entropy_coef=built.config.loss.entropy_coef,
-                measure=parts.learner.measure,
+                measure=parts.consumer.learner.measure,
                 show=self._show,
                 say=self._say,
                 # looked up when called: a subclass, or a program, may put others in their place
@@ -343,12 +345,12 @@ class GRPOTrainer:
         place = Path(output_dir or self.args.output_dir)
         updates = updates_at(place)
         if updates is not None and (
-            self._job.observer.run is None or updates != self._job.parts.learner.policy_version
+            self._job.observer.run is None or updates != self._job.parts.consumer.policy_version
         ):
             raise ConfigError(f"save_model must not write into a checkpoint, got {place}; give another directory")
         if updates is not None:
             return
-        export_model(self._job.parts.policy, self.processing_class, place, merge=False)
+        export_model(self._job.parts.consumer.policy, self.processing_class, place, merge=False)
 
     def save_state(self) -> None:
         """Write `trainer_state.json` into the run directory."""

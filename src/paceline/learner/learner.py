@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from paceline.batching import MicroBatch, Sample, cut, pack, token_weights
+from paceline.batching import MicroBatch, Sample, cut, pack, share_out, token_weights
 from paceline.config import LossConfig, OptimConfig
 from paceline.errors import TrainingError
 from paceline.learner.objective import Logprobs, token_losses
 from paceline.learner.optimizers import make_optimizer
 from paceline.learner.samples import minibatches, samples_of
-from paceline.learner.stats import UpdateStats, UpdateSums, read_sums, summarise_updates
+from paceline.learner.stats import UpdateStats, UpdateSums, merge_sums, read_sums, summarise_updates
 from paceline.losses import token_logprobs
 from paceline.models import Loaded, PolicyForward, on_device
 from paceline.native.logits import logit_passes
+from paceline.parallel import ONE_RANK, Ranks
 from paceline.types import RolloutGroup
 
 
@@ -43,14 +44,17 @@ class Learner:
         temperature: float,
         max_completion_length: int,
         optimizer: torch.optim.Optimizer | None = None,
+        ranks: Ranks = ONE_RANK,
     ) -> None:
         """Take the parts; `optimizer` None: as `optim` says.
+
+        With several `ranks` each has a learner, all are given the same groups, and each computes its share of them.
 
         `temperature` must be the engine's: trainer logprobs are of the distribution that was sampled from. `reference`
         may be `policy` itself where it has an adapter: then the reference is the model without it.
         """
         self.policy, self.forward, self.reference = policy, forward, reference
-        self.loss, self.optim = loss, optim
+        self.loss, self.optim, self.ranks = loss, optim, ranks
         self.temperature, self.max_completion_length = temperature, max_completion_length
         self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
         self.policy_version = 0
@@ -72,7 +76,9 @@ class Learner:
         samples = samples_of(groups)
         runs = minibatches(len(samples), self.optim.num_minibatches)
         trained = [position for position, sample in enumerate(samples) if self._has_gradient(sample)]
-        prepared = [parts for run in runs if (parts := self._prepare(samples, run, trained=trained))]
+        prepared = [
+            self._prepare(samples, run, trained=trained) for run in runs if any(position in run for position in trained)
+        ]
         # the first update moves the policy: whatever is trained on after it must remember the policy before
         prepared[1:] = [[self._with_old_logprobs(part) for part in parts] for parts in prepared[1:]]
         updates: list[UpdateSums] = []
@@ -82,7 +88,7 @@ class Learner:
                 updates.append(sums)
                 if after_update is not None:
                     after_update()
-        return _summary(prepared, updates)
+        return summarise_updates(updates)
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """What one update would report of these groups, every completion computed; nothing moves."""
@@ -90,8 +96,8 @@ class Learner:
         with torch.no_grad():
             parts = self._prepare(samples, range(len(samples)), trained=range(len(samples)))
             sums = [self._loss(part, first=True)[2] for part in parts]
-        read = [UpdateSums(tokens=_targets(parts), first=True, values=read_sums(sums, None))] if parts else []
-        return replace(_summary([parts], read), updates=0)
+        read = [self._sums(parts, sums, None, first=True)] if samples else []
+        return replace(summarise_updates(read), updates=0)
 
     def sync_reference(self) -> None:
         """Move the reference towards the policy: `ref_sync_mix` of the policy and the rest of itself.
@@ -139,16 +145,15 @@ class Learner:
         return loss, replace(part, old_logprobs=old), sums
 
     def _prepare(self, samples: Sequence[Sample], run: range, *, trained: Sequence[int]) -> list[Prepared]:
-        """The micro-batches of one update: weights over all samples of `run`, of which those in `trained` are computed.
-
-        None without any.
-        """
+        """This rank's micro-batches of one update: weights over all samples of `run`, of which those in `trained` are
+        computed by one rank or another."""
         counted, inside = [samples[position] for position in run], [at - run.start for at in trained if at in run]
-        if not inside:
+        own = share_out(counted, trained=inside, ranks=self.ranks.size)[self.ranks.rank]
+        if not own:
             return []
         model = self.policy.model
         weights = token_weights(counted, average=self.loss.average, max_completion_length=self.max_completion_length)
-        cuts = cut(counted, trained=inside, micro_batch_tokens=self.optim.micro_batch_tokens)
+        cuts = cut(counted, trained=own, micro_batch_tokens=self.optim.micro_batch_tokens)
         batches = [on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in cuts]
         return [Prepared(batch=batch, old_logprobs=None, ref_logprobs=self._reference(batch)) for batch in batches]
 
@@ -169,16 +174,17 @@ class Learner:
     def _update(
         self, parts: Sequence[Prepared], *, first: bool, learning_rate: float | None
     ) -> tuple[list[Prepared], UpdateSums]:
-        """One gradient over all micro-batches and one optimiser step."""
+        """One gradient over all micro-batches of all ranks, and one optimiser step."""
         passes = [self.backward(part, first=first) for part in parts]
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.ranks.add_up_gradients(parameters)
         limit = self.optim.max_grad_norm or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-        values = read_sums([sums for _, sums in passes], norm)
+        found = self._sums(parts, [sums for _, sums in passes], norm, first=first)
         if not torch.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
             raise TrainingError(
-                f"the gradient's norm is {values['grad_norm']} after update {self.policy_version}; lower "
+                f"the gradient's norm is {found.values['grad_norm']} after update {self.policy_version}; lower "
                 "--learning-rate, or look for a reward or logprob that is not finite in the last step's rollouts"
             )
         if learning_rate is not None:
@@ -187,14 +193,14 @@ class Learner:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.policy_version += 1
-        return [part for part, _ in passes], UpdateSums(tokens=_targets(parts), first=first, values=values)
+        return [part for part, _ in passes], found
 
-
-def _targets(parts: Sequence[Prepared]) -> int:
-    return sum(part.batch.num_targets for part in parts)
-
-
-def _summary(prepared: Sequence[Sequence[Prepared]], updates: Sequence[UpdateSums]) -> UpdateStats:
-    parts = [part for update in prepared for part in update]
-    forwarded = sum(len(part.batch.input_ids) for part in parts)
-    return summarise_updates(updates, tokens_trained=_targets(parts), tokens_forwarded=forwarded)
+    def _sums(
+        self, parts: Sequence[Prepared], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
+    ) -> UpdateSums:
+        """One update's numbers, of all ranks."""
+        own = read_sums(sums, norm) | {
+            "tokens": float(sum(part.batch.num_targets for part in parts)),
+            "forwarded": float(sum(len(part.batch.input_ids) for part in parts)),
+        }
+        return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))

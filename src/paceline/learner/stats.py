@@ -47,19 +47,20 @@ class UpdateStats:
 class UpdateSums:
     """One update's numbers, off the device."""
 
-    tokens: int
-    """Targets of the update."""
     first: bool
     """Whether this was the first pass over these rollouts."""
     values: Mapping[str, float]
-    """Sums over tokens; the largest for names that end in `_max`; and `loss`, `policy_loss` and `grad_norm`."""
+    """Sums over tokens; the largest for names that end in `_max`; `loss`, `policy_loss` and `grad_norm`; `tokens`, the
+    update's targets, and `forwarded`, its tokens that went through the model."""
 
 
 def read_sums(parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dict[str, float]:
     """All of an update's numbers in one device read: sums over micro-batches, the largest for names in `_max`.
 
-    `norm` None: there is no gradient, and its norm is 0.
+    `norm` None: there is no gradient, and its norm is 0. Without micro-batches there is nothing but the norm.
     """
+    if not parts:
+        return {"grad_norm": 0.0 if norm is None else float(norm)}
     names = list(parts[0])
     # by name, whose parts are of one type: a conversion for each number would be a kernel for each
     stacked = torch.stack([torch.stack([part[name] for part in parts]).double() for name in names], dim=1)
@@ -72,13 +73,22 @@ def read_sums(parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dic
     return read | {"grad_norm": values[-1]}
 
 
-def summarise_updates(updates: Sequence[UpdateSums], *, tokens_trained: int, tokens_forwarded: int) -> UpdateStats:
+def merge_sums(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """One update's numbers from those of all ranks. The norm is of the whole gradient, and the same on each."""
+    merged: dict[str, float] = {}
+    for name in dict.fromkeys(name for values in ranks for name in values):
+        found = [values[name] for values in ranks if name in values]
+        merged[name] = max(found) if name.endswith("_max") or name == "grad_norm" else sum(found)
+    return merged
+
+
+def summarise_updates(updates: Sequence[UpdateSums]) -> UpdateStats:
     """The step's numbers from its updates; there may be none."""
     first = [update for update in updates if update.first]
     return UpdateStats(
         updates=len(updates),
-        tokens_trained=tokens_trained,
-        tokens_forwarded=tokens_forwarded,
+        tokens_trained=round(sum(update.values["tokens"] for update in first)),
+        tokens_forwarded=round(sum(update.values["forwarded"] for update in first)),
         loss=_mean(updates, "loss") or 0.0,
         policy_loss=_mean(updates, "policy_loss") or 0.0,
         grad_norm=_mean(updates, "grad_norm") or 0.0,
@@ -97,7 +107,7 @@ def summarise_updates(updates: Sequence[UpdateSums], *, tokens_trained: int, tok
 def _per_token(updates: Sequence[UpdateSums], name: str) -> float | None:
     if not updates or name not in updates[0].values:
         return None
-    return sum(update.values[name] for update in updates) / sum(update.tokens for update in updates)
+    return sum(update.values[name] for update in updates) / sum(update.values["tokens"] for update in updates)
 
 
 def _mean(updates: Sequence[UpdateSums], name: str) -> float | None:

@@ -1,6 +1,8 @@
 """The loop on one machine, and what lies around it.
 
-assembly.py   a configuration, or objects in its place, to the parts of a run: first all that needs no weights
+given.py      objects of a program's own in the place of what the configuration names
+assembly.py   a configuration to the parts of a run: first all that needs no weights
+consumer.py   the consumer half: how a step updates the policy, what is saved and exported
 held_out.py   held-out tasks and accuracy from the options
 measuring.py  what can be measured between two steps
 feed.py       which tasks a step takes
@@ -13,8 +15,18 @@ records.py    what a step writes down and what a person reads
 session.py    run directory, checkpoints, trackers, final model: the command line's way into the loop
 """
 
-from paceline.train.assembly import Given, Parts, Prepared, assemble, make_engine, prepare, restore, updates_per_step
+from paceline.train.assembly import (
+    Parts,
+    Prepared,
+    assemble,
+    configured_functions,
+    make_engine,
+    prepare,
+    with_reward_models,
+)
+from paceline.train.consumer import ConsumerHalf, Extent, make_consumer, updates_per_step
 from paceline.train.feed import Feed, prompts_of_step
+from paceline.train.given import Given
 from paceline.train.halves import Halves, OneProcess, Place, Placed, Produced, in_this_process, make_feed
 from paceline.train.held_out import has_held_out, make_evaluator
 from paceline.train.loop import Run, evaluate, run_steps, save, tell
@@ -27,7 +39,7 @@ from paceline.train.measuring import (
     training_sampler,
 )
 from paceline.train.observing import Observer, Wishes
-from paceline.train.records import of_machine, path_sentences, run_sentences
+from paceline.train.records import consumer_sentences, engine_sentences, of_machine, run_sentences
 from paceline.train.session import directory_sentences, finish, make_run, run_trackers, train
 
 __all__ = [
@@ -36,8 +48,12 @@ __all__ = [
     "Prepared",
     "Parts",
     "prepare",
+    "configured_functions",
+    "with_reward_models",
     "assemble",
-    "restore",
+    "ConsumerHalf",
+    "Extent",
+    "make_consumer",
     "updates_per_step",
     "make_engine",
     "make_evaluator",
@@ -65,7 +81,8 @@ __all__ = [
     "evaluate",
     "save",
     "tell",
-    "path_sentences",
+    "engine_sentences",
+    "consumer_sentences",
     "run_sentences",
     "of_machine",
     "finish",

@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from paceline.checkpoint import Checkpoint, Progress, save_checkpoint
+from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.learner import UpdateStats
-from paceline.models import export_model
 from paceline.rollouts import RolloutBatch
-from paceline.schedule import learning_rate
-from paceline.train.assembly import Parts, Prepared, assemble, updates_per_step
+from paceline.train.assembly import Parts, Prepared, assemble
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.measuring import Measurement, Meter
-from paceline.train.observing import is_due
-from paceline.train.records import path_sentences
+from paceline.train.records import consumer_sentences, engine_sentences
 from paceline.types import RolloutGroup
 
 
@@ -71,14 +68,13 @@ class OneProcess:
     """`Halves` that share their weights: what the learner changes the engine sees at once."""
 
     config: Config
-    prepared: Prepared
     parts: Parts
     feed: Feed
 
     @property
     def policy_version(self) -> int:
         """See `Halves`."""
-        return self.parts.learner.policy_version
+        return self.parts.consumer.policy_version
 
     def produce(self, number: int) -> Produced:
         """See `Halves`."""
@@ -88,9 +84,9 @@ class OneProcess:
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
-        stats, rate = update(self.config, self.prepared, self.parts, number, groups)
+        found = self.parts.consumer.update(number, groups)
         self.parts.engine.policy_version = self.policy_version
-        return stats, rate
+        return found
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:
         """See `Halves`."""
@@ -98,11 +94,11 @@ class OneProcess:
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
         """See `Halves`."""
-        return save(self.config, self.prepared, self.parts, root, progress, protected)
+        return self.parts.consumer.save(root, progress, protected)
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""
-        export_model(self.parts.policy, self.prepared.tokenizer, folder, merge=self.config.lora.merge_lora)
+        self.parts.consumer.export(folder)
 
     def news(self) -> list[str]:
         """See `Halves`."""
@@ -113,8 +109,8 @@ class OneProcess:
 def in_this_process(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
     """The `Place` of a run in one process."""
     parts = assemble(config, prepared, checkpoint=checkpoint)
-    halves = OneProcess(config=config, prepared=prepared, parts=parts, feed=make_feed(config, prepared, checkpoint))
-    yield Placed(halves=halves, sentences=tuple(path_sentences(parts)))
+    halves = OneProcess(config=config, parts=parts, feed=make_feed(config, prepared, checkpoint))
+    yield Placed(halves=halves, sentences=(*engine_sentences(parts.engine), *consumer_sentences(parts.consumer)))
 
 
 def make_feed(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Feed:
@@ -124,48 +120,4 @@ def make_feed(config: Config, prepared: Prepared, checkpoint: Checkpoint | None)
         seed=config.loop.seed,
         shuffle=config.data.shuffle,
         position=0 if checkpoint is None else checkpoint.progress.position,
-    )
-
-
-def update(
-    config: Config, prepared: Prepared, parts: Parts, number: int, groups: Sequence[RolloutGroup]
-) -> tuple[UpdateStats, float]:
-    """The consumer half of a step: all its updates, and the learning rate of the last of them.
-
-    A scheduler of torch counts every update, also those that a step without signal does not make.
-    """
-    learner, stepped, optim = parts.learner, parts.rate, config.optim
-    if stepped is None:
-        rate = learning_rate(
-            number,
-            peak=optim.learning_rate,
-            schedule=optim.lr_schedule,
-            warmup_steps=optim.warmup_steps,
-            total_steps=prepared.total_steps,
-            min_ratio=optim.min_lr_ratio,
-        )
-        stats = learner.step(groups, learning_rate=rate)
-    else:
-        before = learner.policy_version
-        stats = learner.step(groups, learning_rate=None, after_update=stepped.advance)
-        stepped.advance(updates_per_step(config) - (learner.policy_version - before))
-        rate = stepped.last
-    if is_due(number, config.loss.ref_sync_steps):
-        learner.sync_reference()
-    return stats, rate
-
-
-def save(
-    config: Config, prepared: Prepared, parts: Parts, root: Path, progress: Progress, protected: Collection[Path]
-) -> Checkpoint:
-    """Everything that makes the consumer half's next step, below `root`."""
-    return save_checkpoint(
-        root,
-        progress,
-        loaded=parts.policy,
-        tokenizer=prepared.tokenizer,
-        optimizer=parts.learner.optimizer,
-        keep=config.loop.save_total_limit,
-        reference=parts.learner.reference if config.loss.ref_sync_steps else None,
-        protected=protected,
     )

@@ -1,7 +1,6 @@
 """What the options about memory come to on this machine and this model."""
 
 import importlib.util
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,7 +10,6 @@ from paceline.config.rules import require
 from paceline.errors import ConfigError
 from paceline.learner import Learner
 from paceline.models import Loaded, free_memory, measure_activations, recompute
-from paceline.types import Task
 
 ACTIVATION_SHARE = 0.5
 """Of the memory that is left for activations, what `auto` plans with. The rest is for what the estimate leaves out: a
@@ -70,7 +68,7 @@ def memory_for_activations(config: Config, learner: Learner) -> int | None:
 
 
 def choose_recomputing(
-    config: Config, learner: Learner, tasks: Iterable[Task], *, free: int | None
+    config: Config, learner: Learner, *, longest_prompt: int, free: int | None
 ) -> Recomputing | None:
     """Under `auto`, have as many layers computed again as the largest micro-batch needs; None where nothing was chosen.
 
@@ -82,8 +80,7 @@ def choose_recomputing(
     # an offload has hooks of its own, and torch applies the innermost only
     on_the_device = replace(forward, offload=False)
     activations = measure_activations(model, on_the_device, learner.policy.compute_dtype)
-    prompt = max(len(task.prompt_ids) for task in tasks)
-    tokens = most_tokens(config, prompt=prompt, padded=forward.kind == "padded")
+    tokens = most_tokens(config, prompt=longest_prompt, padded=forward.kind == "padded")
     room = ACTIVATION_SHARE * max(0, free)
     count = activations.to_recompute(tokens=tokens, room=room)
     if count:

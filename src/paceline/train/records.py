@@ -7,13 +7,15 @@ import torch
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.data import length_histogram
+from paceline.engines.local import LocalEngine
 from paceline.learner import UpdateStats
 from paceline.metrics import OPTIONAL, check_record
 from paceline.models import Loaded
 from paceline.native import library
 from paceline.plan import describe
 from paceline.rollouts import RolloutBatch, rollout_metrics
-from paceline.train.assembly import Parts, Prepared
+from paceline.train.assembly import Prepared
+from paceline.train.consumer import ConsumerHalf
 from paceline.train.notices import of_graders, of_rows
 
 MANY_CORRECTED = 0.2
@@ -87,7 +89,7 @@ def opening_sentences(
 
 
 def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:
-    """What was dropped, what will not be learned, `path_sentences` of the parts, where the run goes on."""
+    """What was dropped, what will not be learned, `paths` that the halves take, where the run goes on."""
     lines = [*of_rows(prepared.tasks), *of_graders(prepared.functions.values())]
     lines += prepared.unmet
     if prepared.unverified:
@@ -104,15 +106,18 @@ def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], chec
     return lines
 
 
-def path_sentences(parts: Parts) -> list[str]:
-    """Which ways through the model are taken, where that is not the fastest."""
-    lines = of_machine(parts.policy)
-    if parts.engine.path == "plain":
-        lines.append(f"engine: plain path, slower ({parts.engine.path_reason})")
-    if parts.recomputing is not None:
-        lines += parts.recomputing.describe()
-    if parts.learner.forward.kind == "padded":
-        lines.append(f"learner: padded rows, slower ({parts.learner.forward.reason})")
+def engine_sentences(engine: LocalEngine) -> list[str]:
+    """Where sampling does not take its fastest way."""
+    return [f"engine: plain path, slower ({engine.path_reason})"] if engine.path == "plain" else []
+
+
+def consumer_sentences(consumer: ConsumerHalf) -> list[str]:
+    """How the model is computed, and where training does not take its fastest way."""
+    lines = of_machine(consumer.policy)
+    if consumer.recomputing is not None:
+        lines += consumer.recomputing.describe()
+    if consumer.learner.forward.kind == "padded":
+        lines.append(f"learner: padded rows, slower ({consumer.learner.forward.reason})")
     return lines
 
 

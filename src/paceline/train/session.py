@@ -8,6 +8,7 @@ from rich.console import Console
 from paceline.checkpoint import Checkpoint, newest_checkpoint
 from paceline.config import Config, options, to_yaml
 from paceline.console import RunDisplay
+from paceline.errors import ProcessLost
 from paceline.report import write_report
 from paceline.rundir import RunDir
 from paceline.stopping import StopRequest
@@ -23,9 +24,28 @@ from paceline.train.records import opening_sentences
 def train(config: Config, output_dir: Path, *, resume: bool, console: Console, place: Place = in_this_process) -> bool:
     """Train to the last step, or to an interrupt, with both halves where `place` puts them.
 
+    After the loss of a process another attempt goes on from the last checkpoint, up to `max_restarts` times.
+
     Returns:
         True when the run is finished, False when a signal stopped it with a checkpoint to resume from.
+
+    Raises:
+        ProcessLost: one attempt too many ended so, or the first one before there was a run directory.
     """
+    restarts = 0
+    while True:
+        try:
+            return _attempt(config, output_dir, resume=resume, console=console, place=place)
+        except ProcessLost as lost:
+            is_there = (output_dir / "config.yaml").exists()
+            if restarts == config.cluster.max_restarts or not is_there:
+                remedy = f"`paceline train --resume {output_dir}` goes on from the last checkpoint"
+                raise ProcessLost(f"{lost}; {remedy if is_there else 'start the run again'}") from None
+            restarts, resume = restarts + 1, True
+            console.print(f"{lost}: restart {restarts} of {config.cluster.max_restarts} from the last checkpoint")
+
+
+def _attempt(config: Config, output_dir: Path, *, resume: bool, console: Console, place: Place) -> bool:
     check_trackers(config.loop.report_to)
     prepared = prepare(config)
     with ExitStack() as closing:

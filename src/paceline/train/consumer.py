@@ -1,0 +1,187 @@
+"""The consumer half of a run: the policy with its optimiser, how a step updates it, what is saved and exported."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.checkpoint import Checkpoint, Progress, load_optimizer, load_reference_weights, save_checkpoint
+from paceline.config import Config
+from paceline.errors import ConfigError
+from paceline.learner import Learner, UpdateStats
+from paceline.models import (
+    Loaded,
+    adopt_model,
+    choose_forward,
+    export_model,
+    frozen_copy,
+    load_model,
+    load_reference,
+    restore_weights,
+)
+from paceline.parallel import ONE_RANK, Ranks
+from paceline.schedule import learning_rate
+from paceline.train.given import Given
+from paceline.train.memory import Recomputing, choose_recomputing, memory_for_activations
+from paceline.train.observing import is_due
+from paceline.train.rates import SteppedRate
+from paceline.types import RolloutGroup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extent:
+    """What the consumer half must know of the data before it sees any."""
+
+    total_steps: int
+    longest_prompt: int
+    """Tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerHalf:
+    """Trains the policy; where several ranks do, each has one of these and all are called alike."""
+
+    config: Config
+    tokenizer: PreTrainedTokenizerBase
+    extent: Extent
+    policy: Loaded
+    learner: Learner
+    rate: SteppedRate | None
+    """Where a torch scheduler sets the learning rate; None: the options' schedule does."""
+    recomputing: Recomputing | None
+    """What `--gradient-checkpointing auto` chose; None where it did not choose."""
+
+    @property
+    def policy_version(self) -> int:
+        """Updates that the weights have seen."""
+        return self.learner.policy_version
+
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
+        """All updates of a step, and the learning rate of the last of them.
+
+        A scheduler of torch counts every update, also those that a step without signal does not make.
+        """
+        learner, optim = self.learner, self.config.optim
+        if self.rate is None:
+            rate = learning_rate(
+                number,
+                peak=optim.learning_rate,
+                schedule=optim.lr_schedule,
+                warmup_steps=optim.warmup_steps,
+                total_steps=self.extent.total_steps,
+                min_ratio=optim.min_lr_ratio,
+            )
+            stats = learner.step(groups, learning_rate=rate)
+        else:
+            before = learner.policy_version
+            stats = learner.step(groups, learning_rate=None, after_update=self.rate.advance)
+            self.rate.advance(updates_per_step(self.config) - (learner.policy_version - before))
+            rate = self.rate.last
+        if is_due(number, self.config.loss.ref_sync_steps):
+            learner.sync_reference()
+        return stats, rate
+
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
+        """Everything that makes this half's next step, below `root`; checkpoints in `protected` stay."""
+        return save_checkpoint(
+            root,
+            progress,
+            loaded=self.policy,
+            tokenizer=self.tokenizer,
+            optimizer=self.learner.optimizer,
+            keep=self.config.loop.save_total_limit,
+            reference=self.learner.reference if self.config.loss.ref_sync_steps else None,
+            protected=protected,
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Put weights, optimiser, rate and counts of a checkpoint into a half that was built without it."""
+        restore_weights(self.policy, checkpoint.model)
+        _go_on(self.learner, checkpoint)
+        if self.rate is not None:
+            self.rate.go_to(checkpoint.progress.step * updates_per_step(self.config))
+
+    def export(self, folder: Path) -> None:
+        """The trained model, as transformers or peft loads it."""
+        export_model(self.policy, self.tokenizer, folder, merge=self.config.lora.merge_lora)
+
+
+def make_consumer(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    extent: Extent,
+    given: Given | None = None,
+    *,
+    checkpoint: Checkpoint | None = None,
+    ranks: Ranks = ONE_RANK,
+) -> ConsumerHalf:
+    """Read the weights, from the checkpoint where there is one, and build the half on them.
+
+    A given model is taken as it is: `restore` puts a checkpoint into it.
+    """
+    given = given or Given()
+    policy = _policy(config, given, checkpoint)
+    learner = Learner(
+        policy,
+        replace(choose_forward(policy.model, policy.compute_dtype), offload=config.model.activation_offload),
+        reference=_reference(config, given, policy),
+        loss=config.loss,
+        optim=config.optim,
+        temperature=config.sampling.temperature,
+        max_completion_length=config.sampling.max_completion_length,
+        optimizer=given.optimizer,
+        ranks=ranks,
+    )
+    free = memory_for_activations(config, learner)
+    recomputing = choose_recomputing(config, learner, longest_prompt=extent.longest_prompt, free=free)
+    rate = None
+    if given.make_scheduler is not None:
+        updates = extent.total_steps * updates_per_step(config)
+        rate = SteppedRate(learner.optimizer, given.make_scheduler(learner.optimizer, updates))
+    if checkpoint is not None:
+        _go_on(learner, checkpoint)
+    return ConsumerHalf(
+        config=config,
+        tokenizer=tokenizer,
+        extent=extent,
+        policy=policy,
+        learner=learner,
+        rate=rate,
+        recomputing=recomputing,
+    )
+
+
+def updates_per_step(config: Config) -> int:
+    """Updates that a step makes where its completions carry signal."""
+    return config.optim.num_iterations * config.optim.num_minibatches
+
+
+def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
+    load_optimizer(checkpoint, learner.optimizer, learner.policy.model)
+    learner.policy_version = checkpoint.progress.policy_version
+    if learner.loss.ref_sync_steps and learner.reference is not None:
+        load_reference_weights(checkpoint, learner.reference)
+
+
+def _policy(config: Config, given: Given, checkpoint: Checkpoint | None) -> Loaded:
+    adapter = config.lora if given.adapter is None else given.adapter
+    if given.model is None:
+        place = None if checkpoint is None else checkpoint.model
+        policy = load_model(config.model, adapter, checkpoint=place, seed=config.loop.seed)
+    else:
+        policy = adopt_model(given.model, config.model, adapter, seed=config.loop.seed)
+    if given.tokenizer is not None and given.tokenizer.eos_token_id is not None:
+        policy = replace(policy, eos_token_ids=policy.eos_token_ids | {given.tokenizer.eos_token_id})
+    return policy
+
+
+def _reference(config: Config, given: Given, policy: Loaded) -> Loaded | None:
+    if config.loss.beta == 0:
+        return None
+    if config.loss.ref_sync_steps and policy.adapter is not None:
+        raise ConfigError(
+            f"--ref-sync-steps must be 0 with an adapter, got {config.loss.ref_sync_steps}; "
+            "the reference is the model without it"
+        )
+    return load_reference(policy, config.model) if given.model is None else frozen_copy(policy)
