@@ -15,33 +15,67 @@ import os, pathlib, signal
 def variety(completions, **columns):
     # only a producer's share of a step has as many: not the trial before the first step
     if len(completions) >= 8:
-        trap = pathlib.Path(__file__).with_name("trap")
-        try:
-            kind = trap.read_text()
-            trap.unlink()
-            os.kill(os.getpid(), getattr(signal, kind))
-        except FileNotFoundError:
-            pass
+        spring(pathlib.Path(__file__).with_name("trap"))
     return [len(set(completion)) / 10 for completion in completions]
+
+def spring(trap):
+    try:
+        kind, whom, after = trap.read_text().split()
+        target = process(whom)
+        if target is None or not (trap.parent / after).exists():
+            return
+        trap.unlink()
+    except FileNotFoundError:
+        return
+    os.kill(target, getattr(signal, kind))
+
+def process(whom):
+    if whom == "self":
+        return os.getpid()
+    if whom.startswith("node:"):
+        return os.getppid() if whom.removeprefix("node:") in os.environ else None
+    return actor(whom)
+
+def actor(name):
+    # a worker of the same cluster, which bears its actor's name
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        status = pathlib.Path("/proc", entry, "status").read_text()
+        title = pathlib.Path("/proc", entry, "cmdline").read_text()
+        if f"PPid:\\t{os.getppid()}\\n" in status and title.startswith(f"ray::{name}"):
+            return int(entry)
 """
-"""Favours completions of many different letters; the process that finds a file `trap` sends itself the signal in it."""
+"""Favours completions of many different letters. The first process that finds a file `trap` in which `SIGNAL WHOM FILE`
+stands sends the signal once that file is there: to itself, to an actor by name, or to its node if its environment has
+a variable (`node:VARIABLE`)."""
 
 
-def train(place: Path, *options: object, trap: str | None = None) -> RunDir:
-    """Four steps of 4 prompts with 4 completions, in a directory of its own."""
+def options_in(place: Path) -> dict[str, object]:
+    """Four steps of 4 prompts with 4 completions, with everything that they need in a directory of its own."""
     place.mkdir()
     model, rows, reward = place / "model", place / "rows.jsonl", place / "reward.py"
     tiny_model("qwen2").save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     reward.write_text(REWARD)
+    return {
+        "model": str(model),
+        "dataset": str(rows),
+        "reward_funcs": f"{reward}:variety",
+        "max_steps": 4,
+        "prompts_per_step": 4,
+        "num_generations": 4,
+        "max_completion_length": 12,
+        "learning_rate": 0.01,
+        "system_prompt": "",
+    }
+
+
+def train(place: Path, *options: object, trap: str | None = None) -> RunDir:
+    """The run of `options_in` with some options more; `trap`: what that file says."""
+    fixed = [f"--{name}={value}" for name, value in options_in(place).items()]
     if trap is not None:
         (place / "trap").write_text(trap)
-    fixed = (
-        f"--model {model} --dataset {rows} --reward-funcs {reward}:variety --output-dir {place / 'run'} --max-steps 4 "
-        "--prompts-per-step 4 --num-generations 4 --max-completion-length 12 --learning-rate 0.01 --system-prompt="
-    )
-    assert main(["train", *fixed.split(), *map(str, options)]) == 0
+    assert main(["train", *fixed, f"--output-dir={place / 'run'}", *map(str, options)]) == 0
     assert not (place / "trap").exists()
     return RunDir(place / "run")
 

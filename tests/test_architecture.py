@@ -27,6 +27,7 @@ FLOORS = {
         "rewards",
         "sandbox",
         "models",
+        "parallel",
         "engines",
         "checkpoint",
         "rundir",

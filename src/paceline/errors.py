@@ -8,6 +8,7 @@
     ├── SandboxError      untrusted programs cannot be run              exit status 2; a failed grader within a run
     ├── CheckpointError   a checkpoint or run directory that is damaged exit status 2
     └── TrainingError     the run itself went wrong                     exit status 1
+        └── ProcessLost   one of its processes is gone or hangs: it can go on from its last checkpoint
 
 The first four are wrong input, and therefore ValueErrors too, as callers of a Python library expect.
 Every message is one sentence: the option or row, the value, the rule, the remedy.
@@ -52,6 +53,10 @@ class RewardError(PacelineError, ValueError):
 
 class TrainingError(PacelineError):
     """The run cannot go on: for example a loss that is not finite."""
+
+
+class ProcessLost(TrainingError):
+    """A process that a run cannot do without is gone or hangs; the run can go on from its last checkpoint."""
 
 
 class SandboxError(PacelineError):

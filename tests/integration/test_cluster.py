@@ -22,6 +22,6 @@ def test_with_a_staleness_of_one_every_step_is_sampled_one_step_before_its_turn_
 def test_a_producer_that_dies_or_stops_is_replaced_and_the_run_is_what_it_would_have_been(
     tmp_path, undisturbed, signal
 ):
-    run = train(tmp_path / "run", *CLUSTER, "--actor-timeout", 4, trap=signal)
+    run = train(tmp_path / "run", *CLUSTER, "--actor-timeout", 4, trap=f"{signal} self trap")
     assert weights(run) == weights(undisturbed)
     assert completions(run) == completions(undisturbed)

@@ -1,7 +1,9 @@
-"""The consumer half in a process of its own: the learner, its optimiser, its checkpoints."""
+"""The consumer half in processes of their own: a rank each, with the learner, its optimiser, its checkpoints."""
 
 import os
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,49 +12,76 @@ from paceline.checkpoint import Checkpoint, Progress, read_checkpoint
 from paceline.cluster.weights import Manifest, manifest_of, read_bucket
 from paceline.config import Config
 from paceline.learner import UpdateStats
-from paceline.train import OneProcess, assemble, make_feed, path_sentences, prepare
+from paceline.models import choose_device, load_tokenizer
+from paceline.parallel import ONE_RANK, Meeting, joined_ranks
+from paceline.train import Extent, consumer_sentences, make_consumer
 from paceline.types import RolloutGroup
+
+COLLECTIVE_SECONDS = 1800.0
+"""That a rank waits for the others' shares of an update, which may be larger than its own. One that is gone or stopped
+is found out by the driver, and sooner."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """Which of the consumers a process is."""
+
+    rank: int
+    size: int
+    meeting: Meeting | None
+    """None: it is alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Updated:
+    """What a step's updates did, and the weights that they made."""
+
+    stats: UpdateStats
+    learning_rate: float
+    manifest: Manifest
 
 
 class ConsumingProcess:
-    """What a consumer's actor does: the same halves as in one process, of which only the consumer's is called."""
+    """What a consumer's actor does. All ranks are given the same groups; the first one saves and exports for all."""
 
-    def __init__(self, config: Config, directory: Path, checkpoint: Path | None) -> None:
-        """Read everything anew, from a checkpoint where there is one.
+    def __init__(self, config: Config, directory: Path, seat: Seat, extent: Extent, checkpoint: Path | None) -> None:
+        """Meet the other ranks and read the weights, from a checkpoint where there is one.
 
         `directory` is what the configuration's paths are relative to.
         """
         os.chdir(directory)
-        prepared = prepare(config)
+        self._open, ranks = ExitStack(), ONE_RANK
+        if seat.meeting is not None:
+            device = choose_device(config.model)
+            joined = joined_ranks(
+                seat.meeting, rank=seat.rank, size=seat.size, device=device, timeout=COLLECTIVE_SECONDS
+            )
+            ranks = self._open.enter_context(joined)
         found = None if checkpoint is None else read_checkpoint(checkpoint)
-        self.parts = assemble(config, prepared, checkpoint=found)
-        feed = make_feed(config, prepared, found)
-        self.halves = OneProcess(config=config, prepared=prepared, parts=self.parts, feed=feed)
+        tokenizer = load_tokenizer(config.model)
+        self.half = make_consumer(config, tokenizer, extent, checkpoint=found, ranks=ranks)
 
     def sentences(self) -> tuple[str, ...]:
         """What a person should know of how the model is computed."""
-        return tuple(path_sentences(self.parts))
+        return tuple(consumer_sentences(self.half))
 
-    def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> Updated:
         """See `Halves`."""
-        return self.halves.update(number, groups)
+        stats, rate = self.half.update(number, groups)
+        return Updated(stats=stats, learning_rate=rate, manifest=self.manifest(number))
 
     def manifest(self, version: int) -> Manifest:
         """Of the weights as they are."""
-        policy_version = self.parts.learner.policy_version
-        return manifest_of(self.parts.policy.model, version=version, policy_version=policy_version)
+        return manifest_of(self.half.policy.model, version=version, policy_version=self.half.policy_version)
 
     def bucket(self, names: Sequence[str]) -> list[np.ndarray]:
         """One bucket of the weights as they are."""
-        return read_bucket(self.parts.policy.model, names)
-
-    def written(self) -> None:
-        """Answers when all calls before are done."""
+        return read_bucket(self.half.policy.model, names)
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
         """See `Halves`."""
-        return self.halves.save(root, progress, protected)
+        return self.half.save(root, progress, protected)
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""
-        self.halves.export(folder)
+        self.half.export(folder)

@@ -3,34 +3,18 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.cluster.agenda import Agenda
+from paceline.cluster.consumers import Consumers, Weights
 from paceline.cluster.fleet import Fleet, even_shares
 from paceline.cluster.production import Production
-from paceline.cluster.weights import Manifest
 from paceline.config import Config
 from paceline.engines import OnFinished, Request, Sampling
 from paceline.learner import UpdateStats
 from paceline.rollouts import Drawn, Round, merge_rounds
 from paceline.train import Feed, Measurement, Meter, Prepared, Produced, prompts_of_step, training_producer
 from paceline.types import Completion, RolloutGroup
-
-
-class Consumer(Protocol):
-    """The consumer half in another process."""
-
-    def call(self, method: str, *arguments: object) -> Any:
-        """What a method of `ConsumingProcess` gives.
-
-        Raises:
-            TrainingError: the process is gone.
-            PacelineError: the method raised it.
-        """
-
-    def buckets(self, names: Sequence[Sequence[str]]) -> list[Any]:
-        """The weights as they are, bucket by bucket, as producers take them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,12 +49,12 @@ class Versions:
     """The weights that producers may still be asked to take, and how they get them: a `Crew`."""
 
     fleet: Fleet
-    kept: dict[int, tuple[Manifest, list[Any]]] = field(default_factory=dict)
+    kept: dict[int, Weights] = field(default_factory=dict)
 
     def load(self, version: int) -> None:
         """See `Crew`."""
-        manifest, buckets = self.kept[version]
-        self.fleet.bring_to("load", manifest, *buckets)
+        weights = self.kept[version]
+        self.fleet.bring_to("load", weights.manifest, *weights.buckets)
 
     def forget(self, older_than: int) -> None:
         """See `Crew`."""
@@ -81,11 +65,13 @@ class Versions:
 class ClusterHalves:
     """`Halves` of which the producers' works ahead by as many steps as `max_staleness` allows."""
 
-    def __init__(self, config: Config, prepared: Prepared, feed: Feed, *, consumer: Consumer, fleet: Fleet, done: int):
-        """`done` is the number of steps that the consumer's weights have seen."""
-        self._consumer, self._fleet = consumer, fleet
-        self._versions = Versions(fleet=fleet)
-        self._manifest = self._publish(done)
+    def __init__(
+        self, config: Config, prepared: Prepared, feed: Feed, *, consumers: Consumers, fleet: Fleet, done: int
+    ) -> None:
+        """`done` is the number of steps that the consumers' weights have seen."""
+        self._consumers, self._fleet = consumers, fleet
+        self._newest = consumers.weights(done)
+        self._versions = Versions(fleet=fleet, kept={done: self._newest})
         producer = training_producer(config, FleetSampler(fleet=fleet))
 
         def produce(number: int) -> Produced:
@@ -98,7 +84,7 @@ class ClusterHalves:
     @property
     def policy_version(self) -> int:
         """See `Halves`."""
-        return self._manifest.policy_version
+        return self._newest.manifest.policy_version
 
     def produce(self, number: int) -> Produced:
         """See `Halves`."""
@@ -107,10 +93,10 @@ class ClusterHalves:
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
-        found: tuple[UpdateStats, float] = self._consumer.call("update", number, groups)
-        self._manifest = self._publish(number)
+        found, self._newest = self._consumers.update(number, groups, like=self._newest.manifest)
+        self._versions.kept[number] = self._newest
         self._production.publish(number)
-        return found
+        return found.stats, found.learning_rate
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:
         """See `Halves`."""
@@ -119,13 +105,13 @@ class ClusterHalves:
         return found
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
-        """See `Halves`. The consumer writes it, so `root` must be its own too."""
-        found: Checkpoint = self._consumer.call("save", root.absolute(), progress, protected)
+        """See `Halves`. A consumer writes it, so `root` must be its own too."""
+        found: Checkpoint = self._consumers.ask("save", root.absolute(), progress, protected)
         return found
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""
-        self._consumer.call("export", folder.absolute())
+        self._consumers.ask("export", folder.absolute())
 
     def news(self) -> list[str]:
         """See `Halves`."""
@@ -133,12 +119,8 @@ class ClusterHalves:
         return taken
 
     def close(self) -> None:
-        """Sample nothing any more, and end the producers."""
+        """Sample and train nothing any more, and end all processes."""
         self._production.close()
         self._fleet.workers.end()
+        self._consumers.end()
         self._production.join()
-
-    def _publish(self, version: int) -> Manifest:
-        manifest: Manifest = self._consumer.call("manifest", version)
-        self._versions.kept[version] = (manifest, self._consumer.buckets(manifest.buckets))
-        return manifest

@@ -1,15 +1,19 @@
 """A run's halves on a cluster: actors up, weights out, and everything down again at the end."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from paceline.checkpoint import Checkpoint
+from paceline.cluster.consumers import Consumers
 from paceline.cluster.fleet import Fleet
 from paceline.cluster.halves import ClusterHalves
-from paceline.cluster.ray_actors import RayConsumer, RayProducers, Share, ray_cluster
-from paceline.config import Config
+from paceline.cluster.ray_actors import Share, driver_address, ray_cluster, ray_consumers, ray_producers
+from paceline.config import ClusterConfig, Config
 from paceline.models import choose_device
+from paceline.parallel import Meeting, meeting_at
 from paceline.train import Placed, Prepared, make_feed
 
 
@@ -17,22 +21,36 @@ from paceline.train import Placed, Prepared, make_feed
 def on_a_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
     """The `Place` of a run with `--cluster`."""
     share = Share(cpus=_cores(config), gpus=1 if choose_device(config.model).type == "cuda" else 0)
-    with ray_cluster(config.cluster, share):
-        consumer = RayConsumer(config, None if checkpoint is None else checkpoint.path.absolute(), share)
-        fleet = Fleet(RayProducers(config, share))
-        done = 0 if checkpoint is None else checkpoint.progress.step
+    done, path = (0, None) if checkpoint is None else (checkpoint.progress.step, checkpoint.path.absolute())
+    with ray_cluster(config.cluster, share), _meeting(config.cluster) as meeting:
+        consumers = Consumers(ray_consumers(config, share, meeting, prepared.extent, path))
+        fleet = Fleet(ray_producers(config, share))
         feed = make_feed(config, prepared, checkpoint)
-        halves = ClusterHalves(config, prepared, feed, consumer=consumer, fleet=fleet, done=done)
+        halves = ClusterHalves(config, prepared, feed, consumers=consumers, fleet=fleet, done=done)
         try:
-            yield Placed(halves=halves, sentences=(_layout(config), *consumer.call("sentences")))
+            yield Placed(halves=halves, sentences=(_layout(config), *consumers.ask("sentences")))
         finally:
             halves.close()
+
+
+@contextmanager
+def _meeting(options: ClusterConfig) -> Iterator[Meeting | None]:
+    """Where several consumers find each other; on one machine nothing listens for them."""
+    if options.num_consumers == 1:
+        yield None
+    elif options.ray_address is not None:
+        with meeting_at(driver_address()) as meeting:
+            yield meeting
+    else:
+        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+            yield Meeting(file=Path(folder, "ranks"))
 
 
 def _cores(config: Config) -> int:
     """Of each process: on a cluster of this machine as many as there are for it."""
     options = config.cluster
-    here = (os.cpu_count() or 1) // (options.num_producers + 1) if options.ray_address is None else 1
+    processes = options.num_producers + options.num_consumers
+    here = (os.cpu_count() or 1) // processes if options.ray_address is None else 1
     return config.model.threads or max(1, here)
 
 
@@ -42,5 +60,9 @@ def _layout(config: Config) -> str:
     ahead = options.max_staleness
     order = f"sampling is up to {ahead} step{'s' * (ahead > 1)} ahead of training"
     order = order if ahead else "sampling and training take turns"
-    count = "one producer and" if options.num_producers == 1 else f"{options.num_producers} producers and"
-    return f"{count} one consumer on {where}; {order}"
+    counted = f"{_count(options.num_producers, 'producer')} and {_count(options.num_consumers, 'consumer')}"
+    return f"{counted} on {where}; {order}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"one {noun}" if number == 1 else f"{number} {noun}s"

@@ -10,10 +10,8 @@ from paceline.cluster.weights import Manifest, write_buckets
 from paceline.config import Config
 from paceline.engines import Request, Sampling
 from paceline.models import load_model, load_tokenizer
-from paceline.reward_context import reward_context
-from paceline.rewards import load_reward_model, resolve
 from paceline.rollouts import Drawn, Round
-from paceline.train import make_engine, training_sampler
+from paceline.train import configured_functions, make_engine, training_sampler, with_reward_models
 from paceline.types import Completion
 
 
@@ -28,10 +26,7 @@ class ProducingProcess:
         os.chdir(directory)
         self.policy = load_model(config.model, config.lora, seed=config.loop.seed)
         self.engine = make_engine(config, self.policy, load_tokenizer(config.model))
-        context = reward_context(config.rewards, config.sampling)
-        functions = {name: resolve(name, context) for name in config.rewards.functions}
-        device = self.policy.model.device
-        functions |= {name: load_reward_model(name, device=device) for name in config.rewards.reward_models}
+        functions = with_reward_models(configured_functions(config), config)
         self.sampler = training_sampler(config, self.engine, functions)
 
     def load(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:

@@ -1,9 +1,9 @@
-"""Producers and the consumer as actors of Ray: the only file that knows it."""
+"""Producers and consumers as actors of Ray: the only file that knows it."""
 
 import os
 import signal
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,13 @@ if "ray" not in sys.modules:
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from paceline.cluster.consuming import ConsumingProcess
+from paceline.cluster.consuming import ConsumingProcess, Seat
 from paceline.cluster.fleet import Lost
 from paceline.cluster.producing import ProducingProcess
 from paceline.config import ClusterConfig, Config
 from paceline.errors import ConfigError, TrainingError
+from paceline.parallel import Meeting
+from paceline.train import Extent
 
 START_SECONDS = 600.0
 """An actor that takes longer to read its model counts as lost."""
@@ -68,7 +70,7 @@ def ray_cluster(options: ClusterConfig, share: Share) -> Iterator[None]:
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "paceline"}
     if options.ray_address is None:
         # a producer that was lost may hold its share until it is gone
-        actors = 2 * options.num_producers + 1
+        actors = 2 * options.num_producers + options.num_consumers
         own = {"address": "local", "num_cpus": actors * share.cpus, "_node_ip_address": "127.0.0.1"}
         ray.init(include_dashboard=False, **own, **common)
     else:
@@ -145,13 +147,13 @@ def first_to_end(actors: Sequence[Watched]) -> Watched:
                 return one
 
 
-class RayProducers:
-    """`Workers` on actors of Ray."""
+class RayWorkers:
+    """`KeepingWorkers` on actors of Ray."""
 
-    def __init__(self, config: Config, share: Share) -> None:
-        """Start them all; they read their models side by side."""
-        self._config, self._share, self._ended = config, share, False
-        self._actors = [self._started(number) for number in range(config.cluster.num_producers)]
+    def __init__(self, start: Callable[[int], Watched], count: int) -> None:
+        """Start them all, by their numbers; they read their models side by side."""
+        self._start, self._ended = start, False
+        self._actors = [start(number) for number in range(count)]
 
     @property
     def count(self) -> int:
@@ -170,12 +172,16 @@ class RayProducers:
         """See `Workers`."""
         return self._actors[worker].answer()
 
+    def keep(self, worker: int, method: str, arguments: tuple[Any, ...]) -> Any:
+        """See `KeepingWorkers`. The driver owns what the reference stands for: the actor's end leaves it."""
+        return getattr(self._actors[worker].actor, method).remote(*arguments)
+
     def replace(self, worker: int) -> None:
         """See `Workers`."""
         if self._ended:
-            raise TrainingError("the run is over; producers are not replaced any more")
+            raise TrainingError("the run is over; its processes are not replaced any more")
         self._actors[worker].end()
-        self._actors[worker] = self._started(worker)
+        self._actors[worker] = self._start(worker)
 
     def end(self) -> None:
         """See `Workers`."""
@@ -183,33 +189,38 @@ class RayProducers:
         for one in self._actors:
             one.end()
 
-    def _started(self, number: int) -> Watched:
-        return _watched(ProducerActor, self._share, f"producer {number}", self._config)
+
+def ray_producers(config: Config, share: Share) -> RayWorkers:
+    """All producers, each a `ProducingProcess`."""
+    scheduling = "SPREAD" if config.cluster.placement == "spread" else "DEFAULT"
+
+    def start(number: int) -> Watched:
+        return _watched(ProducerActor, share, f"producer {number}", config, scheduling=scheduling)
+
+    return RayWorkers(start, config.cluster.num_producers)
 
 
-class RayConsumer:
-    """The consumer half behind an actor of Ray."""
+def ray_consumers(
+    config: Config, share: Share, meeting: Meeting | None, extent: Extent, checkpoint: Path | None
+) -> RayWorkers:
+    """All consumers, each a `ConsumingProcess`; `meeting` None: there is one."""
+    size = config.cluster.num_consumers
 
-    def __init__(self, config: Config, checkpoint: Path | None, share: Share) -> None:
-        """Start it, from a checkpoint where there is one."""
-        self._watched = _watched(ConsumerActor, share, "the consumer", config, checkpoint)
+    def start(number: int) -> Watched:
+        seat = Seat(rank=number, size=size, meeting=meeting)
+        return _watched(ConsumerActor, share, f"consumer {number}", config, seat, extent, checkpoint)
 
-    def call(self, method: str, *arguments: object) -> Any:
-        """See `Consumer`."""
-        self._watched.start(method, arguments)
-        first_to_end([self._watched])
-        try:
-            return self._watched.answer()
-        except Lost as lost:
-            raise TrainingError(f"{lost}; `paceline train --resume` goes on from the last checkpoint") from None
-
-    def buckets(self, names: Sequence[Sequence[str]]) -> list[Any]:
-        """See `Consumer`. What is given are references, which the driver owns: the consumer's end leaves them."""
-        references = [self._watched.actor.bucket.remote(part) for part in names]
-        self.call("written")  # calls are done in order: the buckets are read before anything changes them
-        return references
+    return RayWorkers(start, size)
 
 
-def _watched(kind: Any, share: Share, name: str, config: Config, *arguments: object) -> Watched:
-    actor = kind.options(num_cpus=share.cpus, num_gpus=share.gpus).remote(config, Path.cwd(), *arguments)
+def _watched(
+    kind: Any, share: Share, name: str, config: Config, *arguments: object, scheduling: str = "DEFAULT"
+) -> Watched:
+    options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "scheduling_strategy": scheduling}
+    actor = kind.options(**options).remote(config, Path.cwd(), *arguments)
     return Watched(name, actor, timeout=config.cluster.actor_timeout)
+
+
+def driver_address() -> str:
+    """Under which the other machines of the cluster reach this process."""
+    return str(ray.util.get_node_ip_address())

@@ -270,7 +270,12 @@ class ClusterConfig:
     cluster: bool = False
     """Run producers and the consumer as actors of Ray (the extra `ray`) instead of in this process."""
     num_producers: int = 1
-    """Processes that sample and score, each with a copy of the weights; one more process trains."""
+    """Processes that sample and score, each with a copy of the weights."""
+    num_consumers: int = 1
+    """Processes that train, each with a copy of the weights and a share of every step's completions. Gradients are
+    added up."""
+    placement: Literal["pack", "spread"] = "pack"
+    """Of producers on a cluster of several machines: on as few as have room, or on as many as there are."""
     max_staleness: int = 0
     """Steps by which the weights that completions are sampled from may lag behind those that are trained: 0 samples and
     trains in turn, k samples up to k steps ahead while others are trained on."""
@@ -278,14 +283,20 @@ class ClusterConfig:
     """A Ray cluster that is there: HOST:PORT, or `auto` for this machine's; None: one is started for the run."""
     actor_timeout: float = 60.0
     """Seconds without a sign of life after which a process counts as lost. A producer is replaced and its prompts done
-    again; a consumer's loss ends the run."""
+    again; the loss of a consumer ends the attempt."""
+    max_restarts: int = 3
+    """Attempts that go on from the last checkpoint after a consumer was lost; then the run ends."""
 
     def __post_init__(self) -> None:
         require(self.num_producers >= 1, "num_producers", self.num_producers, "be at least 1")
+        require(self.num_consumers >= 1, "num_consumers", self.num_consumers, "be at least 1")
         require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "be at least 0")
         require(self.actor_timeout > 0, "actor_timeout", self.actor_timeout, "be above 0")
+        require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "be at least 0")
         for name, value, default in (
             ("num_producers", self.num_producers, 1),
+            ("num_consumers", self.num_consumers, 1),
+            ("placement", self.placement, "pack"),
             ("max_staleness", self.max_staleness, 0),
             ("ray_address", self.ray_address, None),
         ):

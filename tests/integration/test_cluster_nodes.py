@@ -1,0 +1,38 @@
+"""Two nodes made on one machine: a run on both is the run of one process, also when the second node is lost."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster_runs import CLUSTER, completions, train, weights
+
+SECOND = "PACELINE_TEST_SECOND_NODE"
+"""In the environment of everything that runs on the second node."""
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[str]:
+    """The address of a cluster whose second node has room for one actor."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
+    cluster.add_node(num_cpus=1, env_vars={SECOND: "1"})
+    cluster.wait_for_nodes()
+    yield cluster.address
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("nodes") / "alone")
+
+
+@pytest.mark.parametrize("trap", [None, f"SIGKILL node:{SECOND} trap"], ids=["both stay", "the second is lost"])
+def test_a_run_on_two_nodes_is_that_of_one_process(tmp_path, alone, two_nodes, trap):
+    options = (*CLUSTER, "--placement", "spread", "--ray-address", two_nodes, "--actor-timeout", 10)
+    run = train(tmp_path / "run", *options, trap=trap)
+    assert weights(run) == weights(alone)
+    assert completions(run) == completions(alone)
