@@ -11,6 +11,7 @@ import functools
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -92,12 +93,50 @@ class _Product(torch.autograd.Function):
         return grad_x, grad_weight
 
 
+class _CastProduct(torch.autograd.Function):
+    """A product in the precision of `x` whose weight is cast again in the backward pass, and not kept in between.
+
+    torch's autocast keeps every cast weight until its gradient is known: half as much again as the weights themselves.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        grad = gradients[0]
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        grad_x = grad @ weight.to(grad.dtype) if needs_x else None
+        grad_weight = (grad.T @ x).to(weight.dtype) if needs_weight else None
+        grad_bias = grad.sum(0).to(ctx.bias_dtype) if needs_bias else None
+        return grad_x, grad_weight, grad_bias
+
+
+def cast_linear(
+    x: Float[Tensor, "*rows I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None, dtype: torch.dtype
+) -> Float[Tensor, "*rows O"]:
+    """x @ weight.T + bias in `dtype`, as under autocast, with gradients in the precisions of the parameters."""
+    flat = x.reshape(-1, x.shape[-1]).to(dtype)
+    result = cast(Tensor, _CastProduct.apply(flat, weight, bias))  # type: ignore[no-untyped-call]
+    return result.view(*x.shape[:-1], weight.shape[0])
+
+
 class ProductLinear(nn.Linear):
-    """A linear layer like torch's, same parameters and names, faster on some CPUs."""
+    """A linear layer like torch's, same parameters and names, faster or smaller on some CPUs."""
 
     def forward(self, input: Tensor) -> Tensor:
         """input @ weight.T + bias."""
-        if torch.is_autocast_enabled(input.device.type) or not onednn_serves(input, self.weight):
+        kind = input.device.type
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            if kind == "cpu" and torch.is_grad_enabled() and self.weight.dtype == torch.float32 != dtype:
+                return cast_linear(input, self.weight, self.bias, dtype)
+            return super().forward(input)
+        if not onednn_serves(input, self.weight):
             return super().forward(input)
         return linear(input, self.weight, self.bias)
 

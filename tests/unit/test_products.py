@@ -4,6 +4,7 @@ import torch
 from paceline.products import (
     LARGE_WEIGHTS,
     ProductLinear,
+    cast_linear,
     linear,
     onednn_serves,
     prefers_onednn,
@@ -55,3 +56,34 @@ def test_a_models_layers_keep_their_parameters_and_stay_linear_layers():
     assert isinstance(model[0], torch.nn.Linear)
     assert list(model.state_dict()) == names
     assert relative(model(ROWS), before) < 1e-6
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_a_cast_product_has_autocasts_values_and_gradients(bias):
+    inputs, weight = ROWS.clone().requires_grad_(), LARGE.clone().requires_grad_()
+    shift = torch.randn(260, generator=GENERATOR).requires_grad_() if bias else None
+    outside, parameters = (
+        torch.randn(3, 50, 260, generator=GENERATOR),
+        [one for one in (inputs, weight, shift) if one is not None],
+    )
+    ours = cast_linear(inputs, weight, shift, torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torchs = torch.nn.functional.linear(inputs, weight, shift)
+    assert torch.equal(ours, torchs)
+    got, wanted = (torch.autograd.grad((output * outside).sum(), parameters) for output in (ours, torchs))
+    for one, other in zip(got, wanted, strict=True):
+        assert one.dtype == other.dtype == torch.float32
+        assert relative(one, other) < 1e-2
+
+
+def test_a_cast_product_keeps_no_copy_of_the_weight():
+    layer, kept = ProductLinear(256, 260), list[torch.Tensor]()
+    with (
+        torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: kept.append(tensor.detach()) or tensor, lambda one: one
+        ),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+    ):
+        layer(ROWS)
+    assert [one.shape for one in kept] == [(150, 256), (260, 256)]
+    assert kept[1].data_ptr() == layer.weight.data_ptr()

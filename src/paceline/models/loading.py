@@ -16,6 +16,7 @@ from paceline.models.devices import choose_device, choose_dtype, choose_threads
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter, make_lora_config
 from paceline.models.places import first_line, model_place
+from paceline.models.tied_embedding import add_up_in_place
 from paceline.products import speed_up_linear_layers
 
 if TYPE_CHECKING:
@@ -144,8 +145,9 @@ def _as_peft_model(model: object) -> "PeftModel":
 
 
 def _prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
-    """Before an adapter is attached: with the faster products, torch's threads set."""
+    """Before an adapter is attached: the faster products, one gradient of a tied matrix, and torch's threads."""
     speed_up_linear_layers(model)
+    add_up_in_place(model)
     if device.type == "cpu":
         torch.set_num_threads(choose_threads(config, model.num_parameters()))
     dtype = choose_dtype(config, device, model.num_parameters())

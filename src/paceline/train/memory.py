@@ -97,11 +97,12 @@ def most_tokens(config: Config, *, prompt: int, padded: bool) -> int:
 
 
 def to_come(learner: Learner) -> int:
-    """Bytes that the first update adds: gradients, moments, the weights' copies in the precision of the products."""
+    """Bytes that the first update adds: gradients, moments, and what autocast keeps of the weights on a GPU."""
     policy: Loaded = learner.policy
     moments = 0 if learner.optim.optimizer_offload else learner.optim.moment_bytes
     trained = sum(parameter.numel() for parameter in policy.model.parameters() if parameter.requires_grad)
-    copies = policy.compute_dtype.itemsize if policy.compute_dtype != policy.model.dtype else 0
+    keeps = policy.model.device.type != "cpu" and policy.compute_dtype != policy.model.dtype
+    copies = policy.compute_dtype.itemsize if keeps else 0
     return trained * (policy.model.dtype.itemsize + moments) + policy.model.num_parameters() * copies
 
 

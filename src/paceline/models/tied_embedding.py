@@ -1,0 +1,51 @@
+"""Looking tokens up in an embedding that is the output's matrix too, without a second gradient of its size.
+
+autograd makes a whole matrix for the few rows that were looked up, and another one to add it to the output's gradient.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+class _Lookup(torch.autograd.Function):
+    """Rows of a matrix; their gradients are added to those that the matrix has by then, in place."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, ids: Tensor, embedding: nn.Embedding) -> Tensor:
+        ctx.ids, ctx.embedding = ids, embedding
+        return embedding.weight.detach()[ids]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        weight, ids, rows = ctx.embedding.weight, ctx.ids.flatten(), gradients[0].flatten(0, -2)
+        if ctx.embedding.padding_idx is not None:
+            is_read = ids != ctx.embedding.padding_idx
+            ids, rows = ids[is_read], rows[is_read]
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        weight.grad.index_add_(0, ids, rows.to(weight.dtype))
+        return None, None, None
+
+
+class TiedEmbedding(nn.Embedding):
+    """An embedding like torch's, same parameter and name. Its gradient reaches `weight.grad` by itself."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The rows of these tokens."""
+        if not (torch.is_grad_enabled() and self.weight.requires_grad):
+            return super().forward(input)
+        anchor = self.weight.new_zeros((), requires_grad=True)  # what lets a gradient come back here at all
+        rows: Tensor = _Lookup.apply(anchor, input, self)  # type: ignore[no-untyped-call]
+        return rows
+
+
+def add_up_in_place(model: PreTrainedModel) -> None:
+    """Let a tied embedding add its gradient to the output's. Embeddings of a class or kind of their own stay."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    is_tied = isinstance(head, nn.Module) and getattr(head, "weight", None) is embedding.weight
+    is_plain = type(embedding) is nn.Embedding and embedding.max_norm is None and not embedding.scale_grad_by_freq
+    if is_tied and is_plain:
+        embedding.__class__ = TiedEmbedding
