@@ -35,7 +35,7 @@ def _times(measured: Measured) -> str:
     phases = ", ".join(f"{said} {fmean(getattr(step, phase) for step in steps):.3f}" for phase, said in PHASES.items())
     layout = "one process"
     if measured.is_cluster:
-        layout = f"{measured.num_producers} producer{'s' * (measured.num_producers > 1)} and training beside them"
+        layout = f"{measured.num_producers} producer{'s' * (measured.num_producers > 1)} beside training"
     tokens = sorted(length for step in steps for group in step.lengths for length in group)
     usual = tokens[math.ceil(0.95 * len(tokens)) - 1]
     return (

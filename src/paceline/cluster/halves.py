@@ -54,7 +54,7 @@ class Versions:
 
     fleet: Fleet
     kept: dict[int, Weights] = field(default_factory=dict)
-    _loading: float = 0.0
+    _loading: float = field(init=False, default=0.0)
 
     def load(self, version: int) -> None:
         """See `Crew`."""
