@@ -110,8 +110,8 @@ def predicted(bench: Bench, slowed: Sequence[str]) -> dict[int, float]:
     """Seconds per step by staleness, from a run in turn that is not measured."""
     run = bench.run("timings", *slowed, "--max-steps", SHORT, "--seed", 1000)
     measured = read_measured(run, read_run_configuration(run.path))
-    forecast = make_forecast(measured, [1])
-    return {staleness: forecast.at(1, staleness).pace.seconds for staleness in (IN_TURN, AHEAD)}
+    forecast = make_forecast(measured, producers=[1], consumers=[1])
+    return {staleness: forecast.at(1, 1, staleness).pace.seconds for staleness in (IN_TURN, AHEAD)}
 
 
 def outcome(run: RunDir) -> dict:

@@ -57,8 +57,8 @@ def test_writing_down_goes_on_beside_the_next_sampling_even_in_turn():
 
 def test_who_waits_and_for_how_much_of_the_time():
     in_turn, ahead = (steady_pace(steps((2.0, 1.0)), max_staleness=staleness) for staleness in (0, 1))
-    assert (in_turn.producers_wait, in_turn.consumer_waits) == pytest.approx((1 / 3, 2 / 3))
-    assert (ahead.producers_wait, ahead.consumer_waits) == pytest.approx((0.0, 0.5))
+    assert (in_turn.producers_wait, in_turn.consumers_wait) == pytest.approx((1 / 3, 2 / 3))
+    assert (ahead.producers_wait, ahead.consumers_wait) == pytest.approx((0.0, 0.5))
 
 
 def test_steps_are_needed():

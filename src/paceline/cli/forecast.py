@@ -41,24 +41,25 @@ def forecast(config: Config, timings: Path) -> str:
     measured_config = read_run_configuration(timings, flag="--timings")
     _refuse_other_work(config, measured_config, timings)
     measured = read_measured(RunDir(timings), measured_config)
-    counts = producers_to_try(most_producers(config), measured.num_producers)
-    return describe_forecast(make_forecast(measured, counts), measured)
+    producers = counts_to_try(most_producers(config), measured.num_producers)
+    consumers = counts_to_try(config.cluster.num_consumers, measured.num_consumers)
+    return describe_forecast(make_forecast(measured, producers=producers, consumers=consumers), measured)
 
 
 def most_producers(config: Config) -> int:
-    """As many as `--num-producers` says, and at least what this machine has devices for beside the consumer's own.
+    """As many as `--num-producers` says, and at least what this machine has devices for beside the consumers' own.
 
     On a cluster elsewhere nothing is known of devices. More producers than prompts would have nothing to do.
     """
     asked, prompts = config.cluster.num_producers, config.loop.prompts_per_step
-    here = _devices(config.model.device) - 1 if config.cluster.ray_address is None else 1
+    here = _devices(config.model.device) - config.cluster.num_consumers if config.cluster.ray_address is None else 1
     return min(prompts, max(asked, here))
 
 
-def producers_to_try(most: int, measured: int) -> list[int]:
+def counts_to_try(most: int, measured: int) -> list[int]:
     """1, 2, 4, ..., the most, and what was measured.
 
-    >>> producers_to_try(7, 3)
+    >>> counts_to_try(7, 3)
     [1, 2, 3, 4, 7]
     """
     doubled = [2**power for power in range(most.bit_length()) if 2**power <= most]

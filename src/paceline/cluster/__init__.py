@@ -8,7 +8,7 @@ producing.py   what a producer's process does
 consuming.py   what a consumer's process does
 halves.py      both halves as the loop sees them
 simulation.py  the agenda on a simulated clock: when steps are done, and who waits
-scaling.py     what sampling takes other numbers of producers, from the lengths of completions
+scaling.py     what a step takes other numbers of producers and consumers, from the tokens in it
 timings.py     the seconds of a run's phases, from its files
 forecast.py    seconds per step of every split and staleness, and which to take
 describing.py  the same for a person

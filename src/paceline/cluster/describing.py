@@ -35,7 +35,7 @@ def _times(measured: Measured) -> str:
     phases = ", ".join(f"{said} {fmean(getattr(step, phase) for step in steps):.3f}" for phase, said in PHASES.items())
     layout = "one process"
     if measured.is_cluster:
-        layout = f"{measured.num_producers} producer{'s' * (measured.num_producers > 1)} beside training"
+        layout = f"{_counted(measured.num_producers, 'producer')} and {_counted(measured.num_consumers, 'consumer')}"
     tokens = sorted(length for step in steps for group in step.lengths for length in group)
     usual = tokens[math.ceil(0.95 * len(tokens)) - 1]
     return (
@@ -45,48 +45,56 @@ def _times(measured: Measured) -> str:
 
 
 def _table(forecast: Forecast, measured: Measured) -> list[str]:
-    """One line per split; `~` where sampling was measured with another number of producers."""
+    """One line per split; `~` where the measured run had other numbers of processes."""
     completions = fmean(sum(map(len, step.lengths)) for step in measured.steps)
     alone = forecast.one_process
     lines = [
-        "producers  --max-staleness  seconds/step  completions/s  speed-up  producers wait  consumer waits",
-        f"{'one process, in turn':26}  {alone:12.3f}  {completions / alone:13,.1f}  {'1.00x':>8}",
+        "producers  consumers  --max-staleness  seconds/step  completions/s  speed-up  producers wait  consumers wait",
+        f"{'one process, in turn':37}  {alone:12.3f}  {completions / alone:13,.1f}  {'1.00x':>8}",
     ]
     for split in forecast.splits:
         pace = split.pace
-        mark = " " if split.num_producers == measured.num_producers else "~"
+        mark = "~" if _is_estimate(split, measured) else " "
         lines.append(
-            f"{split.num_producers:9}  {split.max_staleness:15}  {mark}{pace.seconds:11.3f}  "
+            f"{split.num_producers:9}  {split.num_consumers:9}  {split.max_staleness:15}  {mark}{pace.seconds:11.3f}  "
             f"{completions / pace.seconds:13,.1f}  {alone / pace.seconds:7.2f}x  {pace.producers_wait:14.0%}  "
-            f"{pace.consumer_waits:14.0%}"
+            f"{pace.consumers_wait:14.0%}"
         )
     return lines
+
+
+def _is_estimate(split: Split, measured: Measured) -> bool:
+    return (split.num_producers, split.num_consumers) != (measured.num_producers, measured.num_consumers)
 
 
 def _advice(forecast: Forecast, measured: Measured) -> str:
     produce = fmean(step.generate + step.reward for step in measured.steps)
     update = fmean(step.update for step in measured.steps)
-    who = f"{measured.num_producers} producers" if measured.num_producers > 1 else "one producer"
-    ratio = f"Sampling and scoring by {who} take {produce / update:.1f}x the update"
+    ratio = f"Sampling and scoring took {produce / update:.1f}x the update"
     best = forecast.advice
     if best is None:
         return f"{ratio}. A cluster does not pay: no split is more than {WORTH - 1:.0%} faster than one process."
-    taken = f"--cluster --num-producers {best.num_producers} --max-staleness {best.max_staleness}"
+    consumers = f" --num-consumers {best.num_consumers}" if best.num_consumers > 1 else ""
+    taken = f"--cluster --num-producers {best.num_producers}{consumers} --max-staleness {best.max_staleness}"
     more = _gains_beyond(forecast, best)
     return (
-        f"{ratio}. Take {taken}: {best.pace.seconds:.3f} s a step, {forecast.one_process / best.pace.seconds:.2f}x one "
-        f"process{f'; {more}' if more else ''}."
+        f"{ratio}. Take {taken}: {best.pace.seconds:.3f} s a step, {forecast.one_process / best.pace.seconds:.2f}x as "
+        f"fast as one process{f'; {more}' if more else ''}."
     )
 
 
 def _gains_beyond(forecast: Forecast, best: Split) -> str:
     """What more of either would bring, so that a reader sees why not."""
-    same = [split for split in forecast.splits if split.num_producers == best.num_producers]
-    staler = [split for split in same if split.max_staleness > best.max_staleness]
-    wider = [split for split in forecast.splits if split.num_producers > best.num_producers]
+    layout = (best.num_producers, best.num_consumers)
+    staler = [
+        split
+        for split in forecast.splits
+        if (split.num_producers, split.num_consumers) == layout and split.max_staleness > best.max_staleness
+    ]
+    wider = [split for split in forecast.splits if split.effort[0] > best.effort[0]]
     return " and ".join(
-        f"{what} gain {best.pace.seconds / min(split.pace.seconds for split in others) - 1:.0%}"
-        for what, others in (("staler weights", staler), ("more producers", wider))
+        f"{what} gain {max(0.0, best.pace.seconds / min(split.pace.seconds for split in others) - 1):.0%}"
+        for what, others in (("staler weights", staler), ("more processes", wider))
         if others
     )
 
@@ -97,6 +105,12 @@ def _limits(forecast: Forecast, measured: Measured) -> str:
         sentences.append(
             "The way of weights and completions between processes comes on top: it is measured by a run with --cluster."
         )
-    if any(split.num_producers != measured.num_producers for split in forecast.splits):
-        sentences.append("~: sampling by so many producers is estimated from the lengths of completions.")
+    if any(_is_estimate(split, measured) for split in forecast.splits):
+        sentences.append("~: what so many processes would take is estimated from the tokens of each step.")
+    if any(split.num_consumers > measured.num_consumers for split in forecast.splits):
+        sentences.append("What consumers take to add up their gradients is not in it beyond what was measured.")
     return "\n".join(sentences)
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number > 1)}"

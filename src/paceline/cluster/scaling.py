@@ -1,11 +1,13 @@
-"""What sampling a step would take other numbers of producers, from the lengths of its completions.
+"""What a step would take other numbers of producers and consumers, from the tokens in it.
 
-Producers have even shares of a step's prompts, and its sampling ends with the slowest of them. An engine takes its
-completions side by side, as many as there are slots; a position of all of them costs a fixed time and a time per row:
+Producers have even shares of a step's prompts, and its sampling ends with the slowest of them; consumers have even
+shares of the tokens that are trained on. What a process does costs a fixed time per pass through the model and a time
+per token:
 
-    seconds = per_position * positions + per_token * tokens
+    seconds = per_pass * passes + per_token * tokens
 
-so that more producers divide the second part, and the first only where completions wait for slots.
+An engine makes a pass for every position of the completions in its slots, an update counts as one. So more processes
+divide the second part, and the first only where completions wait for slots.
 """
 
 import heapq
@@ -21,48 +23,52 @@ Lengths = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What the producers have to do in a step, of each number the one who has most."""
+    """What processes have to do in a step, of each number the one who has most."""
 
-    positions: int
-    """Of its completions, side by side in its slots, until the last one ends."""
-    tokens: int
-    completions: int
+    passes: int
+    tokens: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Seconds of an engine."""
+    """Seconds of a process."""
 
-    per_position: float
+    per_pass: float
     per_token: float
 
     def seconds(self, work: Work) -> float:
         """What work takes."""
-        return self.per_position * work.positions + self.per_token * work.tokens
+        return self.per_pass * work.passes + self.per_token * work.tokens
+
+    def in_proportion(self, measured: float, before: Work, after: Work) -> float:
+        """What took `measured` seconds, with other work; unchanged where the cost knows nothing of it."""
+        known = self.seconds(before)
+        return measured * self.seconds(after) / known if known > 0 else measured
 
 
-def largest_work(lengths: Lengths, *, num_producers: int, slots: int) -> Work:
+def sampling_work(lengths: Lengths, *, num_producers: int, slots: int) -> Work:
     """A step's work for so many producers, each of which samples `slots` completions side by side.
 
-    >>> largest_work([[5, 1], [2, 2]], num_producers=1, slots=4)
-    Work(positions=5, tokens=10, completions=4)
-    >>> largest_work([[5, 1], [2, 2]], num_producers=2, slots=4)
-    Work(positions=5, tokens=6, completions=2)
+    >>> sampling_work([[5, 1], [2, 2]], num_producers=1, slots=4)
+    Work(passes=5, tokens=10)
+    >>> sampling_work([[5, 1], [2, 2]], num_producers=2, slots=4)
+    Work(passes=5, tokens=6)
     """
     shares = [
         [length for group in lengths[share] for length in group] for share in even_shares(len(lengths), num_producers)
     ]
-    return Work(
-        positions=max(positions_of(share, slots) for share in shares),
-        tokens=max(map(sum, shares)),
-        completions=max(map(len, shares)),
-    )
+    return Work(passes=max(passes_of(share, slots) for share in shares), tokens=max(map(sum, shares)))
 
 
-def positions_of(lengths: Sequence[int], slots: int) -> int:
+def update_work(tokens: int, *, num_consumers: int) -> Work:
+    """A step's work for so many consumers."""
+    return Work(passes=1, tokens=tokens / num_consumers)
+
+
+def passes_of(lengths: Sequence[int], slots: int) -> int:
     """Positions until the last completion ends: the next one that waits takes the first slot that is free.
 
-    >>> positions_of([5, 1, 2, 2], slots=2)
+    >>> passes_of([5, 1, 2, 2], slots=2)
     5
     """
     ends = [0] * slots
@@ -74,16 +80,18 @@ def positions_of(lengths: Sequence[int], slots: int) -> int:
 def fit_cost(works: Sequence[Work], seconds: Sequence[float]) -> Cost:
     """The cost that comes nearest to what was measured, by least squares, with no part below 0.
 
-    Where steps are too alike to tell positions from tokens it is all of positions: then more producers promise nothing.
+    Where steps are too alike to tell passes from tokens it is all of passes: then more processes promise nothing.
     """
-    positions, tokens = [one.positions for one in works], [one.tokens for one in works]
-    pp, pt, tt = _dot(positions, positions), _dot(positions, tokens), _dot(tokens, tokens)
-    ps, ts = _dot(positions, seconds), _dot(tokens, seconds)
+    passes, tokens = [one.passes for one in works], [one.tokens for one in works]
+    pp, pt, tt = _dot(passes, passes), _dot(passes, tokens), _dot(tokens, tokens)
+    ps, ts = _dot(passes, seconds), _dot(tokens, seconds)
+    candidates = [Cost(per_pass=ps / pp, per_token=0.0)]
+    if tt > 0:
+        candidates.append(Cost(per_pass=0.0, per_token=ts / tt))
     determinant = pp * tt - pt * pt
-    candidates = [Cost(per_position=ps / pp, per_token=0.0), Cost(per_position=0.0, per_token=ts / tt)]
     if determinant > 1e-9 * pp * tt:
-        both = Cost(per_position=(ps * tt - ts * pt) / determinant, per_token=(ts * pp - ps * pt) / determinant)
-        candidates = [both, *candidates] if min(both.per_position, both.per_token) >= 0 else candidates
+        both = Cost(per_pass=(ps * tt - ts * pt) / determinant, per_token=(ts * pp - ps * pt) / determinant)
+        candidates += [both] if min(both.per_pass, both.per_token) >= 0 else []
     errors = [
         math.fsum((one.seconds(work) - taken) ** 2 for work, taken in zip(works, seconds, strict=True))
         for one in candidates

@@ -1,10 +1,10 @@
 """The agenda on a simulated clock: when every step would be done, and who would wait, from the seconds of its phases.
 
 The run's own `Agenda` is asked what comes next, so a forecast knows no other order than the run. One job at a time for
-all producers, one step at a time for the consumer:
+all producers, one step at a time for all consumers:
 
     produce   weights to the producers, sampling, scoring, completions back
-    update    completions to the consumer, its updates, new weights published
+    update    completions to the consumers, their updates, new weights published
     record    what the driver writes down then, while the next job may already be under way
 
 Evaluations and checkpoints are left out: they take as long in every order.
@@ -44,7 +44,7 @@ class Pace:
     """Per step."""
     producers_wait: float
     """Share of the time in which producers have nothing to do."""
-    consumer_waits: float
+    consumers_wait: float
     """Share of the time in which nothing is trained on or written down."""
 
 
@@ -96,7 +96,7 @@ def steady_pace(steps: Sequence[StepSeconds], *, max_staleness: int) -> Pace:
     return Pace(
         seconds=seconds,
         producers_wait=_idle(fmean(one.produce for one in steps), seconds),
-        consumer_waits=_idle(fmean(one.update + one.record for one in steps), seconds),
+        consumers_wait=_idle(fmean(one.update + one.record for one in steps), seconds),
     )
 
 

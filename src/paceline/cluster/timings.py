@@ -29,6 +29,8 @@ class MeasuredStep:
     update: float
     record: float
     lengths: Lengths
+    tokens_forwarded: int
+    """That the update read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +40,8 @@ class Measured:
     steps: tuple[MeasuredStep, ...]
     is_cluster: bool
     num_producers: int
-    """1 in one process."""
+    """1 in one process, as of consumers."""
+    num_consumers: int
     slots: int
     """Completions that an engine samples side by side."""
 
@@ -76,6 +79,7 @@ def read_measured(run: RunDir, config: Config) -> Measured:
         steps=tuple(_measured_step(record, _lengths(run, record["step"])) for record in records[-MOST_STEPS:]),
         is_cluster=config.cluster.cluster,
         num_producers=config.cluster.num_producers,
+        num_consumers=config.cluster.num_consumers,
         slots=config.engine.concurrent_sequences,
     )
 
@@ -89,6 +93,7 @@ def _measured_step(record: Mapping[str, Any], lengths: Lengths) -> MeasuredStep:
         update=seconds.update,
         record=seconds.record,
         lengths=lengths,
+        tokens_forwarded=record["tokens_forwarded"],
     )
 
 
