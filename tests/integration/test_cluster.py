@@ -1,5 +1,7 @@
 """Runs on a cluster of this machine: ahead of training by what is allowed, and through the loss of producers."""
 
+import json
+
 import pytest
 
 from tests.cluster_runs import CLUSTER, completions, train, weights
@@ -10,12 +12,30 @@ def undisturbed(tmp_path_factory):
     return train(tmp_path_factory.mktemp("cluster") / "undisturbed")
 
 
-def test_with_a_staleness_of_one_every_step_is_sampled_one_step_before_its_turn_and_again_the_same(tmp_path):
-    one, other = (train(tmp_path / name, *CLUSTER, "--max-staleness", 1) for name in ("one", "other"))
-    versions = [{rollout["policy_version"] for rollout in step} for step in completions(one)]
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("cluster") / "ahead", *CLUSTER, "--max-staleness", 1)
+
+
+def test_with_a_staleness_of_one_every_step_is_sampled_one_step_before_its_turn_and_again_the_same(tmp_path, ahead):
+    again = train(tmp_path / "again", *CLUSTER, "--max-staleness", 1)
+    versions = [{rollout["policy_version"] for rollout in step} for step in completions(ahead)]
     assert versions == [{0}, {0}, {1}, {2}]
-    assert weights(one) == weights(other)
-    assert completions(one) == completions(other)
+    assert weights(ahead) == weights(again)
+    assert completions(ahead) == completions(again)
+
+
+def test_a_run_ends_with_the_seconds_that_its_phases_and_their_order_let_expect(ahead):
+    paces = json.loads((ahead.path / "summary.json").read_text())["step_seconds"]
+    clocks = [record["clock"] for record in ahead.metrics()]
+    assert paces["measured"] == sum(clock["total"] for clock in clocks) / len(clocks)
+    produce, update, record = (
+        sum(clock["produce"] for clock in clocks),
+        sum(clock["update"] for clock in clocks),
+        sum(clock["total"] - clock["wait"] - clock["update"] for clock in clocks),
+    )
+    # side by side: longer than either half, and no longer than one after the other
+    assert max(produce, update) < paces["predicted"] * len(clocks) <= produce + update + record + 1e-9
 
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])

@@ -10,6 +10,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
+import bench_cluster
 import bench_generate
 import bench_step
 from bench_rewards import compared, judged
@@ -259,3 +260,35 @@ def test_the_page_shows_answers_and_programs_per_second():
     assert "|  | math-verify, one by one | 0 (0-0) | 8.0x | 75.0% | 25.0% |" in text
     assert "| **Paceline** | walls | 20 (20-20) |  |" in text
     assert "did not run: no python" in text
+
+
+def test_accuracies_over_seeds_are_of_tasks_and_their_difference_is_paired():
+    in_turn, ahead = ([{"correct": answers} for answers in runs] for runs in ([[1, 0], [1, 0]], [[1, 1], [1, 0]]))
+    assert bench_cluster.accuracy(in_turn)["value"] == 0.5
+    assert bench_cluster.accuracy_difference(in_turn, ahead)["value"] == 0.25
+    assert bench_cluster.accuracy_difference(ahead, ahead) == {"value": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_the_page_shows_both_orders_with_what_was_predicted():
+    def order(predicted, *seconds):
+        return {
+            "predicted_seconds_per_step": predicted,
+            "seconds_per_step": sorted(seconds)[1],
+            "accuracy": {"value": 0.97, "low": 0.96, "high": 0.98},
+            "runs": [{"seconds_per_step": each, "completions_per_second": 256 / each} for each in seconds],
+        }
+
+    names = ("cpu", "cores", "memory_gib", "system", "threads", "python", "date")
+    result = {
+        "benchmark": "cluster",
+        "machine": dict.fromkeys(names, "?"),
+        "ratio": 2.0,
+        "steps_timed": 30,
+        "orders": {"in turn": order(0.33, 0.3, 0.31, 0.29), "one step ahead": order(0.19, 0.2, 0.2, 0.21)},
+        "faster_by": [1.5, 1.55, 1.4],
+        "accuracy_difference": {"value": -0.002, "low": -0.01, "high": 0.006},
+    }
+    text = page([result])
+    assert "| in turn | 0.3000 (0.2900-0.3100) | 0.3300 | +10.0% | 853 | 97.0 % (96.0-98.0) |" in text
+    assert "One step ahead is 1.50x as fast (1.40-1.55 over 3 seeds)" in text
+    assert "differs by -0.2 points (-1.0 to +0.6, paired by problem)" in text

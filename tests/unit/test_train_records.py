@@ -1,10 +1,12 @@
 """What a person reads after a step that went otherwise than planned."""
 
+from dataclasses import replace
+
 import pytest
 
 from paceline.config import AdvantageConfig
 from paceline.learner import UpdateStats
-from paceline.train.records import step_warnings
+from paceline.train.records import step_clock, step_warnings
 from tests.scripted import completion, scripted_producer, taking, task
 
 NOTHING = UpdateStats(
@@ -58,3 +60,20 @@ def test_a_correction_of_more_than_a_fifth_of_the_tokens_is_said_with_its_share(
     (line,) = step_warnings(3, full, above, max_refills=0)
     assert line.startswith("step 3: --rollout-correction bounds or masks 21% of the trained tokens")
     assert step_warnings(3, full, below, max_refills=0) == []
+
+
+def test_the_clock_has_phases_that_add_up_where_they_follow_each_other_and_what_training_waited_for():
+    batch = replace(batch_of("rw", "wr", max_refills=0), generate_seconds=2.0, reward_seconds=0.5)
+    in_turn = step_clock(batch, produce=2.75, wait=2.75, update=1.0, total=4.0)
+    assert in_turn == {
+        "generate": 2.0,
+        "reward": 0.5,
+        "update": 1.0,
+        "other": 0.5,
+        "total": 4.0,
+        "produce": 2.75,
+        "wait": 2.75,
+        "tokens_per_second": 2.0,  # four completions of one token
+    }
+    ahead = step_clock(batch, produce=2.75, wait=1.75, update=1.0, total=2.75)
+    assert (ahead["other"], ahead["total"]) == (0.0, 2.75)

@@ -55,8 +55,8 @@ def _recipe(model: str, flags: Mapping[str, object]) -> dict[str, object]:
     return recipe
 
 
-def read_run_configuration(run: Path) -> Config:
-    """The configuration that a run directory was made with.
+def read_run_configuration(run: Path, *, flag: str = "--resume") -> Config:
+    """The configuration that the run directory behind a flag was made with.
 
     Raises:
         CheckpointError: there is none.
@@ -65,9 +65,9 @@ def read_run_configuration(run: Path) -> Config:
     path = run / "config.yaml"
     if not path.is_file():
         raise CheckpointError(
-            f"--resume {run} is not a run directory (it has no config.yaml); give the directory of an earlier run"
+            f"{flag} {run} is not a run directory (it has no config.yaml); give the directory of an earlier run"
         )
-    return build_config(parse_yaml(_read(path, f"--resume {run}"), str(path)))
+    return build_config(parse_yaml(_read(path, f"{flag} {run}"), str(path)))
 
 
 def _laid_over(ground: Mapping[str, object], flags: Mapping[str, object]) -> Config:

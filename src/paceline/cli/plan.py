@@ -5,8 +5,9 @@ import json
 import math
 from pathlib import Path
 
-from paceline.cli.arguments import CONFIG, help_page, parse
+from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
 from paceline.cli.configuration import EMBEDDED, read_configuration
+from paceline.cli.forecast import UNKNOWN, forecast
 from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
@@ -15,12 +16,18 @@ from paceline.data import load_rows, screen
 from paceline.errors import ModelError
 from paceline.plan import ModelShape, batch_plan, describe, describe_memory, memory_plan, model_shape
 
+TIMINGS = DoorOption(
+    name="timings",
+    metavar="RUN",
+    help="Directory of a run of the same work, whose measured times say what producers and staleness would gain.",
+)
 COMMAND = dataclasses.replace(
     TRAIN,
     name="plan",
-    usage="paceline plan [--config FILE] [--option value ...]",
-    summary="Print batches, steps and memory of a training run. Reads the dataset and the model's config.json only.",
-    door_options=(CONFIG,),
+    usage="paceline plan [--config FILE] [--timings RUN] [--option value ...]",
+    summary="Print batches, steps and memory of a training run, and whether a cluster would pay. Reads the dataset, "
+    "the model's config.json, and the files of the run behind --timings only.",
+    door_options=(CONFIG, TIMINGS),
 )
 
 
@@ -37,6 +44,10 @@ def run(argv: list[str]) -> int:
     rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
     rows = [*screen(rows, config.data, None).rows]
     print(f"\n{describe(batch_plan(config, len(rows)))}\n\n{_memory(config)}")
+    if "timings" in given.door:
+        print(f"\n{forecast(config, Path(given.door['timings']).expanduser())}")
+    elif config.cluster.cluster:
+        print(f"\n{UNKNOWN}")
     return DONE
 
 

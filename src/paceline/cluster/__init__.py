@@ -7,6 +7,11 @@ weights.py     a version of the weights: manifest, buckets, fingerprint
 producing.py   what a producer's process does
 consuming.py   what a consumer's process does
 halves.py      both halves as the loop sees them
+simulation.py  the agenda on a simulated clock: when steps are done, and who waits
+scaling.py     what a step takes other numbers of producers and consumers, from the tokens in it
+timings.py     the seconds of a run's phases, from its files
+forecast.py    seconds per step of every split and staleness, and which to take
+describing.py  the same for a person
 ray_actors.py  Ray: cluster, actors, signs of life
 placing.py     everything up, and down again: the way in
 

@@ -1,14 +1,18 @@
 """Both halves of a step on a cluster, as the loop sees them: one thread of the driver samples, the other trains."""
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.cluster.agenda import Agenda
 from paceline.cluster.consumers import Consumers, Weights
 from paceline.cluster.fleet import Fleet, even_shares
 from paceline.cluster.production import Production
+from paceline.cluster.simulation import simulate
+from paceline.cluster.timings import step_seconds
 from paceline.config import Config
 from paceline.engines import OnFinished, Request, Sampling
 from paceline.learner import UpdateStats
@@ -50,11 +54,19 @@ class Versions:
 
     fleet: Fleet
     kept: dict[int, Weights] = field(default_factory=dict)
+    _loading: float = field(init=False, default=0.0)
 
     def load(self, version: int) -> None:
         """See `Crew`."""
+        started = time.perf_counter()
         weights = self.kept[version]
         self.fleet.bring_to("load", weights.manifest, *weights.buckets)
+        self._loading += time.perf_counter() - started
+
+    def take_loading_seconds(self) -> float:
+        """What loading took since this was last asked."""
+        taken, self._loading = self._loading, 0.0
+        return taken
 
     def forget(self, older_than: int) -> None:
         """See `Crew`."""
@@ -75,10 +87,14 @@ class ClusterHalves:
         producer = training_producer(config, FleetSampler(fleet=fleet))
 
         def produce(number: int) -> Produced:
+            started = time.perf_counter()
             count = prompts_of_step(number, config.loop, num_tasks=len(feed.tasks))
-            return Produced(batch=producer.make(feed.take, count), position=feed.position)
+            batch = producer.make(feed.take, count)
+            seconds = self._versions.take_loading_seconds() + time.perf_counter() - started
+            return Produced(batch=batch, position=feed.position, seconds=seconds)
 
-        agenda = Agenda(done=done, last=prepared.total_steps, max_staleness=config.cluster.max_staleness)
+        self._max_staleness = config.cluster.max_staleness
+        agenda = Agenda(done=done, last=prepared.total_steps, max_staleness=self._max_staleness)
         self._production = Production(agenda, self._versions, produce)
 
     @property
@@ -117,6 +133,10 @@ class ClusterHalves:
         """See `Halves`."""
         taken, self._fleet.news = self._fleet.news, []
         return taken
+
+    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
+        """See `Halves`."""
+        return simulate([step_seconds(one) for one in steps], max_staleness=self._max_staleness).recorded[-1]
 
     def close(self) -> None:
         """Sample and train nothing any more, and end all processes."""

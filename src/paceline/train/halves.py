@@ -1,10 +1,11 @@
 """The two halves of a step as the loop sees them, and both in this process around one set of weights."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
@@ -23,6 +24,8 @@ class Produced:
 
     batch: RolloutBatch
     position: int
+    seconds: float
+    """What all of it took, from the weights on their way to whoever samples to the groups."""
 
 
 class Halves(Protocol):
@@ -49,6 +52,12 @@ class Halves(Protocol):
 
     def news(self) -> list[str]:
         """What happened since this was last asked that a person should know, a sentence each."""
+
+    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
+        """Seconds that steps with these records should take, by the phases in their clocks and the order of the work.
+
+        None where one thing simply comes after the other.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +87,10 @@ class OneProcess:
 
     def produce(self, number: int) -> Produced:
         """See `Halves`."""
+        started = time.perf_counter()
         count = prompts_of_step(number, self.config.loop, num_tasks=len(self.feed.tasks))
         batch = self.parts.producer.make(self.feed.take, count)
-        return Produced(batch=batch, position=self.feed.position)
+        return Produced(batch=batch, position=self.feed.position, seconds=time.perf_counter() - started)
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
@@ -103,6 +113,10 @@ class OneProcess:
     def news(self) -> list[str]:
         """See `Halves`."""
         return []
+
+    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
+        """See `Halves`."""
+        return None
 
 
 @contextmanager

@@ -35,6 +35,8 @@ class Run:
     stopping: bool = False
     """The observer wished the run to end after this step."""
     checkpoint_seconds: float = 0.0
+    clocked_until: float | None = None
+    """Up to where the steps' clocks have counted; None: what came last has a clock of its own."""
     protected: set[Path] = field(default_factory=set)
     """Checkpoints that stay, however many come after them."""
 
@@ -49,21 +51,30 @@ def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
 
 def step(run: Run) -> None:
     """One step, from prompts to new weights, written down before the next begins."""
-    started, number = time.perf_counter(), run.progress.step + 1
+    # from where the last step's clock stopped: a step's own line can only be written once its clock has been read
+    started, number = run.clocked_until or time.perf_counter(), run.progress.step + 1
     run.observer.step_begin(number)
+    waiting = time.perf_counter()
     produced = run.halves.produce(number)
     batch, updating = produced.batch, time.perf_counter()
     stats, rate = run.halves.update(number, batch.groups)
-    update_seconds = time.perf_counter() - updating
+    updated = time.perf_counter()
     run.run_dir.write_rollouts(number, rollout_records(batch.groups))
     run.progress = Progress(step=number, position=produced.position, policy_version=run.halves.policy_version)
+    run.clocked_until = time.perf_counter()
     record = step_record(
         run.progress,
         batch,
         stats,
         num_tasks=len(run.prepared.tasks.tasks),
         learning_rate=rate,
-        clock=step_clock(batch, update_seconds=update_seconds, total=time.perf_counter() - started),
+        clock=step_clock(
+            batch,
+            produce=produced.seconds,
+            wait=updating - waiting,
+            update=updated - updating,
+            total=run.clocked_until - started,
+        ),
     )
     run.run_dir.append_metrics(record)
     tell(run, [*run.halves.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)])
@@ -77,6 +88,8 @@ def grant(run: Run, wanted: Wishes) -> None:
         wanted |= run.observer.evaluated(measurements)
     if wanted.save:
         wanted |= save(run)
+    if wanted.evaluate or wanted.save:
+        run.clocked_until = None
     run.stopping = run.stopping or wanted.stop
 
 

@@ -66,14 +66,16 @@ def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_r
     return sentences
 
 
-def step_clock(batch: RolloutBatch, *, update_seconds: float, total: float) -> dict[str, float]:
+def step_clock(batch: RolloutBatch, *, produce: float, wait: float, update: float, total: float) -> dict[str, float]:
     """Seconds of a step by phase; what is left over is bookkeeping. Sampling that went on beside other steps' training
     counts in full, so that a step's phases may add up to more than its total."""
-    phases = {"generate": batch.generate_seconds, "reward": batch.reward_seconds, "update": update_seconds}
+    phases = {"generate": batch.generate_seconds, "reward": batch.reward_seconds, "update": update}
     tokens = sum(len(rollout.completion.token_ids) for group in batch.groups for rollout in group.rollouts)
     return phases | {
         "other": max(0.0, total - sum(phases.values())),
         "total": total,
+        "produce": produce,
+        "wait": wait,
         "tokens_per_second": tokens / batch.generate_seconds,
     }
 

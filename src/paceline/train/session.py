@@ -121,6 +121,7 @@ def finish(run: Run, console: Console) -> None:
     """Export the model, sum the run up, draw its report."""
     output_dir, final = run.run_dir.path, run.run_dir.path / "final"
     run.halves.export(final)
-    summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, console=console)
+    foreseen = run.halves.foresee(run.run_dir.metrics())
+    summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, foreseen_seconds=foreseen, console=console)
     console.print(f"model   {final}", soft_wrap=True)
     console.print(f"report  {write_report(output_dir)}", soft_wrap=True)

@@ -1,0 +1,42 @@
+"""The page's part about the cluster."""
+
+from statistics import median
+
+CLUSTER = """
+## Sampling ahead of training
+
+The embedded model on its task, one producer and one consumer on Ray, one thread each. Sampling and scoring are slowed,
+by waiting, to {ratio:g} times what an update takes in one process: as with an engine on a device of its own. `in turn`
+is `--max-staleness 0`, `one step ahead` is 1; at best that makes of s + u seconds max(s, u). `predicted` is what
+`paceline plan` says from {steps_timed} steps of another run in turn; seconds are between the files that a run writes.
+Accuracy is of greedy answers to held-out problems, over all seeds.
+"""
+
+
+def cluster_rows(result: dict) -> list[str]:
+    """Seconds, prediction and accuracy of both orders, and what they make of each other."""
+    lines = [
+        "| order | seconds per step | predicted | off by | completions/s | accuracy (95 % interval) |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for order, one in result["orders"].items():
+        seconds = [run["seconds_per_step"] for run in one["runs"]]
+        rate = median(run["completions_per_second"] for run in one["runs"])
+        middle, foreseen = one["seconds_per_step"], one["predicted_seconds_per_step"]
+        lines.append(
+            f"| {order} | {middle:.4f} ({min(seconds):.4f}-{max(seconds):.4f}) | {foreseen:.4f} | "
+            f"{foreseen / middle - 1:+.1%} | {rate:,.0f} | {_percent(one['accuracy'])} |"
+        )
+    gains, difference = result["faster_by"], result["accuracy_difference"]
+    return [
+        *lines,
+        "",
+        f"One step ahead is {median(gains):.2f}x as fast ({min(gains):.2f}-{max(gains):.2f} over {len(gains)} seeds), "
+        f"and its accuracy differs by {100 * difference['value']:+.1f} points ({100 * difference['low']:+.1f} to "
+        f"{100 * difference['high']:+.1f}, paired by problem).",
+        "",
+    ]
+
+
+def _percent(interval: dict) -> str:
+    return f"{100 * interval['value']:.1f} % ({100 * interval['low']:.1f}-{100 * interval['high']:.1f})"

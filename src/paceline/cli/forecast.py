@@ -1,0 +1,87 @@
+"""What `paceline plan` says of a cluster: a forecast from the measured times of a run, or how to get them."""
+
+import os
+from pathlib import Path
+
+from paceline.cli.configuration import read_run_configuration
+from paceline.cluster.describing import describe_forecast
+from paceline.cluster.forecast import make_forecast
+from paceline.cluster.timings import read_measured
+from paceline.config import Config, find_option
+from paceline.errors import ConfigError
+from paceline.rundir import RunDir
+
+UNKNOWN = (
+    "Whether a cluster pays hangs on times that were not measured yet: run 20 steps (--max-steps 20), in one process "
+    "or with --cluster, and give their run directory as --timings RUN."
+)
+DECIDING = (
+    "model",
+    "dataset",
+    "device",
+    "dtype",
+    "prompts_per_step",
+    "num_generations",
+    "max_completion_length",
+    "reward_funcs",
+    "num_iterations",
+    "beta",
+    "lora_rank",
+)
+"""Options that change how long a phase takes, beyond what a forecast could follow."""
+
+
+def forecast(config: Config, timings: Path) -> str:
+    """The forecast for a configuration from the run at `timings`, as a text.
+
+    Raises:
+        ConfigError: the run did other work than the configuration, or is too short.
+        CheckpointError: it is no run directory, or damaged.
+    """
+    measured_config = read_run_configuration(timings, flag="--timings")
+    _refuse_other_work(config, measured_config, timings)
+    measured = read_measured(RunDir(timings), measured_config)
+    producers = counts_to_try(most_producers(config), measured.num_producers)
+    consumers = counts_to_try(config.cluster.num_consumers, measured.num_consumers)
+    return describe_forecast(make_forecast(measured, producers=producers, consumers=consumers), measured)
+
+
+def most_producers(config: Config) -> int:
+    """As many as `--num-producers` says, and at least what this machine has devices for beside the consumers' own.
+
+    On a cluster elsewhere nothing is known of devices. More producers than prompts would have nothing to do.
+    """
+    asked, prompts = config.cluster.num_producers, config.loop.prompts_per_step
+    here = _devices(config.model.device) - config.cluster.num_consumers if config.cluster.ray_address is None else 1
+    return min(prompts, max(asked, here))
+
+
+def counts_to_try(most: int, measured: int) -> list[int]:
+    """1, 2, 4, ..., the most, and what was measured.
+
+    >>> counts_to_try(7, 3)
+    [1, 2, 3, 4, 7]
+    """
+    doubled = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    return sorted({*doubled, most, measured})
+
+
+def _devices(device: str) -> int:
+    """CUDA devices where they are what trains, else cores; without torch, which takes seconds to load."""
+    cards = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return cards if device != "cpu" and cards else os.cpu_count() or 1
+
+
+def _refuse_other_work(config: Config, measured: Config, timings: Path) -> None:
+    for name in DECIDING:
+        option = find_option(name)
+        planned, found = (getattr(getattr(one, option.section), name) for one in (config, measured))
+        if planned != found:
+            raise ConfigError(
+                f"--timings {timings} must be a run of the same work, and has {option.flag} {_written(found)} where "
+                f"the plan has {_written(planned)}; plan with --config {timings / 'config.yaml'}, or measure again"
+            )
+
+
+def _written(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
