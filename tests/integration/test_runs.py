@@ -74,6 +74,26 @@ def test_rows_of_other_tools_train_and_are_measured_as_they_are(tmp_path, model_
     assert (run.path / "report.html").stat().st_size > 10_000
 
 
+def test_several_held_out_sets_have_each_their_own_accuracy_under_their_names(tmp_path, model_directory, capsys):
+    training = write_rows(tmp_path / "train.jsonl", GSM8K)
+    easy, hard = (
+        write_rows(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", GSM8K), ("b", COLOSSALCHAT[:2]))
+    )
+    sets = ("--eval-dataset", f"easy={easy}", hard)
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, *sets)
+    measured = [(record["set"], record["step"], record["n"]) for record in run.evals()]
+    assert measured == [("easy", 0, 6), (str(hard), 0, 2), ("easy", 2, 6), (str(hard), 2, 2)]
+    assert [record["task_id"] for record in run.eval_completions("easy", 2)] == [f"a.jsonl:{n}" for n in range(1, 7)]
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert {name: one["after"]["n"] for name, one in summary["sets"].items()} == {"easy": 6, str(hard): 2}
+    assert summary["before"] == summary["sets"]["easy"]["before"]
+    capsys.readouterr()
+    options = ["--model", str(run.path / "final"), "--dataset", str(training), "--max-completion-length", "12"]
+    assert main(["eval", *options, *map(str, sets), "--system-prompt="]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("accuracy")]
+    assert [line.rpartition(" on ")[2] for line in lines] == ["easy, n = 6", f"{hard}, n = 2"]
+
+
 def test_a_reasoning_gym_task_trains_by_name(tmp_path, model_directory):
     pytest.importorskip("reasoning_gym")
     run = train(
