@@ -34,6 +34,7 @@ FLOORS = {
         "report",
         "console",
         "stopping",
+        "timeline",
         "trackers",
     },
     3: {"rollouts", "learner", "evaluate", "reward_context", "audit", "summary", "plan"},

@@ -94,6 +94,27 @@ def test_several_held_out_sets_have_each_their_own_accuracy_under_their_names(tm
     assert [line.rpartition(" on ")[2] for line in lines] == ["easy, n = 6", f"{hard}, n = 2"]
 
 
+def test_a_profile_shows_every_phase_of_every_step_in_the_order_in_which_they_were_done(tmp_path, model_directory):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", rows, "--profile", "--save-steps", 1)
+    trace = json.loads((run.path / "timeline.json").read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    phases = [f"{phase} {step}" for step in (1, 2) for phase in ("generate", "reward", "update", "checkpoint")]
+    assert [event["name"] for event in events] == phases
+    assert {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"} == {
+        "this process"
+    }
+    clock = run.metrics()[1]["clock"]
+    assert events[4]["dur"] == pytest.approx(1e6 * clock["generate"])
+    assert events[6]["dur"] <= 1e6 * clock["update"]
+
+
+def test_without_profile_there_is_no_timeline(tmp_path, model_directory):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", rows)
+    assert not (run.path / "timeline.json").exists()
+
+
 def test_a_reasoning_gym_task_trains_by_name(tmp_path, model_directory):
     pytest.importorskip("reasoning_gym")
     run = train(

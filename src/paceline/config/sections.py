@@ -275,6 +275,8 @@ class LoopConfig:
     """Trackers that get the metrics beside the run's own files: tensorboard, wandb, trackio, mlflow."""
     project: str = "paceline"
     """The trackers' name for the set of runs that this one belongs to."""
+    profile: bool = False
+    """Write `timeline.json`: what each process did when since the run was last started, for Perfetto to open."""
 
     def __post_init__(self) -> None:
         require(self.prompts_per_step >= 1, "prompts_per_step", self.prompts_per_step, "be at least 1")

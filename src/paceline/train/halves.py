@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -10,11 +10,15 @@ from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.learner import UpdateStats
 from paceline.rollouts import RolloutBatch
+from paceline.timeline import Recorder, Span
 from paceline.train.assembly import Parts, Prepared, assemble
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.measuring import Measurement, Meter
 from paceline.train.records import consumer_sentences, engine_sentences
 from paceline.types import RolloutGroup
+
+HERE = "this process"
+"""The row of a timeline that has no other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +54,9 @@ class Halves(Protocol):
     def news(self) -> list[str]:
         """What happened since this was last asked that a person should know, a sentence each."""
 
+    def spans(self) -> list[Span]:
+        """What was done where since this was last asked."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placed:
@@ -70,6 +77,7 @@ class OneProcess:
     config: Config
     parts: Parts
     feed: Feed
+    recorder: Recorder = field(default_factory=Recorder)
 
     @property
     def policy_version(self) -> int:
@@ -79,22 +87,28 @@ class OneProcess:
     def produce(self, number: int) -> Produced:
         """See `Halves`."""
         count = prompts_of_step(number, self.config.loop, num_tasks=len(self.feed.tasks))
+        started = self.recorder.clock()
         batch = self.parts.producer.make(self.feed.take, count)
+        phases = (f"generate {number}", batch.generate_seconds), (f"reward {number}", batch.reward_seconds)
+        self.recorder.phases(HERE, started, phases)
         return Produced(batch=batch, position=self.feed.position)
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
-        found = self.parts.consumer.update(number, groups)
+        with self.recorder.span(HERE, f"update {number}"):
+            found = self.parts.consumer.update(number, groups)
         self.parts.engine.policy_version = self.policy_version
         return found
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:
         """See `Halves`."""
-        return meter.measure(self.parts.engine, step=step)
+        with self.recorder.span(HERE, f"evaluate {step}"):
+            return meter.measure(self.parts.engine, step=step)
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
         """See `Halves`."""
-        return self.parts.consumer.save(root, progress, protected)
+        with self.recorder.span(HERE, f"checkpoint {progress.step}"):
+            return self.parts.consumer.save(root, progress, protected)
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""
@@ -103,6 +117,10 @@ class OneProcess:
     def news(self) -> list[str]:
         """See `Halves`."""
         return []
+
+    def spans(self) -> list[Span]:
+        """See `Halves`."""
+        return self.recorder.take()
 
 
 @contextmanager
