@@ -18,10 +18,11 @@ def updates_per_round(arguments: Arguments) -> int:
 
 def rounds(read: Read) -> Translation:
     """Everything that has to do with how many and where."""
-    return _sizes(read.arguments) + _length(read.arguments) + _processes(read) + _parallel(read.arguments) + _lag(read)
+    return _sizes(read) + _length(read.arguments) + _processes(read) + _parallel(read.arguments) + _lag(read)
 
 
-def _sizes(one: Arguments) -> Translation:
+def _sizes(read: Read) -> Translation:
+    one = read.arguments
     prompts, updates = prompts_per_round(one), updates_per_round(one)
     tokens = one.train_microbatch_size * (one.max_prompt_tokens + one.max_new_tokens)
     at_once = one.inference_microbatch_size * one.num_generations
@@ -52,13 +53,15 @@ def _sizes(one: Arguments) -> Translation:
                 about="-imbs",
                 text=f"of each producer {at_once} completions at a time; as one ends another takes its place",
             ),
-            Note(
-                kind="idle",
-                about="-tMbs",
-                text="a gradient is of the whole update, however it is cut",
-            ),
+            *_portions(read),
         ),
     )
+
+
+def _portions(read: Read) -> tuple[Note, ...]:
+    if "train_minibatch_size" not in read.given:
+        return ()
+    return (Note(kind="idle", about="-tMbs", text="a gradient is of the whole update, however it is cut"),)
 
 
 def _length(one: Arguments) -> Translation:

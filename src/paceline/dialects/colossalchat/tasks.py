@@ -24,7 +24,7 @@ JUDGED = {
 def tasks(read: Read) -> Translation:
     """Everything that rows and their grading need."""
     one = read.arguments
-    return _model(one) + _prompts(one) + _rewards(one) + _evaluation(one)
+    return _model(one) + _prompts(one) + _rewards(one) + _evaluation(read)
 
 
 def _model(one: Arguments) -> Translation:
@@ -70,9 +70,11 @@ def _rewards(one: Arguments) -> Translation:
     return Translation(options={"reward_funcs": (one.reward_type,)}, notes=tuple(notes))
 
 
-def _evaluation(one: Arguments) -> Translation:
+def _evaluation(read: Read) -> Translation:
+    one = read.arguments
     if one.eval_dataset is None:
-        return Translation()
+        idle = Note(kind="idle", about="-ei", text="nothing is measured without held-out rows, which -ed names")
+        return Translation(notes=(idle,) if "eval_interval" in read.given else ())
     sets = _named_sets(one.eval_dataset)
     updates = updates_per_round(one)
     every = math.ceil(one.eval_interval / updates) if one.eval_interval > 0 else 0
