@@ -97,10 +97,10 @@ def test_the_example_for_one_machine_trains_on_ray_with_two_held_out_sets_and_a_
     assert measured == [f"odd.jsonl:{number}" for number in range(1, 6)]
     trace = json.loads((run.path / "timeline.json").read_text())["traceEvents"]
     rows = {event["tid"]: event["args"]["name"] for event in trace if event["name"] == "thread_name"}
-    assert {"driver", "producer 0", "producer 1"} < set(rows.values())
+    assert set(rows.values()) == {"driver", "producer 0", "producer 1", "consumer 0", "consumer 1"}
     done = {(rows[event["tid"]].split()[0], event["name"].split()[0]) for event in trace if event["ph"] == "X"}
     assert {("producer", name) for name in ("load", "sample", "generate", "reward")} <= done
-    assert {("consumer", "update"), ("consumer", "publish"), ("driver", "evaluate")} <= done
+    assert {("consumer", "update"), ("consumer", "manifest"), ("driver", "evaluate"), ("driver", "wait")} <= done
 
 
 def test_the_example_for_several_machines_trains_on_ray_scaled_down_to_this_one(tmp_path, model):

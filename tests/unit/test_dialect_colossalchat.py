@@ -20,6 +20,9 @@ from tests.colossalchat_commands import BUBBLES, SEVERAL_MACHINES, SINGLE_MACHIN
 SYSTEM = r"Please reason step by step, and put your final answer within \boxed{}."
 
 
+OF_VLLM = ("engine", "vllm_tensor_parallel", "vllm_gpu_share")
+
+
 def translated(text, *, repair=False):
     return translate(words_of(text), repair=repair)
 
@@ -48,7 +51,7 @@ def test_the_example_for_one_machine_is_refused_with_every_clash_and_the_nearest
 
 def test_the_example_for_one_machine_repaired_is_this_run():
     found = translated(SINGLE_MACHINE, repair=True)
-    options = {name: value for name, value in found.options.items() if name not in ("engine", "num_consumers")}
+    options = {name: value for name, value in found.options.items() if name not in OF_VLLM}
     assert options == {
         "model": "/path/to/Qwen2.5-3B/",
         "dataset": "/path/to/train_data.jsonl",
@@ -68,6 +71,7 @@ def test_the_example_for_one_machine_repaired_is_this_run():
         "concurrent_sequences": 4,
         "cluster": True,
         "num_producers": 4,
+        "num_consumers": 4,
         "output_dir": "model/GRPO-Train-Align-Debug",
         "project": "GRPO-Train-Align-Debug",
     }
@@ -85,7 +89,8 @@ def test_the_example_for_several_machines_fits_with_the_layout_that_its_file_has
     config = config_of(f"{SEVERAL_MACHINES} -tp 4 -pp 2 -zero 1")
     assert (config.loop.prompts_per_step, config.optim.num_minibatches) == (16, 4)  # 2 groups of 8 trainers, 2 each
     assert (config.sampling.num_generations, config.loop.num_epochs) == (2, 2.0)
-    assert (config.cluster.num_producers, config.cluster.ray_address) == (16, "10.0.0.3:6379")
+    assert (config.cluster.num_producers, config.cluster.num_consumers) == (16, 2)
+    assert config.cluster.ray_address == "10.0.0.3:6379"
     missing = notes_of(f"{SEVERAL_MACHINES} -tp 4 -pp 2 -zero 1", "missing")
     assert {"-tp 4 -pp 2", "-zero 1"} <= missing.keys()
     with pytest.raises(ConfigError, match=r"16 prompts a round, .* \(32 an update\) must divide\. .* add -ibs 2 at"):
@@ -304,11 +309,10 @@ def test_the_default_backend_samples_from_its_fifty_most_probable_tokens():
 
 
 def test_what_this_version_has_not_is_said_and_what_it_has_is_used():
-    options, missing = translated(plain("-t 4")).options, notes_of(plain("-t 4"), "missing")
-    assert ("num_consumers" in options) is offers("num_consumers")
-    assert ("-t" in missing) is not offers("num_consumers")
-    assert ("engine" in options) is offers("engine", "vllm")
-    assert ("-b vllm" in missing) is not offers("engine", "vllm")
+    options, missing = translated(plain("-ptp 2")).options, notes_of(plain("-ptp 2"), "missing")
+    there = offers("engine", "vllm")
+    assert [name in options for name in OF_VLLM] == [there] * 3
+    assert ["-b vllm" in missing, "-ptp 2" in missing] == [not there] * 2
 
 
 @pytest.mark.parametrize("text", [SINGLE_MACHINE, BUBBLES, plain("-s '-- a, \"b\"\n' -a RLOO"), plain("-s ''")])

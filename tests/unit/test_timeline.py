@@ -4,10 +4,13 @@ import json
 
 import pytest
 
+from paceline.cluster.consumers import Consumers
 from paceline.cluster.fleet import Fleet, Lost
+from paceline.errors import ProcessLost
 from paceline.rewards import Scores
 from paceline.rollouts import Round
 from paceline.timeline import Recorder, Span, trace
+from tests.unit.test_cluster_consumers import ScriptedRanks, manifest
 from tests.unit.test_cluster_fleet import ScriptedWorkers
 
 
@@ -69,6 +72,20 @@ def test_every_call_of_a_producer_is_a_span_of_its_row_also_one_that_is_lost():
         ("producer 1", "do", 101.0, 1.0),  # lost
         ("producer 1", "do", 103.0, 1.0),
         ("producer 0", "do", 100.0, 5.0),
+    ]
+
+
+def test_every_call_of_a_consumer_is_a_span_of_its_rank_also_one_that_is_lost():
+    recorder = Recorder(Clock())
+    consumers = Consumers(ScriptedRanks([manifest(0), Lost("gone")], [manifest(0), manifest(1)]), recorder)
+    consumers.weights(0)
+    with pytest.raises(ProcessLost):
+        consumers.weights(1)
+    assert spans_of(recorder) == [
+        ("consumer 1", "manifest", 101.0, 1.0),
+        ("consumer 0", "manifest", 100.0, 3.0),
+        ("consumer 1", "manifest", 105.0, 1.0),
+        ("consumer 0", "manifest", 104.0, 3.0),
     ]
 
 

@@ -4,7 +4,6 @@ import math
 
 from paceline.dialects.colossalchat.arguments import ZERO_BUBBLE, Arguments, Read
 from paceline.dialects.colossalchat.batches import groups, prompts_per_round, prompts_per_update
-from paceline.dialects.offering import offers
 from paceline.dialects.translation import Note, Translation
 
 RAY_PORT = 6379
@@ -76,14 +75,13 @@ def _length(one: Arguments) -> Translation:
 
 def _processes(read: Read) -> Translation:
     one, notes = read.arguments, []
-    options: dict[str, object] = {"cluster": True, "num_producers": one.num_inferencer}
+    options: dict[str, object] = {
+        "cluster": True,
+        "num_producers": one.num_inferencer,
+        "num_consumers": groups(one),
+    }
     layout = one.tensor_parallel_size * one.pipeline_parallel_size
-    if offers("num_consumers"):
-        options["num_consumers"] = groups(one)
-    elif groups(one) > 1:
-        text = f"one consumer trains in the place of {groups(one)} groups of trainers; the update is the same"
-        notes.append(Note(kind="missing", about="-t", text=text))
-    if layout > 1 and offers("num_consumers"):
+    if layout > 1:
         text = f"a consumer holds the whole model: {groups(one)} of them for {groups(one)} groups of {layout} trainers"
         notes.append(Note(kind="changed", about="-t", text=text))
     if one.master_address is not None:
@@ -114,9 +112,6 @@ def _parallel(one: Arguments) -> Translation:
             "--lora-rank need less memory instead"
         )
         notes.append(Note(kind="missing", about=f"-zero {one.zero_stage}", text=text))
-    if one.producer_tensor_parallel_size > 1:
-        text = "a producer is one process with one device, so that the model has to fit it"
-        notes.append(Note(kind="missing", about=f"-ptp {one.producer_tensor_parallel_size}", text=text))
     return Translation(notes=tuple(notes))
 
 
