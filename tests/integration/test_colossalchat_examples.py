@@ -104,7 +104,7 @@ def test_the_example_for_one_machine_trains_on_ray_with_two_held_out_sets_and_a_
 
 
 def test_the_example_for_several_machines_trains_on_ray_scaled_down_to_this_one(tmp_path, model):
-    layout = "-t 4 -i 2 -tp 2 -pp 2 -zero 1 -nb 1"
+    layout = "-t 4 -i 1 -tp 2 -pp 2 -zero 1 -nb 1 -ibs 2"
     found = translate(command(tmp_path, SEVERAL_MACHINES, ROWS[:4], model, layout))
     assert found.options["ray_address"] == "10.0.0.3:6379"
     options = {name: value for name, value in found.options.items() if name != "ray_address"}

@@ -21,8 +21,8 @@ POSITIVE = (
     *("tensor_parallel_size", "pipeline_parallel_size", "producer_tensor_parallel_size"),
     *("max_new_tokens", "max_prompt_tokens"),
 )
-SEARCHED = 4
-"""Update sizes are looked for up to this many times the largest number given."""
+SEARCHED = 256
+"""Sizes of an update that are tried, beside the given one and those that divide a round."""
 Numbers = dict[str, int]
 
 
@@ -112,8 +112,8 @@ def _candidates(arguments: Arguments, trainers: int) -> Iterator[Numbers]:
     """For every size of an update what is nearest to the rest of the numbers."""
     given = arguments
     count = trainers // (given.tensor_parallel_size * given.pipeline_parallel_size)
-    largest = max(given.train_batch_size, given.train_minibatch_size, given.inference_batch_size)
-    for update in range(1, max(SEARCHED * largest, prompts_per_round(given) // count) + 1):
+    whole = _divisors(prompts_per_round(given) // count)
+    for update in sorted({given.train_batch_size, *whole, *range(1, SEARCHED + 1)}):
         unit = update * count // math.gcd(given.num_inferencer, update * count)
         # multiples of -imbs as well: one number less to change
         sampled = {*_multiples(unit, given), *_multiples(math.lcm(unit, given.inference_microbatch_size), given)}
@@ -141,7 +141,9 @@ def _nearest_multiples(unit: int, wanted: int) -> list[int]:
 
 
 def _nearest_divisor(whole: int, wanted: int) -> int:
+    return min(_divisors(whole), key=lambda number: (abs(math.log2(number / wanted)), number))
+
+
+def _divisors(whole: int) -> set[int]:
     small = [number for number in range(1, math.isqrt(whole) + 1) if whole % number == 0]
-    return min(
-        {*small, *(whole // number for number in small)}, key=lambda number: (abs(math.log2(number / wanted)), number)
-    )
+    return {*small, *(whole // number for number in small)}
