@@ -94,6 +94,16 @@ def test_several_held_out_sets_have_each_their_own_accuracy_under_their_names(tm
     assert [line.rpartition(" on ")[2] for line in lines] == ["easy, n = 6", f"{hard}, n = 2"]
 
 
+def test_held_out_rows_that_are_left_out_are_said_with_their_set(tmp_path, model_directory, capsys):
+    training = write_rows(tmp_path / "train.jsonl", GSM8K)
+    long = {"question": "What is one more than one? " * 20, "answer": "2"}
+    held_out = write_rows(tmp_path / "test.jsonl", [*GSM8K, long])
+    options = ("--eval-dataset", f"hard={held_out}", "--max-prompt-length", 100, "--long-prompts", "drop")
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, *options)
+    assert "hard: prompts above --max-prompt-length: 1 dropped, 0 truncated" in capsys.readouterr().out
+    assert [record["n"] for record in run.evals()] == [6, 6]
+
+
 def test_a_profile_shows_every_phase_of_every_step_in_the_order_in_which_they_were_done(tmp_path, model_directory):
     rows = write_rows(tmp_path / "train.jsonl", GSM8K)
     run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", rows, "--profile", "--save-steps", 1)
