@@ -34,12 +34,14 @@ FLOORS = {
         "report",
         "console",
         "stopping",
+        "timeline",
         "trackers",
     },
     3: {"rollouts", "learner", "evaluate", "reward_context", "audit", "summary", "plan"},
     4: {"train"},
     4.5: {"cluster"},
-    5: {"cli", "api"},
+    5: {"dialects"},
+    5.5: {"cli", "api"},
     6: {"__main__", "__init__"},
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

@@ -4,19 +4,22 @@ import json
 import re
 import shlex
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from paceline.api.building import NOT_OFFERED
 from paceline.api.refused import NOT_NEEDED, REFUSED
-from paceline.cli import audit, plan, train
+from paceline.cli import audit, plan, train, translate
 from paceline.cli import eval as eval_command
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
 from paceline.config import PRESETS, DataConfig, build_config, options, parse_yaml
 from paceline.data.formats import problem
 from paceline.data.rows import Row
+from paceline.dialects.colossalchat.arguments import FIELDS, SHORT, long_flag
+from paceline.errors import ConfigError
 from paceline.rewards import BUILT_IN, resolve
 from tests.test_architecture import FLOORS
 
@@ -35,9 +38,16 @@ OPTIONS_OF = {
     "plan": plan.COMMAND,
     "audit": audit.COMMAND,
 }
-OTHERS_FLAGS = {"--security-opt", "--cap-add", "--workload", "--head", "--node-ip-address", "--address"}
-"""Of docker, of the scripts in benchmarks, and of Ray."""
-DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {"--help"}
+OTHERS_FLAGS = {
+    *("--security-opt", "--cap-add", "--workload", "--head", "--node-ip-address", "--address", "--temp-dir"),
+    *map(long_flag, FIELDS),
+    *("--num-tr", "--agentic-type"),
+}
+"""Of docker, of the scripts in benchmarks, of Ray, and of ColossalChat."""
+DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {
+    "--help",
+    *translate.FLAGS,
+}
 
 
 def code_of(text: str) -> list[str]:
@@ -66,6 +76,13 @@ def test_every_command_is_one_that_the_command_line_takes(line):
     assert words[0] in COMMANDS
     if words[0] in ("report", "doctor"):
         assert not [word for word in words if word.startswith("-")]
+        return
+    if words[0] == "translate":
+        clashes = "-tMbs 8" in line and "--repair" not in line  # the page's example of numbers that clash
+        refusal = pytest.raises(ConfigError, match="add -ibs 2 -tMbs 2 at the end") if clashes else nullcontext()
+        with refusal:
+            asked = translate.read(words[1:] or ["--", "python", "rl_example.py"])
+            translate.translate(asked.command, repair="--repair" in asked.flags)
         return
     given = parse(OPTIONS_OF[words[0]], words[1:])
     if given.options and not given.door:
@@ -166,3 +183,13 @@ def test_the_page_on_trl_names_every_field_that_is_refused_or_changes_nothing_wi
     rows = [line.strip("| ").split(" | ") for line in TEXTS["trl.md"].splitlines() if line.startswith("| `")]
     written = {name: row[1] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
     assert {name: written[name] for name in reasons} == reasons
+
+
+def test_the_page_on_colossalchat_has_every_flag_with_options_that_exist():
+    table = TEXTS["colossalchat.md"].split("## Flags")[1].split("## Algorithms")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    written = [row[0] for row in rows]
+    spelt = [f"`-{SHORT[name]}`, `{long_flag(name)}`" if name in SHORT else f"`{long_flag(name)}`" for name in FIELDS]
+    assert sorted(written) == sorted(spelt)
+    known = {option.flag for option in options()}
+    assert {flag for row in rows for flag in re.findall(r"^`(--[a-z-]+)`$", row[1])} <= known

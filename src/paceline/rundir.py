@@ -6,6 +6,7 @@
     rollouts/step-000001.jsonl        one JSON object per rollout of a step
     evals/SET-step-000000.jsonl       one JSON object per held-out completion (SET percent-encoded)
     summary.json           before, after and the time split, written when the run ends
+    timeline.json          with `profile`: what each process did when, as trace events
     .lock                  process and host that write here now
 
 A line counts once its newline is on disk: appends are synced line by line, whole files appear by rename.
@@ -126,6 +127,10 @@ class RunDir:
     def write_summary(self, record: Record) -> None:
         """Write the summary of a run that came to its end."""
         _write_or_explain(self.path / "summary.json", _line(record))
+
+    def write_timeline(self, record: Record) -> None:
+        """Write what each process did when: the whole file or none of it."""
+        _write_or_explain(self.path / "timeline.json", _line(record))
 
     def metrics(self) -> list[dict[str, Any]]:
         """All steps, in the order they were written, without an unfinished last line.

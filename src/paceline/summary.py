@@ -22,22 +22,17 @@ def summarise(
     """
     clock = time_split(run_dir, checkpoint_seconds=checkpoint_seconds)
     summary: dict[str, Any] = {"finished": True, "clock": clock}
-    evals = [record for record in run_dir.evals() if "accuracy" in record]
-    if len(evals) > 1:
-        first, last = evals[0], evals[-1]
-        before, after = (_accuracy(record) for record in (first, last))
-        difference = gain(*(run_dir.eval_completions(e["set"], e["step"]) for e in (first, last)))
-        summary |= {
-            "before": _as_record(before) | {"n": first["n"]},
-            "after": _as_record(after) | {"n": last["n"]},
-            "difference": {"value": difference.value, "ci_low": difference.low, "ci_high": difference.high},
-        }
-        console.print(
-            f"before      {percent(before)}   held-out accuracy on {first['set']}, n = {first['n']}, 95 % interval",
-            soft_wrap=True,
-        )
-        console.print(f"after       {percent(after)}   step {last['step']}")
-        console.print(f"difference  {points(difference)}   paired by task")
+    by_set: dict[str, list[Mapping[str, Any]]] = {}
+    for record in run_dir.evals():
+        if "accuracy" in record:
+            by_set.setdefault(record["set"], []).append(record)
+    found = {name: _outcome(run_dir, records) for name, records in by_set.items() if len(records) > 1}
+    for name, outcome in found.items():
+        _print_outcome(console, name, outcome, last_step=by_set[name][-1]["step"])
+    if found:
+        summary |= next(iter(found.values()))  # of the first set, which the headline is about
+    if len(found) > 1:
+        summary["sets"] = found
     if foreseen_seconds is not None:
         summary["step_seconds"] = paces = step_paces(run_dir, foreseen_seconds=foreseen_seconds)
         predicted, measured = paces["predicted"], paces["measured"]
@@ -51,6 +46,27 @@ def summarise(
     console.print(f"training {training:.1f} s, evaluation {clock['evaluate']:.1f} s:")
     print_time_split(console, clock)
     return summary
+
+
+def _outcome(run_dir: RunDir, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One set before and after, and the difference, paired by task."""
+    first, last = records[0], records[-1]
+    difference = gain(*(run_dir.eval_completions(one["set"], one["step"]) for one in (first, last)))
+    return {
+        "before": _as_record(_accuracy(first)) | {"n": first["n"]},
+        "after": _as_record(_accuracy(last)) | {"n": last["n"]},
+        "difference": {"value": difference.value, "ci_low": difference.low, "ci_high": difference.high},
+    }
+
+
+def _print_outcome(console: Console, name: str, outcome: Mapping[str, Any], *, last_step: int) -> None:
+    before, after = (_accuracy(outcome[side]) for side in ("before", "after"))
+    n = outcome["before"]["n"]
+    console.print(
+        f"before      {percent(before)}   held-out accuracy on {name}, n = {n}, 95 % interval", soft_wrap=True
+    )
+    console.print(f"after       {percent(after)}   step {last_step}")
+    console.print(f"difference  {points(_accuracy(outcome['difference'], 'value'))}   paired by task")
 
 
 def time_split(run_dir: RunDir, *, checkpoint_seconds: float) -> dict[str, float]:
@@ -78,8 +94,8 @@ def gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
     return paired_difference([b for b, _ in graded], [a for _, a in graded])
 
 
-def _accuracy(record: Mapping[str, Any]) -> Interval:
-    return Interval(value=record["accuracy"], low=record["ci_low"], high=record["ci_high"])
+def _accuracy(record: Mapping[str, Any], value: str = "accuracy") -> Interval:
+    return Interval(value=record[value], low=record["ci_low"], high=record["ci_high"])
 
 
 def _as_record(interval: Interval) -> dict[str, float]:

@@ -74,6 +74,57 @@ def test_rows_of_other_tools_train_and_are_measured_as_they_are(tmp_path, model_
     assert (run.path / "report.html").stat().st_size > 10_000
 
 
+def test_several_held_out_sets_have_each_their_own_accuracy_under_their_names(tmp_path, model_directory, capsys):
+    training = write_rows(tmp_path / "train.jsonl", GSM8K)
+    easy, hard = (
+        write_rows(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", GSM8K), ("b", COLOSSALCHAT[:2]))
+    )
+    sets = ("--eval-dataset", f"easy={easy}", hard)
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, *sets)
+    measured = [(record["set"], record["step"], record["n"]) for record in run.evals()]
+    assert measured == [("easy", 0, 6), (str(hard), 0, 2), ("easy", 2, 6), (str(hard), 2, 2)]
+    assert [record["task_id"] for record in run.eval_completions("easy", 2)] == [f"a.jsonl:{n}" for n in range(1, 7)]
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert {name: one["after"]["n"] for name, one in summary["sets"].items()} == {"easy": 6, str(hard): 2}
+    assert summary["before"] == summary["sets"]["easy"]["before"]
+    capsys.readouterr()
+    options = ["--model", str(run.path / "final"), "--dataset", str(training), "--max-completion-length", "12"]
+    assert main(["eval", *options, *map(str, sets), "--system-prompt="]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("accuracy")]
+    assert [line.rpartition(" on ")[2] for line in lines] == ["easy, n = 6", f"{hard}, n = 2"]
+
+
+def test_held_out_rows_that_are_left_out_are_said_with_their_set(tmp_path, model_directory, capsys):
+    training = write_rows(tmp_path / "train.jsonl", GSM8K)
+    long = {"question": "What is one more than one? " * 20, "answer": "2"}
+    held_out = write_rows(tmp_path / "test.jsonl", [*GSM8K, long])
+    options = ("--eval-dataset", f"hard={held_out}", "--max-prompt-length", 100, "--long-prompts", "drop")
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, *options)
+    assert "hard: prompts above --max-prompt-length: 1 dropped, 0 truncated" in capsys.readouterr().out
+    assert [record["n"] for record in run.evals()] == [6, 6]
+
+
+def test_a_profile_shows_every_phase_of_every_step_in_the_order_in_which_they_were_done(tmp_path, model_directory):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", rows, "--profile", "--save-steps", 1)
+    trace = json.loads((run.path / "timeline.json").read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    phases = [f"{phase} {step}" for step in (1, 2) for phase in ("generate", "reward", "update", "checkpoint")]
+    assert [event["name"] for event in events] == phases
+    assert {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"} == {
+        "this process"
+    }
+    clock = run.metrics()[1]["clock"]
+    assert events[4]["dur"] == pytest.approx(1e6 * clock["generate"])
+    assert events[6]["dur"] <= 1e6 * clock["update"]
+
+
+def test_without_profile_there_is_no_timeline(tmp_path, model_directory):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", rows)
+    assert not (run.path / "timeline.json").exists()
+
+
 def test_a_reasoning_gym_task_trains_by_name(tmp_path, model_directory):
     pytest.importorskip("reasoning_gym")
     run = train(

@@ -304,6 +304,36 @@ def test_a_configuration_survives_being_written_and_read(given):
     assert build_config(parse_yaml(to_yaml(config), "config.yaml")) == config
 
 
+@pytest.mark.parametrize(
+    ("given", "held_out"),
+    [
+        (None, ((None, "rows"),)),
+        ("test.jsonl", ((None, "test.jsonl"),)),
+        (["a,b.jsonl"], ((None, "a,b.jsonl"),)),  # no two sets: a comma may be part of a path
+        (["easy=a.jsonl", "org/name:config"], (("easy", "a.jsonl"), (None, "org/name:config"))),
+        (["./x=1/test.jsonl", "m=x=1.jsonl"], ((None, "./x=1/test.jsonl"), ("m", "x=1.jsonl"))),
+    ],
+)
+def test_held_out_sets_are_addresses_with_or_without_a_name(given, held_out):
+    config = build_config({"model": "m", "dataset": "rows", "eval_dataset": given})
+    assert config.data.held_out == held_out
+    assert build_config(parse_yaml(to_yaml(config), "run.yaml")) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["a.jsonl", "a.jsonl"], "--eval-dataset must name each set once, got "),
+        (["a=1.jsonl", "a=2.jsonl"], "NAME=ADDRESS gives one a name"),
+        (["a="], "--eval-dataset must hold no empty address"),
+        ([], "--eval-dataset must name at least one dataset"),
+    ],
+)
+def test_held_out_sets_that_cannot_be_told_apart_are_refused(given, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        build_config({"model": "m", "dataset": "rows", "eval_dataset": given})
+
+
 def test_written_yaml_names_the_version_and_groups_options_under_their_sections_sentence():
     lines = to_yaml(build_config(REQUIRED)).splitlines()
     assert lines[0].startswith("# paceline 0.")

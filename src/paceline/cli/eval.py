@@ -1,5 +1,6 @@
 """`paceline eval`: accuracy of a model on held-out tasks, with its interval."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import CONFIG, Command, help_page, parse
@@ -49,7 +50,8 @@ def run(argv: list[str]) -> int:
     configuration = read_configuration(given)
     print(configuration.origin)
     preflight_held_out(configuration.config)
-    print(describe(_measure(configuration.config)))
+    for evaluation in _measure(configuration.config):
+        print(describe(evaluation))
     return DONE
 
 
@@ -59,16 +61,19 @@ def describe(evaluation: "Evaluation") -> str:
     return f"accuracy {percent(evaluation.accuracy)}, 95 % interval, on {evaluation.name}, n = {n}"
 
 
-def _measure(config: Config) -> "Evaluation":
+def _measure(config: Config) -> Iterator["Evaluation"]:
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     from paceline.models import load_model, load_tokenizer
-    from paceline.train import make_engine, make_evaluator, of_machine
+    from paceline.train import make_engine, make_evaluators, of_machine
 
     tokenizer = load_tokenizer(config.model)
-    evaluator = make_evaluator(config, tokenizer)
-    for note in evaluator.eval_set.notes:
-        print(note)
+    evaluators = make_evaluators(config, tokenizer)
+    for eval_set in (evaluator.eval_set for evaluator in evaluators):
+        for note in eval_set.notes:
+            print(note if len(evaluators) == 1 else f"{eval_set.name}: {note}")
     policy = load_model(config.model)
     for note in of_machine(policy):
         print(note)
-    return evaluator.measure(make_engine(config, policy, tokenizer), step=0)
+    engine = make_engine(config, policy, tokenizer)
+    for evaluator in evaluators:
+        yield evaluator.measure(engine, step=0)

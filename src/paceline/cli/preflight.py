@@ -33,19 +33,19 @@ def preflight(config: Config) -> None:
     check = row_check(functions)
     _look_at_rows(data, data.dataset, split=data.dataset_split, size=data.dataset_size, check=check)
     if data.eval_dataset is not None:
-        _look_at_held_out_row(config, row_check(measure))
+        _look_at_held_out_rows(config, row_check(measure))
     system_prompt(data, default_system_prompt(config.rewards.functions))
     _look_at_what_they_need((*functions.values(), *measure.values()))
 
 
 def preflight_held_out(config: Config) -> None:
-    """Look for what evaluation's options name, and at the first held-out row.
+    """Look for what evaluation's options name, and at the first row of each held-out set.
 
     Raises:
         PacelineError: something is not there or cannot be read.
     """
     measure = _measure(config)
-    _look_at_held_out_row(config, row_check(measure))
+    _look_at_held_out_rows(config, row_check(measure))
     system_prompt(config.data, default_system_prompt(config.rewards.functions))
     _look_at_what_they_need(measure.values())
 
@@ -62,11 +62,11 @@ def _look_at_what_they_need(functions: Iterable[RewardFunction]) -> None:
             one.describe()
 
 
-def _look_at_held_out_row(config: Config, check: RowCheck | None) -> None:
+def _look_at_held_out_rows(config: Config, check: RowCheck | None) -> None:
     data = config.data
-    dataset = data.eval_dataset or data.dataset
-    split = data.eval_split if has_split(dataset, data.eval_split) else data.dataset_split
-    _look_at_rows(data, dataset, split=split, size=config.evaluation.eval_size, check=check)
+    for _, dataset in data.held_out:
+        split = data.eval_split if has_split(dataset, data.eval_split) else data.dataset_split
+        _look_at_rows(data, dataset, split=split, size=config.evaluation.eval_size, check=check)
 
 
 def _look_at_rows(data: DataConfig, dataset: str, *, split: str, size: int | None, check: RowCheck | None) -> None:

@@ -9,6 +9,7 @@ from paceline.cluster.fleet import Lost, Workers
 from paceline.cluster.weights import Manifest
 from paceline.errors import ProcessLost, TrainingError
 from paceline.parallel import RankLost
+from paceline.timeline import Recorder
 from paceline.types import RolloutGroup
 
 SPEAKER = 0
@@ -34,9 +35,11 @@ class Weights:
 class Consumers:
     """The consumer half, whose ranks do everything together. The loss of one ends them: each has a share of a step."""
 
-    def __init__(self, workers: KeepingWorkers) -> None:
-        """Of workers that are idle, a `ConsumingProcess` each."""
+    def __init__(self, workers: KeepingWorkers, recorder: Recorder | None = None) -> None:
+        """Of workers that are idle, a `ConsumingProcess` each; what each of them does goes to `recorder`."""
         self._workers = workers
+        self._recorder = recorder or Recorder()
+        self._begun = dict[int, tuple[str, float]]()
 
     def weights(self, version: int) -> Weights:
         """The weights as they are.
@@ -84,6 +87,7 @@ class Consumers:
 
     def _start(self, ranks: Sequence[int], method: str, *arguments: object) -> None:
         for rank in ranks:
+            self._begun[rank] = method, self._recorder.clock()
             self._workers.start(rank, method, arguments)
 
     def _answers(self, ranks: Sequence[int]) -> list[Any]:
@@ -98,6 +102,9 @@ class Consumers:
                 raise ProcessLost(str(lost)) from None
             except RankLost as error:
                 out_of_touch.append(error)
+            finally:
+                method, started = self._begun.pop(rank)
+                self._recorder.end(f"consumer {rank}", method, started)
         if out_of_touch:
             raise ProcessLost(str(out_of_touch[0]))
         return [answers[rank] for rank in ranks]

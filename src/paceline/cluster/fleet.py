@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from paceline.errors import TrainingError
+from paceline.rollouts import Round
+from paceline.timeline import Recorder
 
 MOST_LOSSES = 3
 """What as many workers in a row were lost with is what kills them."""
@@ -53,9 +55,11 @@ class Workers(Protocol):
 class Fleet:
     """All workers behind two verbs: share work out among them, or bring them all to one state."""
 
-    def __init__(self, workers: Workers) -> None:
-        """Of workers that are idle."""
+    def __init__(self, workers: Workers, recorder: Recorder | None = None) -> None:
+        """Of workers that are idle; what each of them does goes to `recorder`."""
         self.workers = workers
+        self.recorder = recorder or Recorder()
+        self._begun = dict[int, tuple[str, float]]()
         self.news: list[str] = []
         """A sentence for every worker that was lost, until somebody takes them."""
         self._state: tuple[str, tuple[Any, ...]] | None = None
@@ -70,12 +74,12 @@ class Fleet:
         self._state = (method, arguments)
         busy = set(range(self.workers.count))
         for worker in busy:
-            self.workers.start(worker, method, arguments)
+            self._start(worker, method, arguments)
         while busy:
             worker = self.workers.wait(busy)
             busy.remove(worker)
             try:
-                self.workers.answer(worker)
+                self._answer(worker)
             except Lost as lost:
                 self._replace(worker, lost)
 
@@ -91,12 +95,12 @@ class Fleet:
         while len(answers) < len(shares):
             while idle and waiting:
                 worker, share = idle.popleft(), waiting.popleft()
-                self.workers.start(worker, method, shares[share])
+                self._start(worker, method, shares[share])
                 busy[worker] = share
             worker = self.workers.wait(busy)
             share = busy.pop(worker)
             try:
-                answers[share] = self.workers.answer(worker)
+                answers[share] = self._answer(worker)
             except Lost as lost:
                 losses[share] += 1
                 if losses[share] == MOST_LOSSES:
@@ -109,6 +113,19 @@ class Fleet:
             idle.append(worker)
         return [answers[share] for share in range(len(shares))]
 
+    def _start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        self._begun[worker] = method, self.recorder.clock()
+        self.workers.start(worker, method, arguments)
+
+    def _answer(self, worker: int) -> Any:
+        try:
+            answer = self.workers.answer(worker)
+        finally:
+            method, started = self._begun.pop(worker)
+            self.recorder.end(producer_row(worker), method, started)
+        self.recorder.phases(producer_row(worker), started, _phases(answer))
+        return answer
+
     def _replace(self, worker: int, lost: Lost) -> None:
         """Another worker in the place of a lost one, in the state of all."""
         for _ in range(MOST_LOSSES):
@@ -117,14 +134,26 @@ class Fleet:
             if self._state is None:
                 return
             method, arguments = self._state
-            self.workers.start(worker, method, arguments)
+            self._start(worker, method, arguments)
             self.workers.wait({worker})
             try:
-                self.workers.answer(worker)
+                self._answer(worker)
                 return
             except Lost as again:
                 lost = again
         raise TrainingError(f"{MOST_LOSSES} replacements of a producer were lost while they started, at last {lost}")
+
+
+def producer_row(worker: int) -> str:
+    """A worker's row in a timeline."""
+    return f"producer {worker}"
+
+
+def _phases(answer: object) -> tuple[tuple[str, float], ...]:
+    """The parts of a call that says how long they took: of a round of samples two."""
+    if not isinstance(answer, Round):
+        return ()
+    return (("generate", answer.generate_seconds), ("reward", answer.reward_seconds))
 
 
 def even_shares(count: int, workers: int) -> list[slice]:

@@ -17,8 +17,12 @@ from paceline.config import Config
 from paceline.engines import OnFinished, Request, Sampling
 from paceline.learner import UpdateStats
 from paceline.rollouts import Drawn, Round, merge_rounds
+from paceline.timeline import Span
 from paceline.train import Feed, Measurement, Meter, Prepared, Produced, prompts_of_step, training_producer
 from paceline.types import Completion, RolloutGroup
+
+DRIVER = "driver"
+"""The row of a timeline that shows what the others are waited for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +85,7 @@ class ClusterHalves:
         self, config: Config, prepared: Prepared, feed: Feed, *, consumers: Consumers, fleet: Fleet, done: int
     ) -> None:
         """`done` is the number of steps that the consumers' weights have seen."""
-        self._consumers, self._fleet = consumers, fleet
+        self._consumers, self._fleet, self._recorder = consumers, fleet, fleet.recorder
         self._newest = consumers.weights(done)
         self._versions = Versions(fleet=fleet, kept={done: self._newest})
         producer = training_producer(config, FleetSampler(fleet=fleet))
@@ -104,12 +108,14 @@ class ClusterHalves:
 
     def produce(self, number: int) -> Produced:
         """See `Halves`."""
-        found: Produced = self._production.take(number)
+        with self._recorder.span(DRIVER, f"wait for the rollouts of {number}"):
+            found: Produced = self._production.take(number)
         return found
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
-        found, self._newest = self._consumers.update(number, groups, like=self._newest.manifest)
+        with self._recorder.span(DRIVER, f"update {number}"):
+            found, self._newest = self._consumers.update(number, groups, like=self._newest.manifest)
         self._versions.kept[number] = self._newest
         self._production.publish(number)
         return found.stats, found.learning_rate
@@ -117,12 +123,14 @@ class ClusterHalves:
     def measure(self, meter: Meter, *, step: int) -> Measurement:
         """See `Halves`."""
         engine = FleetEngine(fleet=self._fleet)
-        found: Measurement = self._production.measure(lambda: meter.measure(engine, step=step))
+        with self._recorder.span(DRIVER, f"evaluate {step}"):
+            found: Measurement = self._production.measure(lambda: meter.measure(engine, step=step))
         return found
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
         """See `Halves`. A consumer writes it, so `root` must be its own too."""
-        found: Checkpoint = self._consumers.ask("save", root.absolute(), progress, protected)
+        with self._recorder.span(DRIVER, f"checkpoint {progress.step}"):
+            found: Checkpoint = self._consumers.ask("save", root.absolute(), progress, protected)
         return found
 
     def export(self, folder: Path) -> None:
@@ -137,6 +145,10 @@ class ClusterHalves:
     def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
         """See `Halves`."""
         return simulate([step_seconds(one) for one in steps], max_staleness=self._max_staleness).recorded[-1]
+
+    def spans(self) -> list[Span]:
+        """See `Halves`."""
+        return self._recorder.take()
 
     def close(self) -> None:
         """Sample and train nothing any more, and end all processes."""

@@ -14,6 +14,7 @@ from paceline.cluster.ray_actors import Share, driver_address, ray_cluster, ray_
 from paceline.config import ClusterConfig, Config
 from paceline.models import choose_device
 from paceline.parallel import Meeting, meeting_at
+from paceline.timeline import Recorder
 from paceline.train import Placed, Prepared, make_feed
 
 
@@ -23,8 +24,9 @@ def on_a_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | No
     share = Share(cpus=_cores(config), gpus=1 if choose_device(config.model).type == "cuda" else 0)
     done, path = (0, None) if checkpoint is None else (checkpoint.progress.step, checkpoint.path.absolute())
     with ray_cluster(config.cluster, share), _meeting(config.cluster) as meeting:
-        consumers = Consumers(ray_consumers(config, share, meeting, prepared.extent, path))
-        fleet = Fleet(ray_producers(config, share))
+        recorder = Recorder()
+        consumers = Consumers(ray_consumers(config, share, meeting, prepared.extent, path), recorder)
+        fleet = Fleet(ray_producers(config, share), recorder)
         feed = make_feed(config, prepared, checkpoint)
         halves = ClusterHalves(config, prepared, feed, consumers=consumers, fleet=fleet, done=done)
         try:

@@ -10,9 +10,9 @@ flat_yaml.py YAML text to a flat mapping; a `Config` to its resolved YAML
 """
 
 from paceline.config.building import build_config, check
-from paceline.config.flat_yaml import parse_yaml, to_yaml
+from paceline.config.flat_yaml import parse_yaml, to_yaml, yaml_line
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig, PresetName
-from paceline.config.presets import PRESETS, Preset
+from paceline.config.presets import PRESETS, Preset, preset_values
 from paceline.config.reading import Option, find_option, option_name, options, parse_value, suggest
 from paceline.config.sections import (
     ClusterConfig,
@@ -38,8 +38,10 @@ __all__ = [
     "check",
     "parse_yaml",
     "to_yaml",
+    "yaml_line",
     "PRESETS",
     "Preset",
+    "preset_values",
     "PresetName",
     "Config",
     "ModelConfig",

@@ -94,13 +94,16 @@ def to_yaml(config: Config) -> str:
         sentence = " ".join((inspect.getdoc(section_class) or "").split())
         values = getattr(config, section)
         names = [option.name for option in options() if option.section == section]
-        lines = "".join(_line(name, getattr(values, name)) for name in names)
+        lines = "".join(yaml_line(name, getattr(values, name)) for name in names)
         blocks.append(f"# {section}: {sentence}\n{lines}")
     return "\n".join(blocks)
 
 
-def _line(name: str, value: object) -> str:
-    """`default_flow_style=None` writes a list inside its brackets; a lone scalar needs block style."""
+def yaml_line(name: str, value: object) -> str:
+    """One option with its value, as `parse_yaml` reads it back.
+
+    `default_flow_style=None` writes a list inside its brackets; a lone scalar needs block style.
+    """
     plain = list(value) if isinstance(value, tuple) else value
     style = None if isinstance(plain, list) else False
     return str(yaml.safe_dump({name: plain}, default_flow_style=style, allow_unicode=True, width=math.inf))

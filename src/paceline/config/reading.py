@@ -17,7 +17,7 @@ from paceline.errors import ConfigError
 
 NULL_WORDS = ("none", "null")
 BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-VERBATIM = ("stop",)
+VERBATIM = ("stop", "eval_dataset")
 """Options with several values whose text is not split at commas, as a comma may be meant."""
 _COMMA = re.compile(r",(?![^(]*\))")
 """Outside brackets, which hold the parameters of a reward function's name."""

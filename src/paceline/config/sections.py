@@ -3,12 +3,16 @@
 A field's docstring is the option's help text. Names are unique over all sections, so that flags and files are flat.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.rules import require
 from paceline.errors import ConfigError
+
+NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<address>.*)", re.DOTALL)
+"""A set of held-out tasks with a name of its own; a path with an equals sign is written with a slash before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,8 +68,9 @@ class DataConfig:
     """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, or `reasoning_gym:NAME`."""
     dataset_split: str = "train"
     """Split of `dataset` to train on."""
-    eval_dataset: str | None = None
-    """Held-out tasks, addressed as `dataset` is; None: the same dataset's `eval_split`, where it has one."""
+    eval_dataset: tuple[str, ...] | None = None
+    """Held-out tasks, addressed as `dataset` is; of several sets each has its own accuracy, and `NAME=ADDRESS` names
+    one. None: the same dataset's `eval_split`, where it has one."""
     eval_split: str = "test"
     """Split of the held-out tasks."""
     prompt_column: str | None = None
@@ -95,6 +100,24 @@ class DataConfig:
             require(self.dataset_size >= 1, "dataset_size", self.dataset_size, "be at least 1")
         if self.system_prompt is not None and self.system_prompt_file is not None:
             raise ConfigError("--system-prompt and --system-prompt-file are both given; give one of them")
+        if self.eval_dataset is not None:
+            require(len(self.eval_dataset) >= 1, "eval_dataset", self.eval_dataset, "name at least one dataset")
+            whole = all(address.strip() for _, address in self.held_out)
+            require(whole, "eval_dataset", self.eval_dataset, "hold no empty address", "write NAME=ADDRESS or ADDRESS")
+            names = [name or address for name, address in self.held_out]
+            right = len(set(names)) == len(names)
+            require(right, "eval_dataset", self.eval_dataset, "name each set once", "NAME=ADDRESS gives one a name")
+
+    @property
+    def held_out(self) -> tuple[tuple[str | None, str], ...]:
+        """Name, where one is given, and address of each set of held-out tasks; without any, `dataset` itself."""
+        if self.eval_dataset is None:
+            return ((None, self.dataset),)
+        found = [NAMED.fullmatch(entry) for entry in self.eval_dataset]
+        return tuple(
+            (None, entry) if match is None else (match["name"], match["address"])
+            for entry, match in zip(self.eval_dataset, found, strict=True)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,6 +275,8 @@ class LoopConfig:
     """Trackers that get the metrics beside the run's own files: tensorboard, wandb, trackio, mlflow."""
     project: str = "paceline"
     """The trackers' name for the set of runs that this one belongs to."""
+    profile: bool = False
+    """Write `timeline.json`: what each process did when since the run was last started, for Perfetto to open."""
 
     def __post_init__(self) -> None:
         require(self.prompts_per_step >= 1, "prompts_per_step", self.prompts_per_step, "be at least 1")

@@ -28,7 +28,7 @@ from paceline.train.consumer import ConsumerHalf, Extent, make_consumer, updates
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.given import Given
 from paceline.train.halves import Halves, OneProcess, Place, Placed, Produced, in_this_process, make_feed
-from paceline.train.held_out import has_held_out, make_evaluator
+from paceline.train.held_out import has_held_out, make_evaluators
 from paceline.train.loop import Run, evaluate, run_steps, save, tell
 from paceline.train.measuring import (
     Measurement,
@@ -56,7 +56,7 @@ __all__ = [
     "make_consumer",
     "updates_per_step",
     "make_engine",
-    "make_evaluator",
+    "make_evaluators",
     "has_held_out",
     "Feed",
     "prompts_of_step",

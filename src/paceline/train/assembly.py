@@ -28,7 +28,7 @@ from paceline.rewards import (
 from paceline.rollouts import Producer
 from paceline.train.consumer import ConsumerHalf, Extent, make_consumer
 from paceline.train.given import Given
-from paceline.train.held_out import check_completion_fits, check_prompts_fit, has_held_out, make_evaluator
+from paceline.train.held_out import check_completion_fits, check_prompts_fit, has_held_out, make_evaluators
 from paceline.train.measuring import Meter, reward_meter, training_producer, training_sampler
 from paceline.train.memory import check_memory_options
 
@@ -85,7 +85,7 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
     unverified = self_test(functions, tasks.tasks, are_all=are_all, timeout=timeout)
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
-    evaluator = make_evaluator(config, tokenizer) if given.tasks is None and has_held_out(config) else None
+    evaluators = make_evaluators(config, tokenizer) if given.tasks is None and has_held_out(config) else ()
     functions = with_reward_models(functions, config, given)
     return Prepared(
         tokenizer=tokenizer,
@@ -93,7 +93,7 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
         tasks=tasks,
         unverified=unverified,
         unmet=unmet_needs(functions, tasks.tasks),
-        meters=_reward_meters(config, given, functions) if evaluator is None else (evaluator,),
+        meters=evaluators or _reward_meters(config, given, functions),
         plan=plan,
         total_steps=plan.steps,
     )

@@ -1,9 +1,8 @@
 """The two halves of a step as the loop sees them, and both in this process around one set of weights."""
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,11 +10,15 @@ from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.learner import UpdateStats
 from paceline.rollouts import RolloutBatch
+from paceline.timeline import Recorder, Span
 from paceline.train.assembly import Parts, Prepared, assemble
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.measuring import Measurement, Meter
 from paceline.train.records import consumer_sentences, engine_sentences
 from paceline.types import RolloutGroup
+
+HERE = "this process"
+"""The row of a timeline that has no other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +62,9 @@ class Halves(Protocol):
         None where one thing simply comes after the other.
         """
 
+    def spans(self) -> list[Span]:
+        """What was done where since this was last asked."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placed:
@@ -79,6 +85,7 @@ class OneProcess:
     config: Config
     parts: Parts
     feed: Feed
+    recorder: Recorder = field(default_factory=Recorder)
 
     @property
     def policy_version(self) -> int:
@@ -87,24 +94,29 @@ class OneProcess:
 
     def produce(self, number: int) -> Produced:
         """See `Halves`."""
-        started = time.perf_counter()
         count = prompts_of_step(number, self.config.loop, num_tasks=len(self.feed.tasks))
+        started = self.recorder.clock()
         batch = self.parts.producer.make(self.feed.take, count)
-        return Produced(batch=batch, position=self.feed.position, seconds=time.perf_counter() - started)
+        phases = (f"generate {number}", batch.generate_seconds), (f"reward {number}", batch.reward_seconds)
+        self.recorder.phases(HERE, started, phases)
+        return Produced(batch=batch, position=self.feed.position, seconds=self.recorder.clock() - started)
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
-        found = self.parts.consumer.update(number, groups)
+        with self.recorder.span(HERE, f"update {number}"):
+            found = self.parts.consumer.update(number, groups)
         self.parts.engine.policy_version = self.policy_version
         return found
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:
         """See `Halves`."""
-        return meter.measure(self.parts.engine, step=step)
+        with self.recorder.span(HERE, f"evaluate {step}"):
+            return meter.measure(self.parts.engine, step=step)
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
         """See `Halves`."""
-        return self.parts.consumer.save(root, progress, protected)
+        with self.recorder.span(HERE, f"checkpoint {progress.step}"):
+            return self.parts.consumer.save(root, progress, protected)
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""
@@ -117,6 +129,10 @@ class OneProcess:
     def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
         """See `Halves`."""
         return None
+
+    def spans(self) -> list[Span]:
+        """See `Halves`."""
+        return self.recorder.take()
 
 
 @contextmanager

@@ -19,9 +19,13 @@ def has_held_out(config: Config) -> bool:
     return config.data.eval_dataset is not None or has_split(config.data.dataset, config.data.eval_split)
 
 
-def make_evaluator(config: Config, tokenizer: PreTrainedTokenizerBase) -> Evaluator:
-    """The held-out tasks and how they are graded: the same in training, at its end, and in `paceline eval`."""
-    dataset, options = config.data.eval_dataset or config.data.dataset, config.evaluation
+def make_evaluators(config: Config, tokenizer: PreTrainedTokenizerBase) -> tuple[Evaluator, ...]:
+    """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`."""
+    return tuple(_evaluator(config, tokenizer, name, dataset) for name, dataset in config.data.held_out)
+
+
+def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | None, dataset: str) -> Evaluator:
+    options = config.evaluation
     split = config.data.eval_split if has_split(dataset, config.data.eval_split) else None
     rows = load_rows(dataset, split=split or config.data.dataset_split, size=options.eval_size)
     system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
@@ -33,7 +37,7 @@ def make_evaluator(config: Config, tokenizer: PreTrainedTokenizerBase) -> Evalua
     self_test(function, tasks, timeout=config.rewards.reward_timeout)
     return Evaluator(
         eval_set=EvalSet(
-            name=dataset if split is None else f"{dataset}:{split}",
+            name=name or (dataset if split is None else f"{dataset}:{split}"),
             tasks=tasks,
             notes=(*of_rows(built), *of_graders(function.values()), *unmet_needs(function, tasks)),
         ),

@@ -13,6 +13,7 @@ from paceline.checkpoint import Progress
 from paceline.config import Config
 from paceline.rollouts import rollout_records
 from paceline.rundir import RunDir
+from paceline.timeline import Span, trace
 from paceline.train.assembly import Prepared
 from paceline.train.halves import Halves
 from paceline.train.measuring import Measurement, Meter
@@ -39,13 +40,19 @@ class Run:
     """Up to where the steps' clocks have counted; None: what came last has a clock of its own."""
     protected: set[Path] = field(default_factory=set)
     """Checkpoints that stay, however many come after them."""
+    spans: list[Span] = field(default_factory=list)
+    """What was done where, with `profile`."""
 
 
 def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
     """From where the run stands to its last step, or until somebody wishes to stop."""
-    grant(run, run.observer.begin(run.progress.step))
-    while run.progress.step < run.prepared.total_steps and not run.stopping and not interrupted():
-        step(run)
+    try:
+        grant(run, run.observer.begin(run.progress.step))
+        while run.progress.step < run.prepared.total_steps and not run.stopping and not interrupted():
+            step(run)
+    finally:
+        if run.config.loop.profile:
+            run.run_dir.write_timeline(trace([*run.spans, *run.halves.spans()]))
     run.observer.end()
 
 
@@ -79,6 +86,9 @@ def step(run: Run) -> None:
     run.run_dir.append_metrics(record)
     tell(run, [*run.halves.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)])
     grant(run, run.observer.step_end(record, batch))
+    spans = run.halves.spans()
+    if run.config.loop.profile:
+        run.spans += spans
 
 
 def grant(run: Run, wanted: Wishes) -> None:

@@ -1,9 +1,11 @@
 """What a person should know of the data and of the graders before any number is read."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from paceline.data import TaskSet
+from paceline.evaluate import Evaluator
 from paceline.rewards import BuiltIn, RewardFunction
+from paceline.train.measuring import Meter
 
 
 def of_rows(tasks: TaskSet) -> list[str]:
@@ -19,3 +21,9 @@ def of_rows(tasks: TaskSet) -> list[str]:
 def of_graders(functions: Iterable[RewardFunction]) -> list[str]:
     """What is in force for built-in functions that run something: how programs are isolated."""
     return [one.describe() for one in functions if isinstance(one, BuiltIn) and one.describe is not None]
+
+
+def of_held_out(meters: Iterable[Meter], *, known: Collection[str]) -> list[str]:
+    """What was left out of each held-out set, under its name, and what else is not `known` of its grader."""
+    sets = [meter.eval_set for meter in meters if isinstance(meter, Evaluator)]
+    return [f"{one.name}: {note}" for one in sets for note in one.notes if note not in known]

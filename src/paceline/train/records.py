@@ -16,7 +16,7 @@ from paceline.plan import describe
 from paceline.rollouts import RolloutBatch, rollout_metrics
 from paceline.train.assembly import Prepared
 from paceline.train.consumer import ConsumerHalf
-from paceline.train.notices import of_graders, of_rows
+from paceline.train.notices import of_graders, of_held_out, of_rows
 
 MANY_CORRECTED = 0.2
 """Share of corrected tokens above which engine and trainer plainly disagree."""
@@ -96,6 +96,7 @@ def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], chec
     lines += prepared.unmet
     if prepared.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(prepared.unverified)}; they cannot be learned")
+    lines += of_held_out(prepared.meters, known=lines)
     lines += paths
     sampling = config.sampling
     if sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0:

@@ -1,0 +1,63 @@
+"""`paceline translate`: another tool's command line as Paceline's, with what is otherwise."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.cli import train
+from paceline.cli.status import DONE
+from paceline.config import suggest
+from paceline.dialects import as_comments, as_shell, as_words, as_yaml, translate
+from paceline.errors import ConfigError
+
+USAGE = """usage: paceline translate [--repair] [--yaml] [--run] -- COMMAND
+
+Print the `paceline train` that another tool's command amounts to, below comments that say what means something else,
+what was wrong there, what is not here yet and what has no effect. COMMAND is the whole of it:
+
+    python rl_example.py --dataset D --model M -t 4 -i 4 ...          ColossalChat
+
+--repair   Take the nearest numbers that work where those of COMMAND are refused by its own tool.
+--yaml     Print a file for `paceline train --config` in the place of a command.
+--run      Train, after the comments are printed.
+"""
+FLAGS = ("--repair", "--yaml", "--run")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What stands before and behind the `--`."""
+
+    flags: frozenset[str]
+    command: tuple[str, ...]
+
+
+def run(argv: list[str]) -> int:
+    """Translate as argv says; the exit status, of the training with `--run`."""
+    if argv and argv[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return DONE
+    asked = read(argv)
+    found = translate(asked.command, repair="--repair" in asked.flags)
+    print(as_comments(found.notes), end="")
+    if "--run" in asked.flags:
+        os.environ.update(found.environment)
+        return train.run(as_words(found.options))
+    print(as_yaml(found.options) if "--yaml" in asked.flags else as_shell(found), end="")
+    return DONE
+
+
+def read(argv: Sequence[str]) -> Asked:
+    """Own flags first, then `--`, then the other tool's command.
+
+    Raises:
+        ConfigError: there is no command, or a flag that is not known.
+    """
+    if "--" not in argv or argv[-1] == "--":
+        raise ConfigError("`paceline translate` needs a command behind --; write `paceline translate -- python ...`")
+    border = list(argv).index("--")
+    for word in argv[:border]:
+        if word not in FLAGS:
+            near = suggest(word, FLAGS, otherwise=f"there are {', '.join(FLAGS)}, and the command stands behind --")
+            raise ConfigError(f"`paceline translate` has no flag {word}; {near}")
+    return Asked(flags=frozenset(argv[:border]), command=tuple(argv[border + 1 :]))

@@ -1,0 +1,75 @@
+"""What a foreign command line is and what comes of it: the records of this room, and the border to a tool's words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+NoteKind = Literal["settled", "changed", "mended", "missing", "idle"]
+
+KINDS: Mapping[NoteKind, str] = {
+    "settled": "given more than once, or at odds: what is taken",
+    "changed": "means something else here",
+    "mended": "wrong there, and what is done here",
+    "missing": "not in this version of Paceline",
+    "idle": "has no effect",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandLine:
+    """A command as a shell has split it."""
+
+    environment: Mapping[str, str]
+    """Assignments that stood before the command."""
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """One thing that whoever moves in should know."""
+
+    kind: NoteKind
+    about: str
+    """Flags, as their tool spells them."""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Translation:
+    """Paceline's options, by name and of their types, and what should be known of them. Parts add up."""
+
+    options: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Assignments that mean the same before `paceline train`."""
+
+    def __add__(self, other: "Translation") -> "Translation":
+        assert not self.options.keys() & other.options.keys(), "each option is decided in one place"
+        return Translation(
+            options={**self.options, **other.options},
+            notes=self.notes + other.notes,
+            environment={**self.environment, **other.environment},
+        )
+
+
+class Dialect(Protocol):
+    """One tool's vocabulary. Knows nothing of files, and of Paceline no more than its options."""
+
+    @property
+    def name(self) -> str:
+        """Of the tool."""
+
+    @property
+    def example(self) -> str:
+        """How its commands begin."""
+
+    def recognises(self, command: CommandLine) -> bool:
+        """Whether this is a command of the tool."""
+
+    def translate(self, command: CommandLine, *, repair: bool) -> Translation:
+        """Every flag, in Paceline's options; `repair` takes the nearest numbers where the given ones clash.
+
+        Raises:
+            ConfigError: a flag or value that the tool does not have, numbers that it refuses, or one of its features
+                that is not offered here in any form; the sentence names flag, value, rule and remedy.
+        """

@@ -1,0 +1,71 @@
+"""Held-out sets measured by all producers: every row once, in its own place, whoever is lost on the way."""
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from paceline.cluster.fleet import Fleet, Lost
+from paceline.cluster.halves import FleetEngine
+from paceline.engines import Request, Sampling
+from paceline.evaluate import EvalSet, Evaluator
+from paceline.types import Completion
+from tests.scripted import completion, task
+
+
+class ReadingWorkers:
+    """Workers that complete a prompt with its own text; some calls are lost as the script says."""
+
+    def __init__(self, count: int, lost: Collection[int] = ()) -> None:
+        self.count, self.lost, self.calls = count, set(lost), 0
+        self.answered: list[str] = []
+        self.pending = dict[int, tuple[Request, ...]]()
+
+    def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        assert method == "generate"
+        self.pending[worker] = arguments[0]
+
+    def wait(self, busy: Collection[int]) -> int:
+        return max(busy)
+
+    def answer(self, worker: int) -> list[tuple[Completion, ...]]:
+        requests, self.calls = self.pending.pop(worker), self.calls + 1
+        if self.calls in self.lost:
+            raise Lost("gone")
+        texts = [bytes(request.prompt_ids).decode() for request in requests]
+        self.answered += texts
+        return [(completion(text),) for text in texts]
+
+    def replace(self, worker: int) -> None:
+        pass
+
+    def end(self) -> None:
+        raise AssertionError("nobody ends these")
+
+
+def evaluator(name: str, size: int) -> Evaluator:
+    tasks = tuple(task(f"{name}:{number}", prompt=f"{name} {number}") for number in range(size))
+    return Evaluator(
+        eval_set=EvalSet(name=name, tasks=tasks),
+        function={"even": lambda completions, **columns: [float(int(text[-1]) % 2 == 0) for text in completions]},
+        sampling=Sampling(max_completion_length=8, temperature=0.0),
+        generations=1,
+        max_failure_rate=0.0,
+        reward_timeout=60.0,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("producers", [1, 2, 3, 5])
+@pytest.mark.parametrize("lost", [(), (1,), (2, 3)])
+def test_every_row_of_every_set_is_counted_once_however_many_producers_share_them(producers, lost):
+    workers = ReadingWorkers(producers, lost)
+    engine = FleetEngine(fleet=Fleet(workers))
+    found = [evaluator(name, size).measure(engine, step=4) for name, size in (("math", 7), ("code", 4))]
+    assert [(one.record()["set"], one.record()["n"], one.record()["correct"]) for one in found] == [
+        ("math", 7, 4),
+        ("code", 4, 2),
+    ]
+    texts = [record["completion"] for one in found for record in one.completion_records()]
+    assert texts == [f"math {number}" for number in range(7)] + [f"code {number}" for number in range(4)]
+    assert sorted(workers.answered) == sorted(texts)
