@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 from paceline.cli.main import main
 from paceline.rundir import RunDir
@@ -27,11 +28,11 @@ def variety(completions, **columns):
 """Favours completions of many different letters; the process that finds a file `trap` sends itself the signal in it."""
 
 
-def train(place: Path, *options: object, trap: str | None = None) -> RunDir:
+def train(place: Path, *options: object, trap: str | None = None, kind: Literal["qwen2", "llama"] = "qwen2") -> RunDir:
     """Four steps of 4 prompts with 4 completions, in a directory of its own."""
     place.mkdir()
     model, rows, reward = place / "model", place / "rows.jsonl", place / "reward.py"
-    tiny_model("qwen2").save_pretrained(model)
+    tiny_model(kind).save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     reward.write_text(REWARD)

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from paceline.checkpoint import Checkpoint, Progress, read_checkpoint
 from paceline.cluster.weights import Manifest, manifest_of, read_bucket
-from paceline.config import Config
+from paceline.config import Config, EngineConfig
 from paceline.learner import UpdateStats
 from paceline.train import OneProcess, assemble, make_feed, path_sentences, prepare
 from paceline.types import RolloutGroup
@@ -23,6 +24,7 @@ class ConsumingProcess:
         `directory` is what the configuration's paths are relative to.
         """
         os.chdir(directory)
+        config = replace(config, engine=EngineConfig())  # nothing is sampled here
         prepared = prepare(config)
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         self.parts = assemble(config, prepared, checkpoint=found)

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from paceline.checkpoint import Checkpoint, load_optimizer, load_reference_weights
 from paceline.config import Config
 from paceline.data import TaskSet, build_tasks, load_rows, system_prompt
+from paceline.engines import TrainedEngine
 from paceline.engines.local import LocalEngine
 from paceline.errors import ConfigError
 from paceline.learner import Learner
@@ -45,6 +46,7 @@ from paceline.train.held_out import check_completion_fits, check_prompts_fit, ha
 from paceline.train.measuring import Meter, reward_meter, training_producer, training_sampler
 from paceline.train.memory import Recomputing, check_memory_options, choose_recomputing, memory_for_activations
 from paceline.train.rates import SteppedRate
+from paceline.train.vllm import make_vllm_engine
 from paceline.types import Task
 
 
@@ -93,7 +95,7 @@ class Parts:
     """The two halves around one set of weights."""
 
     policy: Loaded
-    engine: LocalEngine
+    engine: TrainedEngine
     producer: Producer
     learner: Learner
     rate: SteppedRate | None
@@ -177,8 +179,10 @@ def _reward_meters(config: Config, given: Given, functions: Mapping[str, RewardF
     )
 
 
-def make_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase) -> LocalEngine:
-    """The engine on the policy's own weights."""
+def make_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase) -> TrainedEngine:
+    """The engine on the policy's own weights, or on vLLM's copy of them."""
+    if config.engine.engine == "vllm":
+        return make_vllm_engine(config, policy, tokenizer)
     return LocalEngine(
         policy.model,
         tokenizer,
@@ -236,9 +240,10 @@ def updates_per_step(config: Config) -> int:
     return config.optim.num_iterations * config.optim.num_minibatches
 
 
-def _go_on(learner: Learner, engine: LocalEngine, checkpoint: Checkpoint) -> None:
+def _go_on(learner: Learner, engine: TrainedEngine, checkpoint: Checkpoint) -> None:
     load_optimizer(checkpoint, learner.optimizer, learner.policy.model)
-    learner.policy_version = engine.policy_version = checkpoint.progress.policy_version
+    learner.policy_version = checkpoint.progress.policy_version
+    engine.take_weights(learner.policy_version)
     if learner.loss.ref_sync_steps and learner.reference is not None:
         load_reference_weights(checkpoint, learner.reference)
 

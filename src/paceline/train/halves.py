@@ -88,8 +88,9 @@ class OneProcess:
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
+        self.parts.engine.rest()
         stats, rate = update(self.config, self.prepared, self.parts, number, groups)
-        self.parts.engine.policy_version = self.policy_version
+        self.parts.engine.take_weights(self.policy_version)
         return stats, rate
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:
