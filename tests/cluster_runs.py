@@ -11,7 +11,7 @@ from tests.tiny import tiny_model, tiny_tokenizer
 ROWS = [{"question": f"What is {n} + 1?", "answer": f"{n} and 1 make {n + 1}.\n#### {n + 1}"} for n in range(6)]
 CLUSTER = ("--cluster", "--num-producers", "2")
 REWARD = """
-import os, pathlib, signal
+import multiprocessing, os, pathlib, signal
 
 def variety(completions, **columns):
     # only a producer's share of a step has as many: not the trial before the first step
@@ -20,12 +20,16 @@ def variety(completions, **columns):
         try:
             kind = trap.read_text()
             trap.unlink()
-            os.kill(os.getpid(), getattr(signal, kind))
+            if kind == "VLLM":
+                multiprocessing.active_children()[0].kill()
+            else:
+                os.kill(os.getpid(), getattr(signal, kind))
         except FileNotFoundError:
             pass
     return [len(set(completion)) / 10 for completion in completions]
 """
-"""Favours completions of many different letters; the process that finds a file `trap` sends itself the signal in it."""
+"""Favours completions of many different letters; the process that finds a file `trap` sends itself the signal in it, or
+kills a process of its vLLM."""
 
 
 def train(place: Path, *options: object, trap: str | None = None, kind: Literal["qwen2", "llama"] = "qwen2") -> RunDir:

@@ -52,3 +52,11 @@ def test_producers_on_a_cluster_sample_with_vllm_and_one_that_is_killed_is_repla
     run = train(tmp_path / "run", *CLUSTER, *VLLM, trap="SIGKILL", kind="llama")
     assert drawn(run) == drawn(local)
     assert weights(run) == weights(local)
+
+
+def test_a_producer_whose_vllm_loses_a_process_is_replaced(tmp_path, local):
+    pytest.importorskip("ray")
+    spread = ("--cluster", "--vllm-tensor-parallel", 2)
+    run = train(tmp_path / "run", *spread, *VLLM, trap="VLLM", kind="llama")
+    assert drawn(run) == drawn(local)
+    assert weights(run) == weights(local)

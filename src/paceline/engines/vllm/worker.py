@@ -5,6 +5,7 @@ vLLM imports this file by name (`worker_extension_cls`) in every process that co
 S sequences, V vocabulary.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -127,6 +128,8 @@ def _prepare_tied_head(model: nn.Module) -> None:
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, Handover)
+# It warns, at every update, of a tied head and of rotary tables that they got no weights; the probe sees what matters.
+logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 
 
 class Extension:
