@@ -25,10 +25,10 @@ class Allowed:
 
 
 ALLOWED = {
-    # measured: below 1e-5 between vLLM and transformers in float32
+    # measured: 1.2e-5 at most, on the same
     torch.float32: Allowed(largest=1e-4, mean=1e-4),
-    # measured: 0.036 at most, 0.009 in the mean, for bfloat16 on both sides; several times that for deeper models
-    torch.bfloat16: Allowed(largest=0.5, mean=0.05),
+    # measured: 0.06 at most, 0.024 in the mean, on 8 layers of random weights with a deviation of 0.05; with 0.02 a fifth
+    torch.bfloat16: Allowed(largest=0.5, mean=0.1),
 }
 
 
