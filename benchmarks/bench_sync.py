@@ -2,7 +2,7 @@
 
     .venv-vllm/bin/python benchmarks/bench_sync.py [--size 30m|qwen-0.5b] [--repetitions 7]
 
-Run with the Python of `make vllm`. Parts of a sync, each the median over the repetitions, on random weights in float32:
+Run with the Python of `make vllm`. Parts of a sync, which take turns, each its best repetition; float32:
 
 | part        | what it is                                                                                     |
 |-------------|------------------------------------------------------------------------------------------------|
@@ -17,8 +17,7 @@ Run with the Python of `make vllm`. Parts of a sync, each the median over the re
 import argparse
 import json
 import time
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Mapping
 
 import torch
 from materials import SHAPES
@@ -49,7 +48,7 @@ def main() -> None:
         eos_token_ids=frozenset(),
         room=Room(sequences=8, length=LENGTH, cache_bytes=64 << 20),
     )
-    seconds = {name: _median(part, given.repetitions) for name, part in _parts(model, engine).items()}
+    seconds = _best(_parts(model, engine), given.repetitions)
     size = sum(parameter.nbytes for parameter in model.parameters())
     adapter = _adapter_bytes(model) / size
     for name, value in seconds.items():
@@ -77,15 +76,15 @@ def _parts(model: Qwen2ForCausalLM, engine: VllmEngine) -> dict[str, Callable[[]
     }
 
 
-def _median(part: Callable[[], object], repetitions: int) -> float:
-    """Seconds, after one for warming up."""
-    part()
-    seconds = []
-    for _ in range(repetitions):
-        started = time.perf_counter()
-        part()
-        seconds.append(time.perf_counter() - started)
-    return median(seconds)
+def _best(parts: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
+    """Seconds of each part undisturbed; they take turns, after one round for warming up."""
+    seconds = {name: list[float]() for name in parts}
+    for _ in range(repetitions + 1):
+        for name, part in parts.items():
+            started = time.perf_counter()
+            part()
+            seconds[name].append(time.perf_counter() - started)
+    return {name: min(values[1:]) for name, values in seconds.items()}
 
 
 def _adapter_bytes(model: Qwen2ForCausalLM) -> int:

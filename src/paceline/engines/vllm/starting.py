@@ -22,7 +22,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 WISHES = {
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",  # it warns of much that is meant to be so
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # `auto` leaves one core to a process that is not there
 }
 """Set only where they are not."""
