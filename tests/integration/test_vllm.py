@@ -6,6 +6,7 @@ What goes wrong with vLLM when weights change under it, and what did on this bui
 import dataclasses
 import multiprocessing
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -203,8 +204,9 @@ def test_the_process_is_what_it_was_after_the_start(engine):
 
 
 def test_layers_spread_over_two_processes_compute_the_same_and_the_loss_of_one_is_an_error_of_the_engine():
-    model = tied_model(seed=1)
+    model, files = tied_model(seed=1), set(Path("/dev/shm").glob("vllm_*"))
     wide = started(model, tensor_parallel=2)
+    assert set(Path("/dev/shm").glob("vllm_*")) <= files
     assert completions(wide, REQUESTS) == completions(local_engine(model), REQUESTS)
     take_over(model, tied_model())
     wide.take_weights(1)
@@ -214,6 +216,19 @@ def test_layers_spread_over_two_processes_compute_the_same_and_the_loss_of_one_i
     first.join()
     with pytest.raises(EngineError, match="vLLM failed when"):
         completions(wide, REQUESTS)
+
+
+def test_a_run_of_short_completions_has_room_for_the_probe():
+    model, short = tied_model(), Sampling(max_completion_length=2)
+    engine = VllmEngine(
+        model,
+        tiny_tokenizer(),
+        compute_dtype=torch.float32,
+        eos_token_ids=frozenset([END]),
+        room=Room(sequences=4, length=8, cache_bytes=CACHE),
+    )
+    requests = [request("c", 3, length=6)]
+    assert completions(engine, requests, short) == completions(local_engine(model), requests, short)
 
 
 def test_narrow_heads_are_filled_up():

@@ -14,6 +14,7 @@ from paceline.errors import TrainingError
 PROMPT_LENGTH = 24
 GREEDY_TOKENS = 4
 """Sampled after the prompt, so that single steps are compared too: they take other kernels than prompts do."""
+PROBE_LENGTH = PROMPT_LENGTH + GREEDY_TOKENS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import os
 import random
+import warnings
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from paceline.engines.vllm.heads import head_width, widening
 from paceline.engines.vllm.names import BACKEND, EXTENSION
+from paceline.engines.vllm.probe import PROBE_LENGTH
 from paceline.engines.vllm.room import Room, wanted_cache
 
 ENVIRONMENT = {
@@ -53,7 +55,7 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
                 generation_config="vllm",  # its own defaults, not a file's
                 dtype=str(dtype).removeprefix("torch."),
                 enforce_eager=room.eager,
-                max_model_len=room.length,
+                max_model_len=max(room.length, PROBE_LENGTH),
                 max_num_seqs=room.sequences,
                 kv_cache_memory_bytes=size,
                 gpu_memory_utilization=room.gpu_share,
@@ -67,6 +69,8 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
             )
         )
     engine.collective_rpc("draw_by_keys")
+    if is_cpu and room.tensor_parallel > 1:
+        engine.collective_rpc("leave_no_files")
     return engine
 
 
@@ -99,7 +103,8 @@ def _process_as_it_was() -> Iterator[None]:
     set_num_threads, python, numpy = torch.set_num_threads, random.getstate(), np.random.get_state()
     environment = dict(os.environ)
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's use of it
             yield
     finally:
         torch.set_num_threads = set_num_threads

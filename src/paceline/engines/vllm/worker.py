@@ -6,8 +6,10 @@ S sequences, V vocabulary.
 """
 
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ from vllm.v1.sample.sampler import Sampler
 
 from paceline.engines.sampling import as_signed_64, draw, uniforms
 from paceline.engines.vllm.names import BACKEND, KEY, SAMPLING
+
+SHARED_MEMORY = Path("/dev/shm")
 
 
 class KeyedSampler(Sampler):
@@ -138,6 +142,12 @@ class Extension:
     def draw_by_keys(self: Any) -> None:
         """From now on tokens are drawn by `KeyedSampler`."""
         self.model_runner.sampler = KeyedSampler(self.model_runner)
+
+    def leave_no_files(self: Any) -> None:
+        """Of the memory that workers on a CPU share, which all of them have open by now: a process that is killed would
+        leave them behind."""
+        for path in SHARED_MEMORY.glob(f"{os.environ['VLLM_DIST_IDENT']}*"):
+            path.unlink(missing_ok=True)
 
     def take_weights(self: Any, update_info: dict[str, Any]) -> None:
         """A whole update. In one call, because between the three parameters are nowhere, and any other call meanwhile
