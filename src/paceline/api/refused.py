@@ -39,7 +39,7 @@ def _because(
 ONE_PROCESS = "the trainer runs in one process"
 VLLM = (
     "completions come from the built-in engine, which shares the trainer's weights; "
-    "vLLM is `paceline train --engine vllm`"
+    "vLLM samples for the command line only"
 )
 ADAPTIVE = "the entropy coefficient stays what entropy_coef says"
 NO_PREDICTIONS = (
