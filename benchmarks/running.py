@@ -12,7 +12,7 @@ from workloads import ON_CPU, ON_CUDA, Workload, quick
 
 RESULTS = Path(__file__).parent / "results"
 VLLM_PYTHON = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
-"""Where `make bench-vllm` installs it."""
+"""Where `make vllm` installs it."""
 MATERIALS_TIMEOUT = 600.0
 """Seconds to make and write a model."""
 Measure = Callable[[str, Workload, Path, "Conditions"], dict]

@@ -34,7 +34,7 @@ OPENING = """# Benchmarks
 Paceline against its peers on the same machine, in the same run, on the same work. This page is made by
 `python benchmarks/table.py` from `benchmarks/results/*.json`, which hold every repetition. To measure again:
 
-    make bench-vllm
+    make vllm
     make bench
 
 On a CPU the whole takes hours, nearly all of them TRL's with the largest model, and the machine should have nothing

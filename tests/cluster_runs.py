@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 from paceline.cli.main import main
 from paceline.rundir import RunDir
@@ -10,7 +11,7 @@ from tests.tiny import tiny_model, tiny_tokenizer
 ROWS = [{"question": f"What is {n} + 1?", "answer": f"{n} and 1 make {n + 1}.\n#### {n + 1}"} for n in range(6)]
 CLUSTER = ("--cluster", "--num-producers", "2")
 REWARD = """
-import os, pathlib, signal
+import multiprocessing, os, pathlib, signal
 
 def variety(completions, **columns):
     # only a producer's share of a step has as many: not the trial before the first step
@@ -32,6 +33,8 @@ def spring(trap):
 def process(whom):
     if whom == "self":
         return os.getpid()
+    if whom == "child":
+        return multiprocessing.active_children()[0].pid
     if whom.startswith("node:"):
         return os.getppid() if whom.removeprefix("node:") in os.environ else None
     return actor(whom)
@@ -45,15 +48,15 @@ def actor(name):
             return int(entry)
 """
 """Favours completions of many different letters. The first process that finds a file `trap` in which `SIGNAL WHOM FILE`
-stands sends the signal once that file is there: to itself, to an actor by name, or to its node if its environment has
-a variable (`node:VARIABLE`)."""
+stands sends the signal once that file is there: to itself, to a process that it started (`child`), to an actor by name,
+or to its node if its environment has a variable (`node:VARIABLE`)."""
 
 
-def options_in(place: Path) -> dict[str, object]:
+def options_in(place: Path, *, kind: Literal["qwen2", "llama"] = "qwen2") -> dict[str, object]:
     """Four steps of 4 prompts with 4 completions, with everything that they need in a directory of its own."""
     place.mkdir()
     model, rows, reward = place / "model", place / "rows.jsonl", place / "reward.py"
-    tiny_model("qwen2").save_pretrained(model)
+    tiny_model(kind).save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     reward.write_text(REWARD)
@@ -70,9 +73,9 @@ def options_in(place: Path) -> dict[str, object]:
     }
 
 
-def train(place: Path, *options: object, trap: str | None = None) -> RunDir:
+def train(place: Path, *options: object, trap: str | None = None, kind: Literal["qwen2", "llama"] = "qwen2") -> RunDir:
     """The run of `options_in` with some options more; `trap`: what that file says."""
-    fixed = [f"--{name}={value}" for name, value in options_in(place).items()]
+    fixed = [f"--{name}={value}" for name, value in options_in(place, kind=kind).items()]
     if trap is not None:
         (place / "trap").write_text(trap)
     assert main(["train", *fixed, f"--output-dir={place / 'run'}", *map(str, options)]) == 0

@@ -7,6 +7,7 @@
     ├── RewardError       a reward function that cannot be trusted      exit status 1 (2 before the first step)
     ├── SandboxError      untrusted programs cannot be run              exit status 2; a failed grader within a run
     ├── CheckpointError   a checkpoint or run directory that is damaged exit status 2
+    ├── EngineError       what samples completions has failed           exit status 1; a cluster replaces it
     └── TrainingError     the run itself went wrong                     exit status 1
         └── ProcessLost   one of its processes is gone or hangs: it can go on from its last checkpoint
 
@@ -49,6 +50,10 @@ class RewardError(PacelineError, ValueError):
     """A reward function cannot be found, has the wrong shape, or failed too often."""
 
     exit_status = 2
+
+
+class EngineError(PacelineError):
+    """An engine has failed for good: a new one, in another process, may do better."""
 
 
 class TrainingError(PacelineError):

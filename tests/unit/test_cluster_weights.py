@@ -16,6 +16,8 @@ from paceline.cluster.weights import (
     write_buckets,
 )
 from paceline.errors import TrainingError
+from paceline.native import library
+from paceline.native.sums import weighted_sums
 from tests.tiny import tiny_model
 
 
@@ -86,6 +88,25 @@ def test_a_fingerprint_knows_order_place_and_sign(dtype):
     negated[7] *= -1
     others = [[values[20:], values[:20]], [swapped[:20], swapped[20:]], [negated[:20], negated[20:]]]
     assert len({found, *map(fingerprint, others)}) == 4
+
+
+@pytest.mark.skipif(library().functions is None, reason=library().reason)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [1, 7, 1000, 2 * weights._CHUNK + 5])
+def test_the_kernel_makes_the_sums_that_torch_makes(dtype, size):
+    numbers = (
+        torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype).view(weights._WORDS[dtype.itemsize])
+    )
+    chunks = numbers.split(weights._CHUNK)
+    wanted = [int((chunk * torch.arange(1, len(chunk) + 1)).sum()) for chunk in chunks]
+    assert weighted_sums(numbers, weights._CHUNK).tolist() == wanted
+
+
+def test_a_fingerprint_is_folded_as_its_equation_says():
+    first, second = torch.tensor([1.5, -2.0]), torch.tensor([3.0])
+    bits = [int(one) for one in torch.cat([first, second]).view(torch.int32)]
+    wanted = ((bits[0] + 2 * bits[1]) * 0x100000001B3 + bits[2]) % 2**64
+    assert fingerprint([first, second]) == wanted
 
 
 def test_a_fingerprint_of_a_long_tensor_sees_every_part_of_it():

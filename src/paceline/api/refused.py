@@ -37,7 +37,10 @@ def _because(
 
 
 ONE_PROCESS = "the trainer runs in one process"
-VLLM = "completions come from the built-in engine, which shares the trainer's weights; there is no vLLM here"
+VLLM = (
+    "completions come from the built-in engine, which shares the trainer's weights; "
+    "vLLM samples for the command line only"
+)
 ADAPTIVE = "the entropy coefficient stays what entropy_coef says"
 NO_PREDICTIONS = (
     "evaluation gives rewards and accuracies of sampled completions, there are no predictions to compute on"

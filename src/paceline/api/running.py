@@ -70,7 +70,7 @@ def run_training(job: Job, start: Start) -> TrainOutput:
         run_dir = closing.enter_context(opened)
         if checkpoint is not None:
             job.parts.consumer.restore(checkpoint)
-            job.parts.engine.policy_version = checkpoint.progress.policy_version
+            job.parts.engine.take_weights(checkpoint.progress.policy_version)
         elif job.parts.consumer.policy_version > 0:
             raise CheckpointError(
                 f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; "

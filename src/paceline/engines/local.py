@@ -1,7 +1,6 @@
 """The embedded engine: samples in the learner's process, on the learner's own weights."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,11 +14,13 @@ from paceline.engines.decoder import Decoder
 from paceline.engines.fused import FusedDecoder
 from paceline.engines.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
 from paceline.engines.kernels import kernels_reason
+from paceline.engines.modes import evaluating
 from paceline.engines.plain import PlainDecoder
+from paceline.engines.requests import check_requests, limits_of, texts_of
 from paceline.engines.scheduling import Job, OnEnded, Sampled, Schedule
 from paceline.engines.stopping import Stopping
 from paceline.engines.weights import unsupported_reason
-from paceline.errors import DataError, TrainingError
+from paceline.errors import TrainingError
 from paceline.flash import FlashKernel, flash_problem
 from paceline.native.decoding import decoding_kernels
 from paceline.types import Completion
@@ -53,18 +54,25 @@ class LocalEngine:
             on_progress: called with the number of tokens just sampled, after each of them.
         """
         self.policy_version = 0
-        """How many optimiser updates the weights have seen: set by the learner, copied into completions."""
+        """How many optimiser updates the weights have seen; copied into completions."""
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
         self._capacity, self._end_tokens, self._on_progress = concurrent_sequences, eos_token_ids, on_progress
         reason = unsupported_reason(model)
         if reason is None:
-            with _evaluating(model):
+            with evaluating(model):
                 reason = _disagreement(model, compute_dtype)
         self.path: Literal["fused", "plain"] = "fused" if reason is None else "plain"
         self.path_reason = reason or "its logits agree with the model's own forward pass; " + kernels_reason(
             model.device, compute_dtype, decoding_kernels()
         )
         self._decoder: Decoder = _fused(model, compute_dtype) if reason is None else PlainDecoder(model, compute_dtype)
+
+    def take_weights(self, policy_version: int) -> None:
+        """See `TrainedEngine`: the model's weights are read at each call."""
+        self.policy_version = policy_version
+
+    def rest(self) -> None:
+        """See `TrainedEngine`: nothing is kept between calls."""
 
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
@@ -75,8 +83,7 @@ class LocalEngine:
             DataError: a prompt without tokens; limits that do not fit keys or sampling.
             TrainingError: the logits are not finite.
         """
-        for index, request in enumerate(requests):
-            _check(index, request, sampling)
+        check_requests(requests, sampling)
         jobs = _jobs(requests, self._capacity, sampling)
         if not jobs:
             return [() for _ in requests]
@@ -91,14 +98,14 @@ class LocalEngine:
             on_progress=self._on_progress,
             on_ended=None if on_finished is None else self._teller(requests, on_finished),
         )
-        with torch.inference_mode(self.path == "fused"), _evaluating(self._model):
+        with torch.inference_mode(self.path == "fused"), evaluating(self._model):
             sampled = schedule.run(jobs)
         if not np.isfinite(sampled.logprobs).all():
             raise TrainingError(
                 f"the policy's logits are not finite at version {self.policy_version}, a completion needs finite ones; "
                 "lower --learning-rate or --max-grad-norm"
             )
-        limits = [limit for request in requests for limit in _limits(request, sampling)]
+        limits = [limit for request in requests for limit in limits_of(request, sampling)]
         completions = iter(self._completions(sampled, stopping, limits))
         return [tuple(next(completions) for _ in request.keys) for request in requests]
 
@@ -107,7 +114,7 @@ class LocalEngine:
         request_of = [index for index, request in enumerate(requests) for _ in request.keys]
 
         def tell(ended: list[tuple[int, list[int]]]) -> None:
-            texts = _texts(self._tokenizer, [tokens for _, tokens in ended])
+            texts = texts_of(self._tokenizer, [tokens for _, tokens in ended])
             for (sequence, tokens), text in zip(ended, texts, strict=True):
                 on_finished(request_of[sequence], tuple(tokens), text)
 
@@ -116,7 +123,7 @@ class LocalEngine:
     def _completions(self, sampled: Sampled, stopping: Stopping, limits: Sequence[int]) -> list[Completion]:
         tokens = [part.tolist() for part in np.split(sampled.tokens, sampled.ends[:-1])]
         logprobs = [part.tolist() for part in np.split(sampled.logprobs, sampled.ends[:-1])]
-        texts = _texts(self._tokenizer, tokens)
+        texts = texts_of(self._tokenizer, tokens)
         stopped = stopping.ended(sampled.tokens[sampled.ends - 1])
         return [
             Completion(
@@ -128,14 +135,6 @@ class LocalEngine:
             )
             for ids, values, text, ended, limit in zip(tokens, logprobs, texts, stopped, limits, strict=True)
         ]
-
-
-def _texts(tokenizer: PreTrainedTokenizerBase, tokens: list[list[int]]) -> list[str]:
-    """Decoded without special tokens. One call into the tokenizer's own library where transformers adds nothing to it:
-    row by row, checks included, it takes 8 % of a call on a small model."""
-    if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
-        return tokenizer.backend_tokenizer.decode_batch(tokens, skip_special_tokens=True)
-    return tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
 
 def _fused(model: PreTrainedModel, dtype: torch.dtype) -> Decoder:
@@ -151,34 +150,11 @@ def _fused(model: PreTrainedModel, dtype: torch.dtype) -> Decoder:
     )
 
 
-def _check(index: int, request: Request, sampling: Sampling) -> None:
-    if not request.prompt_ids:
-        raise DataError(f"prompt {index} of the batch has 0 tokens, a prompt needs at least 1; drop the row")
-    limits = _limits(request, sampling)
-    if len(limits) != len(request.keys):
-        raise DataError(
-            f"prompt {index} of the batch has {len(limits)} limits for {len(request.keys)} completions, "
-            "each completion needs one; give as many limits as keys, or None"
-        )
-    for limit in limits:
-        if not 1 <= limit <= sampling.max_completion_length:
-            raise DataError(
-                f"prompt {index} of the batch limits a completion to {limit} tokens, a limit must lie in "
-                f"[1, {sampling.max_completion_length}], the sampling's own; change either"
-            )
-
-
-def _limits(request: Request, sampling: Sampling) -> tuple[int, ...]:
-    if request.limits is None:
-        return (sampling.max_completion_length,) * len(request.keys)
-    return request.limits
-
-
 def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> list[Job]:
     """Requests with their completions numbered, cut where a group is larger than the engine's capacity."""
     jobs, first = [], 0
     for request in requests:
-        limits = _limits(request, sampling)
+        limits = limits_of(request, sampling)
         for start in range(0, len(request.keys), capacity):
             part = slice(start, start + capacity)
             keys = request.keys[part]
@@ -186,18 +162,6 @@ def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> lis
             jobs.append(Job(prompt_ids=request.prompt_ids, sequences=sequences, keys=keys, limits=limits[part]))
         first += len(request.keys)
     return jobs
-
-
-@contextlib.contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Dropout off, and the modules' modes as they were afterwards."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 @torch.inference_mode()

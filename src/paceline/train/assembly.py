@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from paceline.checkpoint import Checkpoint
 from paceline.config import Config
 from paceline.data import TaskSet, build_tasks, load_rows, system_prompt
+from paceline.engines import TrainedEngine
 from paceline.engines.local import LocalEngine
 from paceline.models import Loaded, choose_device, context_length, load_tokenizer
 from paceline.plan import BatchPlan, batch_plan
@@ -31,6 +32,7 @@ from paceline.train.given import Given
 from paceline.train.held_out import check_completion_fits, check_prompts_fit, has_held_out, make_evaluators
 from paceline.train.measuring import Meter, reward_meter, training_producer, training_sampler
 from paceline.train.memory import check_memory_options
+from paceline.train.vllm import make_vllm_engine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +63,7 @@ class Parts:
     """The two halves around one set of weights."""
 
     consumer: ConsumerHalf
-    engine: LocalEngine
+    engine: TrainedEngine
     producer: Producer
 
 
@@ -142,8 +144,10 @@ def _reward_meters(config: Config, given: Given, functions: Mapping[str, RewardF
     )
 
 
-def make_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase) -> LocalEngine:
-    """The engine on the policy's own weights."""
+def make_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase) -> TrainedEngine:
+    """The engine on the policy's own weights, or on vLLM's copy of them."""
+    if config.engine.engine == "vllm":
+        return make_vllm_engine(config, policy, tokenizer)
     return LocalEngine(
         policy.model,
         tokenizer,
@@ -159,6 +163,7 @@ def assemble(
     """Both halves in this process: see `make_consumer`."""
     consumer = make_consumer(config, prepared.tokenizer, prepared.extent, given, checkpoint=checkpoint)
     engine = make_engine(config, consumer.policy, prepared.tokenizer)
-    engine.policy_version = consumer.policy_version
+    if checkpoint is not None:
+        engine.take_weights(consumer.policy_version)
     producer = training_producer(config, training_sampler(config, engine, prepared.functions))
     return Parts(consumer=consumer, engine=engine, producer=producer)

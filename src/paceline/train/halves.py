@@ -103,9 +103,11 @@ class OneProcess:
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
+        self.parts.engine.rest()
         with self.recorder.span(HERE, f"update {number}"):
             found = self.parts.consumer.update(number, groups)
-        self.parts.engine.policy_version = self.policy_version
+        with self.recorder.span(HERE, f"publish {number}"):
+            self.parts.engine.take_weights(self.policy_version)
         return found
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:

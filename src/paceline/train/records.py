@@ -7,7 +7,7 @@ import torch
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.data import length_histogram
-from paceline.engines.local import LocalEngine
+from paceline.engines import TrainedEngine
 from paceline.learner import UpdateStats
 from paceline.metrics import OPTIONAL, check_record
 from paceline.models import Loaded
@@ -109,7 +109,7 @@ def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], chec
     return lines
 
 
-def engine_sentences(engine: LocalEngine) -> list[str]:
+def engine_sentences(engine: TrainedEngine) -> list[str]:
     """Where sampling does not take its fastest way."""
     return [f"engine: plain path, slower ({engine.path_reason})"] if engine.path == "plain" else []
 

@@ -1,0 +1,56 @@
+"""What vLLM has sampled so far of each completion of a call, and which of them have ended by a stop string."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paceline.engines import Request, Sampling
+from paceline.engines.requests import limits_of
+from paceline.engines.stopping import Stopping
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """One completion to sample."""
+
+    request: int
+    """Index of its request in the call."""
+    prompt_ids: tuple[int, ...]
+    key: int
+    limit: int
+
+
+@dataclass(kw_only=True, slots=True)
+class Collected:
+    """Tokens and logprobs of one completion, as they come."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def take(self, tokens: Sequence[int], logprobs: Sequence[float], stopping: Stopping) -> bool:
+        """Add what was sampled since; whether a stop string ends it, and then without what came after."""
+        for token, logprob in zip(tokens, logprobs, strict=True):
+            self.tokens.append(token)
+            self.logprobs.append(logprob)
+            if stopping.watches_text and self._completes_string(stopping):
+                return True
+        return False
+
+    def finish_reason(self, limit: int, stopping: Stopping) -> str:
+        """`stop` where an end token or a stop string ended it, `length` where only its limit did."""
+        ended = len(self.tokens) < limit or stopping.ended(np.array(self.tokens[-1:]))[0]
+        return "stop" if ended else "length"
+
+    def _completes_string(self, stopping: Stopping) -> bool:
+        last = np.array(self.tokens[-1:])
+        return len(stopping.candidates(last)) > 0 and stopping.completes_string(self.tokens)
+
+
+def orders_of(requests: Sequence[Request], sampling: Sampling) -> list[Order]:
+    """One per completion, in the order of requests and keys."""
+    return [
+        Order(request=index, prompt_ids=request.prompt_ids, key=key, limit=limit)
+        for index, request in enumerate(requests)
+        for key, limit in zip(request.keys, limits_of(request, sampling), strict=True)
+    ]

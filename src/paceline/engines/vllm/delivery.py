@@ -1,0 +1,23 @@
+"""Weights to vLLM's workers: as they are where the one worker is this process, through a file in memory elsewhere."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+MEMORY = Path("/dev/shm")
+"""Where files are memory; any directory serves."""
+
+
+def deliver(vllm: Any, weights: Iterable[tuple[str, Tensor]], *, workers: int) -> None:
+    """Have every worker take all of these, in one call."""
+    if workers == 1:
+        vllm.collective_rpc("take_weights", args=({"tensors": weights},))
+        return
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="paceline-weights-") as directory:
+        path = Path(directory) / "weights.safetensors"
+        save_file({name: tensor.contiguous() for name, tensor in weights}, path)
+        vllm.collective_rpc("take_weights", args=({"path": str(path)},))

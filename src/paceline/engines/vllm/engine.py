@@ -1,0 +1,216 @@
+"""vLLM as an engine of a training run: it samples from a model of ours, whose weights it takes when they change."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from paceline.engines import OnFinished, Request, Sampling
+from paceline.engines.modes import evaluating
+from paceline.engines.requests import check_requests, texts_of
+from paceline.engines.stopping import Stopping
+from paceline.engines.vllm.asking import Asker
+from paceline.engines.vllm.collecting import Collected, Order, orders_of
+from paceline.engines.vllm.delivery import deliver
+from paceline.engines.vllm.handover import named_weights
+from paceline.engines.vllm.heads import head_width, widened, widening
+from paceline.engines.vllm.probe import GREEDY_TOKENS, check_probe, probe_prompt, trainer_logprobs
+from paceline.engines.vllm.room import Room
+from paceline.engines.vllm.starting import start
+from paceline.engines.vllm.window import check_vllm
+from paceline.errors import DataError, EngineError, PacelineError, TrainingError
+from paceline.types import Completion
+
+
+class VllmEngine:
+    """A `TrainedEngine` over vLLM in this process. Its copy of the model's weights is renewed by `take_weights`."""
+
+    path = "vllm"
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        compute_dtype: torch.dtype,
+        eos_token_ids: frozenset[int],
+        room: Room,
+    ) -> None:
+        """Start vLLM and give it the model's weights.
+
+        Args:
+            model: the policy; it is never changed. Its weights may have an adapter in them, which vLLM does not see.
+            tokenizer: decodes completions.
+            compute_dtype: precision of vLLM's weights, cache and computation.
+            eos_token_ids: a completion ends after any of these.
+            room: what vLLM may take of the machine.
+
+        Raises:
+            ConfigError: the installed vLLM is not one that this was written against.
+            ModelError: an adapter that is more than the product of two matrices.
+            TrainingError: vLLM does not compute what the model does.
+        """
+        check_vllm(model.device.type)
+        for _ in named_weights(model):
+            pass  # looks at every adapter before the time is spent
+        self.policy_version = 0
+        """Updates that the weights have seen which vLLM has; copied into completions."""
+        self._model, self._tokenizer, self._dtype, self._room = model, tokenizer, compute_dtype, room
+        self._vocab_size = model.get_output_embeddings().weight.shape[0]
+        self._end_tokens = frozenset(token for token in eos_token_ids if token < self._vocab_size)
+        self._busy = self._asleep = False
+        with self._dying("it started"):
+            self._vllm = start(model, compute_dtype, room)
+        self._asker = Asker(self._vllm, self._end_tokens)
+        self.take_weights(0)
+        self.path_reason = f"vLLM on {model.device.type}, checked against the trainer's logprobs after every update"
+
+    def take_weights(self, policy_version: int) -> None:
+        """Sample from the model's weights as they are now, which have seen so many updates.
+
+        vLLM gets all of them in one call, forgets what it has cached of prompts, and is held to the model's own
+        logprobs.
+
+        Raises:
+            TrainingError: completions are being sampled; or what vLLM computes is not what the model does.
+            EngineError: vLLM failed.
+        """
+        if self._busy:
+            raise TrainingError(
+                f"weights of policy version {policy_version} came while completions were sampled from version "
+                f"{self.policy_version}, a completion has one version; wait until `generate` has returned"
+            )
+        with self._dying("it took weights"):
+            self._wake("weights")
+            deliver(self._vllm, self._weights(), workers=self._room.tensor_parallel)
+            self._wake("kv_cache")
+            self._asleep = False
+            forgotten = self._vllm.reset_prefix_cache()
+        if not forgotten:
+            raise EngineError("vLLM keeps parts of prompts that were computed with weights which it no longer has")
+        self.policy_version = policy_version
+        self._probe()
+
+    def rest(self) -> None:
+        """Leave the device's memory to the learner until the next `take_weights`. A CPU has nothing to leave."""
+        if self._model.device.type == "cuda" and not self._asleep:
+            with self._dying("it went to sleep"):
+                self._vllm.sleep(level=2)
+            self._asleep = True
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+    ) -> list[tuple[Completion, ...]]:
+        """See `Engine`.
+
+        Raises:
+            DataError: a prompt without tokens, or too long; limits that do not fit keys or sampling.
+            TrainingError: the logits are not finite.
+            EngineError: vLLM failed.
+        """
+        check_requests(requests, sampling)
+        orders = orders_of(requests, sampling)
+        self._check_lengths(orders)
+        if self._asleep:
+            self.take_weights(self.policy_version)
+        stopping = Stopping(self._tokenizer, self._end_tokens, sampling.stop, self._vocab_size)
+        collected = [Collected() for _ in orders]
+        with contextlib.closing(self._ending(orders, sampling, collected, stopping)) as ending:
+            for index in ending:
+                if on_finished is not None:
+                    tokens = collected[index].tokens
+                    on_finished(orders[index].request, tuple(tokens), texts_of(self._tokenizer, [tokens])[0])
+        completions = iter(self._completions(orders, collected, stopping))
+        return [tuple(next(completions) for _ in request.keys) for request in requests]
+
+    def _ending(
+        self, orders: Sequence[Order], sampling: Sampling, collected: Sequence[Collected], stopping: Stopping
+    ) -> Iterator[int]:
+        """Sample; the index of each completion as soon as it has ended. Leaves nothing behind, however it is left."""
+        self._busy = True
+        try:
+            with self._dying("it took requests"):
+                self._asker.ask(orders, sampling)
+            while self._asker.waits:
+                with self._dying("it sampled"):
+                    news = self._asker.step()
+                for index, tokens, logprobs, ended in news:
+                    stopped = collected[index].take(tokens, logprobs, stopping)
+                    if stopped and not ended:
+                        self._asker.abort(index)
+                    if stopped or ended:
+                        yield index
+        finally:
+            self._busy = False
+            self._asker.abort_all()
+
+    def _completions(
+        self, orders: Sequence[Order], collected: Sequence[Collected], stopping: Stopping
+    ) -> list[Completion]:
+        if not all(np.isfinite(one.logprobs).all() for one in collected):
+            raise TrainingError(
+                f"the policy's logits are not finite at version {self.policy_version}, a completion needs finite ones; "
+                "lower --learning-rate or --max-grad-norm"
+            )
+        texts = texts_of(self._tokenizer, [one.tokens for one in collected])
+        return [
+            Completion(
+                token_ids=tuple(one.tokens),
+                logprobs=tuple(one.logprobs),
+                finish_reason=one.finish_reason(order.limit, stopping),
+                text=text,
+                policy_version=self.policy_version,
+            )
+            for order, one, text in zip(orders, collected, texts, strict=True)
+        ]
+
+    def _check_lengths(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            length = len(order.prompt_ids) + order.limit
+            if length > self._room.length:
+                raise DataError(
+                    f"prompt {order.request} of the batch has {len(order.prompt_ids)} tokens and up to {order.limit} "
+                    f"to come, vLLM was started for {self._room.length}; raise --max-prompt-length"
+                )
+
+    def _weights(self) -> Iterator[tuple[str, Tensor]]:
+        config = self._model.config.get_text_config()
+        return widened(named_weights(self._model), head_width(config), widening(config, self._model.device.type))
+
+    def _probe(self) -> None:
+        """The same tokens through both."""
+        with self._dying("it was probed"):
+            tokens, engine = self._asker.score(probe_prompt(self._vocab_size), GREEDY_TOKENS)
+        with evaluating(self._model):
+            trainer = trainer_logprobs(self._model, tokens, self._dtype)
+        check_probe(engine, trainer, self._dtype, policy_version=self.policy_version)
+
+    def _wake(self, part: str) -> None:
+        if self._asleep:
+            self._vllm.wake_up(tags=[part])
+
+    @contextlib.contextmanager
+    def _dying(self, when: str) -> Iterator[None]:
+        """Whatever vLLM fails with, it is not to be asked again."""
+        try:
+            yield
+        except PacelineError:
+            raise
+        except (RuntimeError, ValueError, AssertionError, *_dead_engines()) as error:
+            raise EngineError(
+                f"vLLM failed when {when} at policy version {self.policy_version}, {type(error).__name__}: "
+                f"{_first_line(error)}; its own messages are above"
+            ) from error
+
+
+def _dead_engines() -> tuple[type[Exception], ...]:
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    return (EngineDeadError,)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or ["no reason given"])[0]

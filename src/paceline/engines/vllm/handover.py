@@ -1,0 +1,47 @@
+"""A model's weights under the names that its files have, which are the names that vLLM loads."""
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from paceline.engines.adapters import is_adapted, linear_problem, read_linear
+from paceline.errors import ModelError
+
+
+def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter once, in the order of the modules: the model's own memory, or the sum with its LoRA adapter.
+
+    What is tied is given under the first of its names. A sum is made when it is asked for: no second model exists.
+
+    Raises:
+        ModelError: an adapter that is more than the product of two matrices.
+    """
+    return _of_module(model, "", set())
+
+
+def _of_module(module: nn.Module, prefix: str, given: set[int]) -> Iterator[tuple[str, Tensor]]:
+    """`given` has the identities of parameters that were, which live as long as the model does."""
+    if is_adapted(module):
+        yield from _of_adapted(module, prefix)
+        return
+    for name, parameter in module.named_parameters(recurse=False):
+        if id(parameter) not in given:
+            given.add(id(parameter))
+            yield prefix + name, parameter.detach()
+    for name, child in module.named_children():
+        yield from _of_module(child, f"{prefix}{name}.", given)
+
+
+def _of_adapted(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    problem = linear_problem(module)
+    if problem is not None:
+        raise ModelError(
+            f"--engine vllm takes an adapter as the sum of two matrices, and {prefix.rstrip('.')} {problem}; "
+            "use --engine local, or a plain LoRA adapter"
+        )
+    base: nn.Linear = module.base_layer  # type: ignore[assignment]
+    weight, bias = read_linear(module, base.weight.dtype)
+    yield f"{prefix}weight", weight
+    if bias is not None:
+        yield f"{prefix}bias", bias

@@ -1,0 +1,115 @@
+"""Start vLLM in this process, on a model that is already here: from its configuration, with weights that follow."""
+
+import contextlib
+import copy
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from paceline.engines.vllm.heads import head_width, widening
+from paceline.engines.vllm.names import BACKEND, EXTENSION
+from paceline.engines.vllm.probe import PROBE_LENGTH
+from paceline.engines.vllm.room import Room, wanted_cache
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # scheduler and model in this process: weights are handed over as they are
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other one draws tokens elsewhere
+    "VLLM_NO_USAGE_STATS": "1",
+}
+WISHES = {
+    "VLLM_LOGGING_LEVEL": "ERROR",  # it warns of much that is meant to be so
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # `auto` leaves one core to a process that is not there
+}
+"""Set only where they are not."""
+
+
+def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
+    """A `LLMEngine` of vLLM with the model's architecture, weights still to come, that draws by our keys.
+
+    The process's random state, its threads and what its children inherit are afterwards what they were.
+    """
+    _prepare_process(model.device.type)
+    from vllm import EngineArgs, LLMEngine
+    from vllm.config import WeightTransferConfig
+
+    from paceline.engines.vllm import worker  # registers the transfer, which the arguments name
+
+    assert worker.BACKEND == BACKEND
+    is_cpu = model.device.type == "cpu"
+    config = _configuration(model)
+    size = room.cache_bytes or (wanted_cache(config.get_text_config(), room, dtype) if is_cpu else None)
+    with TemporaryDirectory() as directory, _process_as_it_was():
+        config.save_pretrained(directory)
+        engine = LLMEngine.from_engine_args(
+            EngineArgs(
+                model=directory,
+                skip_tokenizer_init=True,
+                load_format="dummy",
+                generation_config="vllm",  # its own defaults, not a file's
+                dtype=str(dtype).removeprefix("torch."),
+                enforce_eager=room.eager,
+                max_model_len=max(room.length, PROBE_LENGTH),
+                max_num_seqs=room.sequences,
+                kv_cache_memory_bytes=size,
+                gpu_memory_utilization=room.gpu_share,
+                tensor_parallel_size=room.tensor_parallel,
+                distributed_executor_backend="uni" if room.tensor_parallel == 1 else "mp",
+                enable_prefix_caching=True,
+                enable_sleep_mode=not is_cpu,
+                disable_log_stats=True,
+                weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+                worker_extension_cls=EXTENSION,
+            )
+        )
+    engine.collective_rpc("draw_by_keys")
+    if is_cpu and room.tensor_parallel > 1:
+        engine.collective_rpc("leave_no_files")
+    return engine
+
+
+def _prepare_process(device: str) -> None:
+    """vLLM reads these when it is imported; Dynamo may have been imported before, so it is told in both ways."""
+    os.environ.update(ENVIRONMENT)
+    for name, value in WISHES.items():
+        os.environ.setdefault(name, value)
+    if device == "cpu":
+        # compiles small helpers at the first request, for longer than most tests run
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        torch._dynamo.config.disable = True
+
+
+def _configuration(model: PreTrainedModel) -> PretrainedConfig:
+    """The model's, as a file of its own would have it, with heads that vLLM knows."""
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    text = config.get_text_config()
+    times = widening(text, model.device.type)
+    if times > 1:
+        text.head_dim = head_width(text) * times
+    return config
+
+
+@contextlib.contextmanager
+def _process_as_it_was() -> Iterator[None]:
+    """vLLM seeds every generator there is. On a CPU it makes `torch.set_num_threads` do nothing, and has every child of
+    this process, thus every program that a sandbox runs, load two libraries first."""
+    set_num_threads, python, numpy = torch.set_num_threads, random.getstate(), np.random.get_state()
+    environment = dict(os.environ)
+    try:
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's use of it
+            yield
+    finally:
+        torch.set_num_threads = set_num_threads
+        random.setstate(python)
+        np.random.set_state(numpy)
+        of_vllm = {name: value for name, value in os.environ.items() if name.startswith("VLLM_")}
+        os.environ.clear()
+        os.environ.update(environment | of_vllm)

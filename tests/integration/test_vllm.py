@@ -1,0 +1,236 @@
+"""vLLM on a CPU as an engine, held to the local one: the same keys and weights give the same completions.
+
+What goes wrong with vLLM when weights change under it, and what did on this build, each has a test here.
+"""
+
+import dataclasses
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.engines import Sampling
+from paceline.engines.vllm.room import Room
+from paceline.engines.vllm.window import check_vllm
+from paceline.errors import ConfigError, DataError, EngineError, TrainingError
+from tests.tiny import tiny_tokenizer
+from tests.vllm_models import END, LENGTH, local_engine, request, take_over, tied_model
+
+try:
+    check_vllm("cpu")
+except ConfigError as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+from paceline.engines.vllm.engine import VllmEngine
+from paceline.engines.vllm.handover import named_weights
+
+SAMPLING = Sampling(max_completion_length=16)
+CACHE = 32 << 20
+
+
+def started(model, **room) -> VllmEngine:
+    return VllmEngine(
+        model,
+        tiny_tokenizer(),
+        compute_dtype=torch.float32,
+        eos_token_ids=frozenset([END]),
+        room=Room(sequences=64, length=LENGTH, cache_bytes=CACHE, **room),
+    )
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return started(tied_model())
+
+
+@pytest.fixture
+def fresh(engine):
+    """The engine with its first weights again."""
+    take_over(engine._model, tied_model())
+    engine.take_weights(0)
+    return engine
+
+
+def completions(engine, requests, sampling=SAMPLING):
+    return [[one.token_ids for one in group] for group in engine.generate(requests, sampling)]
+
+
+def logprobs(engine, requests, sampling=SAMPLING):
+    return torch.tensor([x for group in engine.generate(requests, sampling) for one in group for x in one.logprobs])
+
+
+REQUESTS = [request("a", 4), request("b", 3, length=40), request("c", 1, length=1)]
+
+
+def test_the_same_keys_give_the_completions_of_the_local_engine(fresh):
+    local = local_engine(tied_model())
+    for one, other in zip(fresh.generate(REQUESTS, SAMPLING), local.generate(REQUESTS, SAMPLING), strict=True):
+        for mine, theirs in zip(one, other, strict=True):
+            assert dataclasses.replace(mine, logprobs=()) == dataclasses.replace(theirs, logprobs=())
+            assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+
+
+def test_the_samples_of_a_prompt_differ_and_a_key_gives_the_same_completion_whatever_the_batch(fresh):
+    together = completions(fresh, [request("x", 8), *REQUESTS])
+    alone = [completions(fresh, [one])[0] for one in REQUESTS]
+    assert len(set(together[0])) > 1
+    assert together[1:] == alone
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(max_completion_length=16, temperature=0.7),
+        Sampling(max_completion_length=16, temperature=0.0),
+        Sampling(max_completion_length=16, temperature=1.3, top_p=0.8, top_k=20, min_p=0.02),
+    ],
+    ids=["temperature", "greedy", "truncated"],
+)
+def test_logprobs_are_of_the_distribution_that_was_drawn_from(fresh, sampling):
+    wanted = logprobs(local_engine(tied_model()), REQUESTS, sampling)
+    torch.testing.assert_close(logprobs(fresh, REQUESTS, sampling), wanted, atol=1e-4, rtol=0)
+
+
+def test_prompts_that_are_computed_in_chunks_neither_end_the_engine_nor_change_a_completion(fresh):
+    many = [request(f"prompt {index}", 1, length=120) for index in range(60)]
+    budget = fresh._vllm.vllm_config.scheduler_config.max_num_batched_tokens
+    assert sum(len(one.prompt_ids) for one in many) > budget
+    assert completions(fresh, many) == completions(local_engine(tied_model()), many)
+
+
+def test_a_tied_head_has_the_new_weights_after_an_update(fresh):
+    take_over(fresh._model, tied_model(seed=1))
+    fresh.take_weights(1)
+    assert completions(fresh, REQUESTS) == completions(local_engine(tied_model(seed=1)), REQUESTS)
+    assert {one.policy_version for group in fresh.generate(REQUESTS, SAMPLING) for one in group} == {1}
+
+
+def test_what_was_cached_of_a_prompt_does_not_survive_an_update(fresh):
+    long = [request("long", 2, length=150)]  # fills a block of the cache
+    before = completions(fresh, long)
+    take_over(fresh._model, tied_model(seed=1))
+    fresh.take_weights(1)
+    assert completions(fresh, long) == completions(local_engine(tied_model(seed=1)), long) != before
+
+
+def test_the_engine_has_a_copy_that_only_an_update_changes(fresh):
+    before = completions(fresh, REQUESTS)
+    take_over(fresh._model, tied_model(seed=1))
+    assert completions(fresh, REQUESTS) == before
+
+
+def test_the_cache_has_the_size_that_was_asked_for(engine):
+    config = engine._vllm.vllm_config.cache_config
+    token = 2 * 2 * 2 * 32 * 4  # keys and values, layers, heads, width, bytes
+    assert config.num_gpu_blocks * config.block_size * token == pytest.approx(CACHE, rel=0.02)
+
+
+def test_a_completion_ends_after_a_stop_string_which_stays_in_the_text(fresh):
+    text = completions_text(fresh, SAMPLING)
+    stop = text[3:5]
+    sampling = dataclasses.replace(SAMPLING, stop=(stop,))
+    (mine,), (theirs,) = (one.generate([request("a", 1)], sampling)[0] for one in (fresh, local_engine(tied_model())))
+    assert mine.text.endswith(stop)
+    assert mine.finish_reason == "stop"
+    assert mine.token_ids == theirs.token_ids
+
+
+def completions_text(engine, sampling) -> str:
+    text: str = engine.generate([request("a", 1)], sampling)[0][0].text
+    return text
+
+
+def test_each_completion_has_a_limit_of_its_own_and_is_told_when_it_ends(fresh):
+    limited = dataclasses.replace(request("a", 3), limits=(1, 5, 16))
+    told = []
+    (group,) = fresh.generate([limited], SAMPLING, on_finished=lambda *one: told.append(one))
+    unlimited = completions(fresh, [request("a", 3)])[0]
+    assert [one.token_ids for one in group] == [ids[:limit] for ids, limit in zip(unlimited, (1, 5, 16), strict=True)]
+    assert sorted(told) == sorted((0, one.token_ids, one.text) for one in group)
+
+
+def test_weights_that_come_while_completions_are_sampled_are_refused_and_the_engine_goes_on(fresh):
+    before = completions(fresh, REQUESTS)
+    with pytest.raises(TrainingError, match="version 1 came while completions were sampled from version 0"):
+        fresh.generate(REQUESTS, SAMPLING, on_finished=lambda *_: fresh.take_weights(1))
+    assert not fresh._vllm.has_unfinished_requests()
+    assert completions(fresh, REQUESTS) == before
+
+
+def test_a_model_that_computes_something_else_than_the_trainer_ends_the_run_with_the_version_and_the_distance(fresh):
+    class Stale(type(fresh)):
+        def _weights(self):
+            yield from named_weights(tied_model())
+
+    take_over(fresh._model, tied_model(seed=1))
+    fresh.__class__ = Stale
+    try:
+        with pytest.raises(TrainingError, match=r"differ from the trainer's by up to .* nats .* at policy version 7"):
+            fresh.take_weights(7)
+    finally:
+        fresh.__class__ = VllmEngine
+
+
+def test_a_small_step_of_the_weights_is_seen_by_the_probe(fresh):
+    with torch.no_grad():
+        fresh._model.model.layers[0].mlp.down_proj.weight.mul_(1.01)
+    with pytest.raises(TrainingError, match="probe"):
+        fresh._probe()
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_anything_is_sampled(fresh):
+    with pytest.raises(DataError, match="180 tokens and up to 16 to come, vLLM was started for 192"):
+        fresh.generate([request("a", 1, length=180)], SAMPLING)
+
+
+def test_a_cache_too_small_for_one_sequence_is_an_error_of_the_engine():
+    with pytest.raises(EngineError, match="vLLM failed when it started"):
+        VllmEngine(
+            tied_model(),
+            tiny_tokenizer(),
+            compute_dtype=torch.float32,
+            eos_token_ids=frozenset([END]),
+            room=Room(sequences=4, length=LENGTH, cache_bytes=1 << 10),
+        )
+
+
+def test_the_process_is_what_it_was_after_the_start(engine):
+    assert "libtcmalloc" not in os.environ.get("LD_PRELOAD", "")
+    torch.set_num_threads(2)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+
+
+def test_layers_spread_over_two_processes_compute_the_same_and_the_loss_of_one_is_an_error_of_the_engine():
+    model, files = tied_model(seed=1), set(Path("/dev/shm").glob("vllm_*"))
+    wide = started(model, tensor_parallel=2)
+    assert set(Path("/dev/shm").glob("vllm_*")) <= files
+    assert completions(wide, REQUESTS) == completions(local_engine(model), REQUESTS)
+    take_over(model, tied_model())
+    wide.take_weights(1)
+    assert completions(wide, REQUESTS) == completions(local_engine(model), REQUESTS)
+    first, *_ = multiprocessing.active_children()
+    first.kill()
+    first.join()
+    with pytest.raises(EngineError, match="vLLM failed when"):
+        completions(wide, REQUESTS)
+
+
+def test_a_run_of_short_completions_has_room_for_the_probe():
+    model, short = tied_model(), Sampling(max_completion_length=2)
+    engine = VllmEngine(
+        model,
+        tiny_tokenizer(),
+        compute_dtype=torch.float32,
+        eos_token_ids=frozenset([END]),
+        room=Room(sequences=4, length=8, cache_bytes=CACHE),
+    )
+    requests = [request("c", 3, length=6)]
+    assert completions(engine, requests, short) == completions(local_engine(model), requests, short)
+
+
+def test_narrow_heads_are_filled_up():
+    model = tied_model(heads=8)
+    assert completions(started(model), REQUESTS) == completions(local_engine(model), REQUESTS)

