@@ -20,6 +20,7 @@ DECIDING = (
     "dataset",
     "device",
     "dtype",
+    "engine",
     "prompts_per_step",
     "num_generations",
     "max_completion_length",
