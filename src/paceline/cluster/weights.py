@@ -78,11 +78,12 @@ def write_buckets(model: nn.Module, manifest: Manifest, buckets: Iterable[Sequen
     Raises:
         TrainingError: what is in the parameters then is not what was sent.
     """
-    parameters = trained_parameters(model)
+    parameters, sums = trained_parameters(model), list[Tensor]()
     for names, arrays in zip(manifest.buckets, buckets, strict=True):
         for name, array in zip(names, arrays, strict=True):
             _bytes(parameters[name]).copy_(_readable(array))
-    found = fingerprint(parameters.values())
+            sums.append(_weighted_sums(parameters[name]))  # while it is in the processor's cache
+    found = _folded(sums)
     if found != manifest.fingerprint:
         raise TrainingError(
             f"weights of version {manifest.version} arrived as {found:016x}, they left as {manifest.fingerprint:016x}; "
@@ -97,15 +98,19 @@ def fingerprint(parameters: Iterable[Tensor]) -> int:
     Sums of the numbers' bits, each times a weight that depends on its place, modulo 2^64: one pass over the memory, on
     the device where it lies, and one read from there. It finds accidents, not attacks.
     """
-    sums = [_weighted_sums(one.detach().view(-1).view(_WORDS[one.element_size()])) for one in parameters]
+    return _folded([_weighted_sums(one) for one in parameters])
+
+
+def _folded(sums: Sequence[Tensor]) -> int:
     total = 0
-    for part in torch.cat(sums).tolist() if sums else ():
+    for part in torch.cat(list(sums)).tolist() if sums else ():
         total = (total * _STRIDE + part) % 2**64
     return total
 
 
-def _weighted_sums(words: Int[Tensor, " N"]) -> Int[Tensor, " C"]:
-    """Of each chunk: its numbers times their places in it, modulo 2^64."""
+def _weighted_sums(parameter: Tensor) -> Int[Tensor, " C"]:
+    """Of each chunk: the numbers that its bits are, times their places in it, modulo 2^64."""
+    words = parameter.detach().view(-1).view(_WORDS[parameter.element_size()])
     if serves(words):
         return weighted_sums(words, _CHUNK)
     places = torch.arange(1, min(len(words), _CHUNK) + 1, device=words.device)

@@ -18,7 +18,10 @@ def serves(numbers: Tensor) -> bool:
 
 
 def weighted_sums(numbers: Int[Tensor, " N"], chunk: int) -> Int[Tensor, " C"]:
-    """One int64 per `chunk` numbers, 0 for none: the sum of each times its place in it, from 1, modulo 2^64."""
+    """One int64 per `chunk` numbers, 0 for none: the sum of each times its place in it, from 1, modulo 2^64.
+
+    `chunk` is a multiple of 65,536, which a thread takes at a time.
+    """
     sums = torch.zeros(max(1, -(-len(numbers) // chunk)), dtype=torch.int64)
     kernel("weighted_sums", "p iii p")(address(numbers), len(numbers), numbers.itemsize, chunk, address(sums))
     return sums

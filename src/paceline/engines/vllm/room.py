@@ -39,7 +39,7 @@ def wanted_cache(config: Any, room: Room, dtype: torch.dtype) -> int:
         room: what is wanted.
         dtype: of keys and values.
     """
-    heads = config.num_key_value_heads or config.num_attention_heads
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     token = 2 * config.num_hidden_layers * heads * head_width(config) * dtype.itemsize
     sequence = token * BLOCK * (-(-room.length // BLOCK) + 1)
     return max(2 * sequence, min(room.sequences * sequence, MOST_BYTES))
