@@ -14,7 +14,7 @@ from paceline.learner.optimizers import make_optimizer
 from paceline.learner.samples import minibatches, samples_of
 from paceline.learner.stats import UpdateStats, UpdateSums, merge_sums, read_sums, summarise_updates
 from paceline.losses import token_logprobs
-from paceline.models import Loaded, PolicyForward, on_device
+from paceline.models import Loaded, PolicyForward, is_recomputing, on_device, return_free_memory
 from paceline.native.logits import logit_passes
 from paceline.parallel import ONE_RANK, Ranks
 from paceline.types import RolloutGroup
@@ -128,6 +128,8 @@ class Learner:
     def backward(self, part: Prepared, *, first: bool) -> tuple[Prepared, dict[str, Tensor]]:
         """Add a micro-batch's share of the update's gradient; old logprobs come out of the first pass."""
         loss, part, sums = self._loss(part, first=first)
+        if is_recomputing(self.policy.model):  # then memory is short
+            return_free_memory(loss.device)
         loss.backward()
         return part, sums
 

@@ -15,7 +15,13 @@ fused_layers.py   decoder layers that run packed micro-batches through kernels
 records.py        micro-batches on the model's device
 """
 
-from paceline.models.activations import Activations, measure_activations, recompute
+from paceline.models.activations import (
+    Activations,
+    is_recomputing,
+    measure_activations,
+    recompute,
+    return_free_memory,
+)
 from paceline.models.devices import choose_device, free_memory
 from paceline.models.exporting import export_model, save_model
 from paceline.models.forward import PolicyForward, choose_forward
@@ -47,6 +53,8 @@ __all__ = [
     "model_directory",
     "on_device",
     "recompute",
+    "is_recomputing",
+    "return_free_memory",
     "restore_weights",
     "save_model",
 ]
