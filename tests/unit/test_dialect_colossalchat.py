@@ -13,7 +13,6 @@ from paceline.config import build_config, parse_yaml
 from paceline.dialects import as_comments, as_shell, as_words, as_yaml, translate
 from paceline.dialects.colossalchat.arguments import FIELDS, LACKING, PLAIN, ZERO_BUBBLE, Arguments, flag, long_flag
 from paceline.dialects.colossalchat.batches import clashes, nearest
-from paceline.dialects.offering import offers
 from paceline.errors import ConfigError
 from tests.colossalchat_commands import BUBBLES, SEVERAL_MACHINES, SINGLE_MACHINE, words_of
 
@@ -315,11 +314,10 @@ def test_the_default_backend_samples_from_its_fifty_most_probable_tokens():
     assert config_of(plain("-topk -1")).sampling.top_k == config_of(plain()).sampling.top_k == 0
 
 
-def test_what_this_version_has_not_is_said_and_what_it_has_is_used():
-    options, missing = translated(plain("-ptp 2")).options, notes_of(plain("-ptp 2"), "missing")
-    there = offers("engine", "vllm")
-    assert [name in options for name in OF_VLLM] == [there] * 3
-    assert ["-b vllm" in missing, "-ptp 2" in missing] == [not there] * 2
+def test_producers_of_several_devices_are_vllms():
+    engine = config_of(plain("-ptp 2")).engine
+    assert (engine.engine, engine.vllm_tensor_parallel, engine.vllm_gpu_share) == ("vllm", 2, 0.7)
+    assert "-ptp 2" in notes_of("python rl_example.py -b transformers -ptp 2", "missing")
 
 
 @pytest.mark.parametrize("text", [SINGLE_MACHINE, BUBBLES, plain("-s '-- a, \"b\"\n' -a RLOO"), plain("-s ''")])

@@ -1,7 +1,6 @@
 """Other tools' command lines to Paceline's options: pure, text in, options and notes out.
 
 translation.py   the records of this room, and the border behind which each tool's vocabulary lies
-offering.py      which options and values this version has
 writing.py       options and notes as a command line or a file
 colossalchat/    ColossalChat's `rl_example.py`
 """

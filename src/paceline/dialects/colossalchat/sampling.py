@@ -1,7 +1,6 @@
 """How completions are drawn: lengths, temperature, what ends one, and by which engine."""
 
 from paceline.dialects.colossalchat.arguments import Arguments, Read
-from paceline.dialects.offering import offers
 from paceline.dialects.translation import Note, Translation
 
 ANNEALED = 0.9
@@ -51,18 +50,13 @@ def _end(one: Arguments) -> Translation:
 
 
 def _engine(one: Arguments) -> Translation:
-    if one.backend == "vllm" and offers("engine", "vllm"):
+    if one.backend == "vllm":
         layers = one.producer_tensor_parallel_size
         options = {"engine": "vllm", "vllm_tensor_parallel": layers, "vllm_gpu_share": GPU_SHARE}
         return Translation(options=options)
-    notes = []
-    if one.backend == "vllm":
-        text = "completions come from the engine in the producers' own processes"
-        notes.append(Note(kind="missing", about="-b vllm", text=text))
-    else:
-        text = "the default backend cannot run; here completions come from the engine in the producers' own processes"
-        notes.append(Note(kind="mended", about="-b transformers", text=text))
+    text = "the default backend cannot run; here completions come from the engine in the producers' own processes"
+    notes = [Note(kind="mended", about="-b transformers", text=text)]
     if one.producer_tensor_parallel_size > 1:
-        text = "a producer is one process with one device, so that the model has to fit it"
+        text = "without -b vllm a producer is one process with one device, so that the model has to fit it"
         notes.append(Note(kind="missing", about=f"-ptp {one.producer_tensor_parallel_size}", text=text))
     return Translation(notes=tuple(notes))
