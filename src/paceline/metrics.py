@@ -55,14 +55,16 @@ METRICS: Mapping[str, Metric] = {
     "skipped_fraction": Metric(unit="share", meaning="trained tokens left out by skip_threshold"),
     "logprob_mismatch_mean": Metric(unit="nats", meaning="|engine's - trainer's| logprob, mean over trained tokens"),
     "logprob_mismatch_max": Metric(unit="nats", meaning="the largest of those"),
+    "weights_bytes": Metric(unit="bytes", meaning="of the weights that each producer took for the step; on a cluster"),
     "clock": Metric(
         unit="seconds",
         meaning="generate, reward, update, other, total; produce: all of the producing side, the way of weights and "
-        "completions included; wait: how long training waited for it; and tokens_per_second generated",
+        "completions included; weights: the first of those ways; wait: how long training waited for it all; and "
+        "tokens_per_second generated",
     ),
 }
 
-OPTIONAL = frozenset({"kl", "correction_masked_fraction", "off_policy_fraction", "skipped_fraction"})
+OPTIONAL = frozenset({"kl", "correction_masked_fraction", "off_policy_fraction", "skipped_fraction", "weights_bytes"})
 """Absent where it has no meaning; every other name is in every record."""
 
 

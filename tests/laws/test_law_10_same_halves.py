@@ -4,8 +4,8 @@ import pytest
 
 from tests.cluster_runs import CLUSTER, completions, train, weights
 
-MEASURED = ("clock", "logprob_mismatch_mean", "logprob_mismatch_max", "rewards")
-"""What differs without any difference of the run: times, and rounding of logprobs in other batches."""
+MEASURED = ("clock", "weights_bytes", "logprob_mismatch_mean", "logprob_mismatch_max", "rewards")
+"""What differs without any difference of the run: times, ways of weights, rounding of logprobs in other batches."""
 
 
 @pytest.fixture(scope="module")

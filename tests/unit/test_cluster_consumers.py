@@ -16,7 +16,9 @@ from paceline.parallel import RankLost
 
 
 def manifest(version: int, fingerprint: int = 7) -> Manifest:
-    return Manifest(version=version, policy_version=version, buckets=(("a", "b"), ("c",)), fingerprint=fingerprint)
+    return Manifest(
+        version=version, policy_version=version, buckets=(("a", "b"), ("c",)), nbytes=12, fingerprint=fingerprint
+    )
 
 
 def updated(version: int, rate: float = 0.1) -> Updated:

@@ -64,16 +64,17 @@ def test_a_correction_of_more_than_a_fifth_of_the_tokens_is_said_with_its_share(
 
 def test_the_clock_has_phases_that_add_up_where_they_follow_each_other_and_what_training_waited_for():
     batch = replace(batch_of("rw", "wr", max_refills=0), generate_seconds=2.0, reward_seconds=0.5)
-    in_turn = step_clock(batch, produce=2.75, wait=2.75, update=1.0, total=4.0)
+    in_turn = step_clock(batch, weights=0.25, produce=2.75, wait=2.75, update=1.0, total=4.0)
     assert in_turn == {
         "generate": 2.0,
         "reward": 0.5,
         "update": 1.0,
         "other": 0.5,
         "total": 4.0,
+        "weights": 0.25,
         "produce": 2.75,
         "wait": 2.75,
         "tokens_per_second": 2.0,  # four completions of one token
     }
-    ahead = step_clock(batch, produce=2.75, wait=1.75, update=1.0, total=2.75)
+    ahead = step_clock(batch, weights=0.25, produce=2.75, wait=1.75, update=1.0, total=2.75)
     assert (ahead["other"], ahead["total"]) == (0.0, 2.75)

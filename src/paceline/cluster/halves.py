@@ -18,7 +18,17 @@ from paceline.engines import OnFinished, Request, Sampling
 from paceline.learner import UpdateStats
 from paceline.rollouts import Drawn, Round, merge_rounds
 from paceline.timeline import Span
-from paceline.train import Feed, Measurement, Meter, Prepared, Produced, prompts_of_step, training_producer
+from paceline.train import (
+    SHARED,
+    Feed,
+    Handover,
+    Measurement,
+    Meter,
+    Prepared,
+    Produced,
+    prompts_of_step,
+    training_producer,
+)
 from paceline.types import Completion, RolloutGroup
 
 DRIVER = "driver"
@@ -58,18 +68,19 @@ class Versions:
 
     fleet: Fleet
     kept: dict[int, Weights] = field(default_factory=dict)
-    _loading: float = field(init=False, default=0.0)
+    _handover: Handover = field(init=False, default=SHARED)
 
     def load(self, version: int) -> None:
         """See `Crew`."""
         started = time.perf_counter()
         weights = self.kept[version]
         self.fleet.bring_to("load", weights.manifest, *weights.buckets)
-        self._loading += time.perf_counter() - started
+        before, seconds = self._handover, time.perf_counter() - started
+        self._handover = Handover(seconds=before.seconds + seconds, nbytes=before.nbytes + weights.manifest.nbytes)
 
-    def take_loading_seconds(self) -> float:
-        """What loading took since this was last asked."""
-        taken, self._loading = self._loading, 0.0
+    def take_handover(self) -> Handover:
+        """What was loaded since this was last asked."""
+        taken, self._handover = self._handover, SHARED
         return taken
 
     def forget(self, older_than: int) -> None:
@@ -94,8 +105,9 @@ class ClusterHalves:
             started = time.perf_counter()
             count = prompts_of_step(number, config.loop, num_tasks=len(feed.tasks))
             batch = producer.make(feed.take, count)
-            seconds = self._versions.take_loading_seconds() + time.perf_counter() - started
-            return Produced(batch=batch, position=feed.position, seconds=seconds)
+            handover = self._versions.take_handover()
+            seconds = handover.seconds + time.perf_counter() - started
+            return Produced(batch=batch, position=feed.position, seconds=seconds, handover=handover)
 
         self._max_staleness = config.cluster.max_staleness
         agenda = Agenda(done=done, last=prepared.total_steps, max_staleness=self._max_staleness)

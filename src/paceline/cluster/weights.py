@@ -35,6 +35,8 @@ class Manifest:
     """Optimiser updates that they have seen."""
     buckets: tuple[tuple[str, ...], ...]
     """Names of parameters, in the order in which each bucket holds them."""
+    nbytes: int
+    """Of all parameters."""
     fingerprint: int
 
 
@@ -57,11 +59,13 @@ def buckets_of(model: nn.Module) -> tuple[tuple[str, ...], ...]:
 
 def manifest_of(model: nn.Module, *, version: int, policy_version: int) -> Manifest:
     """Of the weights as they are."""
+    parameters = trained_parameters(model).values()
     return Manifest(
         version=version,
         policy_version=policy_version,
         buckets=buckets_of(model),
-        fingerprint=fingerprint(trained_parameters(model).values()),
+        nbytes=sum(parameter.nbytes for parameter in parameters),
+        fingerprint=fingerprint(parameters),
     )
 
 

@@ -27,7 +27,17 @@ from paceline.train.assembly import (
 from paceline.train.consumer import ConsumerHalf, Extent, make_consumer, updates_per_step
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.given import Given
-from paceline.train.halves import Halves, OneProcess, Place, Placed, Produced, in_this_process, make_feed
+from paceline.train.halves import (
+    SHARED,
+    Halves,
+    Handover,
+    OneProcess,
+    Place,
+    Placed,
+    Produced,
+    in_this_process,
+    make_feed,
+)
 from paceline.train.held_out import has_held_out, make_evaluators
 from paceline.train.loop import Run, evaluate, run_steps, save, tell
 from paceline.train.measuring import (
@@ -74,6 +84,8 @@ __all__ = [
     "in_this_process",
     "Placed",
     "Produced",
+    "Handover",
+    "SHARED",
     "Run",
     "make_run",
     "make_feed",

@@ -75,8 +75,10 @@ def step(run: Run) -> None:
         stats,
         num_tasks=len(run.prepared.tasks.tasks),
         learning_rate=rate,
+        weights_bytes=produced.handover.nbytes,
         clock=step_clock(
             batch,
+            weights=produced.handover.seconds,
             produce=produced.seconds,
             wait=updating - waiting,
             update=updated - updating,

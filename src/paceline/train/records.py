@@ -29,6 +29,7 @@ def step_record(
     *,
     num_tasks: int,
     learning_rate: float,
+    weights_bytes: int,
     clock: dict[str, float],
 ) -> dict[str, object]:
     """The step's line in `metrics.jsonl`; names and units are those of `metrics.METRICS`."""
@@ -43,6 +44,8 @@ def step_record(
         **updates,
         "clock": clock,
     }
+    if weights_bytes:
+        record["weights_bytes"] = weights_bytes
     check_record(record)
     return record
 
@@ -66,7 +69,9 @@ def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_r
     return sentences
 
 
-def step_clock(batch: RolloutBatch, *, produce: float, wait: float, update: float, total: float) -> dict[str, float]:
+def step_clock(
+    batch: RolloutBatch, *, weights: float, produce: float, wait: float, update: float, total: float
+) -> dict[str, float]:
     """Seconds of a step by phase; what is left over is bookkeeping. Sampling that went on beside other steps' training
     counts in full, so that a step's phases may add up to more than its total."""
     phases = {"generate": batch.generate_seconds, "reward": batch.reward_seconds, "update": update}
@@ -74,6 +79,7 @@ def step_clock(batch: RolloutBatch, *, produce: float, wait: float, update: floa
     return phases | {
         "other": max(0.0, total - sum(phases.values())),
         "total": total,
+        "weights": weights,
         "produce": produce,
         "wait": wait,
         "tokens_per_second": tokens / batch.generate_seconds,

@@ -29,6 +29,12 @@ def test_two_consumers_end_with_the_weights_of_one_process_to_rounding(alone, sh
     assert max(abs(ours[name] - theirs[name]).max() for name in theirs) < 1e-4
 
 
+def test_the_way_of_the_weights_is_measured(shared):
+    size = sum(tensor.nbytes for tensor in load(weights(shared)).values())
+    assert [step["weights_bytes"] for step in shared.metrics()] == [size] * 4
+    assert all(0 < step["clock"]["weights"] <= step["clock"]["produce"] for step in shared.metrics())
+
+
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
 def test_after_the_loss_of_a_consumer_the_run_goes_on_from_its_checkpoint_and_is_what_it_would_have_been(
     tmp_path, shared, signal, capsys
