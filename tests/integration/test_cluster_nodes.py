@@ -15,7 +15,6 @@ SECOND = "PACELINE_TEST_SECOND_NODE"
 def two_nodes() -> Iterator[str]:
     """The address of a cluster whose second node has room for one actor."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})

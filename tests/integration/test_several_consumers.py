@@ -3,9 +3,9 @@
 import pytest
 from safetensors.numpy import load
 
-from tests.cluster_runs import CLUSTER, completions, train, weights
+from tests.cluster_runs import completions, train, weights
 
-CONSUMERS = (*CLUSTER, "--num-consumers", 2, "--save-steps", 2)
+CONSUMERS = ("--cluster", "--num-consumers", 2, "--save-steps", 2)
 
 
 @pytest.fixture(scope="module")
