@@ -10,7 +10,7 @@ The last token of a completion predicts nothing that is trained, so it is a targ
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,10 +97,8 @@ def cut(samples: Sequence[Sample], *, trained: Sequence[int], micro_batch_tokens
     micro-batch of its own. Attention's own cost is left out: 4 % of a forward pass of 0.5 billion parameters at 900
     tokens.
     """
-    groups: dict[int, list[int]] = {}
-    for index in sorted(trained):
-        groups.setdefault(samples[index].group, []).append(index)
-    in_order = sorted(groups.values(), key=lambda members: (_longest(samples, members), samples[members[0]].group))
+    groups = _by_group(samples, trained)
+    in_order = sorted(groups, key=lambda members: (_longest(samples, members), samples[members[0]].group))
     pieces = [piece for members in in_order for piece in _whole_or_cut(samples, members, micro_batch_tokens)]
     runs = even_runs([_tokens(samples, piece) for piece in pieces], limit=micro_batch_tokens)
     return [[index for piece in pieces[run.start : run.stop] for index in piece] for run in runs]
@@ -114,17 +112,23 @@ def share_out(samples: Sequence[Sample], *, trained: Sequence[int], ranks: int) 
     """
     if ranks == 1:
         return [list(trained)]
-    groups: dict[int, list[int]] = {}
-    for index in sorted(trained):
-        groups.setdefault(samples[index].group, []).append(index)
-    even = math.ceil(sum(_tokens(samples, members) for members in groups.values()) / ranks)
-    pieces = [piece for members in groups.values() for piece in _whole_or_cut(samples, members, even)]
+    groups = _by_group(samples, trained)
+    even = math.ceil(sum(_tokens(samples, members) for members in groups) / ranks)
+    pieces = [piece for members in groups for piece in _whole_or_cut(samples, members, even)]
     shares, loads = [list[int]() for _ in range(ranks)], [0] * ranks
     for piece in sorted(pieces, key=lambda piece: (-_tokens(samples, piece), piece[0])):
         least = loads.index(min(loads))
         shares[least] += piece
         loads[least] += _tokens(samples, piece)
     return [sorted(share) for share in shares]
+
+
+def _by_group(samples: Sequence[Sample], positions: Iterable[int]) -> list[list[int]]:
+    """The positions of each group's samples, in order; groups by their first one."""
+    groups: dict[int, list[int]] = {}
+    for index in sorted(positions):
+        groups.setdefault(samples[index].group, []).append(index)
+    return list(groups.values())
 
 
 def _longest(samples: Sequence[Sample], members: Sequence[int]) -> int:

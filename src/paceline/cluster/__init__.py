@@ -6,6 +6,7 @@ fleet.py       the producers as one: shares out, answers in order, lost ones rep
 weights.py     a version of the weights: manifest, buckets, fingerprint
 producing.py   what a producer's process does
 consuming.py   what a consumer's process does
+consumers.py   all consumers as one: they train together, and the loss of one ends them
 halves.py      both halves as the loop sees them
 simulation.py  the agenda on a simulated clock: when steps are done, and who waits
 scaling.py     what a step takes other numbers of producers and consumers, from the tokens in it
