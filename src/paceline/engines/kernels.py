@@ -1,8 +1,8 @@
 """What a decoder layer computes besides attention, by the fastest code at hand: its products, and what lies between.
 
-N rows. Products go to one of torch's libraries; norms, residual sums and the gated activation to compiled kernels where
-this machine has them, else to torch. The choice depends on device, precision and the presence of a compiler, never on a
-measured time, so that a run can be repeated.
+N rows. Products in bfloat16 go to the processor's tiles where it has them, others to one of torch's libraries; norms,
+residual sums and the gated activation to compiled kernels where this machine has them, else to torch. The choice is by
+device, precision, shape and the presence of a compiler, never by a measured time, so that a run can be repeated.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,14 @@ from torch import Tensor
 from paceline.native import library
 from paceline.native.decoding import DecodingKernels
 from paceline.native.tensors import STORAGE
+from paceline.native.tiles import TileProducts, tile_products
 from paceline.products import prefers_onednn
 
 Linear = tuple[Tensor, Tensor | None]
 """Weight [out, in], which oneDNN may have packed, and bias [out] or None."""
 PACKED_WEIGHTS = 1 << 16
-"""Elements of a bfloat16 weight from which on oneDNN packs it once per call: 15 to 35 % of a product of 32 to 128 rows
-goes into doing it each time."""
+"""Elements of a bfloat16 weight from which on oneDNN packs it once per call, where there are no tiles: 15 to 35 % of a
+product of 32 to 128 rows goes into doing it each time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +33,10 @@ class Kernels:
     """What products take and give."""
     native: DecodingKernels | None
     """Compiled kernels for all but the products; None: torch's operations."""
+    tiles: TileProducts | None
+    """Products that it serves go to the processor's tiles."""
     onednn: bool
-    """Products go to oneDNN; else to whatever torch's `linear` takes."""
+    """The others go to oneDNN; else to whatever torch's `linear` takes."""
 
     @property
     def residual_dtype(self) -> torch.dtype:
@@ -43,7 +46,7 @@ class Kernels:
     @property
     def packs(self) -> bool:
         """Whether large weights are copied into oneDNN's own layout."""
-        return self.onednn and self.dtype == torch.bfloat16
+        return self.onednn and self.dtype == torch.bfloat16 and self.tiles is None
 
     def prepared(self, layer: Linear) -> Linear:
         """The layer as `linear` takes it fastest."""
@@ -54,6 +57,8 @@ class Kernels:
 
     def linear(self, x: Float[Tensor, "N I"], layer: Linear) -> Float[Tensor, "N O"]:
         """x @ weight.T + bias."""
+        if self.tiles is not None and self.tiles.serves(layer[0]):
+            return self.tiles.linear(x.contiguous(), *layer)
         if not self.onednn:
             return F.linear(x, *layer)
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, *layer, "none", [], "")
@@ -79,9 +84,11 @@ class Kernels:
 def choose_kernels(device: torch.device, dtype: torch.dtype, native: DecodingKernels | None = None) -> Kernels:
     """For this device and precision; `native` is what the machine has, None for torch's operations."""
     on_cpu = device.type == "cpu"
+    native = native if on_cpu and dtype in STORAGE else None
     return Kernels(
         dtype=dtype,
-        native=native if on_cpu and dtype in STORAGE else None,
+        native=native,
+        tiles=tile_products() if native is not None and dtype == torch.bfloat16 else None,
         onednn=on_cpu and prefers_onednn(dtype),
     )
 

@@ -7,11 +7,12 @@ sharing.c      one token per row: attention over a shared prompt and own tokens,
 training.c     residual sum and norm, gated product, of all tokens of a micro-batch, with gradients  (training.py)
 attention.c    attention of a packed micro-batch, with gradients; blocks.h has its products         (attention.py)
 logits.c       statistics and gradients of logits                                                      (logits.py)
+tiles.c        products in bfloat16 of few rows, by the processor's tiles                               (tiles.py)
 
-Matrix products stay with torch: its libraries are at the machine's limit. What lies between them is not: at small sizes
-an operation of torch costs more to start than to compute, at large ones it reads and writes memory that a fused loop
-keeps in registers. Whoever calls a kernel has a torch path for machines without a compiler and for other devices; the
-two agree to rounding, and the tests hold them to it.
+Other matrix products stay with torch: its libraries are near the machine's limit. What lies between them is not: at
+small sizes an operation of torch costs more to start than to compute, at large ones it reads and writes memory that a
+fused loop keeps in registers. Whoever calls a kernel has a torch path for machines without a compiler and for other
+devices; the two agree to rounding, and the tests hold them to it.
 """
 
 from paceline.native.compiling import Library, library
