@@ -46,7 +46,7 @@ test-reference: $(VENV)/installed-bench ## Compare every objective with its sour
 	$(BIN)/python -m pytest tests/reference
 
 test-vllm: $(VLLM_VENV)/installed ## Run the tests of vLLM as an engine, which this installs.
-	$(VLLM_VENV)/bin/python -m pytest tests/unit/test_engine_vllm.py tests/integration/test_vllm.py tests/integration/test_vllm_runs.py
+	$(VLLM_VENV)/bin/python -m pytest tests/unit/test_engine_vllm.py tests/integration/test_vllm*.py
 
 lint: $(VENV)/installed-dev ## Check format, lint rules and types.
 	$(BIN)/ruff format --check .

@@ -7,9 +7,9 @@ the engine ran on a device of its own: a second reward function, of weight 0, sl
 
 1. A run in one process says how long an update takes, a run on the cluster in turn how long its sampling does: their
    medians give the wait that makes sampling and scoring `--ratio` times the update.
-2. A run with that wait, in turn, is what the planner forecasts from.
-3. For every seed a run in turn and one that samples one step ahead. Seconds per step are taken from the times at which
-   the run wrote its rollouts down, and not from its own clocks.
+2. For every seed three runs next to each other, as a machine's speed changes from minute to minute: a short one in
+   turn, which the planner forecasts from, a run in turn, and one that samples one step ahead. Seconds per step are
+   taken from the times at which a run wrote its rollouts down, and not from its own clocks.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+from cluster_tables import cluster_rows
 from measuring import QUIET, machine
 from running import RESULTS, write_result
 
@@ -106,9 +107,9 @@ def wait_for(bench: Bench, ratio: float) -> dict[str, float]:
     return {"update": update, "sampling_unslowed": sampling, "wait": ratio * update - sampling}
 
 
-def predicted(bench: Bench, slowed: Sequence[str]) -> dict[int, float]:
-    """Seconds per step by staleness, from a run in turn that is not measured."""
-    run = bench.run("timings", *slowed, "--max-steps", SHORT, "--seed", 1000)
+def predicted(bench: Bench, slowed: Sequence[str], seed: int) -> dict[int, float]:
+    """Seconds per step by staleness, from a short run in turn."""
+    run = bench.run(f"seed-{seed}-timings", *slowed, "--max-steps", SHORT, "--seed", seed)
     measured = read_measured(run, read_run_configuration(run.path))
     forecast = make_forecast(measured, producers=[1], consumers=[1])
     return {staleness: forecast.at(1, 1, staleness).pace.seconds for staleness in (IN_TURN, AHEAD)}
@@ -149,15 +150,15 @@ def measure(bench: Bench, *, seeds: int, ratio: float) -> dict:
     """The whole comparison."""
     waits = wait_for(bench, ratio)
     slowed = bench.slowed(waits["wait"])
-    expected = predicted(bench, slowed)
     runs: dict[int, list[dict]] = {IN_TURN: [], AHEAD: []}
     for seed in range(seeds):
+        expected = predicted(bench, slowed, seed)
         for staleness in (IN_TURN, AHEAD)[:: 1 if seed % 2 else -1]:
             name = f"seed-{seed}-staleness-{staleness}"
-            runs[staleness].append(outcome(bench.run(name, *slowed, "--max-staleness", staleness, "--seed", seed)))
+            found = outcome(bench.run(name, *slowed, "--max-staleness", staleness, "--seed", seed))
+            runs[staleness].append({"predicted_seconds_per_step": expected[staleness], **found})
     orders = {
         "in turn" if staleness == IN_TURN else "one step ahead": {
-            "predicted_seconds_per_step": expected[staleness],
             "seconds_per_step": median(one["seconds_per_step"] for one in found),
             "accuracy": accuracy(found),
             "runs": [{key: value for key, value in one.items() if key != "correct"} for one in found],
@@ -187,9 +188,7 @@ def main() -> int:
     flags = ["--eval-steps", "0", "--save-steps", "0", *(["--max-steps", "30"] if asked.quick else [])]
     with tempfile.TemporaryDirectory() as directory:
         found = measure(Bench(directory=Path(directory), flags=flags), seeds=asked.seeds, ratio=asked.ratio)
-    for order, one in found["orders"].items():
-        print(f"{order}: {one['seconds_per_step']:.4f} s a step, {one['predicted_seconds_per_step']:.4f} predicted")
-    print(f"ahead is faster by {median(found['faster_by']):.3f}")
+    print("\n".join(cluster_rows(found)))
     output = asked.output or (None if asked.quick else RESULTS)
     if output is not None:
         result = {"benchmark": "cluster", "size": "embedded", "quick": asked.quick, "machine": where, **found}

@@ -8,8 +8,9 @@ CLUSTER = """
 The embedded model on its task, one producer and one consumer on Ray, one thread each. Sampling and scoring are slowed,
 by waiting, to {ratio:g} times what an update takes in one process: as with an engine on a device of its own. `in turn`
 is `--max-staleness 0`, `one step ahead` is 1; at best that makes of s + u seconds max(s, u). `predicted` is what
-`paceline plan` says from {steps_timed} steps of another run in turn; seconds are between the files that a run writes.
-Accuracy is of greedy answers to held-out problems, over all seeds.
+`paceline plan` says from {steps_timed} steps of a run in turn, of which each seed has its own, just before; `off by` is
+the median over seeds, with its range. Seconds are between the files that a run writes. Accuracy is of greedy answers to
+held-out problems, over all seeds.
 """
 
 
@@ -22,10 +23,11 @@ def cluster_rows(result: dict) -> list[str]:
     for order, one in result["orders"].items():
         seconds = [run["seconds_per_step"] for run in one["runs"]]
         rate = median(run["completions_per_second"] for run in one["runs"])
-        middle, foreseen = one["seconds_per_step"], one["predicted_seconds_per_step"]
+        foreseen = [run["predicted_seconds_per_step"] for run in one["runs"]]
+        errors = [ahead / measured - 1 for ahead, measured in zip(foreseen, seconds, strict=True)]
         lines.append(
-            f"| {order} | {middle:.4f} ({min(seconds):.4f}-{max(seconds):.4f}) | {foreseen:.4f} | "
-            f"{foreseen / middle - 1:+.1%} | {rate:,.0f} | {_percent(one['accuracy'])} |"
+            f"| {order} | {_middle(seconds, '.4f')} | {_middle(foreseen, '.4f')} | {_middle(errors, '+.1%')} | "
+            f"{rate:,.0f} | {_percent(one['accuracy'])} |"
         )
     gains, difference = result["faster_by"], result["accuracy_difference"]
     return [
@@ -36,6 +38,10 @@ def cluster_rows(result: dict) -> list[str]:
         f"{100 * difference['high']:+.1f}, paired by problem).",
         "",
     ]
+
+
+def _middle(values: list[float], form: str) -> str:
+    return f"{median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def _percent(interval: dict) -> str:

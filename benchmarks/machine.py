@@ -4,7 +4,7 @@
 
 | part      | what is measured                                                                                         |
 |-----------|----------------------------------------------------------------------------------------------------------|
-| matrix    | x @ weight.T in float32 and bfloat16 by each library that torch has, at the sizes of a step              |
+| matrix    | x @ weight.T in float32 and bfloat16 by each library that torch has and by ours, at the sizes of a step  |
 | bandwidth | reading (sum, inner product) and copying (bytes read plus bytes written), by the size of what is touched |
 | calls     | one small operation of torch; one call of a compiled kernel, a tensor's address taken                    |
 
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from paceline.native import library
 from paceline.native.tensors import address, declared
+from paceline.native.tiles import tile_products
 from paceline.products import has_onednn
 
 RESULTS = Path(__file__).parent / "results"
@@ -111,13 +112,16 @@ def products(device: str) -> Iterator[dict[str, object]]:
 
 
 def _libraries(x: Tensor, weight: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """The ways to compute x @ weight.T; `packed` has the weight laid out beforehand as oneDNN likes it."""
+    """The ways to compute x @ weight.T; `packed`: the weight laid out beforehand as oneDNN likes it; `tiles`: ours."""
     calls: dict[str, Callable[[], Tensor]] = {"torch": partial(F.linear, x, weight)}
     if x.device.type == "cpu" and has_onednn():
         onednn = torch.ops.mkldnn._linear_pointwise
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, x.shape[0])
         calls["oneDNN"] = partial(onednn, x, weight, None, "none", [], "")
         calls["oneDNN, packed"] = partial(onednn, x, packed, None, "none", [], "")
+    ours = tile_products() if x.device.type == "cpu" else None
+    if ours is not None and ours.serves(weight):
+        calls["tiles"] = partial(ours.linear, x, weight, None)
     return calls
 
 

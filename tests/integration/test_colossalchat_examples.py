@@ -11,20 +11,11 @@ from paceline.dialects import as_words, translate
 from paceline.embedded_models import DIRECTORIES
 from paceline.rundir import RunDir
 from paceline.sandbox import probe_levels
-from tests.colossalchat_commands import SEVERAL_MACHINES, SINGLE_MACHINE, words_of
+from tests.colossalchat_commands import PROJECT, ROWS, SEVERAL_MACHINES, SINGLE_MACHINE, rows_file, scaled_down
 from tests.tiny import tiny_model, tiny_tokenizer
 
-ROWS = [{"messages": {"role": "user", "content": f"What is {n} + 1?"}, "gt_answer": str(n + 1)} for n in range(8)]
-PROJECT = "GRPO-Train-Align-Debug"
 HERE = ("cluster", "num_producers", "num_consumers", "ray_address", "max_staleness")
 """Options that are left out for a run in one process."""
-SMALL = "-mnt 12 -mpt 300 -b transformers"
-"""What a small model has room for, and the engine that needs no other package."""
-
-
-def rows_file(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture
@@ -36,9 +27,8 @@ def model(tmp_path):
 
 
 def command(tmp_path: Path, example: str, rows: list[dict], model: Path, flags: str = "") -> list[str]:
-    """The example with these rows and this model in the place of its own: the last of a repeated flag counts."""
-    places = f"-m {model} -d {rows_file(tmp_path / 'rows.jsonl', rows)} -sd {tmp_path / 'runs'}"
-    return words_of(f"{example} {places} {SMALL} {flags}")
+    """With the engine that needs no other package."""
+    return scaled_down(tmp_path, example, rows, model, f"-b transformers {flags}")
 
 
 def train_here(tmp_path: Path, words: list[str]) -> RunDir:

@@ -270,12 +270,18 @@ def test_accuracies_over_seeds_are_of_tasks_and_their_difference_is_paired():
 
 
 def test_the_page_shows_both_orders_with_what_was_predicted():
-    def order(predicted, *seconds):
+    def order(*pairs):
         return {
-            "predicted_seconds_per_step": predicted,
-            "seconds_per_step": sorted(seconds)[1],
+            "seconds_per_step": sorted(seconds for _, seconds in pairs)[1],
             "accuracy": {"value": 0.97, "low": 0.96, "high": 0.98},
-            "runs": [{"seconds_per_step": each, "completions_per_second": 256 / each} for each in seconds],
+            "runs": [
+                {
+                    "predicted_seconds_per_step": predicted,
+                    "seconds_per_step": seconds,
+                    "completions_per_second": 256 / seconds,
+                }
+                for predicted, seconds in pairs
+            ],
         }
 
     names = ("cpu", "cores", "memory_gib", "system", "threads", "python", "date")
@@ -284,11 +290,15 @@ def test_the_page_shows_both_orders_with_what_was_predicted():
         "machine": dict.fromkeys(names, "?"),
         "ratio": 2.0,
         "steps_timed": 30,
-        "orders": {"in turn": order(0.33, 0.3, 0.31, 0.29), "one step ahead": order(0.19, 0.2, 0.2, 0.21)},
+        "orders": {
+            "in turn": order((0.33, 0.3), (0.31, 0.31), (0.31, 0.25)),
+            "one step ahead": order(*[(0.2, 0.2)] * 3),
+        },
         "faster_by": [1.5, 1.55, 1.4],
         "accuracy_difference": {"value": -0.002, "low": -0.01, "high": 0.006},
     }
     text = page([result])
-    assert "| in turn | 0.3000 (0.2900-0.3100) | 0.3300 | +10.0% | 853 | 97.0 % (96.0-98.0) |" in text
+    predicted = "0.3100 (0.3100 to 0.3300) | +10.0% (+0.0% to +24.0%)"
+    assert f"| in turn | 0.3000 (0.2500 to 0.3100) | {predicted} | 853 | 97.0 % (96.0-98.0) |" in text
     assert "One step ahead is 1.50x as fast (1.40-1.55 over 3 seeds)" in text
     assert "differs by -0.2 points (-1.0 to +0.6, paired by problem)" in text

@@ -1,6 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
+from paceline.engines.kernels import choose_kernels
+from paceline.native.decoding import decoding_kernels
 from paceline.native.tiles import ROWS_AT_ONCE, tile_products
 
 pytestmark = pytest.mark.skipif(tile_products() is None, reason="no compiler, or a processor without tiles (AMX)")
@@ -53,3 +57,15 @@ def test_weights_that_do_not_fill_tiles_are_left_to_torch():
     assert products.serves(torch.zeros(64, 64, dtype=torch.bfloat16))
     for refused in (torch.zeros(64, 48).bfloat16(), torch.zeros(16, 64).bfloat16(), torch.zeros(64, 64)):
         assert not products.serves(refused)
+
+
+def test_a_decoder_takes_weights_as_they_are_with_tiles_and_packed_without():
+    layer = whole_numbers(512, 256, seed=2), whole_numbers(512, seed=3)
+    x = whole_numbers(5, 256, seed=1)
+    expected = (x.double() @ layer[0].double().T + layer[1].double()).bfloat16()
+    with_tiles = choose_kernels(x.device, x.dtype, decoding_kernels())
+    without = replace(with_tiles, tiles=None)
+    assert with_tiles.prepared(layer) is layer
+    assert without.prepared(layer)[0].layout == torch._mkldnn
+    for kernels in (with_tiles, without):
+        assert torch.equal(kernels.linear(x, kernels.prepared(layer)), expected)

@@ -36,16 +36,16 @@ def is_adapted(module: nn.Module) -> bool:
     return type(module).__module__.startswith("peft.")
 
 
-def read_linear(module: nn.Module, dtype: torch.dtype) -> Linear:
-    """Weight and bias in `dtype`: the module's own tensors where they have it and no adapter adds to them.
+def read_linear(module: nn.Module) -> Linear:
+    """Weight and bias: the module's own tensors where no adapter adds to them.
 
         weight = W + sum over active adapters of (alpha / r) B A
 
     The sum is made in the weights' own precision and belongs to the caller; the module is not changed.
     """
     base: Any = module.base_layer if _is_lora(module) else module
-    bias = None if base.bias is None else base.bias.detach().to(dtype)
-    return _merged_weight(module, base.weight.detach()).to(dtype), bias
+    bias = None if base.bias is None else base.bias.detach()
+    return _merged_weight(module, base.weight.detach()), bias
 
 
 def _merged_weight(module: Any, weight: Float[Tensor, "O I"]) -> Float[Tensor, "O I"]:

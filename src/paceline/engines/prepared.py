@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from paceline.engines.adapters import read_linear
 from paceline.engines.kernels import Kernels, Linear
-from paceline.engines.weights import joined_qk_norm, read_layer
+from paceline.engines.weights import joined, joined_qk_norm
 
 JOINED_WEIGHTS = 1 << 16
 """Elements of a weight below which copying it for each call costs less than a product more at each step."""
@@ -62,31 +62,30 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
         embedding=decoder.embed_tokens.weight.detach(),
         first_norm=scales[0],
         layers=tuple(layers),
-        head=kernels.prepared(read_linear(model.lm_head, kernels.dtype)),
+        head=_read(kernels, model.lm_head),
         norm_eps=model.config.rms_norm_eps,
     )
 
 
 def _prepared(module: Any, next_norm: Tensor, kernels: Kernels) -> PreparedLayer:
-    layer, own = read_layer(module, kernels.dtype), module.mlp.gate_proj.weight
+    attention, mlp = module.self_attn, module.mlp
+    own = mlp.gate_proj.weight
     copies = kernels.packs or kernels.dtype != own.dtype or own.numel() < JOINED_WEIGHTS
-    gate_up = (_joined(layer.gate, layer.up),) if copies else (layer.gate, layer.up)
+    gate_up = ((mlp.gate_proj, mlp.up_proj),) if copies else ((mlp.gate_proj,), (mlp.up_proj,))
     return PreparedLayer(
-        qkv=kernels.prepared(layer.qkv),
-        qk_norm=_qk_norm(module.self_attn, kernels.residual_dtype),
-        output=kernels.prepared(layer.output),
+        qkv=_read(kernels, attention.q_proj, attention.k_proj, attention.v_proj),
+        qk_norm=_qk_norm(attention, kernels.residual_dtype),
+        output=_read(kernels, attention.o_proj),
         mlp_norm=module.post_attention_layernorm.weight.detach().to(kernels.residual_dtype),
-        gate_up=tuple(kernels.prepared(part) for part in gate_up),
-        down=kernels.prepared(layer.down),
+        gate_up=tuple(_read(kernels, *parts) for parts in gate_up),
+        down=_read(kernels, mlp.down_proj),
         next_norm=next_norm,
     )
 
 
+def _read(kernels: Kernels, *modules: nn.Module) -> Linear:
+    return kernels.prepared(joined([read_linear(module) for module in modules], kernels.dtype))
+
+
 def _qk_norm(attention: Any, dtype: torch.dtype) -> Tensor | None:
     return joined_qk_norm(attention, dtype) if hasattr(attention, "q_norm") else None
-
-
-def _joined(first: Linear, second: Linear) -> Linear:
-    """Two layers of one input below each other; both have a bias, or none has."""
-    bias = None if first[1] is None or second[1] is None else torch.cat((first[1], second[1]))
-    return torch.cat((first[0], second[0])), bias

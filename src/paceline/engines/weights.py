@@ -3,7 +3,7 @@
 H query heads, K key/value heads, D head width.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.engines.adapters import is_adapted, linear_problem, read_linear
+from paceline.engines.adapters import is_adapted, linear_problem
 from paceline.engines.kernels import Linear
 from paceline.windows import slides
 
@@ -21,18 +21,6 @@ KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausal
 FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 _PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 _MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerWeights:
-    """The linear layers of one decoder layer."""
-
-    qkv: Linear
-    """Queries, keys and values below each other: [(H + 2K) * D, width]."""
-    output: Linear
-    gate: Linear
-    up: Linear
-    down: Linear
 
 
 def unsupported_reason(model: PreTrainedModel) -> str | None:
@@ -63,21 +51,25 @@ def _other_adapter(model: PreTrainedModel) -> str | None:
     return None
 
 
-def read_layer(layer: Any, dtype: torch.dtype) -> LayerWeights:
-    """One layer's present weights in `dtype`: its own tensors where they have it, but for `qkv`, which is joined.
+def joined(layers: Sequence[Linear], dtype: torch.dtype) -> Linear:
+    """Layers of one input below each other, in `dtype`: a single one's own tensors where they have it.
 
-    Where it has a LoRA adapter, a weight is a new tensor with the adapter in it, which takes memory.
+    Several are written where they will lie, so that nothing is copied twice. All have a bias, or none has.
     """
-    attention, mlp = layer.self_attn, layer.mlp
-    parts = [read_linear(part, dtype) for part in (attention.q_proj, attention.k_proj, attention.v_proj)]
-    biases = [bias for _, bias in parts if bias is not None]
-    return LayerWeights(
-        qkv=(torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None),
-        output=read_linear(attention.o_proj, dtype),
-        gate=read_linear(mlp.gate_proj, dtype),
-        up=read_linear(mlp.up_proj, dtype),
-        down=read_linear(mlp.down_proj, dtype),
-    )
+    biases = [bias for _, bias in layers if bias is not None]
+    return _below_each_other([weight for weight, _ in layers], dtype), _below_each_other(
+        biases, dtype
+    ) if biases else None
+
+
+def _below_each_other(parts: Sequence[Float[Tensor, "O *I"]], dtype: torch.dtype) -> Float[Tensor, "Os *I"]:
+    if len(parts) == 1:
+        return parts[0].to(dtype)
+    sizes = [len(part) for part in parts]
+    whole = parts[0].new_empty(sum(sizes), *parts[0].shape[1:], dtype=dtype)
+    for place, part in zip(whole.split(sizes), parts, strict=True):
+        place.copy_(part)
+    return whole
 
 
 def joined_qk_norm(attention: Any, dtype: torch.dtype) -> Float[Tensor, "H+K D"]:

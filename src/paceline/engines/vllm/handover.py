@@ -40,8 +40,7 @@ def _of_adapted(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
             f"--engine vllm takes an adapter as the sum of two matrices, and {prefix.rstrip('.')} {problem}; "
             "use --engine local, or a plain LoRA adapter"
         )
-    base: nn.Linear = module.base_layer  # type: ignore[assignment]
-    weight, bias = read_linear(module, base.weight.dtype)
+    weight, bias = read_linear(module)
     yield f"{prefix}weight", weight
     if bias is not None:
         yield f"{prefix}bias", bias
