@@ -31,6 +31,9 @@ METRICS: Mapping[str, Metric] = {
     "groups_zero_deviation": Metric(unit="groups", meaning="all rewards equal: no policy gradient"),
     "groups_no_reward": Metric(unit="groups", meaning="no completion has a reward"),
     "groups_filtered": Metric(unit="groups", meaning="outside filter_range: in no average and no update"),
+    "groups_surplus": Metric(
+        unit="groups", meaning="inside filter_range when the step was full: in no average or update"
+    ),
     "groups_missing": Metric(unit="groups", meaning="prompts_per_step less the groups inside filter_range"),
     "refills": Metric(unit="rounds", meaning="further rounds of sampling in the place of filtered groups"),
     "rollouts_without_reward": Metric(unit="completions", meaning="no reward function gave a number, or one failed"),

@@ -88,17 +88,23 @@ def total_steps(config: Config, num_tasks: int | None) -> int | None:
     return None if num_tasks is None else max(1, math.ceil(round(loop.num_epochs * num_tasks) / loop.prompts_per_step))
 
 
+def most_prompts_per_step(config: Config) -> int:
+    """Prompts that a step may sample, with all refills."""
+    at_once = math.ceil(config.loop.prompts_per_step * config.advantage.oversampling)
+    return at_once * (1 + config.advantage.max_refills)
+
+
 def batch_plan(config: Config, num_tasks: int | None) -> BatchPlan:
     """The plan of a configuration on a dataset of `num_tasks` tasks."""
     prompts, generations = config.loop.prompts_per_step, config.sampling.num_generations
-    steps, rounds = total_steps(config, num_tasks), 1 + config.advantage.max_refills
+    steps, drawn = total_steps(config, num_tasks), most_prompts_per_step(config)
     return BatchPlan(
         prompts_per_step=prompts,
         num_generations=generations,
         updates_per_step=config.optim.num_iterations * config.optim.num_minibatches,
         max_refills=config.advantage.max_refills,
-        prompt_tokens_per_step=rounds * prompts * config.data.max_prompt_length,
-        completion_tokens_per_step=rounds * prompts * generations * config.sampling.max_completion_length,
+        prompt_tokens_per_step=drawn * config.data.max_prompt_length,
+        completion_tokens_per_step=drawn * generations * config.sampling.max_completion_length,
         num_tasks=num_tasks,
         steps=steps,
         epochs=_epochs(config, steps, num_tasks),

@@ -13,12 +13,11 @@ PHASES = ("generate", "reward", "update", "other")
 
 
 def summarise(
-    run_dir: RunDir, *, checkpoint_seconds: float, foreseen_seconds: float | None, console: Console
+    run_dir: RunDir, *, checkpoint_seconds: float, paces: Mapping[str, float] | None, console: Console
 ) -> dict[str, Any]:
     """Write `summary.json` and print it: accuracy before and after, the gain, where the time went.
 
-    `foreseen_seconds` is what all steps should have taken by their phases and the order of the work, None where one
-    thing simply came after the other.
+    `paces` are those of `step_paces`, None where one thing simply came after the other.
     """
     clock = time_split(run_dir, checkpoint_seconds=checkpoint_seconds)
     summary: dict[str, Any] = {"finished": True, "clock": clock}
@@ -33,8 +32,8 @@ def summarise(
         summary |= next(iter(found.values()))  # of the first set, which the headline is about
     if len(found) > 1:
         summary["sets"] = found
-    if foreseen_seconds is not None:
-        summary["step_seconds"] = paces = step_paces(run_dir, foreseen_seconds=foreseen_seconds)
+    if paces is not None:
+        summary["step_seconds"] = paces
         predicted, measured = paces["predicted"], paces["measured"]
         console.print(
             f"schedule    {predicted:.3f} s a step predicted from its phases, {measured:.3f} s measured "
@@ -81,9 +80,21 @@ def time_split(run_dir: RunDir, *, checkpoint_seconds: float) -> dict[str, float
     return {**phases, **between, "total": steps + sum(between.values())}
 
 
-def step_paces(run_dir: RunDir, *, foreseen_seconds: float) -> dict[str, float]:
-    """Seconds per step, predicted and measured."""
-    totals = [record["clock"]["total"] for record in run_dir.metrics()]
+def unbroken_steps(run_dir: RunDir, *, save_steps: int) -> list[dict[str, Any]]:
+    """The records of steps that came right after another.
+
+    What is sampled for a step while held-out tasks are measured, or a checkpoint is written, is in no step's clock.
+    """
+    broken = {record["step"] for record in run_dir.evals()}
+    found = run_dir.metrics()
+    if save_steps:
+        broken |= {record["step"] for record in found if record["step"] % save_steps == 0}
+    return [record for record in found if record["step"] - 1 not in broken]
+
+
+def step_paces(steps: Sequence[Mapping[str, Any]], *, foreseen_seconds: float) -> dict[str, float]:
+    """Seconds per step, predicted by the steps' phases and the order of the work, and measured."""
+    totals = [record["clock"]["total"] for record in steps]
     return {"predicted": foreseen_seconds / len(totals), "measured": sum(totals) / len(totals)}
 
 

@@ -139,5 +139,5 @@ def _scored(step: Step, rows: Sequence[int], advantage: AdvantageConfig) -> Scor
         rewards=tuple({"accuracy": step.rewards[row]} for row in rows),
         failed=(False,) * len(rows),
         notes=({},) * len(rows),
-        kept=low < mean < high,
+        left_out=None if low < mean < high else "filtered",
     )

@@ -33,7 +33,7 @@ def groups_of(
             rewards=tuple(rewards for *_, rewards in group),
             failed=(False,) * len(group),
             notes=({},) * len(group),
-            kept=True,
+            left_out=None,
         )
         for number, group in enumerate(groups)
     ]

@@ -33,6 +33,7 @@ OURS = {
     "warmup_ratio",
     "filter_range",
     "max_refills",
+    "oversampling",
     "micro_batch_tokens",
     "on_bad_row",
     "reward_timeout",

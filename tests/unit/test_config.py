@@ -169,6 +169,8 @@ def test_one_option_in_two_spellings_is_refused():
             r"--reward-funcs must not name a function overlong with --overlong-share, got .*",
         ),
         ({"max_refills": 2}, r"--max-refills must be 0 without --filter-range, got 2"),
+        ({"oversampling": 2.0}, r"--oversampling must be 1 without --filter-range, got 2\.0"),
+        ({"oversampling": 0.5, "filter_range": [0, 1]}, r"--oversampling must be at least 1, got 0\.5"),
         ({"ref_sync_steps": 5}, r"--ref-sync-steps must be 0 while --beta is 0, got 5"),
         ({"ref_sync_steps": 5, "beta": 0.1, "lora_rank": 4}, r"--ref-sync-steps must be 0 with --lora-rank, got 5"),
         (

@@ -57,6 +57,24 @@ def test_after_the_last_round_the_step_runs_on_what_there_is_and_counts_what_is_
     assert samples_of(batch.groups) == []
 
 
+def test_oversampled_rounds_fill_a_step_in_the_order_of_its_tasks_and_leave_the_rest_out():
+    script = [ALL_RIGHT, MIXED, MIXED, MIXED]  # one round of twice as many as the step needs
+    batch = producer(script, filter_range=(0.0, 1.0), max_refills=3, oversampling=2.0).make(taking(TASKS), 2)
+    assert [group.dropped for group in batch.groups] == ["filtered", None, None, "surplus"]
+    assert {sample.group for sample in samples_of(batch.groups)} == {1, 2}
+    assert (batch.refills, batch.missing) == (0, 0)
+    metrics = rollout_metrics(batch)
+    assert (metrics["prompts"], metrics["groups_filtered"], metrics["groups_surplus"]) == (4, 1, 1)
+    assert metrics["groups_missing"] == 0
+
+
+def test_a_round_that_was_oversampled_in_vain_is_followed_by_one_for_what_is_missing():
+    script = [ALL_RIGHT, ALL_WRONG, MIXED, MIXED, MIXED]  # 3 for 2, then 2 for 1: halves are rounded up
+    batch = producer(script, filter_range=(0.0, 1.0), max_refills=3, oversampling=1.5).make(taking(TASKS), 2)
+    assert [group.dropped for group in batch.groups] == ["filtered", "filtered", None, None, "surplus"]
+    assert (batch.refills, batch.missing) == (1, 0)
+
+
 def test_without_refills_filtered_groups_are_left_out_of_the_steps_averages():
     batch = producer([MIXED, ALL_RIGHT], filter_range=(0.0, 1.0)).make(taking(TASKS), 2)
     assert (batch.refills, batch.missing) == (0, 1)

@@ -21,6 +21,7 @@ from paceline.api.translation import Surroundings, in_field_names, translate
 from paceline.config import Config, ModelConfig
 from paceline.errors import ConfigError, PacelineError
 from paceline.models import context_length, load_tokenizer
+from paceline.plan import most_prompts_per_step
 from paceline.reward_context import reward_context
 from paceline.rewards import row_check
 from paceline.trackers import check_trackers
@@ -228,7 +229,7 @@ def _rows_needed(dataset: Any, config: Config) -> int | None:
         return None
     if config.loop.max_steps is None:
         raise ConfigError("max_steps must be above 0 with an IterableDataset, whose length nobody knows")
-    return config.loop.max_steps * config.loop.prompts_per_step * (1 + config.advantage.max_refills)
+    return config.loop.max_steps * most_prompts_per_step(config)
 
 
 def _check_evaluation(args: GRPOConfig, eval_dataset: Any) -> None:

@@ -67,6 +67,9 @@ class GRPOConfig(TrainingArguments):
         None, "Train only on groups whose mean reward lies strictly between these two numbers, such as 0 1."
     )
     max_refills: int = _option(0, "Rounds of sampling that replace groups outside filter_range.")
+    oversampling: float = _option(
+        1.0, "Prompts sampled at once for each group that is needed, where filter_range filters."
+    )
     micro_batch_tokens: int = _option(4096, "Tokens forwarded at once: memory and speed, never the gradient.")
     on_bad_row: str = _option("stop", "What happens to a row that cannot be used: stop, or skip and count it.")
     reward_timeout: float = _option(600.0, "Seconds that one call of a reward function may take.")

@@ -46,6 +46,7 @@ TRANSLATED: Mapping[str, str] = {
     "preset": "preset",
     "filter_range": "filter_range",
     "max_refills": "max_refills",
+    "oversampling": "oversampling",
     "loss_type": "bound and average",
     "scale_rewards": "advantage: group, group_mean_reward_std or none",
     "multi_objective_aggregation": "reward_aggregation; normalize_then_sum also advantage=batch",

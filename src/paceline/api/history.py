@@ -24,6 +24,7 @@ OURS = (
     "groups_zero_deviation",
     "groups_no_reward",
     "groups_filtered",
+    "groups_surplus",
     "groups_missing",
     "refills",
     "rollouts_without_reward",

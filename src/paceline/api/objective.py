@@ -42,6 +42,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "off_policy_threshold": ("off_policy_mask_threshold",),
     "filter_range": ("filter_range",),
     "max_refills": ("max_refills",),
+    "oversampling": ("oversampling",),
 }
 """Option to the fields that decide it; where none of them is changed, a preset decides."""
 
@@ -145,6 +146,7 @@ def _terms(args: "GRPOConfig") -> Options:
         "off_policy_threshold": args.off_policy_mask_threshold,
         "filter_range": args.filter_range,
         "max_refills": args.max_refills,
+        "oversampling": args.oversampling,
     }
 
 

@@ -32,6 +32,9 @@ class AdvantageConfig:
     """The reward that `filter_range` looks at; None: `eval_reward_func` where it is one of them, else the first."""
     max_refills: int = 0
     """Further rounds of sampling to replace groups outside `filter_range`; then the step runs on what there is."""
+    oversampling: float = 1.0
+    """Prompts that a round samples for each group it is to bring, where `filter_range` filters: above 1 spares rounds,
+    and so the waiting for the slowest completion of each. Groups beyond a step's are left out, the last ones first."""
 
     def __post_init__(self) -> None:
         require(0 <= self.overlong_share <= 1, "overlong_share", self.overlong_share, "lie in [0, 1]")
@@ -47,6 +50,14 @@ class AdvantageConfig:
             self.max_refills,
             "be 0 without --filter-range",
             "only filtered groups are replaced",
+        )
+        require(self.oversampling >= 1, "oversampling", self.oversampling, "be at least 1")
+        require(
+            self.oversampling == 1 or bounds is not None,
+            "oversampling",
+            self.oversampling,
+            "be 1 without --filter-range",
+            "nothing would be filtered, and all that is sampled beyond a step left out",
         )
 
 

@@ -12,7 +12,7 @@ stats.py      what the updates did
 from paceline.learner.learner import Learner, Prepared
 from paceline.learner.objective import Logprobs, token_losses
 from paceline.learner.optimizers import make_optimizer
-from paceline.learner.samples import minibatches, samples_of
+from paceline.learner.samples import OUT_OF_THE_STEP, minibatches, samples_of
 from paceline.learner.stats import UpdateStats
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "token_losses",
     "samples_of",
     "minibatches",
+    "OUT_OF_THE_STEP",
 ]

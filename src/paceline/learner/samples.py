@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from paceline.batching import Sample
 from paceline.types import RolloutGroup
 
-OUT_OF_THE_STEP = ("filtered",)
+OUT_OF_THE_STEP = ("filtered", "surplus")
 """Groups dropped for these reasons count in no average; of the others the gradient is zero, their tokens count."""
 
 
 def samples_of(groups: Sequence[RolloutGroup]) -> list[Sample]:
-    """Every completion that counts in the step's averages, in order: with a reward, not masked, not filtered."""
+    """Every completion that counts in the step's averages, in order: with a reward, not masked, not left out."""
     return [
         Sample(
             group=number,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from paceline.advantages import advantages, carries_signal, normalized_sums, overlong_penalty
 from paceline.config import AdvantageConfig
@@ -25,8 +26,8 @@ class Scored:
     """Of each completion, whether a reward function failed on it: what the others gave is no reward then."""
     notes: tuple[Mapping[str, str], ...]
     """Of each completion, by reward function that has something to say."""
-    kept: bool
-    """Inside `filter_range`; a group outside takes no part in anything."""
+    left_out: Literal["filtered", "surplus"] | None
+    """Why the group takes no part in anything: outside `filter_range`, or inside when the step was full."""
 
 
 def make_groups(
@@ -42,10 +43,10 @@ def make_groups(
     rewards = [
         [_with_length(*pair, max_length=max_completion_length, buffer=buffer) for pair in _pairs(one)] for one in scored
     ]
-    kept = [_sound(group, one.failed) for group, one in zip(rewards, scored, strict=True) if one.kept]
+    kept = [_sound(group, one.failed) for group, one in zip(rewards, scored, strict=True) if one.left_out is None]
     step_advantages = iter(_advantages(kept, options, all_weights))
     return tuple(
-        _group(one, group, next(step_advantages) if one.kept else None, options, all_weights)
+        _group(one, group, next(step_advantages) if one.left_out is None else None, options, all_weights)
         for one, group in zip(scored, rewards, strict=True)
     )
 
@@ -86,7 +87,7 @@ def _group(
     options: AdvantageConfig,
     weights: Mapping[str, float],
 ) -> RolloutGroup:
-    """`group_advantages` None: the group is filtered."""
+    """`group_advantages` None: the group is left out."""
     rollouts = []
     for at, (one, advantage) in enumerate(zip(rewards, group_advantages or [0.0] * len(rewards), strict=True)):
         reward = None if scored.failed[at] else combine(one, weights)
@@ -101,7 +102,7 @@ def _group(
                 notes=scored.notes[at],
             )
         )
-    reason = "filtered" if group_advantages is None else _why_dropped(rollouts, group_advantages)
+    reason = scored.left_out if group_advantages is None else _why_dropped(rollouts, group_advantages)
     return RolloutGroup(task=scored.task, rollouts=tuple(rollouts), dropped=reason)
 
 

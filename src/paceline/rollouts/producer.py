@@ -1,11 +1,13 @@
 """A step's groups: sampled and scored, and again, a bounded number of times, in the place of filtered ones."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from paceline.config import AdvantageConfig
 from paceline.rewards import Scores, check_any_reward, check_failure_rate
-from paceline.rollouts.grouping import make_groups
+from paceline.rollouts.grouping import Scored, make_groups
 from paceline.rollouts.sampling import Drawn, Round, Sampler, merge_rounds
 from paceline.types import RolloutGroup
 
@@ -18,7 +20,7 @@ class RolloutBatch:
     """All groups of a step and what they cost."""
 
     groups: tuple[RolloutGroup, ...]
-    """In the order of the tasks, filtered ones among them."""
+    """In the order of the tasks, those left out among them."""
     scores: Scores
     refills: int
     """Further rounds of sampling that replaced filtered groups."""
@@ -42,18 +44,21 @@ class Producer:
     def make(self, take: Take, count: int) -> RolloutBatch:
         """`count` groups; where some fall outside `filter_range`, up to `max_refills` rounds more to replace them.
 
+        With `oversampling` a round draws more than are missing, and the step takes those inside in the order of their
+        tasks: which they are depends neither on their length nor on who was faster.
+
         Raises:
             TrainingError: a reward function failed on more than `max_failure_rate` of the step's completions so far,
                 or no completion of the step has any reward.
             RewardError: a reward function returned something that is not one number or None per completion.
         """
-        whole, rounds = self._round(take(count)), 1
+        whole, rounds = self._round(take(self._drawn_for(count))), 1
         while (missing := _missing(whole, count)) and rounds <= self.advantage.max_refills:
             # of all rounds: a refill may be one prompt, of which one failure is a large share
-            whole, rounds = self._round(take(missing), after=whole), rounds + 1
+            whole, rounds = self._round(take(self._drawn_for(missing)), after=whole), rounds + 1
         check_any_reward(whole.scores)
         groups = make_groups(
-            whole.scored,
+            _without_surplus(whole.scored, count),
             self.advantage,
             weights=self.weights,
             max_completion_length=self.max_completion_length,
@@ -67,6 +72,9 @@ class Producer:
             reward_seconds=whole.reward_seconds,
         )
 
+    def _drawn_for(self, needed: int) -> int:
+        return math.ceil(needed * self.advantage.oversampling)
+
     def _round(self, drawn: Drawn, *, after: Round | None = None) -> Round:
         """A further round, joined to those before it."""
         found = self.sampler.sample(drawn)
@@ -76,4 +84,12 @@ class Producer:
 
 
 def _missing(whole: Round, count: int) -> int:
-    return count - sum(scored.kept for scored in whole.scored)
+    return max(0, count - sum(scored.left_out is None for scored in whole.scored))
+
+
+def _without_surplus(scored: Sequence[Scored], count: int) -> list[Scored]:
+    """The first `count` that are inside stay so."""
+    places = itertools.count()
+    return [
+        replace(one, left_out="surplus") if one.left_out is None and next(places) >= count else one for one in scored
+    ]

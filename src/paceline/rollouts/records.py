@@ -26,6 +26,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
         "groups_zero_deviation": dropped.count("zero_deviation"),
         "groups_no_reward": dropped.count("no_reward"),
         "groups_filtered": dropped.count("filtered"),
+        "groups_surplus": dropped.count("surplus"),
         "groups_missing": batch.missing,
         "refills": batch.refills,
         "rollouts_without_reward": sum(rollout.reward is None for rollout in rollouts),

@@ -90,7 +90,7 @@ class EngineSampler:
             rewards=tuple({name: column[at] for name, column in scores.values.items()} for at in places),
             failed=failed,
             notes=tuple({name: note for name, note in one.items() if note is not None} for one in notes),
-            kept=self._is_inside(scores.values, failed),
+            left_out=None if self._is_inside(scores.values, failed) else "filtered",
         )
 
     def _request(self, task: Task, occurrence: int) -> Request:

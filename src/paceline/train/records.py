@@ -8,7 +8,7 @@ from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.data import length_histogram
 from paceline.engines import TrainedEngine
-from paceline.learner import UpdateStats
+from paceline.learner import OUT_OF_THE_STEP, UpdateStats
 from paceline.metrics import OPTIONAL, check_record
 from paceline.models import Loaded
 from paceline.native import library
@@ -53,7 +53,7 @@ def step_record(
 def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_refills: int) -> list[str]:
     """What went otherwise than the options say, with its number."""
     sentences = []
-    kept = sum(group.dropped != "filtered" for group in batch.groups)
+    kept = sum(group.dropped not in OUT_OF_THE_STEP for group in batch.groups)
     # without refills a filter leaves out what it is meant to, and the metrics count it
     if batch.missing > 0 and (max_refills > 0 or kept == 0):
         sentences.append(

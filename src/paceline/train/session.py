@@ -12,7 +12,7 @@ from paceline.errors import ProcessLost
 from paceline.report import write_report
 from paceline.rundir import RunDir
 from paceline.stopping import StopRequest
-from paceline.summary import summarise
+from paceline.summary import step_paces, summarise, unbroken_steps
 from paceline.trackers import Trackers, check_trackers, open_trackers
 from paceline.train.assembly import Prepared, prepare
 from paceline.train.halves import Halves, Place, in_this_process
@@ -121,7 +121,9 @@ def finish(run: Run, console: Console) -> None:
     """Export the model, sum the run up, draw its report."""
     output_dir, final = run.run_dir.path, run.run_dir.path / "final"
     run.halves.export(final)
-    foreseen = run.halves.foresee(run.run_dir.metrics())
-    summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, foreseen_seconds=foreseen, console=console)
+    steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)
+    foreseen = run.halves.foresee(steps) if steps else None
+    paces = None if foreseen is None else step_paces(steps, foreseen_seconds=foreseen)
+    summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
     console.print(f"model   {final}", soft_wrap=True)
     console.print(f"report  {write_report(output_dir)}", soft_wrap=True)
