@@ -24,7 +24,7 @@ from paceline.train import Placed, Prepared, make_feed, train
 from tests.cluster_runs import REWARD, ROWS, completions, options_in
 
 STEPS, PROMPTS, GENERATIONS, STALENESS = 200, 4, 4, 2
-LONGEST = 0.01
+LONGEST = 0.005
 """Seconds of a delay, at most: as long as what it delays."""
 LATE = f"""
 import random, threading
@@ -51,6 +51,10 @@ class LateWorkers:
     def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
         self.linger()
         self.workers.start(worker, method, arguments)
+
+    def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        self.linger()
+        self.workers.tell(worker, method, arguments)
 
     def keep(self, worker: int, method: str, arguments: tuple[Any, ...]) -> Any:
         self.linger()
@@ -88,8 +92,8 @@ def late_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | No
             halves.close()
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> RunDir:
+@pytest.fixture(scope="module", params=["finish", "continue"])
+def run(request, tmp_path_factory) -> RunDir:
     place = tmp_path_factory.mktemp("delays") / "late"
     options = options_in(place) | {
         "reward_funcs": f"{place}/reward.py:late",
@@ -98,6 +102,7 @@ def run(tmp_path_factory) -> RunDir:
         "cluster": True,
         "num_producers": 2,
         "max_staleness": STALENESS,
+        "on_new_weights": request.param,
     }
     (place / "reward.py").write_text(REWARD + LATE)
     (place / "trap").write_text(f"SIGKILL self run/rollouts/step-{STEPS // 2:06d}.jsonl")
@@ -112,13 +117,36 @@ def versions_after_steps(run: RunDir) -> list[int]:
     return [0, *(step["policy_version"] for step in run.metrics())]
 
 
-def test_no_completion_is_sampled_from_weights_older_than_the_bound_or_newer_than_its_step(run):
+def versions_of(row: dict) -> list[int]:
+    """The versions that a completion's tokens are of, in their order."""
+    return [row["policy_version"], *(change["policy_version"] for change in row["weight_changes"])]
+
+
+def test_no_token_is_sampled_from_weights_older_than_the_bound_or_newer_than_its_step(run):
     after, steps = versions_after_steps(run), completions(run)
     assert len(steps) == STEPS
     assert after[-1] > STEPS // 2  # most steps had signal
     for number, step in enumerate(steps, start=1):
         oldest, newest = after[max(0, number - 1 - STALENESS)], after[number - 1]
-        assert all(oldest <= one["policy_version"] <= newest for one in step)
+        assert all(oldest <= version <= newest for one in step for version in versions_of(one))
+
+
+def test_weights_change_within_a_completion_where_that_is_wanted_and_there_alone(run):
+    rows = [one for step in completions(run) for one in step]
+    mixed = [one for one in rows if one["weight_changes"]]
+    assert bool(mixed) == ("on_new_weights: continue" in (run.path / "config.yaml").read_text())
+    for one in mixed:
+        places = [0, *(change["token"] for change in one["weight_changes"]), one["completion_tokens"]]
+        assert places == sorted(set(places))
+        assert versions_of(one) == sorted(set(versions_of(one)))
+
+
+def test_the_age_of_a_steps_tokens_is_among_its_numbers(run):
+    before = versions_after_steps(run)
+    for number, (step, metrics) in enumerate(zip(completions(run), run.metrics(), strict=True)):
+        assert metrics["staleness_max"] == before[number] - min(one["policy_version"] for one in step)
+        newest = before[number] - max(version for one in step for version in versions_of(one))
+        assert newest <= metrics["staleness_mean"] <= metrics["staleness_max"]
 
 
 def test_every_task_comes_once_in_each_pass_over_them_with_every_sample(run):

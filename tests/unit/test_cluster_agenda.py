@@ -74,7 +74,8 @@ class Simulated:
         self.chance = random.Random(seed)
         self.staleness, self.done = self.chance.randrange(5), self.chance.choice([0, 0, 3])
         self.last = self.done + self.chance.randint(least, most)
-        self.agenda = Agenda(done=self.done, last=self.last, max_staleness=self.staleness)
+        self.newest = self.chance.random() < 0.5
+        self.agenda = Agenda(done=self.done, last=self.last, max_staleness=self.staleness, takes_newest=self.newest)
         self.producers = SimulatedProducers(self.chance)
         self.fleet = Fleet(self.producers)
         self.events: list[tuple[float, int, str, Job | int]] = []
@@ -85,6 +86,7 @@ class Simulated:
         self.training = self.trained = self.done
         self.produced: list[Job] = []
         self.measured: list[Job] = []
+        self.published_at_end: list[int] = []
         self.completions: list[list[tuple[int, int | None]]] = []
         self.kept = {self.done}
         self.most_kept = 1
@@ -127,6 +129,8 @@ class Simulated:
     def job_done(self, job: Job) -> None:
         self.agenda.finish(job)
         (self.produced if job.kind == "produce" else self.measured).append(job)
+        if job.kind == "produce":
+            self.published_at_end.append(self.agenda.published)
         self.working = None
 
     def step_done(self, number: int) -> None:
@@ -171,9 +175,23 @@ def test_no_step_is_sampled_from_weights_older_than_the_bound_or_newer_than_ther
             assert one.done <= job.version <= job.number - 1
 
 
+def test_no_weights_that_are_published_while_a_step_is_sampled_are_newer_than_those_that_it_trains(runs):
+    assert any(job.version < end for one in runs for job, end in zip(one.produced, one.published_at_end, strict=True))
+    for one in runs:
+        for job, end in zip(one.produced, one.published_at_end, strict=True):
+            assert job.version <= end <= job.number - 1
+
+
+def test_no_step_is_begun_from_weights_older_than_some_step_before_it_could_have_taken(runs):
+    for one in runs:
+        if one.newest:
+            begun = [job.version for job in one.produced]
+            assert all(end <= version for end, version in zip(one.published_at_end, begun[1:], strict=False))
+
+
 def test_which_weights_a_step_is_sampled_from_does_not_depend_on_how_long_anything_takes(runs):
     for one in runs:
-        assert [job.version for job in one.produced] == [
+        assert one.newest or [job.version for job in one.produced] == [
             max(one.done, number - 1 - one.staleness) for number in range(one.done + 1, one.last + 1)
         ]
 
@@ -207,6 +225,21 @@ def test_with_a_staleness_of_one_the_next_step_is_sampled_while_one_is_trained()
         assert job == Job(kind="produce", number=number, version=0)
         agenda.finish(job)
     assert agenda.next() is None  # step 3 is sampled from what step 1 makes
+
+
+def test_the_newest_weights_are_taken_where_that_is_wanted_and_no_step_is_begun_earlier():
+    agenda = Agenda(done=0, last=4, max_staleness=2, takes_newest=True)
+    for number in (1, 2):
+        job = agenda.next()
+        assert job == Job(kind="produce", number=number, version=0)
+        agenda.finish(job)
+    agenda.publish(1)
+    third = agenda.next()
+    assert third == Job(kind="produce", number=3, version=1)  # and not 0
+    assert agenda.oldest_needed == 1
+    agenda.finish(third)
+    agenda.finish(agenda.next())
+    assert agenda.next() is None
 
 
 def test_a_measurement_comes_before_the_next_step():
