@@ -94,6 +94,5 @@ def weights(run: RunDir) -> bytes:
 
 def completions(run: RunDir) -> list[list[dict]]:
     """All rollouts, step by step, rewards without the function's name, which holds the directory."""
-    files = sorted((run.path / "rollouts").glob("step-*.jsonl"))
-    steps = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    steps = [run.rollouts(step) for step in run.rollout_steps()]
     return [[{**one, "rewards": list(one["rewards"].values())} for one in step] for step in steps]

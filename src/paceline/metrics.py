@@ -39,6 +39,10 @@ METRICS: Mapping[str, Metric] = {
     "rollouts_without_reward": Metric(unit="completions", meaning="no reward function gave a number, or one failed"),
     "rollouts_masked": Metric(unit="completions", meaning="cut at max_completion_length and masked, by mask_truncated"),
     "tokens_generated": Metric(unit="tokens", meaning="completion tokens sampled"),
+    "staleness_mean": Metric(
+        unit="updates", meaning="between the weights that sampled a token and those it trained, mean over tokens"
+    ),
+    "staleness_max": Metric(unit="updates", meaning="the largest of those"),
     "tokens_trained": Metric(unit="tokens", meaning="completion tokens with a gradient, per iteration"),
     "tokens_forwarded": Metric(
         unit="tokens", meaning="prompt and completion tokens that the model reads, per iteration"
@@ -58,7 +62,9 @@ METRICS: Mapping[str, Metric] = {
     "skipped_fraction": Metric(unit="share", meaning="trained tokens left out by skip_threshold"),
     "logprob_mismatch_mean": Metric(unit="nats", meaning="|engine's - trainer's| logprob, mean over trained tokens"),
     "logprob_mismatch_max": Metric(unit="nats", meaning="the largest of those"),
-    "weights_bytes": Metric(unit="bytes", meaning="of the weights that each producer took for the step; on a cluster"),
+    "weights_bytes": Metric(
+        unit="bytes", meaning="of the weights that each producer took to begin the step; on a cluster"
+    ),
     "clock": Metric(
         unit="seconds",
         meaning="generate, reward, update, other, total; produce: all of the producing side, the way of weights and "

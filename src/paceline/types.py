@@ -5,6 +5,7 @@ Task -> Completion -> Rollout -> RolloutGroup
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
@@ -31,6 +32,16 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WeightChange:
+    """Newer weights that an engine took while it sampled a completion."""
+
+    token: int
+    """Index of the first token that they sampled, at least 1."""
+    policy_version: int
+    """How many optimiser updates they had seen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
     """One sampled continuation of a prompt."""
 
@@ -43,7 +54,18 @@ class Completion:
     text: str
     """Decoded tokens, special tokens left out, stop strings kept."""
     policy_version: int
-    """How many optimiser updates the weights had seen."""
+    """How many optimiser updates the weights had seen that sampled the first token; no token is of older ones."""
+    weight_changes: tuple[WeightChange, ...] = ()
+    """In the order of the tokens; none where all are of the same weights."""
+
+    @property
+    def token_versions(self) -> tuple[int, ...]:
+        """By token: how many optimiser updates the weights had seen that sampled it."""
+        starts = (0, *(change.token for change in self.weight_changes), len(self.token_ids))
+        versions = (self.policy_version, *(change.policy_version for change in self.weight_changes))
+        return tuple(
+            version for version, (first, end) in zip(versions, pairwise(starts), strict=True) for _ in range(first, end)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -91,6 +91,7 @@ def _group(draw: random.Random, step: int, index: int, skill: float) -> list[dic
             "advantage": (rewards[sample] - mean) / std if std else 0.0,
             "finish_reason": "stop" if draw.random() < 0.9 + 0.1 * skill else "length",
             "policy_version": step - 1,
+            "weight_changes": [],
             "dropped": dropped,
         }
         for sample in range(8)
@@ -116,6 +117,8 @@ def _metrics(draw: random.Random, step: int, skill: float, records: list[dict[st
         "groups_no_reward": int(draw.random() < 0.05),
         "rollouts_without_reward": 0,
         "tokens_generated": sum(lengths),
+        "staleness_mean": 0.0,
+        "staleness_max": 0,
         "tokens_trained": sum(lengths),
         "tokens_forwarded": sum(lengths) + 48 * len(records),
         "loss": draw.gauss(0, 0.01),

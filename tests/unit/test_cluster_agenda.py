@@ -3,29 +3,91 @@
 import heapq
 import itertools
 import random
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
 
 import pytest
 
 from paceline.cluster.agenda import Agenda, Job
+from paceline.cluster.fleet import MOST_LOSSES, Fleet, Lost, even_shares
 
 SCHEDULES = 10_000
+LONG_SCHEDULES = 200
+LONG = 200
+"""Steps of a long schedule, at least."""
+PROMPTS = 5
+"""Of a step."""
+LOSSES = 0.02
+"""Share of the producers' calls in which one is lost."""
+
+
+def duration(chance: random.Random) -> float:
+    """Nothing, not long, or ten times as long."""
+    return chance.choice([0.0, chance.random(), 10 * chance.random()])
+
+
+class SimulatedProducers:
+    """`Workers` on a clock that a wait moves on: a call takes a drawn time, some are lost with their producer.
+
+    A completion says which prompt it is of and which version its producer had loaded.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance, self.count, self.clock = chance, chance.randint(1, 3), 0.0
+        self.calls = dict[int, tuple[str, tuple[Any, ...], float]]()
+        self.loaded: list[int | None] = [None] * self.count
+        self.lost_with = Counter[tuple[str, tuple[Any, ...]]]()
+        self.replaced = 0
+
+    def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        assert worker not in self.calls, "one call at a time"
+        self.calls[worker] = method, arguments, self.clock + duration(self.chance)
+
+    def wait(self, busy: Collection[int]) -> int:
+        first = min(busy, key=lambda worker: self.calls[worker][2])
+        self.clock = max(self.clock, self.calls[first][2])
+        return first
+
+    def answer(self, worker: int) -> list[tuple[int, int | None]]:
+        method, arguments, _ = self.calls.pop(worker)
+        call = method, arguments
+        if self.lost_with[call] < MOST_LOSSES - 1 and self.chance.random() < LOSSES:
+            self.lost_with[call] += 1
+            raise Lost("gone")
+        if method == "load":
+            (self.loaded[worker],) = arguments
+            return []
+        return [(prompt, self.loaded[worker]) for prompt in arguments[0]]
+
+    def replace(self, worker: int) -> None:
+        self.loaded[worker], self.replaced = None, self.replaced + 1
+
+    def end(self) -> None:
+        raise AssertionError("nobody ends these")
 
 
 class Simulated:
-    """A run on a simulated clock: producers work the agenda off, a consumer trains, durations are drawn."""
+    """A run on a simulated clock: producers work the agenda off, a consumer trains, durations and losses are drawn."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, least: int = 1, most: int = 12) -> None:
         self.chance = random.Random(seed)
         self.staleness, self.done = self.chance.randrange(5), self.chance.choice([0, 0, 3])
-        self.last = self.done + self.chance.randint(1, 12)
-        self.agenda = Agenda(done=self.done, last=self.last, max_staleness=self.staleness)
+        self.last = self.done + self.chance.randint(least, most)
+        self.newest = self.chance.random() < 0.5
+        self.agenda = Agenda(done=self.done, last=self.last, max_staleness=self.staleness, takes_newest=self.newest)
+        self.producers = SimulatedProducers(self.chance)
+        self.fleet = Fleet(self.producers)
         self.events: list[tuple[float, int, str, Job | int]] = []
         self.order = itertools.count()
         self.clock = 0.0
         self.working: Job | None = None
+        self.loaded: int | None = None
         self.training = self.trained = self.done
         self.produced: list[Job] = []
         self.measured: list[Job] = []
+        self.published_at_end: list[int] = []
+        self.completions: list[list[tuple[int, int | None]]] = []
         self.kept = {self.done}
         self.most_kept = 1
 
@@ -42,19 +104,33 @@ class Simulated:
         if self.working is None and job is not None:
             assert job.version in self.kept
             self.working = job
-            self.later("job_done", job)
+            self.later("job_done", job, self.work(job))
             self.kept = {version for version in self.kept if version >= self.agenda.oldest_needed}
         if self.training == self.trained and self.trained < len(self.produced) + self.done:
             self.training = self.trained + 1
-            self.later("step_done", self.training)
+            self.later("step_done", self.training, duration(self.chance))
 
-    def later(self, kind: str, what: Job | int) -> None:
-        duration = self.chance.choice([0.0, self.chance.random(), 10 * self.chance.random()])
-        heapq.heappush(self.events, (self.clock + duration, next(self.order), kind, what))
+    def work(self, job: Job) -> float:
+        """The time that the producers need for a job."""
+        self.producers.clock = self.clock
+        if self.loaded != job.version:
+            self.fleet.bring_to("load", job.version)
+            self.loaded = job.version
+        if job.kind == "produce":
+            prompts = range(PROMPTS * (job.number - 1), PROMPTS * job.number)
+            shares = [(prompts[share],) for share in even_shares(PROMPTS, self.producers.count)]
+            self.completions.append([one for share in self.fleet.share_out("sample", shares) for one in share])
+        self.fleet.recorder.take()
+        return self.producers.clock - self.clock
+
+    def later(self, kind: str, what: Job | int, seconds: float) -> None:
+        heapq.heappush(self.events, (self.clock + seconds, next(self.order), kind, what))
 
     def job_done(self, job: Job) -> None:
         self.agenda.finish(job)
         (self.produced if job.kind == "produce" else self.measured).append(job)
+        if job.kind == "produce":
+            self.published_at_end.append(self.agenda.published)
         self.working = None
 
     def step_done(self, number: int) -> None:
@@ -68,13 +144,28 @@ class Simulated:
 
 @pytest.fixture(scope="module")
 def runs() -> list[Simulated]:
-    return [Simulated(seed).run() for seed in range(SCHEDULES)]
+    short = [Simulated(seed).run() for seed in range(SCHEDULES)]
+    long = [Simulated(seed, least=LONG, most=LONG + 50).run() for seed in range(LONG_SCHEDULES)]
+    return short + long
 
 
 def test_every_step_is_sampled_once_in_order_and_trained_to_the_last(runs):
     for one in runs:
         assert [job.number for job in one.produced] == list(range(one.done + 1, one.last + 1))
         assert one.trained == one.last
+
+
+def test_no_prompt_is_lost_or_doubled_whichever_producers_are_lost(runs):
+    assert sum(one.producers.replaced for one in runs) > LONG_SCHEDULES
+    for one in runs:
+        prompts = [prompt for step in one.completions for prompt, _ in step]
+        assert prompts == list(range(PROMPTS * one.done, PROMPTS * one.last))
+
+
+def test_every_completion_is_of_the_version_that_its_step_asks_for(runs):
+    for one in runs:
+        for job, step in zip(one.produced, one.completions, strict=True):
+            assert {version for _, version in step} == {job.version}
 
 
 def test_no_step_is_sampled_from_weights_older_than_the_bound_or_newer_than_there_are(runs):
@@ -84,9 +175,23 @@ def test_no_step_is_sampled_from_weights_older_than_the_bound_or_newer_than_ther
             assert one.done <= job.version <= job.number - 1
 
 
+def test_no_weights_that_are_published_while_a_step_is_sampled_are_newer_than_those_that_it_trains(runs):
+    assert any(job.version < end for one in runs for job, end in zip(one.produced, one.published_at_end, strict=True))
+    for one in runs:
+        for job, end in zip(one.produced, one.published_at_end, strict=True):
+            assert job.version <= end <= job.number - 1
+
+
+def test_no_step_is_begun_from_weights_older_than_some_step_before_it_could_have_taken(runs):
+    for one in runs:
+        if one.newest:
+            begun = [job.version for job in one.produced]
+            assert all(end <= version for end, version in zip(one.published_at_end, begun[1:], strict=False))
+
+
 def test_which_weights_a_step_is_sampled_from_does_not_depend_on_how_long_anything_takes(runs):
     for one in runs:
-        assert [job.version for job in one.produced] == [
+        assert one.newest or [job.version for job in one.produced] == [
             max(one.done, number - 1 - one.staleness) for number in range(one.done + 1, one.last + 1)
         ]
 
@@ -120,6 +225,21 @@ def test_with_a_staleness_of_one_the_next_step_is_sampled_while_one_is_trained()
         assert job == Job(kind="produce", number=number, version=0)
         agenda.finish(job)
     assert agenda.next() is None  # step 3 is sampled from what step 1 makes
+
+
+def test_the_newest_weights_are_taken_where_that_is_wanted_and_no_step_is_begun_earlier():
+    agenda = Agenda(done=0, last=4, max_staleness=2, takes_newest=True)
+    for number in (1, 2):
+        job = agenda.next()
+        assert job == Job(kind="produce", number=number, version=0)
+        agenda.finish(job)
+    agenda.publish(1)
+    third = agenda.next()
+    assert third == Job(kind="produce", number=3, version=1)  # and not 0
+    assert agenda.oldest_needed == 1
+    agenda.finish(third)
+    agenda.finish(agenda.next())
+    assert agenda.next() is None
 
 
 def test_a_measurement_comes_before_the_next_step():

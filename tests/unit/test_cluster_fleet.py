@@ -26,6 +26,9 @@ class ScriptedWorkers:
         self.pending[worker] = self.script.get((worker, self.number[worker]), word)
         self.number[worker] += 1
 
+    def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        self.calls.append((worker, method, arguments))
+
     def wait(self, busy: Collection[int]) -> int:
         return max(busy)  # the last to begin answers first
 
@@ -90,6 +93,14 @@ def test_a_worker_that_is_lost_again_and_again_while_it_starts_ends_the_run():
     workers = ScriptedWorkers(1, {(0, call): Lost(f"loss {call}") for call in range(9)})
     with pytest.raises(TrainingError, match=r"3 replacements of a producer were lost .* at last loss 3"):
         Fleet(workers).bring_to("load")
+
+
+def test_everybody_is_told_and_nobody_is_waited_for():
+    workers = ScriptedWorkers(2)
+    workers.start(1, "do", ("a",))
+    Fleet(workers).tell("offer", "version 8")
+    assert workers.calls[1:] == [(0, "offer", ("version 8",)), (1, "offer", ("version 8",))]
+    assert workers.pending == {1: "do(a)"}
 
 
 def test_what_a_call_raises_is_raised():

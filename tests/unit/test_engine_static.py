@@ -80,6 +80,22 @@ def test_recorded_steps_give_the_fused_decoders_logits_while_rows_end_enter_and_
     both.end()
 
 
+def test_after_weights_were_read_anew_nothing_recorded_before_is_replayed():
+    model = tiny_model("qwen3")
+    both = Both(model, 1e-4)
+    both.begin(3, 40)
+    both.admits([prompt(5)], [[0, 1, 2]])
+    both.steps(5, 3, [0, 1, 2])
+    assert both.recorded
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.2)
+    both.reread()
+    assert not both.recorded
+    both.steps(5, 3, [0, 1, 2])
+    assert both.recorded
+
+
 def test_a_row_without_a_completion_goes_on_past_its_last_column():
     both = Both(tiny_model("qwen3"), 1e-4)
     both.begin(2, 30)

@@ -8,7 +8,8 @@ from paceline.config import AdvantageConfig
 from paceline.errors import TrainingError
 from paceline.learner import samples_of
 from paceline.rewards.function import BuiltIn, Grade
-from paceline.rollouts import Producer, rollout_metrics, rollout_records
+from paceline.rollouts import Producer, rollout_metrics, rollout_records, staleness_metrics
+from paceline.types import WeightChange
 from tests.scripted import completion, scripted_producer, taking, task
 
 WORTH = {"right": 1.0, "wrong": 0.0}
@@ -211,3 +212,14 @@ def test_a_step_without_any_reward_ends_the_run_and_names_the_functions():
     nothing = {"right": lambda completions, **_: [None] * len(completions)}
     with pytest.raises(TrainingError, match="right"):
         producer([MIXED], functions=nothing).make(taking(TASKS), 1)
+
+
+def test_the_age_of_a_steps_tokens_counts_each_by_the_weights_that_drew_it():
+    changed = replace(completion("right"), policy_version=3, weight_changes=(WeightChange(token=2, policy_version=5),))
+    groups = producer([[changed, completion("wrong")]]).make(taking([task("a")]), 1).groups
+    # of "right" two tokens are of version 3 and three of 5, the five of "wrong" are of 0
+    assert staleness_metrics(groups, policy_version=6) == {
+        "staleness_mean": (2 * 3 + 3 * 1 + 5 * 6) / 10,
+        "staleness_max": 6,
+    }
+    assert [record["weight_changes"] for record in rollout_records(groups)] == [[{"token": 2, "policy_version": 5}], []]

@@ -6,7 +6,8 @@ n - 1 - k, all of it, so that it is being sampled while the k steps before it ar
     k = 0    sample 1 | train 1 | sample 2 | train 2 | ...
     k = 1    sample 1 | sample 2, train 1 | sample 3, train 2 | ...     step n from version n - 2
 
-Nothing depends on who is faster, so a run can be repeated. No thread, clock or process here.
+Nothing depends on who is faster, so a run can be repeated. Unless it takes the newest: then a step is begun as early as
+that, but from the newest version that there is. No thread, clock or process here.
 """
 
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ class Agenda:
     last: int
     """The last step of the run."""
     max_staleness: int
+    takes_newest: bool = False
+    """Steps are sampled from the newest weights that there are when they are begun."""
     published: int = field(init=False)
     """The newest version that there is."""
     produced: int = field(init=False)
@@ -59,10 +62,10 @@ class Agenda:
         if self._measurements:
             return Job(kind="measure", number=self._measurements[0], version=self._measurements[0])
         number = self.produced + 1
-        version = self.version_for(number)
-        if number > self.last or version > self.published:
+        oldest = self.oldest_for(number)
+        if number > self.last or oldest > self.published:
             return None
-        return Job(kind="produce", number=number, version=version)
+        return Job(kind="produce", number=number, version=self.published if self.takes_newest else oldest)
 
     def finish(self, job: Job) -> None:
         """The job that `next` gave is done."""
@@ -72,11 +75,11 @@ class Agenda:
             assert job.number == self.produced + 1
             self.produced = job.number
 
-    def version_for(self, number: int) -> int:
-        """The weights that a step is sampled from; a run that was gone on with has none from before."""
+    def oldest_for(self, number: int) -> int:
+        """The oldest weights that a step may be sampled from; a run that was gone on with has none from before."""
         return max(self.done, number - 1 - self.max_staleness)
 
     @property
     def oldest_needed(self) -> int:
         """No job will ask for weights before these."""
-        return self.version_for(self.produced + 1)
+        return min([self.published, *self._measurements]) if self.takes_newest else self.oldest_for(self.produced + 1)

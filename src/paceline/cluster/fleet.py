@@ -21,7 +21,7 @@ class Lost(Exception):
 
 
 class Workers(Protocol):
-    """Processes that do one call at a time each."""
+    """Processes that do one call at a time each, and hear what they are told meanwhile."""
 
     @property
     def count(self) -> int:
@@ -29,6 +29,9 @@ class Workers(Protocol):
 
     def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
         """Have an idle worker call a method of its own."""
+
+    def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        """Have a worker make a call beside what it is doing, which nobody waits for; one that is lost does not hear."""
 
     def wait(self, busy: Collection[int]) -> int:
         """Any worker of these that has answered or is lost. Waits no longer than a worker may be silent."""
@@ -82,6 +85,11 @@ class Fleet:
                 self._answer(worker)
             except Lost as lost:
                 self._replace(worker, lost)
+
+    def tell(self, method: str, *arguments: object) -> None:
+        """Have every worker make this call beside what it is doing; from any thread."""
+        for worker in range(self.workers.count):
+            self.workers.tell(worker, method, arguments)
 
     def share_out(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
         """One call per share, each by any worker; the answers in the order of the shares.

@@ -110,7 +110,13 @@ class ClusterHalves:
             return Produced(batch=batch, position=feed.position, seconds=seconds, handover=handover)
 
         self._max_staleness = config.cluster.max_staleness
-        agenda = Agenda(done=done, last=prepared.total_steps, max_staleness=self._max_staleness)
+        self._continues = config.cluster.on_new_weights == "continue"
+        agenda = Agenda(
+            done=done,
+            last=prepared.total_steps,
+            max_staleness=self._max_staleness,
+            takes_newest=self._continues,
+        )
         self._production = Production(agenda, self._versions, produce)
 
     @property
@@ -130,6 +136,9 @@ class ClusterHalves:
             found, self._newest = self._consumers.update(number, groups, like=self._newest.manifest)
         self._versions.kept[number] = self._newest
         self._production.publish(number)
+        if self._continues:
+            # after it is published: the next step is then begun with these at least, and no producer goes back
+            self._fleet.tell("offer", self._newest.manifest, *self._newest.buckets)
         return found.stats, found.learning_rate
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:

@@ -61,6 +61,8 @@ def _layout(config: Config) -> str:
     where = "a cluster of this machine" if options.ray_address is None else f"the cluster at {options.ray_address}"
     ahead = options.max_staleness
     order = f"sampling is up to {ahead} step{'s' * (ahead > 1)} ahead of training"
+    if options.on_new_weights == "continue":
+        order += " and takes new weights between two tokens: this run cannot be repeated bit for bit"
     order = order if ahead else "sampling and training take turns"
     counted = f"{_count(options.num_producers, 'producer')} and {_count(options.num_consumers, 'consumer')}"
     return f"{counted} on {where}; {order}"

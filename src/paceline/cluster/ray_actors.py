@@ -13,12 +13,14 @@ if "ray" not in sys.modules:
     # it looks once, when it is imported: with a token, other users of the machine cannot reach a run's cluster
     os.environ.setdefault("RAY_AUTH_MODE", "token")
 
+import numpy as np
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from paceline.cluster.consuming import ConsumingProcess, Seat
 from paceline.cluster.fleet import Lost
 from paceline.cluster.producing import ProducingProcess
+from paceline.cluster.weights import Manifest
 from paceline.config import ClusterConfig, Config
 from paceline.errors import ConfigError, EngineError, TrainingError
 from paceline.parallel import Meeting
@@ -30,6 +32,7 @@ LOOK_UPS = 4
 """How often within the time that an actor may be silent it is asked for a sign of life."""
 
 _WATCHED = ray.remote(concurrency_groups={"watch": 1})
+_TOLD = ray.remote(concurrency_groups={"watch": 1, "tell": 1})
 
 
 class _Watch:
@@ -41,9 +44,14 @@ class _Watch:
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
 
-@_WATCHED
+@_TOLD
 class ProducerActor(_Watch, ProducingProcess):
     """A producer."""
+
+    @ray.method(concurrency_group="tell")
+    def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
+        """See `ProducingProcess`: heard while it samples."""
+        super().offer(manifest, *buckets)
 
 
 @_WATCHED
@@ -165,6 +173,10 @@ class RayWorkers:
     def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
         """See `Workers`."""
         self._actors[worker].start(method, arguments)
+
+    def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        """See `Workers`."""
+        getattr(self._actors[worker].actor, method).remote(*arguments)
 
     def wait(self, busy: Collection[int]) -> int:
         """See `Workers`."""

@@ -327,6 +327,10 @@ class ClusterConfig:
     max_staleness: int = 0
     """Steps by which the weights that completions are sampled from may lag behind those that are trained: 0 samples and
     trains in turn, k samples up to k steps ahead while others are trained on."""
+    on_new_weights: Literal["finish", "continue"] = "finish"
+    """What producers do when newer weights are made while they sample: `finish` the step with those that it was begun
+    with, or `continue` with the newer ones from the next token on. Which tokens are of which hangs on time and is
+    recorded: such a run cannot be repeated bit for bit."""
     ray_address: str | None = None
     """A Ray cluster that is there: HOST:PORT, or `auto` for this machine's; None: one is started for the run."""
     actor_timeout: float = 60.0
@@ -346,10 +350,18 @@ class ClusterConfig:
             ("num_consumers", self.num_consumers, 1),
             ("placement", self.placement, "pack"),
             ("max_staleness", self.max_staleness, 0),
+            ("on_new_weights", self.on_new_weights, "finish"),
             ("ray_address", self.ray_address, None),
         ):
             right = self.cluster or value == default
             require(right, name, value, f"be {default} without --cluster", "there is one process then")
+        require(
+            self.on_new_weights == "finish" or self.max_staleness >= 1,
+            "on_new_weights",
+            self.on_new_weights,
+            "be finish with --max-staleness 0",
+            "no weights are made while a step is sampled; raise --max-staleness",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,6 +42,11 @@ OnFinished = Callable[[int, tuple[int, ...], str], None]
 """Called with a completion as soon as it has ended: index of its request, its tokens, its text."""
 
 
+TakeNewer = Callable[[], int | None]
+"""Called between two tokens. Where there are newer weights it puts them into the model, and gives the number of updates
+that they have seen; None: the weights are as they were."""
+
+
 class Engine(Protocol):
     """Samples completions. Knows nothing of rewards, losses or files."""
 

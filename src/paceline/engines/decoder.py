@@ -26,6 +26,9 @@ class Decoder(Protocol):
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
         """Append one token to every row; gives the logits after it."""
 
+    def reread(self) -> None:
+        """The model's weights have changed: compute with these from now on. What is cached stays as it is."""
+
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         """Keep these rows, in this order; the first `alive` of them have a living completion."""
 

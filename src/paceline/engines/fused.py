@@ -25,7 +25,7 @@ PREFILL_TOKENS = 8192
 
 
 class FusedDecoder:
-    """A `Decoder` that reads the model's weights afresh at each `begin`, so that it never sees stale ones."""
+    """A `Decoder` that reads the model's weights at each `begin` and `reread`, so that it never sees stale ones."""
 
     refills = True
 
@@ -57,6 +57,11 @@ class FusedDecoder:
         if kernels.native is None:
             return GridAttention(num_rows, layers, self._heads, rotation)
         return TableAttention(num_rows, layers, self._heads, rotation, dtype=kernels.dtype, kernels=kernels.native)
+
+    def reread(self) -> None:
+        """See `Decoder`."""
+        del self._weights  # first: no two copies at a time
+        self._weights = prepared_weights(self._model, self._kernels)
 
     def end(self) -> None:
         """See `Decoder`."""

@@ -140,6 +140,12 @@ class GraphedDecoder:
         self._static = None  # of a call that was broken off
         self._decoder.begin(num_rows, max_length)
 
+    @torch.inference_mode()
+    def reread(self) -> None:
+        """See `Decoder`. What was recorded reads the old copies."""
+        self.steps.forget()
+        self._decoder.reread()
+
     def end(self) -> None:
         """See `Decoder`."""
         self.steps.forget()

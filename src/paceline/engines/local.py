@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.engines import OnFinished, Request, Sampling
+from paceline.engines import OnFinished, Request, Sampling, TakeNewer
 from paceline.engines.attention import heads_of
 from paceline.engines.decoder import Decoder
 from paceline.engines.fused import FusedDecoder
@@ -23,7 +23,7 @@ from paceline.engines.weights import unsupported_reason
 from paceline.errors import TrainingError
 from paceline.flash import FlashKernel, flash_problem
 from paceline.native.decoding import decoding_kernels
-from paceline.types import Completion
+from paceline.types import Completion, WeightChange
 
 PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1}
 """Largest difference of logits taken for rounding, as a share of the largest logit (or of 1, where it is smaller)."""
@@ -31,7 +31,11 @@ _PROBE_STEPS = 3
 
 
 class LocalEngine:
-    """An `Engine` over a transformers model. Weights are read at each call: an update in place is seen by the next."""
+    """An `Engine` over a transformers model. Weights are read at each call: an update in place is seen by the next.
+
+    With `take_newer` they may also change within a call, between two tokens. Completions then go on with the cache that
+    they have, keys and values of the older weights (PipelineRL, arXiv:2509.19128), and say which token is of which.
+    """
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class LocalEngine:
         compute_dtype: torch.dtype,
         eos_token_ids: frozenset[int],
         on_progress: Callable[[int], None] | None = None,
+        take_newer: TakeNewer | None = None,
     ) -> None:
         """Choose the decoder, by a short comparison of logits where the fused one knows the architecture.
 
@@ -52,9 +57,11 @@ class LocalEngine:
             compute_dtype: precision of the forward pass; a copy of the weights is made per call where theirs differs.
             eos_token_ids: a completion ends after any of these.
             on_progress: called with the number of tokens just sampled, after each of them.
+            take_newer: asked before each token; None: a call ends with the weights that it began with.
         """
         self.policy_version = 0
         """How many optimiser updates the weights have seen; copied into completions."""
+        self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
         self._capacity, self._end_tokens, self._on_progress = concurrent_sequences, eos_token_ids, on_progress
         reason = unsupported_reason(model)
@@ -99,7 +106,9 @@ class LocalEngine:
             on_ended=None if on_finished is None else self._teller(requests, on_finished),
         )
         with torch.inference_mode(self.path == "fused"), evaluating(self._model):
-            sampled = schedule.run(jobs)
+            if self._take_newer is not None:
+                self._take_newer()
+            sampled = schedule.run(jobs, policy_version=self.policy_version, take_newer=self._take_newer)
         if not np.isfinite(sampled.logprobs).all():
             raise TrainingError(
                 f"the policy's logits are not finite at version {self.policy_version}, a completion needs finite ones; "
@@ -108,6 +117,10 @@ class LocalEngine:
         limits = [limit for request in requests for limit in limits_of(request, sampling)]
         completions = iter(self._completions(sampled, stopping, limits))
         return [tuple(next(completions) for _ in request.keys) for request in requests]
+
+    def _taken(self, version: int | None) -> int | None:
+        self.policy_version = self.policy_version if version is None else version
+        return version
 
     def _teller(self, requests: Sequence[Request], on_finished: OnFinished) -> OnEnded:
         """From sequences, which number the completions of the whole call, to requests and texts."""
@@ -123,6 +136,7 @@ class LocalEngine:
     def _completions(self, sampled: Sampled, stopping: Stopping, limits: Sequence[int]) -> list[Completion]:
         tokens = [part.tolist() for part in np.split(sampled.tokens, sampled.ends[:-1])]
         logprobs = [part.tolist() for part in np.split(sampled.logprobs, sampled.ends[:-1])]
+        versions = np.split(sampled.versions, sampled.ends[:-1])
         texts = texts_of(self._tokenizer, tokens)
         stopped = stopping.ended(sampled.tokens[sampled.ends - 1])
         return [
@@ -131,10 +145,19 @@ class LocalEngine:
                 logprobs=tuple(values),
                 finish_reason="stop" if ended or len(ids) < limit else "length",
                 text=text,
-                policy_version=self.policy_version,
+                policy_version=int(by_token[0]),
+                weight_changes=_changes(by_token),
             )
-            for ids, values, text, ended, limit in zip(tokens, logprobs, texts, stopped, limits, strict=True)
+            for ids, values, by_token, text, ended, limit in zip(
+                tokens, logprobs, versions, texts, stopped, limits, strict=True
+            )
         ]
+
+
+def _changes(versions: np.ndarray) -> tuple[WeightChange, ...]:
+    """Where the version of one token is not that of the token before."""
+    places = (np.flatnonzero(np.diff(versions)) + 1).tolist()
+    return tuple(WeightChange(token=place, policy_version=int(versions[place])) for place in places)
 
 
 def _fused(model: PreTrainedModel, dtype: torch.dtype) -> Decoder:

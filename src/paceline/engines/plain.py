@@ -31,6 +31,9 @@ class PlainDecoder:
         """See `Decoder`."""
         del self._cache, self._mask
 
+    def reread(self) -> None:
+        """See `Decoder`: the model itself computes every token."""
+
     def release(self, rows: Sequence[int]) -> None:
         """See `Decoder`: nothing is shared here, `compact` is enough."""
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paceline.engines import Sampling
+from paceline.engines import Sampling, TakeNewer
 from paceline.engines.decoder import Decoder
 from paceline.engines.rows import rounded_up
 from paceline.engines.sampling import as_signed_64, draw, uniforms
@@ -45,6 +45,8 @@ class Sampled:
 
     tokens: np.ndarray
     logprobs: np.ndarray
+    versions: np.ndarray
+    """Of each token: how many updates the weights had seen that sampled it."""
     ends: np.ndarray
 
 
@@ -65,14 +67,15 @@ class Schedule:
         """`concurrent_sequences` bounds the rows computed at the same time."""
         self._decoder, self._sampling, self._stopping = decoder, sampling, stopping
         self._capacity, self._device, self._on_progress = concurrent_sequences, device, on_progress
-        self._log: list[tuple[np.ndarray, np.ndarray, Tensor]] = []
+        self._log: list[tuple[np.ndarray, np.ndarray, Tensor, int]] = []
         self._on_ended = on_ended
 
-    def run(self, jobs: Sequence[Job]) -> Sampled:
-        """Sample every job's sequences to their end.
+    def run(self, jobs: Sequence[Job], *, policy_version: int, take_newer: TakeNewer | None = None) -> Sampled:
+        """Sample every job's sequences to their end, from weights of this version and those that come meanwhile.
 
         Jobs enter shortest prompt last, so that neighbours are padded little and the cache is sized at the start.
         """
+        self._version = policy_version
         waiting = sorted(jobs, key=lambda job: -len(job.prompt_ids))
         if self._stopping.watches_text or self._on_ended is not None:
             shape = (sum(len(job.sequences) for job in jobs), self._sampling.max_completion_length)
@@ -85,9 +88,17 @@ class Schedule:
                 continue
             if not (waiting and self._decoder.refills):
                 self._shrink()
+            if take_newer is not None:
+                self._renew(take_newer())
             self._step()
         self._decoder.end()
         return self._collected(sum(len(job.sequences) for job in jobs))
+
+    def _renew(self, version: int | None) -> None:
+        """Between two tokens: the next one is of the newer weights, where there are any."""
+        if version is not None:
+            self._version = version
+            self._decoder.reread()
 
     def _begin(self, waiting: Sequence[Job]) -> None:
         if self._decoder.refills:
@@ -160,7 +171,7 @@ class Schedule:
         """Log what these rows sampled and end the completions that it ends."""
         on_host = tokens.cpu().numpy()
         sequences = self._sequence_of[rows]
-        self._log.append((sequences, on_host, logprobs))
+        self._log.append((sequences, on_host, logprobs, self._version))
         self._sampled[rows] += 1
         living = sequences != _NO_SEQUENCE
         if self._on_progress is not None:
@@ -218,7 +229,8 @@ class Schedule:
         sequences = np.concatenate([entry[0] for entry in self._log])
         tokens = np.concatenate([entry[1] for entry in self._log])
         logprobs = torch.cat([entry[2] for entry in self._log]).double().cpu().numpy()
+        versions = np.repeat([entry[3] for entry in self._log], [len(entry[0]) for entry in self._log])
         order = np.argsort(sequences, kind="stable")
         order = order[np.searchsorted(sequences[order], 0) :]
         counts = np.bincount(sequences[order], minlength=num_sequences)
-        return Sampled(tokens=tokens[order], logprobs=logprobs[order], ends=np.cumsum(counts))
+        return Sampled(tokens=tokens[order], logprobs=logprobs[order], versions=versions[order], ends=np.cumsum(counts))

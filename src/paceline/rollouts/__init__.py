@@ -10,7 +10,7 @@ statistics.py  mean and deviation
 """
 
 from paceline.rollouts.producer import Producer, RolloutBatch, Take
-from paceline.rollouts.records import rollout_metrics, rollout_records
+from paceline.rollouts.records import rollout_metrics, rollout_records, staleness_metrics
 from paceline.rollouts.sampling import Drawn, EngineSampler, Round, Sampler, merge_rounds
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "merge_rounds",
     "rollout_metrics",
     "rollout_records",
+    "staleness_metrics",
 ]

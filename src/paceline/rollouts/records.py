@@ -1,6 +1,7 @@
 """What a step's rollouts leave behind: numbers for the metrics, one object per completion for the run directory."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from paceline.rewards import Scores
 from paceline.rollouts.producer import RolloutBatch
@@ -52,11 +53,23 @@ def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:
             "advantage": rollout.advantage,
             "finish_reason": rollout.completion.finish_reason,
             "policy_version": rollout.completion.policy_version,
+            "weight_changes": [asdict(change) for change in rollout.completion.weight_changes],
             "dropped": rollout.dropped or group.dropped,
         }
         for group in groups
         for sample, rollout in enumerate(group.rollouts)
     ]
+
+
+def staleness_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float | int]:
+    """How many updates the weights that sampled a token lie behind those of this version, which it trains."""
+    ages = [
+        policy_version - version
+        for group in groups
+        for rollout in group.rollouts
+        for version in rollout.completion.token_versions
+    ]
+    return {"staleness_mean": sum(ages) / len(ages), "staleness_max": max(ages)}
 
 
 def _function_metrics(scores: Scores, name: str) -> dict[str, float | int | None]:

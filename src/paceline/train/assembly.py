@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from paceline.checkpoint import Checkpoint
 from paceline.config import Config
 from paceline.data import TaskSet, build_tasks, load_rows, system_prompt
-from paceline.engines import TrainedEngine
+from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local import LocalEngine
 from paceline.models import Loaded, choose_device, context_length, load_tokenizer
 from paceline.plan import BatchPlan, batch_plan
@@ -144,9 +144,12 @@ def _reward_meters(config: Config, given: Given, functions: Mapping[str, RewardF
     )
 
 
-def make_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase) -> TrainedEngine:
-    """The engine on the policy's own weights, or on vLLM's copy of them."""
+def make_engine(
+    config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase, *, take_newer: TakeNewer | None = None
+) -> TrainedEngine:
+    """The engine on the policy's own weights, or on vLLM's copy of them; `take_newer` is for the first kind alone."""
     if config.engine.engine == "vllm":
+        assert take_newer is None  # the configuration refuses it
         return make_vllm_engine(config, policy, tokenizer)
     return LocalEngine(
         policy.model,
@@ -154,6 +157,7 @@ def make_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBa
         concurrent_sequences=config.engine.concurrent_sequences,
         compute_dtype=policy.compute_dtype,
         eos_token_ids=policy.eos_token_ids,
+        take_newer=take_newer,
     )
 
 

@@ -13,7 +13,7 @@ from paceline.metrics import OPTIONAL, check_record
 from paceline.models import Loaded
 from paceline.native import library
 from paceline.plan import describe
-from paceline.rollouts import RolloutBatch, rollout_metrics
+from paceline.rollouts import RolloutBatch, rollout_metrics, staleness_metrics
 from paceline.train.assembly import Prepared
 from paceline.train.consumer import ConsumerHalf
 from paceline.train.notices import of_graders, of_held_out, of_rows
@@ -41,6 +41,7 @@ def step_record(
         "policy_version": progress.policy_version,
         "learning_rate": learning_rate,
         **rollout_metrics(batch),
+        **staleness_metrics(batch.groups, policy_version=progress.policy_version - stats.updates),
         **updates,
         "clock": clock,
     }

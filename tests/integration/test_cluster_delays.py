@@ -1,0 +1,158 @@
+"""200 steps on Ray with everything late by a drawn time and a producer killed: no weights too old, no prompt lost.
+
+Delays are drawn at every border: in the reward function, before a call (weights on their way, a share of the prompts,
+a step's groups) and after an answer.
+"""
+
+import random
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from paceline.checkpoint import Checkpoint
+from paceline.cluster.consumers import Consumers, KeepingWorkers
+from paceline.cluster.fleet import Fleet
+from paceline.cluster.halves import ClusterHalves
+from paceline.config import Config, build_config
+from paceline.rundir import RunDir
+from paceline.train import Placed, Prepared, make_feed, train
+from tests.cluster_runs import REWARD, ROWS, completions, options_in
+
+STEPS, PROMPTS, GENERATIONS, STALENESS = 200, 4, 4, 2
+LONGEST = 0.005
+"""Seconds of a delay, at most: as long as what it delays."""
+LATE = f"""
+import random, threading
+
+def late(completions, **columns):
+    threading.Event().wait(random.Random(repr(completions)).uniform(0, {LONGEST}))
+    return variety(completions, **columns)
+"""
+
+
+class LateWorkers:
+    """`KeepingWorkers` that hear of a call, and are heard of, a drawn time later."""
+
+    def __init__(self, workers: KeepingWorkers, seed: int) -> None:
+        self.workers, self.chance = workers, random.Random(seed)
+
+    @property
+    def count(self) -> int:
+        return self.workers.count
+
+    def linger(self) -> None:
+        threading.Event().wait(self.chance.uniform(0, LONGEST))
+
+    def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        self.linger()
+        self.workers.start(worker, method, arguments)
+
+    def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        self.linger()
+        self.workers.tell(worker, method, arguments)
+
+    def keep(self, worker: int, method: str, arguments: tuple[Any, ...]) -> Any:
+        self.linger()
+        return self.workers.keep(worker, method, arguments)
+
+    def wait(self, busy: Collection[int]) -> int:
+        return self.workers.wait(busy)
+
+    def answer(self, worker: int) -> Any:
+        found = self.workers.answer(worker)
+        self.linger()
+        return found
+
+    def replace(self, worker: int) -> None:
+        self.workers.replace(worker)
+
+    def end(self) -> None:
+        self.workers.end()
+
+
+@contextmanager
+def late_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
+    """A `Place`: one consumer and the producers on a cluster of this machine, with delays on every way."""
+    from paceline.cluster.ray_actors import Share, ray_cluster, ray_consumers, ray_producers
+
+    share = Share(cpus=1, gpus=0)
+    with ray_cluster(config.cluster, share):
+        consumers = Consumers(LateWorkers(ray_consumers(config, share, None, prepared.extent, None), seed=1))
+        fleet = Fleet(LateWorkers(ray_producers(config, share), seed=2))
+        feed = make_feed(config, prepared, checkpoint)
+        halves = ClusterHalves(config, prepared, feed, consumers=consumers, fleet=fleet, done=0)
+        try:
+            yield Placed(halves=halves, sentences=())
+        finally:
+            halves.close()
+
+
+@pytest.fixture(scope="module", params=["finish", "continue"])
+def run(request, tmp_path_factory) -> RunDir:
+    place = tmp_path_factory.mktemp("delays") / "late"
+    options = options_in(place) | {
+        "reward_funcs": f"{place}/reward.py:late",
+        "max_steps": STEPS,
+        "learning_rate": 1e-3,
+        "cluster": True,
+        "num_producers": 2,
+        "max_staleness": STALENESS,
+        "on_new_weights": request.param,
+    }
+    (place / "reward.py").write_text(REWARD + LATE)
+    (place / "trap").write_text(f"SIGKILL self run/rollouts/step-{STEPS // 2:06d}.jsonl")
+    with Path(place, "said").open("w") as said:
+        assert train(build_config(options), place / "run", resume=False, console=Console(file=said), place=late_cluster)
+    assert "another takes its place" in " ".join((place / "said").read_text().split())
+    return RunDir(place / "run")
+
+
+def versions_after_steps(run: RunDir) -> list[int]:
+    """Updates that the weights had seen after step 0, 1, 2, ..."""
+    return [0, *(step["policy_version"] for step in run.metrics())]
+
+
+def versions_of(row: dict) -> list[int]:
+    """The versions that a completion's tokens are of, in their order."""
+    return [row["policy_version"], *(change["policy_version"] for change in row["weight_changes"])]
+
+
+def test_no_token_is_sampled_from_weights_older_than_the_bound_or_newer_than_its_step(run):
+    after, steps = versions_after_steps(run), completions(run)
+    assert len(steps) == STEPS
+    assert after[-1] > STEPS // 2  # most steps had signal
+    for number, step in enumerate(steps, start=1):
+        oldest, newest = after[max(0, number - 1 - STALENESS)], after[number - 1]
+        assert all(oldest <= version <= newest for one in step for version in versions_of(one))
+
+
+def test_weights_change_within_a_completion_where_that_is_wanted_and_there_alone(run):
+    rows = [one for step in completions(run) for one in step]
+    mixed = [one for one in rows if one["weight_changes"]]
+    assert bool(mixed) == ("on_new_weights: continue" in (run.path / "config.yaml").read_text())
+    for one in mixed:
+        places = [0, *(change["token"] for change in one["weight_changes"]), one["completion_tokens"]]
+        assert places == sorted(set(places))
+        assert versions_of(one) == sorted(set(versions_of(one)))
+
+
+def test_the_age_of_a_steps_tokens_is_among_its_numbers(run):
+    before = versions_after_steps(run)
+    for number, (step, metrics) in enumerate(zip(completions(run), run.metrics(), strict=True)):
+        assert metrics["staleness_max"] == before[number] - min(one["policy_version"] for one in step)
+        newest = before[number] - max(version for one in step for version in versions_of(one))
+        assert newest <= metrics["staleness_mean"] <= metrics["staleness_max"]
+
+
+def test_every_task_comes_once_in_each_pass_over_them_with_every_sample(run):
+    steps = completions(run)
+    assert all([one["sample"] for one in step] == [*range(GENERATIONS)] * PROMPTS for step in steps)
+    taken = [one["task_id"] for step in steps for one in step if one["sample"] == 0]
+    assert len(taken) == STEPS * PROMPTS
+    passes = [taken[first : first + len(ROWS)] for first in range(0, len(taken), len(ROWS))]
+    assert all(len(set(one)) == len(one) for one in passes)
