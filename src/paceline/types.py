@@ -59,13 +59,11 @@ class Completion:
     """In the order of the tokens; none where all are of the same weights."""
 
     @property
-    def token_versions(self) -> tuple[int, ...]:
-        """By token: how many optimiser updates the weights had seen that sampled it."""
+    def tokens_by_version(self) -> tuple[tuple[int, int], ...]:
+        """How many optimiser updates the weights had seen, and how many tokens they sampled then, in order."""
         starts = (0, *(change.token for change in self.weight_changes), len(self.token_ids))
         versions = (self.policy_version, *(change.policy_version for change in self.weight_changes))
-        return tuple(
-            version for version, (first, end) in zip(versions, pairwise(starts), strict=True) for _ in range(first, end)
-        )
+        return tuple((version, end - first) for version, (first, end) in zip(versions, pairwise(starts), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -137,4 +137,4 @@ def test_every_token_has_the_version_of_the_last_change_before_it():
         policy_version=5,
         weight_changes=changes,
     )
-    assert completion.token_versions == (5, 5, 6, 9, 9)
+    assert completion.tokens_by_version == ((5, 2), (6, 1), (9, 2))

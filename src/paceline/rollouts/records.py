@@ -64,12 +64,16 @@ def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:
 def staleness_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float | int]:
     """How many updates the weights that sampled a token lie behind those of this version, which it trains."""
     ages = [
-        policy_version - version
+        (policy_version - version, tokens)
         for group in groups
         for rollout in group.rollouts
-        for version in rollout.completion.token_versions
+        for version, tokens in rollout.completion.tokens_by_version
     ]
-    return {"staleness_mean": sum(ages) / len(ages), "staleness_max": max(ages)}
+    total = sum(age * tokens for age, tokens in ages)
+    return {
+        "staleness_mean": total / sum(tokens for _, tokens in ages),
+        "staleness_max": max(age for age, _ in ages),
+    }
 
 
 def _function_metrics(scores: Scores, name: str) -> dict[str, float | int | None]:
