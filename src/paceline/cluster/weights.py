@@ -83,10 +83,12 @@ def write_buckets(model: nn.Module, manifest: Manifest, buckets: Iterable[Sequen
         TrainingError: what is in the parameters then is not what was sent.
     """
     parameters, sums = trained_parameters(model), list[Tensor]()
-    for names, arrays in zip(manifest.buckets, buckets, strict=True):
-        for name, array in zip(names, arrays, strict=True):
-            words = _words(parameters[name])
-            sums.append(_weighted_sums(words, _readable(array).view(words.dtype)))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
+        for names, arrays in zip(manifest.buckets, buckets, strict=True):
+            for name, array in zip(names, arrays, strict=True):
+                words = _words(parameters[name])
+                sums.append(_weighted_sums(words, torch.from_numpy(array).view(words.dtype)))
     found = _folded(sums)
     if found != manifest.fingerprint:
         raise TrainingError(
@@ -129,10 +131,3 @@ def _words(parameter: Tensor) -> Int[Tensor, " W"]:
 
 def _bytes(parameter: Tensor) -> Tensor:
     return parameter.detach().view(-1).view(torch.uint8)
-
-
-def _readable(array: np.ndarray) -> Tensor:
-    """A tensor on the array's memory, which nobody may write to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)

@@ -26,9 +26,10 @@ def weighted_sums(numbers: Int[Tensor, " N"], chunk: int, source: Int[Tensor, " 
     Raises:
         ValueError: a `source` of another length.
     """
-    if source is not None and len(source) != len(numbers):
-        raise ValueError(f"{len(numbers)} numbers cannot become {len(source)}")
-    sums = torch.zeros(max(1, -(-len(numbers) // chunk)), dtype=torch.int64)
+    count = numbers.numel()
+    if source is not None and source.numel() != count:
+        raise ValueError(f"{count} numbers cannot become {source.numel()}")
+    sums = torch.zeros(max(1, -(-count // chunk)), dtype=torch.int64)
     places = address(numbers), address(source)
-    kernel("weighted_sums", "pp iii p")(*places, len(numbers), numbers.itemsize, chunk, address(sums))
+    kernel("weighted_sums", "pp iii p")(*places, count, numbers.itemsize, chunk, address(sums))
     return sums
