@@ -48,7 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=("30m", "qwen-0.5b"), default="30m")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="vLLM's (default float32)")
-    parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--repetitions", type=int, default=60)
     parser.add_argument("--syncs", type=int, default=100)
     parser.add_argument("--quick", action="store_true", help="3 of each; writes nothing unless --output is given")
     parser.add_argument("--output", type=Path, help="directory of the JSON file (default benchmarks/results)")
