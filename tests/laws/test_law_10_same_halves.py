@@ -32,3 +32,14 @@ def test_every_number_of_every_step_is_equal(runs):
     )
     assert here == cluster
     assert all(step["updates"] == 1 and step["grad_norm"] > 0 for step in here)
+
+
+def test_with_an_adapter_too_of_which_alone_the_weights_travel(tmp_path):
+    pytest.importorskip("peft")
+    lora = ("--lora-rank", 2, "--merge-lora")
+    here, cluster = train(tmp_path / "here", *lora), train(tmp_path / "cluster", *lora, *CLUSTER)
+    assert weights(here) == weights(cluster)
+    assert completions(here) == completions(cluster)
+    # A [2, inputs] and B [outputs, 2] of 2 layers: query and output, key and value, two gates and the way down
+    adapter = 4 * 2 * 2 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64))
+    assert [step["weights_bytes"] for step in cluster.metrics()] == [adapter] * 4

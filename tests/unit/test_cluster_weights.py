@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from paceline.cluster import weights
 from paceline.cluster.weights import (
@@ -48,6 +49,24 @@ def test_only_what_is_trained_travels():
     manifest, buckets = sent(model)
     assert manifest.buckets == (("model.norm.weight",),)
     assert buckets[0][0].nbytes == model.model.norm.weight.nbytes
+
+
+def test_of_an_adapter_no_more_than_its_matrices_travels_at_most_a_twentieth_of_the_weights():
+    peft = pytest.importorskip("peft")
+    width, inner, words, rank = 256, 512, 1024, 4
+    sizes = {"vocab_size": words, "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    here, there = (Qwen2ForCausalLM(Qwen2Config(**sizes, **heads, tie_word_embeddings=False)) for _ in range(2))
+    there.load_state_dict(here.state_dict())
+    everything = manifest_of(here, version=1, policy_version=1).nbytes
+    for model in (here, there):
+        peft.get_peft_model(model, peft.LoraConfig(r=rank, target_modules="all-linear", init_lora_weights=False))
+    manifest, buckets = sent(here)
+    # A [rank, inputs] and B [outputs, rank] of four layers of attention and three of the gated ones
+    assert manifest.nbytes == 2 * 4 * rank * (4 * (width + width) + 3 * (width + inner))
+    assert manifest.nbytes == sum(array.nbytes for bucket in buckets for array in bucket) <= 0.05 * everything
+    write_buckets(there, manifest, buckets)
+    assert all(torch.equal(one, other) for one, other in zip(here.parameters(), there.parameters(), strict=True))
 
 
 def test_buckets_hold_every_parameter_once_and_no_more_bytes_than_allowed(monkeypatch):
@@ -100,6 +119,17 @@ def test_the_kernel_makes_the_sums_that_torch_makes(dtype, size):
     chunks = numbers.split(weights._CHUNK)
     wanted = [int((chunk * torch.arange(1, len(chunk) + 1)).sum()) for chunk in chunks]
     assert weighted_sums(numbers, weights._CHUNK).tolist() == wanted
+
+
+@pytest.mark.skipif(library().functions is None, reason=library().reason)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16], ids=str)
+def test_the_kernel_copies_and_adds_up_in_one_pass(dtype):
+    source = torch.arange(-70_000, 70_007).to(dtype)
+    numbers = torch.zeros_like(source)
+    assert torch.equal(weighted_sums(numbers, weights._CHUNK, source), weighted_sums(source, weights._CHUNK))
+    assert torch.equal(numbers, source)
+    with pytest.raises(ValueError, match="140007 numbers cannot become 140006"):
+        weighted_sums(numbers, weights._CHUNK, source[1:])
 
 
 def test_a_fingerprint_is_folded_as_its_equation_says():

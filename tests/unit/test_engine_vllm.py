@@ -92,6 +92,19 @@ def test_an_adapter_is_given_as_part_of_the_weights_that_it_changes():
     assert all(torch.allclose(tensor, merged[name]) for name, tensor in given.items())
 
 
+def test_of_what_is_trained_the_layers_that_vllm_joins_to_it_are_given_too_and_nothing_else():
+    peft = pytest.importorskip("peft")
+    model = tiny_model("qwen2")
+    peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    everything, given = dict(named_weights(model)), dict(named_weights(model, only_trained=True))
+    assert list(given) == [name for name in everything if ".self_attn." in name]
+    assert all(torch.equal(tensor, everything[name]) for name, tensor in given.items())
+    model.model.norm.weight.requires_grad_(True)
+    assert {"model.norm.weight", *given} < {name for name, _ in named_weights(model, only_trained=True)}
+    plain = tiny_model("qwen2")
+    assert list(dict(named_weights(plain, only_trained=True))) == list(dict(named_weights(plain)))
+
+
 def test_an_adapter_that_is_no_product_of_two_matrices_is_refused():
     peft = pytest.importorskip("peft")
     model = tiny_model("qwen2")

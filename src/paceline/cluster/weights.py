@@ -83,10 +83,12 @@ def write_buckets(model: nn.Module, manifest: Manifest, buckets: Iterable[Sequen
         TrainingError: what is in the parameters then is not what was sent.
     """
     parameters, sums = trained_parameters(model), list[Tensor]()
-    for names, arrays in zip(manifest.buckets, buckets, strict=True):
-        for name, array in zip(names, arrays, strict=True):
-            _bytes(parameters[name]).copy_(_readable(array))
-            sums.append(_weighted_sums(parameters[name]))  # while it is in the processor's cache
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
+        for names, arrays in zip(manifest.buckets, buckets, strict=True):
+            for name, array in zip(names, arrays, strict=True):
+                words = _words(parameters[name])
+                sums.append(_weighted_sums(words, torch.from_numpy(array).view(words.dtype)))
     found = _folded(sums)
     if found != manifest.fingerprint:
         raise TrainingError(
@@ -102,7 +104,7 @@ def fingerprint(parameters: Iterable[Tensor]) -> int:
     Sums of the numbers' bits, each times a weight that depends on its place, modulo 2^64: one pass over the memory, on
     the device where it lies, and one read from there. It finds accidents, not attacks.
     """
-    return _folded([_weighted_sums(one) for one in parameters])
+    return _folded([_weighted_sums(_words(one)) for one in parameters])
 
 
 def _folded(sums: Sequence[Tensor]) -> int:
@@ -112,21 +114,20 @@ def _folded(sums: Sequence[Tensor]) -> int:
     return total
 
 
-def _weighted_sums(parameter: Tensor) -> Int[Tensor, " C"]:
-    """Of each chunk: the numbers that its bits are, times their places in it, modulo 2^64."""
-    words = parameter.detach().view(-1).view(_WORDS[parameter.element_size()])
+def _weighted_sums(words: Int[Tensor, " W"], source: Int[Tensor, " W"] | None = None) -> Int[Tensor, " C"]:
+    """Of each chunk: the words times their places in it, modulo 2^64; with a `source`, once they are a copy of it."""
     if serves(words):
-        return weighted_sums(words, _CHUNK)
+        return weighted_sums(words, _CHUNK, source)
+    if source is not None:
+        words.copy_(source)
     places = torch.arange(1, min(len(words), _CHUNK) + 1, device=words.device)
     return torch.stack([(chunk * places[: len(chunk)]).sum() for chunk in words.split(_CHUNK)])
 
 
+def _words(parameter: Tensor) -> Int[Tensor, " W"]:
+    """The whole numbers that its bits are."""
+    return parameter.detach().view(-1).view(_WORDS[parameter.element_size()])
+
+
 def _bytes(parameter: Tensor) -> Tensor:
     return parameter.detach().view(-1).view(torch.uint8)
-
-
-def _readable(array: np.ndarray) -> Tensor:
-    """A tensor on the array's memory, which nobody may write to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)

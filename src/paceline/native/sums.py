@@ -17,11 +17,19 @@ def serves(numbers: Tensor) -> bool:
     return right and library().functions is not None
 
 
-def weighted_sums(numbers: Int[Tensor, " N"], chunk: int) -> Int[Tensor, " C"]:
+def weighted_sums(numbers: Int[Tensor, " N"], chunk: int, source: Int[Tensor, " N"] | None = None) -> Int[Tensor, " C"]:
     """One int64 per `chunk` numbers, 0 for none: the sum of each times its place in it, from 1, modulo 2^64.
 
-    `chunk` is a multiple of 65,536, which a thread takes at a time.
+    `chunk` is a multiple of 65,536, which a thread takes at a time. With a `source`, which `serves` too, `numbers`
+    become what it holds, in the same pass.
+
+    Raises:
+        ValueError: a `source` of another length.
     """
-    sums = torch.zeros(max(1, -(-len(numbers) // chunk)), dtype=torch.int64)
-    kernel("weighted_sums", "p iii p")(address(numbers), len(numbers), numbers.itemsize, chunk, address(sums))
+    count = numbers.numel()
+    if source is not None and source.numel() != count:
+        raise ValueError(f"{count} numbers cannot become {source.numel()}")
+    sums = torch.zeros(max(1, -(-count // chunk)), dtype=torch.int64)
+    places = address(numbers), address(source)
+    kernel("weighted_sums", "pp iii p")(*places, count, numbers.itemsize, chunk, address(sums))
     return sums

@@ -19,5 +19,6 @@ def deliver(vllm: Any, weights: Iterable[tuple[str, Tensor]], *, workers: int) -
         return
     with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="paceline-weights-") as directory:
         path = Path(directory) / "weights.safetensors"
-        save_file({name: tensor.contiguous() for name, tensor in weights}, path)
-        vllm.collective_rpc("take_weights", args=({"path": str(path)},))
+        tensors = {name: tensor.contiguous() for name, tensor in weights}
+        save_file(tensors, path)
+        vllm.collective_rpc("take_weights", args=({"path": str(path), "names": list(tensors)},))

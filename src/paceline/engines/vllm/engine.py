@@ -61,7 +61,7 @@ class VllmEngine:
         self._model, self._tokenizer, self._dtype, self._room = model, tokenizer, compute_dtype, room
         self._vocab_size = model.get_output_embeddings().weight.shape[0]
         self._end_tokens = frozenset(token for token in eos_token_ids if token < self._vocab_size)
-        self._busy = self._asleep = False
+        self._busy = self._asleep = self._is_complete = False
         with self._dying("it started"):
             self._vllm = start(model, compute_dtype, room)
         self._asker = Asker(self._vllm, self._end_tokens)
@@ -71,8 +71,8 @@ class VllmEngine:
     def take_weights(self, policy_version: int) -> None:
         """Sample from the model's weights as they are now, which have seen so many updates.
 
-        vLLM gets all of them in one call, forgets what it has cached of prompts, and is held to the model's own
-        logprobs.
+        vLLM gets all that training changes in one call, the first time everything, forgets what it has cached of
+        prompts, and is held to the model's own logprobs.
 
         Raises:
             TrainingError: completions are being sampled; or what vLLM computes is not what the model does.
@@ -87,7 +87,7 @@ class VllmEngine:
             self._wake("weights")
             deliver(self._vllm, self._weights(), workers=self._room.tensor_parallel)
             self._wake("kv_cache")
-            self._asleep = False
+            self._asleep, self._is_complete = False, True
             forgotten = self._vllm.reset_prefix_cache()
         if not forgotten:
             raise EngineError("vLLM keeps parts of prompts that were computed with weights which it no longer has")
@@ -99,7 +99,7 @@ class VllmEngine:
         if self._model.device.type == "cuda" and not self._asleep:
             with self._dying("it went to sleep"):
                 self._vllm.sleep(level=2)
-            self._asleep = True
+            self._asleep, self._is_complete = True, False
 
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
@@ -178,7 +178,8 @@ class VllmEngine:
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         config = self._model.config.get_text_config()
-        return widened(named_weights(self._model), head_width(config), widening(config, self._model.device.type))
+        weights = named_weights(self._model, only_trained=self._is_complete)
+        return widened(weights, head_width(config), widening(config, self._model.device.type))
 
     def _probe(self) -> None:
         """The same tokens through both."""

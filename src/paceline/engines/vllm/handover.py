@@ -9,28 +9,39 @@ from paceline.engines.adapters import is_adapted, linear_problem, read_linear
 from paceline.errors import ModelError
 
 
-def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+def named_weights(model: PreTrainedModel, *, only_trained: bool = False) -> Iterator[tuple[str, Tensor]]:
     """Every parameter once, in the order of the modules: the model's own memory, or the sum with its LoRA adapter.
 
     What is tied is given under the first of its names. A sum is made when it is asked for: no second model exists.
 
+    Args:
+        model: the policy.
+        only_trained: leave out what training does not change, but for the neighbours of what it does: of query, key and
+            value vLLM makes one layer, which it takes as a whole.
+
     Raises:
         ModelError: an adapter that is more than the product of two matrices.
     """
-    return _of_module(model, "", set())
+    return _of_module(model, "", set(), is_wanted=not only_trained)
 
 
-def _of_module(module: nn.Module, prefix: str, given: set[int]) -> Iterator[tuple[str, Tensor]]:
+def _of_module(module: nn.Module, prefix: str, given: set[int], *, is_wanted: bool) -> Iterator[tuple[str, Tensor]]:
     """`given` has the identities of parameters that were, which live as long as the model does."""
     if is_adapted(module):
         yield from _of_adapted(module, prefix)
         return
     for name, parameter in module.named_parameters(recurse=False):
-        if id(parameter) not in given:
+        if id(parameter) not in given and (is_wanted or parameter.requires_grad):
             given.add(id(parameter))
             yield prefix + name, parameter.detach()
+    are_wanted = is_wanted or any(_is_trained(child) for child in module.children())
     for name, child in module.named_children():
-        yield from _of_module(child, f"{prefix}{name}.", given)
+        if are_wanted or not is_adapted(child):
+            yield from _of_module(child, f"{prefix}{name}.", given, is_wanted=are_wanted)
+
+
+def _is_trained(layer: nn.Module) -> bool:
+    return any(one.requires_grad for one in layer.parameters(recurse=is_adapted(layer)))
 
 
 def _of_adapted(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:

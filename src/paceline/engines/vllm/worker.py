@@ -7,30 +7,28 @@ S sequences, V vocabulary.
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-from vllm.platforms import current_platform
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
 from paceline.engines.sampling import as_signed_64, draw, uniforms
 from paceline.engines.vllm.names import BACKEND, KEY, SAMPLING
+from paceline.engines.vllm.packing import Packing, can_pack, pack_heads
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -81,17 +79,19 @@ class Given(WeightTransferUpdateInfo):
     """In this process."""
     path: str | None = None
     """For workers in other processes: a safetensors file in memory."""
+    names: Sequence[str] = ()
+    """Of what is in the file, which forgets their order."""
 
     def weights(self) -> Iterable[tuple[str, Tensor]]:
         """One after the other."""
         if self.path is None:
             return self.tensors or ()
-        return _in_file(self.path)
+        return _in_file(self.path, self.names)
 
 
-def _in_file(path: str) -> Iterable[tuple[str, Tensor]]:
+def _in_file(path: str, names: Sequence[str]) -> Iterable[tuple[str, Tensor]]:
     with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118 - a safetensors file is no mapping
+        for name in names:
             yield name, file.get_tensor(name)
 
 
@@ -100,35 +100,31 @@ class Handover(WeightTransferEngine[Nothing, Given]):
 
     init_info_cls = Nothing
     update_info_cls = Given
+    _packing: Packing | None = None
 
     def init_transfer_engine(self, init_info: Nothing) -> None:
         """See vLLM's `WeightTransferEngine`."""
 
     def start_weight_update(self) -> None:
         """See vLLM's `WeightTransferEngine`."""
-        initialize_layerwise_reload(self.model)
+        if self._packing is None and can_pack(self.model):
+            self._packing = Packing(self.model)
+        if self._packing is None:
+            initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: Given) -> None:
         """See vLLM's `WeightTransferEngine`."""
-        self.model.load_weights(update_info.weights())
+        load = self.model.load_weights if self._packing is None else self._packing.load
+        load(update_info.weights())
 
     def finish_weight_update(self) -> None:
         """See vLLM's `WeightTransferEngine`."""
-        finalize_layerwise_reload(self.model, self.model_config)
-        _prepare_tied_head(self.model)
+        if self._packing is None:
+            finalize_layerwise_reload(self.model, self.model_config)
+            pack_heads(self.model)
 
     def shutdown(self) -> None:
         """See vLLM's `WeightTransferEngine`."""
-
-
-def _prepare_tied_head(model: nn.Module) -> None:
-    """On a CPU the head multiplies with a packed copy of its weight, which a reload makes again only where the head has
-    a weight of its own: one that is the embedding's would go on with the old one, without a word."""
-    if not current_platform.is_cpu():
-        return
-    for module in model.modules():
-        if isinstance(module, VocabParallelEmbedding) and hasattr(module, "cpu_linear"):
-            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, Handover)
