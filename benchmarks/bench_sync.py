@@ -110,13 +110,13 @@ def _parts(model: Qwen2ForCausalLM, engine: VllmEngine) -> Parts:
         "fingerprint": lambda: fingerprint(model.parameters()),
         "arrive": _arrival(model),
         "pack": lambda: engine._vllm.apply_model(_pack),  # of whatever lies there: a load follows
-        "load": lambda: deliver(engine._vllm, engine._weights(), workers=1),
+        "load": lambda: deliver(engine._vllm, engine._weights(), policy_version=0, workers=1),
         "probe": engine._probe,
     }
 
 
 def _adapter_parts(model: Qwen2ForCausalLM, engine: VllmEngine) -> Parts:
-    load = lambda: deliver(engine._vllm, engine._weights(), workers=1)  # noqa: E731
+    load = lambda: deliver(engine._vllm, engine._weights(), policy_version=0, workers=1)  # noqa: E731
     return {"adapter arrive": _arrival(model), "adapter load": load}
 
 

@@ -1,9 +1,11 @@
 """Models that vLLM's CPU build computes, and an engine on each."""
 
+import itertools
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from paceline.engines import Request, sample_key
+from paceline.engines import Request, TakeNewer, sample_key
 from paceline.engines.local import LocalEngine
 from tests.tiny import tiny_tokenizer
 
@@ -28,13 +30,27 @@ def take_over(model: PreTrainedModel, other: PreTrainedModel) -> None:
             mine.copy_(theirs)
 
 
-def local_engine(model: PreTrainedModel) -> LocalEngine:
+def arriving(model: PreTrainedModel, other: PreTrainedModel, *, before: int, version: int) -> TakeNewer:
+    """By which another model's weights are there before token number `before`, counted from 0."""
+    asked = itertools.count()
+
+    def take() -> int | None:
+        if next(asked) != before:
+            return None
+        take_over(model, other)
+        return version
+
+    return take
+
+
+def local_engine(model: PreTrainedModel, take_newer: TakeNewer | None = None) -> LocalEngine:
     return LocalEngine(
         model,
         tiny_tokenizer(),
         concurrent_sequences=64,
         compute_dtype=torch.float32,
         eos_token_ids=frozenset([END]),
+        take_newer=take_newer,
     )
 
 

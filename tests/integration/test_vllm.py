@@ -30,13 +30,14 @@ SAMPLING = Sampling(max_completion_length=16)
 CACHE = 32 << 20
 
 
-def started(model, **room) -> VllmEngine:
+def started(model, *, take_newer=None, **room) -> VllmEngine:
     return VllmEngine(
         model,
         tiny_tokenizer(),
         compute_dtype=torch.float32,
         eos_token_ids=frozenset([END]),
         room=Room(sequences=64, length=LENGTH, cache_bytes=CACHE, **room),
+        take_newer=take_newer,
     )
 
 
@@ -113,6 +114,21 @@ def test_what_was_cached_of_a_prompt_does_not_survive_an_update(fresh):
     take_over(fresh._model, tied_model(seed=1))
     fresh.take_weights(1)
     assert completions(fresh, long) == completions(local_engine(tied_model(seed=1)), long) != before
+
+
+@pytest.mark.parametrize("before", [1, 5])
+def test_weights_that_come_while_it_samples_are_gone_on_with_as_in_the_local_engine(before):
+    found = []
+    for engine_of in (started, local_engine):
+        model, newer = tied_model(), tied_model(seed=1)
+        engine = engine_of(model, take_newer=arriving(model, newer, before=before, version=3))
+        found.append([one for group in engine.generate(REQUESTS, SAMPLING) for one in group])
+        engine.take_weights(4)
+        assert completions(engine, REQUESTS) == completions(local_engine(newer), REQUESTS)
+    for mine, theirs in zip(*found, strict=True):
+        assert dataclasses.replace(mine, logprobs=()) == dataclasses.replace(theirs, logprobs=())
+        assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+    assert {one.tokens_by_version for one in found[0] if len(one.token_ids) == 16} == {((0, before), (3, 16 - before))}
 
 
 def test_the_engine_has_a_copy_that_only_an_update_changes(fresh):

@@ -184,10 +184,6 @@ def test_one_option_in_two_spellings_is_refused():
             {"on_new_weights": "continue", "cluster": True},
             r"--on-new-weights must be finish with --max-staleness 0, got 'continue'; no weights are made while",
         ),
-        (
-            {"on_new_weights": "continue", "cluster": True, "max_staleness": 1, "engine": "vllm"},
-            r"--on-new-weights must be finish with --engine vllm, got 'continue'; vLLM takes weights between",
-        ),
     ],
 )
 def test_options_at_odds_are_refused(given, sentence):

@@ -2,14 +2,13 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 
 from paceline.config import build_config
 from paceline.engines import Request, Sampling
 from paceline.engines.stopping import Stopping
-from paceline.engines.vllm.collecting import Collected, orders_of
+from paceline.engines.vllm.collecting import Collected, News, orders_of
 from paceline.engines.vllm.handover import named_weights
 from paceline.engines.vllm.heads import widened, widening
 from paceline.engines.vllm.probe import ALLOWED, PROMPT_LENGTH, check_probe, probe_prompt, trainer_logprobs
@@ -160,18 +159,23 @@ def stopping(*stop: str) -> Stopping:
     return Stopping(tiny_tokenizer(), frozenset([258]), stop, 260)
 
 
+def news(tokens: list[int], logprobs: list[float], versions: list[int]) -> News:
+    return News(index=0, tokens=tokens, logprobs=logprobs, versions=versions, has_ended=False)
+
+
 def test_a_stop_string_ends_a_completion_with_the_token_that_completes_it_and_what_came_after_is_left_out():
     one = Collected()
     tokens = tiny_tokenizer().encode("abcdef", add_special_tokens=False)
-    assert not one.take(tokens[:2], [-1.0, -2.0], stopping("bcd"))
-    assert one.take(tokens[2:], [-3.0, -4.0, -5.0, -6.0], stopping("bcd"))
+    assert not one.take(news(tokens[:2], [-1.0, -2.0], [4, 4]), stopping("bcd"))
+    assert one.take(news(tokens[2:], [-3.0, -4.0, -5.0, -6.0], [4, 5, 5, 5]), stopping("bcd"))
     assert one.tokens == tokens[:4]
     assert one.logprobs == [-1.0, -2.0, -3.0, -4.0]
+    assert one.versions == [4, 4, 4, 5]
     assert one.finish_reason(9, stopping("bcd")) == "stop"
 
 
 @pytest.mark.parametrize(("tokens", "reason"), [([1, 2], "length"), ([1, 258], "stop"), ([1], "stop")])
 def test_a_completion_stops_by_itself_or_at_its_limit(tokens, reason):
     one = Collected()
-    one.take(tokens, np.zeros(len(tokens)).tolist(), stopping())
+    one.take(news(tokens, [0.0] * len(tokens), [0] * len(tokens)), stopping())
     assert one.finish_reason(2, stopping()) == reason

@@ -68,13 +68,6 @@ def check(config: Config) -> None:
     _check_texts(config)
     _check_groups(config)
     _check_rewards(config)
-    require(
-        config.cluster.on_new_weights == "finish" or config.engine.engine == "local",
-        "on_new_weights",
-        config.cluster.on_new_weights,
-        "be finish with --engine vllm",
-        "vLLM takes weights between two calls only; --engine local takes them between two tokens",
-    )
     if config.loop.max_steps is not None:
         require(
             config.optim.warmup_steps <= config.loop.max_steps,

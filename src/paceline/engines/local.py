@@ -16,14 +16,14 @@ from paceline.engines.graphs import GraphedDecoder, free_cuda_bytes, record_cuda
 from paceline.engines.kernels import kernels_reason
 from paceline.engines.modes import evaluating
 from paceline.engines.plain import PlainDecoder
-from paceline.engines.requests import check_requests, limits_of, texts_of
+from paceline.engines.requests import check_requests, limits_of, texts_of, weight_changes
 from paceline.engines.scheduling import Job, OnEnded, Sampled, Schedule
 from paceline.engines.stopping import Stopping
 from paceline.engines.weights import unsupported_reason
 from paceline.errors import TrainingError
 from paceline.flash import FlashKernel, flash_problem
 from paceline.native.decoding import decoding_kernels
-from paceline.types import Completion, WeightChange
+from paceline.types import Completion
 
 PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1}
 """Largest difference of logits taken for rounding, as a share of the largest logit (or of 1, where it is smaller)."""
@@ -146,18 +146,12 @@ class LocalEngine:
                 finish_reason="stop" if ended or len(ids) < limit else "length",
                 text=text,
                 policy_version=int(by_token[0]),
-                weight_changes=_changes(by_token),
+                weight_changes=weight_changes(by_token),
             )
             for ids, values, by_token, text, ended, limit in zip(
                 tokens, logprobs, versions, texts, stopped, limits, strict=True
             )
         ]
-
-
-def _changes(versions: np.ndarray) -> tuple[WeightChange, ...]:
-    """Where the version of one token is not that of the token before."""
-    places = (np.flatnonzero(np.diff(versions)) + 1).tolist()
-    return tuple(WeightChange(token=place, policy_version=int(versions[place])) for place in places)
 
 
 def _fused(model: PreTrainedModel, dtype: torch.dtype) -> Decoder:

@@ -1,11 +1,13 @@
-"""What every engine checks of its requests, and how it makes text of tokens."""
+"""What every engine checks of its requests, how it makes text of tokens, and how it says which weights they are of."""
 
 from collections.abc import Sequence
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from paceline.engines import Request, Sampling
 from paceline.errors import DataError
+from paceline.types import WeightChange
 
 
 def limits_of(request: Request, sampling: Sampling) -> tuple[int, ...]:
@@ -49,3 +51,13 @@ def texts_of(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[Sequence[int]]
         texts: list[str] = tokenizer.backend_tokenizer.decode_batch(tokens, skip_special_tokens=True)
         return texts
     return tokenizer.batch_decode(tokens, skip_special_tokens=True)
+
+
+def weight_changes(versions: Sequence[int]) -> tuple[WeightChange, ...]:
+    """Where the version of a token's weights is not that of the token before.
+
+    >>> [(change.token, change.policy_version) for change in weight_changes([4, 4, 5, 7, 7])]
+    [(2, 5), (3, 7)]
+    """
+    places = (np.flatnonzero(np.diff(versions)) + 1).tolist()
+    return tuple(WeightChange(token=place, policy_version=int(versions[place])) for place in places)

@@ -147,10 +147,9 @@ def _reward_meters(config: Config, given: Given, functions: Mapping[str, RewardF
 def make_engine(
     config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase, *, take_newer: TakeNewer | None = None
 ) -> TrainedEngine:
-    """The engine on the policy's own weights, or on vLLM's copy of them; `take_newer` is for the first kind alone."""
+    """The engine on the policy's own weights, or on vLLM's copy of them."""
     if config.engine.engine == "vllm":
-        assert take_newer is None  # the configuration refuses it
-        return make_vllm_engine(config, policy, tokenizer)
+        return make_vllm_engine(config, policy, tokenizer, take_newer=take_newer)
     return LocalEngine(
         policy.model,
         tokenizer,

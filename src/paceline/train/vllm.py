@@ -3,12 +3,14 @@
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config import Config
-from paceline.engines import TrainedEngine
+from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.vllm.room import Room
 from paceline.models import Loaded
 
 
-def make_vllm_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase) -> TrainedEngine:
+def make_vllm_engine(
+    config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase, *, take_newer: TakeNewer | None
+) -> TrainedEngine:
     """vLLM in this process, with the policy's weights."""
     from paceline.engines.vllm.engine import VllmEngine
 
@@ -18,6 +20,7 @@ def make_vllm_engine(config: Config, policy: Loaded, tokenizer: PreTrainedTokeni
         compute_dtype=policy.compute_dtype,
         eos_token_ids=policy.eos_token_ids,
         room=room_of(config, policy),
+        take_newer=take_newer,
     )
 
 

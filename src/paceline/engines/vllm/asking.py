@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.engines import Sampling
-from paceline.engines.vllm.collecting import Order
+from paceline.engines.vllm.collecting import News, Order
 from paceline.engines.vllm.names import KEY, SAMPLING
-
-News = tuple[int, list[int], list[float], bool]
-"""Index of a completion, what was sampled of it since, its logprobs, and whether it has ended."""
 
 
 class Asker:
@@ -54,7 +51,15 @@ class Asker:
             (completion,) = output.outputs
             if output.finished:
                 del self._waiting[output.request_id]
-            news.append((index, list(completion.token_ids), completion.logprobs.logprobs, output.finished))
+            news.append(
+                News(
+                    index=index,
+                    tokens=completion.token_ids,
+                    logprobs=completion.logprobs.logprobs,
+                    versions=completion.logprobs.ranks,  # see `KeyedSampler`
+                    has_ended=output.finished,
+                )
+            )
         return news
 
     def abort(self, index: int) -> None:

@@ -21,18 +21,33 @@ class Order:
     limit: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class News:
+    """What vLLM tells of a completion: its tokens since it was last told of."""
+
+    index: int
+    """Of the completion in the call."""
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    versions: Sequence[int]
+    """By token: how many updates the weights had seen that sampled it."""
+    has_ended: bool
+
+
 @dataclass(kw_only=True, slots=True)
 class Collected:
-    """Tokens and logprobs of one completion, as they come."""
+    """Tokens of one completion as they come, each with its logprob and the version of its weights."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
-    def take(self, tokens: Sequence[int], logprobs: Sequence[float], stopping: Stopping) -> bool:
+    def take(self, news: News, stopping: Stopping) -> bool:
         """Add what was sampled since; whether a stop string ends it, and then without what came after."""
-        for token, logprob in zip(tokens, logprobs, strict=True):
+        for token, logprob, version in zip(news.tokens, news.logprobs, news.versions, strict=True):
             self.tokens.append(token)
             self.logprobs.append(logprob)
+            self.versions.append(version)
             if stopping.watches_text and self._completes_string(stopping):
                 return True
         return False

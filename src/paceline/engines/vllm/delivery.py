@@ -12,13 +12,13 @@ MEMORY = Path("/dev/shm")
 """Where files are memory; any directory serves."""
 
 
-def deliver(vllm: Any, weights: Iterable[tuple[str, Tensor]], *, workers: int) -> None:
-    """Have every worker take all of these, in one call."""
+def deliver(vllm: Any, weights: Iterable[tuple[str, Tensor]], *, policy_version: int, workers: int) -> None:
+    """Have every worker take all of these, which have seen so many updates, in one call."""
     if workers == 1:
-        vllm.collective_rpc("take_weights", args=({"tensors": weights},))
+        vllm.collective_rpc("take_weights", args=({"tensors": weights}, policy_version))
         return
     with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="paceline-weights-") as directory:
         path = Path(directory) / "weights.safetensors"
         tensors = {name: tensor.contiguous() for name, tensor in weights}
         save_file(tensors, path)
-        vllm.collective_rpc("take_weights", args=({"path": str(path), "names": list(tensors)},))
+        vllm.collective_rpc("take_weights", args=({"path": str(path), "names": list(tensors)}, policy_version))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.engines import OnFinished, Request, Sampling
+from paceline.engines import OnFinished, Request, Sampling, TakeNewer
 from paceline.engines.modes import evaluating
-from paceline.engines.requests import check_requests, texts_of
+from paceline.engines.requests import check_requests, texts_of, weight_changes
 from paceline.engines.stopping import Stopping
 from paceline.engines.vllm.asking import Asker
 from paceline.engines.vllm.collecting import Collected, Order, orders_of
@@ -38,6 +38,7 @@ class VllmEngine:
         compute_dtype: torch.dtype,
         eos_token_ids: frozenset[int],
         room: Room,
+        take_newer: TakeNewer | None = None,
     ) -> None:
         """Start vLLM and give it the model's weights.
 
@@ -47,6 +48,7 @@ class VllmEngine:
             compute_dtype: precision of vLLM's weights, cache and computation.
             eos_token_ids: a completion ends after any of these.
             room: what vLLM may take of the machine.
+            take_newer: asked before each step of vLLM; None: a call ends with the weights that it began with.
 
         Raises:
             ConfigError: the installed vLLM is not one that this was written against.
@@ -59,6 +61,7 @@ class VllmEngine:
         self.policy_version = 0
         """Updates that the weights have seen which vLLM has; copied into completions."""
         self._model, self._tokenizer, self._dtype, self._room = model, tokenizer, compute_dtype, room
+        self._take_newer = take_newer
         self._vocab_size = model.get_output_embeddings().weight.shape[0]
         self._end_tokens = frozenset(token for token in eos_token_ids if token < self._vocab_size)
         self._busy = self._asleep = self._is_complete = False
@@ -81,17 +84,16 @@ class VllmEngine:
         if self._busy:
             raise TrainingError(
                 f"weights of policy version {policy_version} came while completions were sampled from version "
-                f"{self.policy_version}, a completion has one version; wait until `generate` has returned"
+                f"{self.policy_version}; wait until `generate` has returned, or give them by `take_newer`"
             )
         with self._dying("it took weights"):
             self._wake("weights")
-            deliver(self._vllm, self._weights(), workers=self._room.tensor_parallel)
+            self._deliver(policy_version)
             self._wake("kv_cache")
             self._asleep, self._is_complete = False, True
             forgotten = self._vllm.reset_prefix_cache()
         if not forgotten:
             raise EngineError("vLLM keeps parts of prompts that were computed with weights which it no longer has")
-        self.policy_version = policy_version
         self._probe()
 
     def rest(self) -> None:
@@ -135,14 +137,15 @@ class VllmEngine:
             with self._dying("it took requests"):
                 self._asker.ask(orders, sampling)
             while self._asker.waits:
+                self._go_on_with_newer()
                 with self._dying("it sampled"):
-                    news = self._asker.step()
-                for index, tokens, logprobs, ended in news:
-                    stopped = collected[index].take(tokens, logprobs, stopping)
-                    if stopped and not ended:
-                        self._asker.abort(index)
-                    if stopped or ended:
-                        yield index
+                    told = self._asker.step()
+                for news in told:
+                    stopped = collected[news.index].take(news, stopping)
+                    if stopped and not news.has_ended:
+                        self._asker.abort(news.index)
+                    if stopped or news.has_ended:
+                        yield news.index
         finally:
             self._busy = False
             self._asker.abort_all()
@@ -162,7 +165,8 @@ class VllmEngine:
                 logprobs=tuple(one.logprobs),
                 finish_reason=one.finish_reason(order.limit, stopping),
                 text=text,
-                policy_version=self.policy_version,
+                policy_version=one.versions[0],
+                weight_changes=weight_changes(one.versions),
             )
             for order, one, text in zip(orders, collected, texts, strict=True)
         ]
@@ -180,6 +184,18 @@ class VllmEngine:
         config = self._model.config.get_text_config()
         weights = named_weights(self._model, only_trained=self._is_complete)
         return widened(weights, head_width(config), widening(config, self._model.device.type))
+
+    def _deliver(self, policy_version: int) -> None:
+        deliver(self._vllm, self._weights(), policy_version=policy_version, workers=self._room.tensor_parallel)
+        self.policy_version = policy_version
+
+    def _go_on_with_newer(self) -> None:
+        """Where there are newer weights. What is cached stays, as in every engine, until the next `take_weights`, which
+        has the probe too: here it would be another request among those that are under way."""
+        version = None if self._take_newer is None else self._take_newer()
+        if version is not None:
+            with self._dying("it took weights"):
+                self._deliver(version)
 
     def _probe(self) -> None:
         """The same tokens through both."""

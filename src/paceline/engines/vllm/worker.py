@@ -44,6 +44,8 @@ class KeyedSampler(Sampler):
         """`runner` is the worker's model runner, which knows the requests of a batch."""
         super().__init__()
         self._runner = runner
+        self.policy_version = 0
+        """How many updates the weights have seen that `logits` are of; said of every token, where vLLM has its rank."""
 
     def forward(
         self,
@@ -61,7 +63,7 @@ class KeyedSampler(Sampler):
         return SamplerOutput(
             sampled_token_ids=tokens.int()[:, None],
             logprobs_tensors=LogprobsTensors(
-                tokens.int()[:, None], logprobs.float()[:, None], torch.zeros_like(tokens)
+                tokens.int()[:, None], logprobs.float()[:, None], torch.full_like(tokens, self.policy_version)
             ),
         )
 
@@ -145,9 +147,10 @@ class Extension:
         for path in SHARED_MEMORY.glob(f"{os.environ['VLLM_DIST_IDENT']}*"):
             path.unlink(missing_ok=True)
 
-    def take_weights(self: Any, update_info: dict[str, Any]) -> None:
+    def take_weights(self: Any, update_info: dict[str, Any], policy_version: int) -> None:
         """A whole update. In one call, because between the three parameters are nowhere, and any other call meanwhile
         would end the engine."""
         self.start_weight_update()
         self.update_weights(update_info)
         self.finish_weight_update()
+        self.model_runner.sampler.policy_version = policy_version
