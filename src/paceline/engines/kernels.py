@@ -99,7 +99,8 @@ def kernels_reason(device: torch.device, dtype: torch.dtype, native: DecodingKer
         return f"torch's kernels, as compiled ones are for float32 and bfloat16 on a CPU, not {dtype} on {device.type}"
     if native is None:
         return f"torch's kernels, as there are no compiled ones: {library().reason}"
-    return f"compiled kernels ({library().reason})"
+    products = ", products by the processor's tiles" if dtype == torch.bfloat16 and tile_products() is not None else ""
+    return f"compiled kernels ({library().reason}){products}"
 
 
 def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, "*heads D"], eps: float) -> Float[Tensor, "... D"]:
