@@ -8,8 +8,9 @@ the engine ran on a device of its own: a second reward function, of weight 0, sl
 1. A run in one process says how long an update takes, a run on the cluster in turn how long its sampling does: their
    medians give the wait that makes sampling and scoring `--ratio` times the update.
 2. For every seed three runs next to each other, as a machine's speed changes from minute to minute: a short one in
-   turn, which the planner forecasts from, a run in turn, and one that samples one step ahead. Seconds per step are
-   taken from the times at which a run wrote its rollouts down, and not from its own clocks.
+   turn, which the planner forecasts from, a run in turn, and one that samples one step ahead. Completions grow while a
+   model learns, so a forecast is held against the same first steps of the others. Seconds per step are taken from the
+   times at which a run wrote its rollouts down, and not from its own clocks.
 """
 
 import argparse
@@ -86,9 +87,9 @@ class Bench:
         return ["--cluster", "--reward-funcs", "accuracy", f"{file}:waiting", "--reward-weights", "1", "0"]
 
 
-def step_seconds(run: RunDir) -> float:
-    """By the clock on the wall: from the end of the last starting step to the end of the last."""
-    files = sorted((run.path / "rollouts").glob("step-*.jsonl"))
+def step_seconds(run: RunDir, *, last: int | None = None) -> float:
+    """By the clock on the wall: from the end of the last starting step to the end of step `last`, or of the run."""
+    files = sorted((run.path / "rollouts").glob("step-*.jsonl"))[:last]
     ends = [file.stat().st_mtime for file in files[min(STARTING, len(files) // 2) - 1 :]]
     return (ends[-1] - ends[0]) / (len(ends) - 1)
 
@@ -120,6 +121,7 @@ def outcome(run: RunDir) -> dict:
     last, summary = run.evals()[-1], json.loads((run.path / "summary.json").read_text())
     return {
         "seconds_per_step": step_seconds(run),
+        "first_seconds_per_step": step_seconds(run, last=SHORT),
         "completions_per_second": fmean(one["rollouts"] for one in run.metrics()) / step_seconds(run),
         "clock": {phase: median_seconds(run, phase) for phase in ("generate", "reward", "produce", "update", "wait")},
         "accuracy": last["accuracy"],
@@ -159,7 +161,6 @@ def measure(bench: Bench, *, seeds: int, ratio: float) -> dict:
             runs[staleness].append({"predicted_seconds_per_step": expected[staleness], **found})
     orders = {
         "in turn" if staleness == IN_TURN else "one step ahead": {
-            "seconds_per_step": median(one["seconds_per_step"] for one in found),
             "accuracy": accuracy(found),
             "runs": [{key: value for key, value in one.items() if key != "correct"} for one in found],
         }

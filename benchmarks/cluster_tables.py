@@ -8,8 +8,9 @@ CLUSTER = """
 The embedded model on its task, one producer and one consumer on Ray, one thread each. Sampling and scoring are slowed,
 by waiting, to {ratio:g} times what an update takes in one process: as with an engine on a device of its own. `in turn`
 is `--max-staleness 0`, `one step ahead` is 1; at best that makes of s + u seconds max(s, u). `predicted` is what
-`paceline plan` says from {steps_timed} steps of a run in turn, of which each seed has its own, just before; `off by` is
-the median over seeds, with its range. Seconds are between the files that a run writes. Accuracy is of greedy answers to
+`paceline plan` says from {steps_timed} steps of another run in turn, of which each seed has its own, just before;
+`first steps` are as many of the runs themselves, whose completions grow later, and `off by` is between these two.
+Medians over seeds, with their range. Seconds are between the files that a run writes. Accuracy is of greedy answers to
 held-out problems, over all seeds.
 """
 
@@ -17,17 +18,18 @@ held-out problems, over all seeds.
 def cluster_rows(result: dict) -> list[str]:
     """Seconds, prediction and accuracy of both orders, and what they make of each other."""
     lines = [
-        "| order | seconds per step | predicted | off by | completions/s | accuracy (95 % interval) |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| order | seconds per step | first steps | predicted | off by | completions/s | accuracy (95 % interval) |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for order, one in result["orders"].items():
         seconds = [run["seconds_per_step"] for run in one["runs"]]
         rate = median(run["completions_per_second"] for run in one["runs"])
         foreseen = [run["predicted_seconds_per_step"] for run in one["runs"]]
-        errors = [ahead / measured - 1 for ahead, measured in zip(foreseen, seconds, strict=True)]
+        first = [run["first_seconds_per_step"] for run in one["runs"]]
+        errors = [ahead / measured - 1 for ahead, measured in zip(foreseen, first, strict=True)]
         lines.append(
-            f"| {order} | {_middle(seconds, '.4f')} | {_middle(foreseen, '.4f')} | {_middle(errors, '+.1%')} | "
-            f"{rate:,.0f} | {_percent(one['accuracy'])} |"
+            f"| {order} | {_middle(seconds, '.4f')} | {_middle(first, '.4f')} | {_middle(foreseen, '.4f')} | "
+            f"{_middle(errors, '+.1%')} | {rate:,.0f} | {_percent(one['accuracy'])} |"
         )
     gains, difference = result["faster_by"], result["accuracy_difference"]
     return [

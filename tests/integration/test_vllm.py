@@ -16,7 +16,7 @@ from paceline.engines.vllm.room import Room
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, DataError, EngineError, TrainingError
 from tests.tiny import tiny_tokenizer
-from tests.vllm_models import END, LENGTH, local_engine, request, take_over, tied_model
+from tests.vllm_models import END, LENGTH, arriving, local_engine, request, take_over, tied_model
 
 try:
     check_vllm("cpu")
@@ -114,21 +114,6 @@ def test_what_was_cached_of_a_prompt_does_not_survive_an_update(fresh):
     take_over(fresh._model, tied_model(seed=1))
     fresh.take_weights(1)
     assert completions(fresh, long) == completions(local_engine(tied_model(seed=1)), long) != before
-
-
-@pytest.mark.parametrize("before", [1, 5])
-def test_weights_that_come_while_it_samples_are_gone_on_with_as_in_the_local_engine(before):
-    found = []
-    for engine_of in (started, local_engine):
-        model, newer = tied_model(), tied_model(seed=1)
-        engine = engine_of(model, take_newer=arriving(model, newer, before=before, version=3))
-        found.append([one for group in engine.generate(REQUESTS, SAMPLING) for one in group])
-        engine.take_weights(4)
-        assert completions(engine, REQUESTS) == completions(local_engine(newer), REQUESTS)
-    for mine, theirs in zip(*found, strict=True):
-        assert dataclasses.replace(mine, logprobs=()) == dataclasses.replace(theirs, logprobs=())
-        assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
-    assert {one.tokens_by_version for one in found[0] if len(one.token_ids) == 16} == {((0, before), (3, 16 - before))}
 
 
 def test_the_engine_has_a_copy_that_only_an_update_changes(fresh):
@@ -295,3 +280,18 @@ def test_a_head_of_its_own_has_the_new_weights_after_an_update_in_bfloat16_too()
     with torch.no_grad():
         model.lm_head.weight.neg_()
     engine.take_weights(1)  # which probes it
+
+
+@pytest.mark.parametrize("before", [1, 5])
+def test_weights_that_come_while_it_samples_are_gone_on_with_as_in_the_local_engine(before):
+    found = []
+    for engine_of in (started, local_engine):
+        model, newer = tied_model(), tied_model(seed=1)
+        engine = engine_of(model, take_newer=arriving(model, newer, before=before, version=3))
+        found.append([one for group in engine.generate(REQUESTS, SAMPLING) for one in group])
+        engine.take_weights(4)
+        assert completions(engine, REQUESTS) == completions(local_engine(newer), REQUESTS)
+    for mine, theirs in zip(*found, strict=True):
+        assert dataclasses.replace(mine, logprobs=()) == dataclasses.replace(theirs, logprobs=())
+        assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+    assert {one.tokens_by_version for one in found[0] if len(one.token_ids) == 16} == {((0, before), (3, 16 - before))}

@@ -272,13 +272,13 @@ def test_accuracies_over_seeds_are_of_tasks_and_their_difference_is_paired():
 def test_the_page_shows_both_orders_with_what_was_predicted():
     def order(*pairs):
         return {
-            "seconds_per_step": sorted(seconds for _, seconds in pairs)[1],
             "accuracy": {"value": 0.97, "low": 0.96, "high": 0.98},
             "runs": [
                 {
                     "predicted_seconds_per_step": predicted,
-                    "seconds_per_step": seconds,
-                    "completions_per_second": 256 / seconds,
+                    "seconds_per_step": 2 * seconds,
+                    "first_seconds_per_step": seconds,
+                    "completions_per_second": 128 / seconds,
                 }
                 for predicted, seconds in pairs
             ],
@@ -298,7 +298,8 @@ def test_the_page_shows_both_orders_with_what_was_predicted():
         "accuracy_difference": {"value": -0.002, "low": -0.01, "high": 0.006},
     }
     text = page([result])
+    seconds = "0.6000 (0.5000 to 0.6200) | 0.3000 (0.2500 to 0.3100)"
     predicted = "0.3100 (0.3100 to 0.3300) | +10.0% (+0.0% to +24.0%)"
-    assert f"| in turn | 0.3000 (0.2500 to 0.3100) | {predicted} | 853 | 97.0 % (96.0-98.0) |" in text
+    assert f"| in turn | {seconds} | {predicted} | 427 | 97.0 % (96.0-98.0) |" in text
     assert "One step ahead is 1.50x as fast (1.40-1.55 over 3 seeds)" in text
     assert "differs by -0.2 points (-1.0 to +0.6, paired by problem)" in text
