@@ -110,14 +110,17 @@ def _parts(model: Qwen2ForCausalLM, engine: VllmEngine) -> Parts:
         "fingerprint": lambda: fingerprint(model.parameters()),
         "arrive": _arrival(model),
         "pack": lambda: engine._vllm.apply_model(_pack),  # of whatever lies there: a load follows
-        "load": lambda: deliver(engine._vllm, engine._weights(), policy_version=0, workers=1),
+        "load": _loading(engine),
         "probe": engine._probe,
     }
 
 
 def _adapter_parts(model: Qwen2ForCausalLM, engine: VllmEngine) -> Parts:
-    load = lambda: deliver(engine._vllm, engine._weights(), policy_version=0, workers=1)  # noqa: E731
-    return {"adapter arrive": _arrival(model), "adapter load": load}
+    return {"adapter arrive": _arrival(model), "adapter load": _loading(engine)}
+
+
+def _loading(engine: VllmEngine) -> Callable[[], None]:
+    return lambda: deliver(engine._vllm, engine._weights(), policy_version=0, workers=1)
 
 
 def _arrival(model: nn.Module) -> Callable[[], None]:

@@ -30,13 +30,13 @@ SAMPLING = Sampling(max_completion_length=16)
 CACHE = 32 << 20
 
 
-def started(model, *, take_newer=None, **room) -> VllmEngine:
-    return VllmEngine(
+def started(model, *, kind=VllmEngine, dtype=torch.float32, take_newer=None, **room) -> VllmEngine:
+    return kind(
         model,
         tiny_tokenizer(),
-        compute_dtype=torch.float32,
+        compute_dtype=dtype,
         eos_token_ids=frozenset([END]),
-        room=Room(sequences=64, length=LENGTH, cache_bytes=CACHE, **room),
+        room=Room(**{"sequences": 64, "length": LENGTH, "cache_bytes": CACHE, **room}),
         take_newer=take_newer,
     )
 
@@ -188,13 +188,7 @@ def test_a_prompt_that_is_too_long_is_refused_before_anything_is_sampled(fresh):
 
 def test_a_cache_too_small_for_one_sequence_is_an_error_of_the_engine():
     with pytest.raises(EngineError, match="vLLM failed when it started"):
-        VllmEngine(
-            tied_model(),
-            tiny_tokenizer(),
-            compute_dtype=torch.float32,
-            eos_token_ids=frozenset([END]),
-            room=Room(sequences=4, length=LENGTH, cache_bytes=1 << 10),
-        )
+        started(tied_model(), sequences=4, cache_bytes=1 << 10)
 
 
 def test_the_process_is_what_it_was_after_the_start(engine):
@@ -221,13 +215,7 @@ def test_layers_spread_over_two_processes_compute_the_same_and_the_loss_of_one_i
 
 def test_a_run_of_short_completions_has_room_for_the_probe():
     model, short = tied_model(), Sampling(max_completion_length=2)
-    engine = VllmEngine(
-        model,
-        tiny_tokenizer(),
-        compute_dtype=torch.float32,
-        eos_token_ids=frozenset([END]),
-        room=Room(sequences=4, length=8, cache_bytes=CACHE),
-    )
+    engine = started(model, sequences=4, length=8)
     requests = [request("c", 3, length=6)]
     assert completions(engine, requests, short) == completions(local_engine(model), requests, short)
 
@@ -257,26 +245,14 @@ def test_weights_of_a_layer_that_come_apart_are_an_error_of_the_engine():
             return sorted(super()._weights(), key=lambda named: named[0].split(".")[-2])
 
     with pytest.raises(EngineError, match="a weight of QKVParallelLinear came after those of other layers"):
-        Apart(
-            tied_model(),
-            tiny_tokenizer(),
-            compute_dtype=torch.float32,
-            eos_token_ids=frozenset([END]),
-            room=Room(sequences=4, length=LENGTH, cache_bytes=CACHE),
-        )
+        started(tied_model(), kind=Apart, sequences=4)
 
 
 def test_a_head_of_its_own_has_the_new_weights_after_an_update_in_bfloat16_too():
     model = tied_model()
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     model.config.tie_word_embeddings = False
-    engine = VllmEngine(
-        model,
-        tiny_tokenizer(),
-        compute_dtype=torch.bfloat16,
-        eos_token_ids=frozenset([END]),
-        room=Room(sequences=4, length=LENGTH, cache_bytes=CACHE),
-    )
+    engine = started(model, dtype=torch.bfloat16, sequences=4)
     with torch.no_grad():
         model.lm_head.weight.neg_()
     engine.take_weights(1)  # which probes it

@@ -44,21 +44,12 @@ class AdvantageConfig:
             right = len(bounds) == 2 and bounds[0] < bounds[-1]
             require(right, "filter_range", bounds, "be two numbers, the lower first", "DAPO's is 0 1")
         require(self.max_refills >= 0, "max_refills", self.max_refills, "be at least 0")
-        require(
-            self.max_refills == 0 or bounds is not None,
-            "max_refills",
-            self.max_refills,
-            "be 0 without --filter-range",
-            "only filtered groups are replaced",
-        )
         require(self.oversampling >= 1, "oversampling", self.oversampling, "be at least 1")
-        require(
-            self.oversampling == 1 or bounds is not None,
-            "oversampling",
-            self.oversampling,
-            "be 1 without --filter-range",
-            "nothing would be filtered, and all that is sampled beyond a step left out",
-        )
+        for name, value, default, why in (
+            ("max_refills", self.max_refills, 0, "only filtered groups are replaced"),
+            ("oversampling", self.oversampling, 1, "all that is sampled beyond a step would be left out"),
+        ):
+            require(bounds is not None or value == default, name, value, f"be {default} without --filter-range", why)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -56,10 +56,9 @@ def joined(layers: Sequence[Linear], dtype: torch.dtype) -> Linear:
 
     Several are written where they will lie, so that nothing is copied twice. All have a bias, or none has.
     """
+    weight = _below_each_other([weight for weight, _ in layers], dtype)
     biases = [bias for _, bias in layers if bias is not None]
-    return _below_each_other([weight for weight, _ in layers], dtype), _below_each_other(
-        biases, dtype
-    ) if biases else None
+    return weight, _below_each_other(biases, dtype) if biases else None
 
 
 def _below_each_other(parts: Sequence[Float[Tensor, "O *I"]], dtype: torch.dtype) -> Float[Tensor, "Os *I"]:
