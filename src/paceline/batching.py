@@ -123,6 +123,11 @@ def share_out(samples: Sequence[Sample], *, trained: Sequence[int], ranks: int) 
     return [sorted(share) for share in shares]
 
 
+def shortest(samples: Sequence[Sample]) -> int:
+    """Position of the sample with the fewest input tokens."""
+    return min(range(len(samples)), key=lambda index: _tokens(samples, [index]))
+
+
 def _by_group(samples: Sequence[Sample], positions: Iterable[int]) -> list[list[int]]:
     """The positions of each group's samples, in order; groups by their first one."""
     groups: dict[int, list[int]] = {}

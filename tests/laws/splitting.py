@@ -101,14 +101,13 @@ class Splitter:
         half, model = self.learner, self.learner.policy.model
         model.zero_grad()
         for rows in cuts:
-            half.forward = choose()
+            half.passes.forward = choose()
             batch = pack(self.samples, self.weights, rows, dtype=model.dtype)
             reference = None
             if half.reference is not None:
-                with torch.no_grad():
-                    reference = half.logprobs(half.reference, batch)[0]
+                reference = half.passes.values(half.reference, [batch])[0].logprobs
             old = torch.cat([self.old[row] for row in rows])
-            half.backward(Prepared(batch=batch, old_logprobs=old, ref_logprobs=reference), first=False)
+            half.backward([Prepared(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
         return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
     def whole(self) -> Tensor:
@@ -121,8 +120,7 @@ class Splitter:
         rows = []
         for row in range(len(self.samples)):
             batch = pack(self.samples, self.weights, [row], dtype=half.policy.model.dtype)
-            with torch.no_grad():
-                own = half.logprobs(half.policy, batch)[0]
+            own = half.passes.values(half.policy, [batch])[0].logprobs
             rows.append(own + spread * torch.randn(own.shape, generator=generator, dtype=own.dtype))
         return rows
 

@@ -127,7 +127,7 @@ def our_outcome(loss: LossConfig, tables: Mapping[str, Tensor], parts=(ROWS,), c
             torch.cat([tables[name][row, : len(COMPLETIONS[row])] for row in rows]) if name in tables else None
             for name in ("old_per_token_logps", "ref_per_token_logps")
         )
-        _, sums = half.backward(Prepared(batch=batch, old_logprobs=old, ref_logprobs=reference), first=False)
+        _, (sums,) = half.backward([Prepared(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
         total += sums["loss"].item()
     gradient = torch.cat([parameter.grad.flatten() for parameter in half.policy.model.parameters()])
     return Outcome(loss=total, gradient=gradient)
@@ -139,7 +139,7 @@ def own_logprobs() -> Tensor:
     for row in ROWS:
         batch = pack(our_samples({}), [1.0] * 6, [row], dtype=torch.float32)
         with torch.no_grad():
-            table[row, : len(COMPLETIONS[row])] = half.logprobs(half.policy, batch)[0]
+            table[row, : len(COMPLETIONS[row])] = half.passes.values(half.policy, [batch])[0].logprobs
     return table
 
 

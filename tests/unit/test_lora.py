@@ -147,7 +147,7 @@ def test_a_step_moves_the_adapter_and_leaves_every_other_weight_bit_for_bit(tmp_
     loaded = load_model(config, RANK)
     half = learner(loaded)
     adapter, frozen = adapter_of(loaded), frozen_of(loaded)
-    assert half.forward.kind == "packed"
+    assert half.passes.forward.kind == "packed"
     half.step([group()], learning_rate=1e-3)
     assert same(frozen, frozen_of(loaded))
     after = adapter_of(loaded)

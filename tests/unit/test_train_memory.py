@@ -40,7 +40,7 @@ def test_offloading_to_the_memory_that_everything_is_in_is_refused(name):
 def test_layers_are_computed_again_only_where_memory_is_short_of_twice_what_they_keep():
     config = configured(micro_batch_tokens=100, max_completion_length=50)
     half = learner(config)
-    activations = measure_activations(half.policy.model, half.forward, torch.float32)
+    activations = measure_activations(half.policy.model, half.passes.forward, torch.float32)
     whole = 100 * activations.all_layers
     enough = choose_recomputing(config, half, longest_prompt=PROMPT, free=int(2 * whole) + 2)
     assert (enough.layers, enough.needed, enough.describe()) == (0, whole, [])

@@ -13,7 +13,17 @@ from paceline.cluster.weights import Manifest, manifest_of, read_bucket
 from paceline.config import Config
 from paceline.learner import UpdateStats
 from paceline.models import choose_device, load_tokenizer
-from paceline.parallel import ONE_RANK, Meeting, joined_ranks
+from paceline.parallel import (
+    ONE_RANK,
+    Meeting,
+    MeshRanks,
+    MeshSplit,
+    Ranks,
+    Sharding,
+    Sizes,
+    make_mesh,
+    process_group,
+)
 from paceline.train import Extent, consumer_sentences, make_consumer
 from paceline.types import RolloutGroup
 
@@ -50,13 +60,16 @@ class ConsumingProcess:
         `directory` is what the configuration's paths are relative to.
         """
         os.chdir(directory)
-        self._open, ranks = ExitStack(), ONE_RANK
+        self._open = ExitStack()
+        ranks: Ranks = ONE_RANK
         if seat.meeting is not None:
             device = choose_device(config.model)
-            joined = joined_ranks(
+            joined = process_group(
                 seat.meeting, rank=seat.rank, size=seat.size, device=device, timeout=COLLECTIVE_SECONDS
             )
-            ranks = self._open.enter_context(joined)
+            self._open.enter_context(joined)
+            mesh = make_mesh(Sizes(replicate=seat.size), device)
+            ranks = MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=Sharding(stage=0)))
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         tokenizer = load_tokenizer(config.model)
         self.half = make_consumer(config, tokenizer, extent, checkpoint=found, ranks=ranks)

@@ -6,16 +6,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from paceline.batching import MicroBatch, Sample, cut, pack, share_out, token_weights
+from paceline.batching import MicroBatch, Sample, cut, pack, share_out, shortest, token_weights
 from paceline.config import LossConfig, OptimConfig
 from paceline.errors import TrainingError
 from paceline.learner.objective import Logprobs, token_losses
 from paceline.learner.optimizers import make_optimizer
+from paceline.learner.passes import TokenValues, WholeModel
 from paceline.learner.samples import minibatches, samples_of
 from paceline.learner.stats import UpdateStats, UpdateSums, merge_sums, read_sums, summarise_updates
-from paceline.losses import token_logprobs
-from paceline.models import Loaded, PolicyForward, is_recomputing, on_device, return_free_memory
-from paceline.native.logits import logit_passes
+from paceline.models import Loaded, PolicyForward, on_device
 from paceline.parallel import ONE_RANK, Ranks
 from paceline.types import RolloutGroup
 
@@ -26,8 +25,10 @@ class Prepared:
 
     batch: MicroBatch
     old_logprobs: Tensor | None
-    """Policy at the start of the step; None before its first forward pass."""
+    """Policy at the start of the step; None before its first forward pass, and where another rank has the head."""
     ref_logprobs: Tensor | None
+    is_idle: bool = False
+    """Computed for the other ranks' sake, who make one pass more than this one has samples for; it adds nothing."""
 
 
 class Learner:
@@ -53,9 +54,10 @@ class Learner:
         `temperature` must be the engine's: trainer logprobs are of the distribution that was sampled from. `reference`
         may be `policy` itself where it has an adapter: then the reference is the model without it.
         """
-        self.policy, self.forward, self.reference = policy, forward, reference
+        self.policy, self.reference = policy, reference
         self.loss, self.optim, self.ranks = loss, optim, ranks
-        self.temperature, self.max_completion_length = temperature, max_completion_length
+        self.max_completion_length = max_completion_length
+        self.passes = WholeModel(forward=forward, temperature=temperature, split=ranks.split)
         self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
         self.policy_version = 0
 
@@ -80,7 +82,7 @@ class Learner:
             self._prepare(samples, run, trained=trained) for run in runs if any(position in run for position in trained)
         ]
         # the first update moves the policy: whatever is trained on after it must remember the policy before
-        prepared[1:] = [[self._with_old_logprobs(part) for part in parts] for parts in prepared[1:]]
+        prepared[1:] = [self._with_old_logprobs(parts) for parts in prepared[1:]]
         updates: list[UpdateSums] = []
         for iteration in range(self.optim.num_iterations):
             for number, parts in enumerate(prepared):
@@ -95,7 +97,12 @@ class Learner:
         samples = samples_of(groups)
         with torch.no_grad():
             parts = self._prepare(samples, range(len(samples)), trained=range(len(samples)))
-            sums = [self._loss(part, first=True)[2] for part in parts]
+            values = self.passes.values(self.policy, [part.batch for part in parts])
+            sums = [
+                self._loss(part, found, first=True)[2]
+                for part, found in zip(parts, values, strict=True)
+                if found is not None and not part.is_idle
+            ]
         read = [self._sums(parts, sums, None, first=True)] if samples else []
         return replace(summarise_updates(read), updates=0)
 
@@ -110,32 +117,23 @@ class Learner:
             for kept, moved in pairs:
                 kept.lerp_(moved, self.loss.ref_sync_mix)
 
-    def logprobs(self, loaded: Loaded, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Logprob of each target [N] and entropy of its distribution [N], at the sampling temperature."""
-        half = loaded.compute_dtype != loaded.model.dtype
-        with torch.autocast(batch.input_ids.device.type, dtype=loaded.compute_dtype, enabled=half):
-            hidden = self.forward(loaded.model, batch)
-        if half:
-            hidden = hidden.to(loaded.compute_dtype)
-        head = loaded.model.get_output_embeddings()
-        matrix = head.weight
-        if head.bias is not None:  # the bias is one more column, read by a constant 1
-            hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
-            matrix = torch.cat([matrix, head.bias[:, None]], dim=1)
-        passes = logit_passes(hidden.device, hidden.dtype)
-        return token_logprobs(hidden, matrix, batch.targets, temperature=self.temperature, passes=passes)
+    def backward(self, parts: Sequence[Prepared], *, first: bool) -> tuple[list[Prepared], list[dict[str, Tensor]]]:
+        """Add micro-batches' shares of the update's gradient; old logprobs come out of the first pass."""
+        parts, sums = list(parts), list[dict[str, Tensor]]()
 
-    def backward(self, part: Prepared, *, first: bool) -> tuple[Prepared, dict[str, Tensor]]:
-        """Add a micro-batch's share of the update's gradient; old logprobs come out of the first pass."""
-        loss, part, sums = self._loss(part, first=first)
-        if is_recomputing(self.policy.model):  # then memory is short
-            return_free_memory(loss.device)
-        loss.backward()
-        return part, sums
+        def loss(number: int, values: TokenValues) -> Tensor:
+            if parts[number].is_idle:
+                return 0.0 * values.logprobs.sum()
+            value, parts[number], found = self._loss(parts[number], values, first=first)
+            sums.append(found)
+            return value
 
-    def _loss(self, part: Prepared, *, first: bool) -> tuple[Tensor, Prepared, dict[str, Tensor]]:
+        self.passes.backward(self.policy, [part.batch for part in parts], loss)
+        return parts, sums
+
+    def _loss(self, part: Prepared, values: TokenValues, *, first: bool) -> tuple[Tensor, Prepared, dict[str, Tensor]]:
         batch = part.batch
-        policy, entropy = self.logprobs(self.policy, batch)
+        policy, entropy = values.logprobs, values.entropy
         old = policy.detach() if part.old_logprobs is None else part.old_logprobs
         terms = Logprobs(policy=policy, entropy=entropy, old=old, reference=part.ref_logprobs)
         losses, sums = token_losses(batch, terms, self.loss)
@@ -150,39 +148,48 @@ class Learner:
         """This rank's micro-batches of one update: weights over all samples of `run`, of which those in `trained` are
         computed by one rank or another."""
         counted, inside = [samples[position] for position in run], [at - run.start for at in trained if at in run]
-        own = share_out(counted, trained=inside, ranks=self.ranks.size)[self.ranks.rank]
-        if not own:
-            return []
+        shares = share_out(counted, trained=inside, ranks=self.ranks.shares)
+        cuts = [self._cut(counted, share) for share in shares]
+        own = cuts[self.ranks.share]
+        idle = [[shortest(counted)] for _ in range(self.ranks.passes([len(one) for one in cuts]) - len(own))]
         model = self.policy.model
         weights = token_weights(counted, average=self.loss.average, max_completion_length=self.max_completion_length)
-        cuts = cut(counted, trained=own, micro_batch_tokens=self.optim.micro_batch_tokens)
-        batches = [on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in cuts]
-        return [Prepared(batch=batch, old_logprobs=None, ref_logprobs=self._reference(batch)) for batch in batches]
+        batches = [
+            on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in [*own, *idle]
+        ]
+        references = [None] * len(batches) if self.reference is None else self._reference(self.reference, batches)
+        return [
+            Prepared(batch=batch, old_logprobs=None, ref_logprobs=reference, is_idle=number >= len(own))
+            for number, (batch, reference) in enumerate(zip(batches, references, strict=True))
+        ]
+
+    def _cut(self, samples: Sequence[Sample], share: Sequence[int]) -> list[list[int]]:
+        return cut(samples, trained=share, micro_batch_tokens=self.optim.micro_batch_tokens) if share else []
 
     def _has_gradient(self, sample: Sample) -> bool:
         """A zero advantage has a gradient of exactly zero, unless divergence or entropy have one of their own."""
         return sample.advantage != 0.0 or self.loss.beta > 0 or self.loss.entropy_coef > 0
 
-    def _reference(self, batch: MicroBatch) -> Tensor | None:
-        if self.reference is None:
-            return None
-        with torch.no_grad(), self.reference.without_adapter():
-            return self.logprobs(self.reference, batch)[0]
+    def _reference(self, reference: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        with reference.without_adapter():
+            return self._logprobs(reference, batches)
 
-    def _with_old_logprobs(self, part: Prepared) -> Prepared:
-        with torch.no_grad():
-            return replace(part, old_logprobs=self.logprobs(self.policy, part.batch)[0])
+    def _with_old_logprobs(self, parts: Sequence[Prepared]) -> list[Prepared]:
+        found = self._logprobs(self.policy, [part.batch for part in parts])
+        return [replace(part, old_logprobs=logprobs) for part, logprobs in zip(parts, found, strict=True)]
+
+    def _logprobs(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        return [None if values is None else values.logprobs for values in self.passes.values(loaded, batches)]
 
     def _update(
         self, parts: Sequence[Prepared], *, first: bool, learning_rate: float | None
     ) -> tuple[list[Prepared], UpdateSums]:
         """One gradient over all micro-batches of all ranks, and one optimiser step."""
-        passes = [self.backward(part, first=first) for part in parts]
+        parts, sums = self.backward(parts, first=first)
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        self.ranks.add_up_gradients(parameters)
-        limit = self.optim.max_grad_norm or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-        found = self._sums(parts, [sums for _, sums in passes], norm, first=first)
+        self.ranks.add_up_gradients(self.policy.model)
+        norm = self.ranks.clip_gradients(parameters, limit=self.optim.max_grad_norm or float("inf"))
+        found = self._sums(parts, sums, norm, first=first)
         if not torch.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
             raise TrainingError(
@@ -195,14 +202,14 @@ class Learner:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.policy_version += 1
-        return [part for part, _ in passes], found
+        return parts, found
 
     def _sums(
         self, parts: Sequence[Prepared], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
     ) -> UpdateSums:
         """One update's numbers, of all ranks."""
-        own = read_sums(sums, norm) | {
-            "tokens": float(sum(part.batch.num_targets for part in parts)),
-            "forwarded": float(sum(len(part.batch.input_ids) for part in parts)),
-        }
+        own = read_sums(sums if self.ranks.speaks else [], norm)
+        if self.ranks.speaks:
+            own["tokens"] = float(sum(part.batch.num_targets for part in parts if not part.is_idle))
+            own["forwarded"] = float(sum(len(part.batch.input_ids) for part in parts))
         return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))

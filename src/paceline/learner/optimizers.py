@@ -1,10 +1,10 @@
 """The optimisers that the options name: AdamW, with its moments as they are, in 8 bits, or in main memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from paceline.config import OptimConfig
@@ -20,8 +20,8 @@ def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.Optimizer:
     """
     parameters = [parameter for parameter in policy.model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": alike, "weight_decay": optim.weight_decay if alike[0].ndim >= 2 else 0.0}
+        for alike in _alike(parameters)
     ]
     common: dict[str, Any] = {
         "lr": optim.learning_rate,
@@ -31,6 +31,14 @@ def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.Optimizer:
     if optim.optimizer == "adamw_8bit":
         return _eight_bit_class()(groups, **common)
     return (OffloadedAdamW if optim.optimizer_offload else torch.optim.AdamW)(groups, **common, fused=True)
+
+
+def _alike(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Matrices apart from the rest, and apart what lies on different meshes of ranks: one kernel takes no mixture."""
+    groups = dict[object, list[nn.Parameter]]()
+    for one in sorted(parameters, key=lambda one: one.ndim < 2):
+        groups.setdefault((one.ndim >= 2, getattr(one, "device_mesh", None)), []).append(one)
+    return list(groups.values())
 
 
 def _eight_bit_class() -> type[torch.optim.Optimizer]:

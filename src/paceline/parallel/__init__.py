@@ -1,10 +1,33 @@
 """Several processes that train one policy together.
 
 ranks.py          what they need of each other, and a process that is alone
-process_group.py  the same over a process group of torch
+process_group.py  where they meet
+mesh.py           their places: which of them hold the same, which hold parts of it
+sharding.py       slices of weights, gradients and optimiser state (ZeRO)
+split.py          a model's weights to the places of a mesh
+mesh_ranks.py     gradients and numbers of all, over a mesh
 """
 
-from paceline.parallel.process_group import Meeting, ProcessRanks, joined_ranks, meeting_at
-from paceline.parallel.ranks import ONE_RANK, RankLost, Ranks
+from paceline.parallel.mesh import Mesh, Sizes, make_mesh
+from paceline.parallel.mesh_ranks import MeshRanks
+from paceline.parallel.process_group import Meeting, meeting_at, process_group
+from paceline.parallel.ranks import ONE_RANK, WHOLE, RankLost, Ranks, Split
+from paceline.parallel.sharding import Sharding
+from paceline.parallel.split import MeshSplit
 
-__all__ = ["Ranks", "ONE_RANK", "RankLost", "Meeting", "ProcessRanks", "joined_ranks", "meeting_at"]
+__all__ = [
+    "Ranks",
+    "Split",
+    "ONE_RANK",
+    "WHOLE",
+    "RankLost",
+    "Meeting",
+    "meeting_at",
+    "process_group",
+    "Sizes",
+    "Mesh",
+    "make_mesh",
+    "Sharding",
+    "MeshSplit",
+    "MeshRanks",
+]

@@ -1,32 +1,74 @@
 """What the processes that train one policy need of each other, and a process that is alone."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from paceline.errors import TrainingError
+from paceline.losses import LogitPasses
 
 Numbers = Mapping[str, float]
+Found = TypeVar("Found")
 
 
 class RankLost(TrainingError):
     """The others cannot be reached, or do not answer: one of them is the culprit, this process is not."""
 
 
+class Split(Protocol):
+    """What of a model's layers lies on a rank, while micro-batches go through them."""
+
+    def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
+        """A pass: whatever is done with the model's weights. Tensors in a tuple are what a gradient may come to."""
+
+    def begin_pass(self, model: nn.Module, *, last: bool) -> None:
+        """Before each pass with a gradient; `last`: gradients are complete behind it."""
+
+    def rest(self, model: nn.Module) -> None:
+        """After passes without a gradient: what was fetched for them is given back."""
+
+    def local(self, weight: Tensor) -> Tensor:
+        """What this rank computes with of a parameter that its module has at hand."""
+
+    def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
+        """Hidden states, whose gradient all ranks that hold rows of this output embedding contribute to."""
+
+    def logit_passes(self, head: Tensor) -> LogitPasses | None:
+        """The passes over logits of which each rank has those of its rows of the output embedding; None: it has all."""
+
+
 class Ranks(Protocol):
-    """`size` processes with the same weights, each with a share of every step's samples. All make the same calls."""
+    """`size` processes that train one policy, each with a share of every step's samples. All make the same calls.
 
-    @property
-    def rank(self) -> int:
-        """Which of them this is, from 0."""
+    Ranks that hold parts of the same copy of the weights have the same share, and one of them speaks for all.
+    """
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
+    rank: int
+    """Which of them this is, from 0."""
+    size: int
+    shares: int
+    """In how many parts the samples are shared out."""
+    share: int
+    """Which of them is this rank's."""
+    speaks: bool
+    """Whether this rank's numbers count for its share."""
+    split: Split
 
-    def add_up_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Give every rank the sum of all ranks' gradients, the same bits on all; None stays where no rank has one.
+    def passes(self, counts: Sequence[int]) -> int:
+        """How many passes this rank makes where the shares have so many micro-batches."""
+
+    def add_up_gradients(self, model: nn.Module) -> None:
+        """Give every rank the sum of all ranks' gradients of what it holds, the same bits wherever the same is held;
+        None stays where no rank has one.
+
+        Raises:
+            RankLost: another rank is gone, or silent for too long.
+        """
+
+    def clip_gradients(self, parameters: Sequence[nn.Parameter], *, limit: float) -> Tensor:
+        """The norm of the whole gradient, which is scaled down to `limit` where it is longer.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
@@ -40,13 +82,53 @@ class Ranks(Protocol):
         """
 
 
+class _Whole:
+    """`Split` of a rank that has all of every layer, always."""
+
+    def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
+        """See `Split`."""
+        return call()
+
+    def begin_pass(self, model: nn.Module, *, last: bool) -> None:
+        """See `Split`."""
+
+    def rest(self, model: nn.Module) -> None:
+        """See `Split`."""
+
+    def local(self, weight: Tensor) -> Tensor:
+        """See `Split`."""
+        return weight
+
+    def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
+        """See `Split`."""
+        return hidden
+
+    def logit_passes(self, head: Tensor) -> LogitPasses | None:
+        """See `Split`."""
+        return None
+
+
+WHOLE = _Whole()
+
+
 class _OneRank:
     """`Ranks` of a process that trains alone."""
 
     rank, size = 0, 1
+    share, shares = 0, 1
+    speaks = True
+    split: Split = WHOLE
 
-    def add_up_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+    def passes(self, counts: Sequence[int]) -> int:
         """See `Ranks`."""
+        return counts[0]
+
+    def add_up_gradients(self, model: nn.Module) -> None:
+        """See `Ranks`."""
+
+    def clip_gradients(self, parameters: Sequence[nn.Parameter], *, limit: float) -> Tensor:
+        """See `Ranks`."""
+        return torch.nn.utils.clip_grad_norm_(parameters, limit)
 
     def collect(self, numbers: Numbers) -> Sequence[Numbers]:
         """See `Ranks`."""

@@ -74,7 +74,7 @@ def choose_recomputing(
 
     `free` is `memory_for_activations`.
     """
-    model, forward = learner.policy.model, learner.forward
+    model, forward = learner.policy.model, learner.passes.forward
     if config.model.gradient_checkpointing != "auto" or free is None:
         return None
     # an offload has hooks of its own, and torch applies the innermost only

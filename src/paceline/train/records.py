@@ -126,8 +126,8 @@ def consumer_sentences(consumer: ConsumerHalf) -> list[str]:
     lines = of_machine(consumer.policy)
     if consumer.recomputing is not None:
         lines += consumer.recomputing.describe()
-    if consumer.learner.forward.kind == "padded":
-        lines.append(f"learner: padded rows, slower ({consumer.learner.forward.reason})")
+    if consumer.learner.passes.forward.kind == "padded":
+        lines.append(f"learner: padded rows, slower ({consumer.learner.passes.forward.reason})")
     return lines
 
 

@@ -1,0 +1,97 @@
+"""Micro-batches through a model, forward and back: where all of its layers are in this process."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from paceline.batching import MicroBatch
+from paceline.losses import token_logprobs
+from paceline.models import Loaded, PolicyForward, is_recomputing, return_free_memory
+from paceline.native.logits import logit_passes
+from paceline.parallel import WHOLE, Split
+
+
+@dataclass(frozen=True, slots=True)
+class TokenValues:
+    """What a pass says of each of the N target tokens of a micro-batch, in nats."""
+
+    logprobs: Float[Tensor, " N"]
+    entropy: Float[Tensor, " N"]
+    """Of the distribution that the token was drawn from."""
+
+
+Loss = Callable[[int, TokenValues], Tensor]
+"""The loss of a micro-batch, given its number and its values."""
+
+
+class Passes(Protocol):
+    """How micro-batches go through a model. Ranks that hold parts of one model make the same calls."""
+
+    forward: PolicyForward
+    """How hidden states are computed."""
+
+    def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
+        """Of each micro-batch, without a gradient; None where another rank has the model's head."""
+
+    def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
+        """Add the gradient of the sum of all losses; a rank without the model's head is not asked for the loss."""
+
+
+@dataclass(kw_only=True, slots=True)
+class WholeModel:
+    """`Passes` of a model whose layers are all here, one micro-batch after the other."""
+
+    forward: PolicyForward
+    temperature: float
+    """The engine's: logprobs are of the distribution that was sampled from."""
+    split: Split = WHOLE
+
+    def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
+        """See `Passes`."""
+        with torch.no_grad():
+            found: list[TokenValues | None] = [self._values(loaded, batch) for batch in batches]
+        self.split.rest(loaded.model)
+        return found
+
+    def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
+        """See `Passes`."""
+        for number, batch in enumerate(batches):
+            self.split.begin_pass(loaded.model, last=number == len(batches) - 1)
+            value = loss(number, self._values(loaded, batch))
+            if is_recomputing(loaded.model):  # then memory is short
+                return_free_memory(value.device)
+            value.backward()
+
+    def _values(self, loaded: Loaded, batch: MicroBatch) -> TokenValues:
+        return TokenValues(*self.split.run(loaded.model, lambda: self._run(loaded, batch)))
+
+    def _run(self, loaded: Loaded, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        half = loaded.compute_dtype != loaded.model.dtype
+        with torch.autocast(batch.input_ids.device.type, dtype=loaded.compute_dtype, enabled=half):
+            hidden = self.forward(loaded.model, batch)
+        hidden = hidden.to(loaded.compute_dtype) if half else hidden
+        return head_values(loaded.model, hidden, batch.targets, temperature=self.temperature, split=self.split)
+
+
+def head_values(
+    model: PreTrainedModel,
+    hidden: Float[Tensor, "N H"],
+    targets: Int[Tensor, " N"],
+    *,
+    temperature: float,
+    split: Split,
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """Logprobs of the targets and entropies, from the hidden states that predict them, through the model's head."""
+    head = model.get_output_embeddings()
+    matrix = split.local(head.weight)
+    if head.bias is not None:  # the bias is one more column, read by a constant 1
+        hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
+        matrix = torch.cat([matrix, split.local(head.bias)[:, None]], dim=1)
+    passes = split.logit_passes(head.weight) or logit_passes(hidden.device, hidden.dtype)
+    hidden = split.shared(head.weight, hidden)
+    return token_logprobs(hidden, matrix, targets, temperature=temperature, passes=passes)

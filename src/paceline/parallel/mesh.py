@@ -1,0 +1,73 @@
+"""The ranks of a run in a grid: which of them hold the same, which hold shares of it.
+
+    pipeline    each has some of the layers
+    replicate   each has a copy, and samples of its own
+    shard       each has slices of what belongs to every weight, and samples of its own
+    tensor      each has some of every layer's heads, of its width and of the vocabulary
+
+Ranks are numbered with `tensor` fastest, so that those who talk most stand next to each other.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+AXES = ("pipeline", "replicate", "shard", "tensor")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """Ranks along each axis; their product is the number of ranks."""
+
+    pipeline: int = 1
+    replicate: int = 1
+    shard: int = 1
+    tensor: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.pipeline * self.replicate * self.shard * self.tensor
+
+    @property
+    def shares(self) -> int:
+        """In how many parts a step's samples are shared out."""
+        return self.replicate * self.shard
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mesh:
+    """This rank's place in the grid of the process group that there is."""
+
+    sizes: Sizes
+    devices: DeviceMesh
+    data: dist.ProcessGroup
+    """The ranks that hold the same part of the model, or slices of it, each with samples of its own."""
+
+    @property
+    def share(self) -> int:
+        """Which part of a step's samples is this rank's."""
+        return self.place("replicate") * self.sizes.shard + self.place("shard")
+
+    def place(self, axis: str) -> int:
+        """Where on an axis this rank stands."""
+        return self.devices.get_local_rank(axis)
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """The ranks that differ from this one along an axis only."""
+        return self.devices.get_group(axis)
+
+
+def make_mesh(sizes: Sizes, device: torch.device) -> Mesh:
+    """The grid over all ranks of the process group; every one of them makes this call.
+
+    Raises:
+        ValueError: there are more or fewer ranks than the sizes say.
+    """
+    if sizes.ranks != dist.get_world_size():
+        raise ValueError(f"{sizes} needs {sizes.ranks} ranks, there are {dist.get_world_size()}")
+    devices = init_device_mesh(device.type, tuple(getattr(sizes, axis) for axis in AXES), mesh_dim_names=AXES)
+    data = devices["replicate", "shard"]._flatten("data").get_group()
+    return Mesh(sizes=sizes, devices=devices, data=data)

@@ -1,0 +1,52 @@
+"""A model's weights to the ranks of a mesh, and passes through what of it is here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from paceline.losses import LogitPasses
+from paceline.parallel.mesh import Mesh
+from paceline.parallel.sharding import Sharding, begin_pass, give_back, run, shard
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeshSplit:
+    """`Split` over the axes of a mesh."""
+
+    mesh: Mesh
+    sharding: Sharding
+
+    def apply(self, model: PreTrainedModel) -> None:
+        """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any."""
+        if self.sharding.stage and self.mesh.sizes.shard > 1:
+            shard(model, list(model.base_model.layers), self.mesh, self.sharding)
+
+    def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
+        """See `Split`."""
+        return run(model, call)
+
+    def begin_pass(self, model: nn.Module, *, last: bool) -> None:
+        """See `Split`."""
+        begin_pass(model, self.sharding.stage, last=last)
+
+    def rest(self, model: nn.Module) -> None:
+        """See `Split`."""
+        give_back(model)
+
+    def local(self, weight: Tensor) -> Tensor:
+        """See `Split`."""
+        return weight.to_local() if isinstance(weight, DTensor) else weight
+
+    def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
+        """See `Split`."""
+        return hidden
+
+    def logit_passes(self, head: Tensor) -> LogitPasses | None:
+        """See `Split`."""
+        return None

@@ -1,0 +1,177 @@
+"""Steps of a learner under any layout of its ranks, with whole gradients and whole weights to compare."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from paceline.config import LoraConfig, LossConfig, OptimConfig
+from paceline.learner import Learner
+from paceline.models import Loaded, add_adapter, choose_forward, make_lora_config
+from paceline.parallel import ONE_RANK, Meeting, MeshRanks, MeshSplit, Ranks, Sharding, Sizes, make_mesh, process_group
+from paceline.types import Completion, Rollout, RolloutGroup, Task
+from tests.laws.splitting import EVERYTHING, MAX_LENGTH, TEMPERATURE
+from tests.tiny import tiny_model, with_exact_norms
+
+CPU = torch.device("cpu")
+LAYOUTS = {
+    "2 replicas": (Sizes(replicate=2), Sharding(stage=0)),
+    "ZeRO-1 over 2": (Sizes(shard=2), Sharding(stage=1)),
+    "ZeRO-2 over 2": (Sizes(shard=2), Sharding(stage=2)),
+    "ZeRO-3 over 2": (Sizes(shard=2), Sharding(stage=3)),
+    "3 replicas": (Sizes(replicate=3), Sharding(stage=0)),
+    "ZeRO-3 over 3": (Sizes(shard=3), Sharding(stage=3)),
+    "4 replicas": (Sizes(replicate=4), Sharding(stage=0)),
+    "ZeRO-2 over 4": (Sizes(shard=4), Sharding(stage=2)),
+    "2 replicas of ZeRO-3 over 2": (Sizes(replicate=2, shard=2), Sharding(stage=3)),
+}
+OPTIMS = {
+    "one update": OptimConfig(learning_rate=1e-3),
+    "two passes in two updates": OptimConfig(learning_rate=1e-3, num_iterations=2, num_minibatches=2),
+    "many micro-batches": OptimConfig(learning_rate=1e-3, micro_batch_tokens=8),
+}
+LOSSES = {"grpo": LossConfig(), "everything": EVERYTHING}
+STEPS = [(3, 2, 4, 1), (1,), (), (2, 0, 0), (5, 5)]
+"""Completions with an advantage in each group of a step: also fewer groups than ranks, and a step without any."""
+
+
+def groups_of(sizes: Sequence[int], chance: random.Random) -> list[RolloutGroup]:
+    """Groups of so many completions with an advantage, each with one more that has none."""
+    return [
+        RolloutGroup(
+            task=Task(task_id=str(number), prompt="", prompt_ids=letters(chance, 9), answer=None),
+            rollouts=tuple(
+                Rollout(completion=completion(chance), rewards={}, reward=0.0, advantage=advantage)
+                for advantage in [*(chance.gauss(0, 1) for _ in range(size)), 0.0]
+            ),
+        )
+        for number, size in enumerate(sizes)
+    ]
+
+
+def letters(chance: random.Random, longest: int) -> tuple[int, ...]:
+    return tuple(chance.randrange(256) for _ in range(chance.randint(1, longest)))
+
+
+def completion(chance: random.Random) -> Completion:
+    ids = letters(chance, MAX_LENGTH)
+    return Completion(token_ids=ids, logprobs=(-5.0,) * len(ids), finish_reason="stop", text="", policy_version=0)
+
+
+def qwen2(dtype: torch.dtype, seed: int) -> Loaded:
+    return _loaded(tiny_model("qwen2", dtype=dtype, seed=seed), dtype)
+
+
+def qwen3(dtype: torch.dtype, seed: int) -> Loaded:
+    return _loaded(tiny_model("qwen3", dtype=dtype, seed=seed), dtype)
+
+
+def llama_with_one_embedding(dtype: torch.dtype, seed: int) -> Loaded:
+    model = tiny_model("llama", dtype=dtype, seed=seed)
+    model.config.tie_word_embeddings = True
+    model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    return _loaded(model, dtype)
+
+
+def qwen2_with_an_adapter(dtype: torch.dtype, seed: int) -> Loaded:
+    loaded = add_adapter(qwen2(dtype, seed), make_lora_config(LoraConfig(lora_rank=4)), seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in loaded.model.parameters():
+        if parameter.requires_grad:  # the second matrices start as zeros, under which the first have no gradient
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
+    return loaded
+
+
+FAMILIES: dict[str, Callable[[torch.dtype, int], Loaded]] = {
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "llama, one embedding": llama_with_one_embedding,
+    "qwen2, LoRA": qwen2_with_an_adapter,
+}
+
+
+def _loaded(model: PreTrainedModel, dtype: torch.dtype) -> Loaded:
+    model = with_exact_norms(model) if dtype == torch.float64 else model
+    return Loaded(model=model.train(), compute_dtype=dtype, eos_token_ids=frozenset())
+
+
+def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks) -> Learner:
+    """A learner on this rank's part of the model."""
+    policy = FAMILIES[family](dtype, 0)
+    forward = choose_forward(policy.model)
+    reference = None
+    if LOSSES[loss].beta > 0:
+        reference = policy if policy.adapter is not None else FAMILIES[family](dtype, 1)
+        choose_forward(reference.model)
+    for model in {id(one): one.model for one in (policy, reference) if one is not None}.values():
+        if isinstance(ranks, MeshRanks):
+            ranks.split.apply(model)
+    return Learner(
+        policy,
+        forward,
+        reference=reference,
+        loss=LOSSES[loss],
+        optim=OPTIMS[optim],
+        temperature=TEMPERATURE,
+        max_completion_length=MAX_LENGTH,
+        ranks=ranks,
+    )
+
+
+def trained(half: Learner) -> tuple[dict[str, Tensor], list[dict[str, object]]]:
+    """Whole weights of what is on this rank after all steps, by name, and what each step reported."""
+    chance = random.Random(5)
+    stats = [asdict(half.step(groups_of(sizes, chance), learning_rate=1e-3)) for sizes in STEPS]
+    moved = {name: one for name, one in half.policy.model.named_parameters() if one.requires_grad}
+    return {name: _whole(one) for name, one in moved.items()}, stats
+
+
+def gradient(half: Learner) -> tuple[dict[str, Tensor], float]:
+    """Whole gradients of what is on this rank, by name, and the loss, of a first step."""
+    found = dict[str, Tensor]()
+
+    class Noted(torch.optim.Optimizer):
+        def step(self, closure: Callable[[], float] | None = None) -> None:
+            named = half.policy.model.named_parameters()
+            found.update({name: _whole(one.grad) for name, one in named if one.grad is not None})
+
+    half.optimizer = Noted(half.optimizer.param_groups, {})
+    stats = half.step(groups_of(STEPS[0], random.Random(5)), learning_rate=1e-3)
+    return found, stats.loss
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+def work(rank: int, size: int, folder: str, cases: Sequence[tuple[str, str, str, str]]) -> None:
+    """One rank: every case under every layout of so many ranks; each writes down what it holds."""
+    torch.set_num_threads(1)
+    meeting = Meeting(file=Path(folder, "meeting"))
+    with process_group(meeting, rank=rank, size=size, device=CPU, timeout=60):
+        for layout, family, loss, optim in cases:
+            sizes, sharding = LAYOUTS[layout]
+            mesh = make_mesh(sizes, CPU)
+            ranks = MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding))
+            place = Path(folder, file_name(layout, family, loss, optim))
+            place.mkdir(exist_ok=True)
+            weights, stats = trained(learner(family, loss, optim, torch.float64, ranks))
+            gradients, value = gradient(learner(family, loss, optim, torch.float32, ranks))
+            torch.save({"weights": weights, "gradients": gradients}, place / f"rank-{rank}.pt")
+            (place / f"rank-{rank}.json").write_text(json.dumps({"stats": stats, "loss": value}))
+
+
+def file_name(*case: str) -> str:
+    return ", ".join(case)
+
+
+def alone(family: str, loss: str, optim: str) -> tuple[dict[str, Tensor], list, dict[str, Tensor], float]:
+    """Weights, reports, gradients and loss of one process."""
+    weights, stats = trained(learner(family, loss, optim, torch.float64, ONE_RANK))
+    return weights, stats, *gradient(learner(family, loss, optim, torch.float32, ONE_RANK))

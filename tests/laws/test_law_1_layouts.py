@@ -1,0 +1,84 @@
+"""Law 1 over layouts: however a model and its samples lie on ranks, gradients, weights and reports are those of one."""
+
+import functools
+import json
+
+import pytest
+import torch
+
+from tests.laws.layouts import FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, work
+from tests.laws.splitting import relative
+
+EXACT, FLOAT32 = 1e-10, 1e-5
+COMPUTED_TWICE = 4
+"""A prompt whose completions several ranks share is computed by each, and idle passes count too: at most so often."""
+CASES = [
+    *((layout, family, "everything", "many micro-batches") for layout in LAYOUTS for family in FAMILIES),
+    *(
+        (layout, "qwen2", loss, optim)
+        for layout in ("3 replicas", "ZeRO-3 over 2")
+        for loss in LOSSES
+        for optim in OPTIMS
+    ),
+]
+CASES = list(dict.fromkeys(CASES))
+by_case = pytest.mark.parametrize("case", CASES, ids=[file_name(*case) for case in CASES])
+
+
+@functools.cache
+def whole(family: str, loss: str, optim: str):
+    return alone(family, loss, optim)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Of each case: what the ranks hold, and what they report."""
+    results = {}
+    for size in sorted({LAYOUTS[layout][0].ranks for layout in LAYOUTS}):
+        folder = tmp_path_factory.mktemp(f"{size}-ranks")
+        cases = [case for case in CASES if LAYOUTS[case[0]][0].ranks == size]
+        torch.multiprocessing.spawn(work, args=(size, str(folder), cases), nprocs=size)
+        for case in cases:
+            place = folder / file_name(*case)
+            held = [torch.load(place / f"rank-{rank}.pt", weights_only=True) for rank in range(size)]
+            said = [json.loads((place / f"rank-{rank}.json").read_text()) for rank in range(size)]
+            results[case] = held, said
+    return results
+
+
+@by_case
+def test_every_gradient_is_that_of_one_process(found, case):
+    *_, gradients, loss = whole(*case[1:])
+    held, said = found[case]
+    assert {name for one in held for name in one["gradients"]} == set(gradients)
+    for one in held:
+        for name, gradient in one["gradients"].items():
+            assert relative(gradient, gradients[name]) < FLOAT32, name
+    assert [one["loss"] for one in said] == pytest.approx([loss] * len(said), rel=FLOAT32)
+
+
+@by_case
+def test_steps_end_with_the_weights_of_one_process(found, case):
+    weights = whole(*case[1:])[0]
+    held, _ = found[case]
+    for one in held:
+        for name, weight in one["weights"].items():
+            assert relative(weight, weights[name]) < EXACT, name
+
+
+@by_case
+def test_ranks_that_hold_the_same_hold_the_same_bits(found, case):
+    held, _ = found[case]
+    for name in {name for one in held for name in one["weights"]}:
+        first, *others = (one["weights"][name] for one in held if name in one["weights"])
+        assert all(torch.equal(first, other) for other in others), name
+
+
+@by_case
+def test_every_rank_reports_what_one_process_reports(found, case):
+    wanted = whole(*case[1:])[1]
+    for one in found[case][1]:
+        for shared, expected in zip(one["stats"], wanted, strict=True):
+            forwarded, at_least = shared.pop("tokens_forwarded"), expected["tokens_forwarded"]
+            assert at_least <= forwarded <= COMPUTED_TWICE * at_least
+            assert shared == pytest.approx({key: value for key, value in expected.items() if key != "tokens_forwarded"})
