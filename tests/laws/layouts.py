@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from paceline.config import LoraConfig, LossConfig, OptimConfig
+from paceline.config import LoraConfig, LossConfig, OptimConfig, Sizes
 from paceline.learner import Learner
 from paceline.models import Loaded, add_adapter, choose_forward, make_lora_config
-from paceline.parallel import ONE_RANK, Meeting, MeshRanks, MeshSplit, Ranks, Sharding, Sizes, make_mesh, process_group
+from paceline.parallel import ONE_RANK, Meeting, MeshRanks, MeshSplit, Ranks, Sharding, make_mesh, process_group
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.laws.splitting import EVERYTHING, MAX_LENGTH, TEMPERATURE
 from tests.tiny import tiny_model, with_exact_norms
@@ -110,8 +110,7 @@ def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks
         reference = policy if policy.adapter is not None else FAMILIES[family](dtype, 1)
         choose_forward(reference.model)
     for model in {id(one): one.model for one in (policy, reference) if one is not None}.values():
-        if isinstance(ranks, MeshRanks):
-            ranks.split.apply(model)
+        ranks.split.apply(model, dtype)
     return Learner(
         policy,
         forward,

@@ -1,11 +1,19 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from paceline.config import Config, build_config
+from paceline.config import Config, Sizes, build_config
 from paceline.errors import ConfigError
-from paceline.learner import Learner
 from paceline.models import Loaded, choose_forward, free_memory, measure_activations
-from paceline.train.memory import Recomputing, check_memory_options, choose_recomputing, most_tokens, to_come
+from paceline.train.memory import (
+    Recomputing,
+    check_memory_options,
+    choose_recomputing,
+    least_memory,
+    most_tokens,
+    to_come,
+)
 from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")
@@ -16,17 +24,8 @@ def configured(**given: object) -> Config:
     return build_config({"model": "m", "dataset": "d", **given})
 
 
-def learner(config: Config) -> Learner:
-    model = tiny_model("qwen2").train()
-    return Learner(
-        Loaded(model=model, compute_dtype=torch.float32, eos_token_ids=frozenset()),
-        choose_forward(model),
-        reference=None,
-        loss=config.loss,
-        optim=config.optim,
-        temperature=1.0,
-        max_completion_length=8,
-    )
+def policy() -> Loaded:
+    return Loaded(model=tiny_model("qwen2").train(), compute_dtype=torch.float32, eos_token_ids=frozenset())
 
 
 @pytest.mark.parametrize("name", ["activation_offload", "optimizer_offload"])
@@ -39,28 +38,33 @@ def test_offloading_to_the_memory_that_everything_is_in_is_refused(name):
 
 def test_layers_are_computed_again_only_where_memory_is_short_of_twice_what_they_keep():
     config = configured(micro_batch_tokens=100, max_completion_length=50)
-    half = learner(config)
-    activations = measure_activations(half.policy.model, half.passes.forward, torch.float32)
+    trained = policy()
+    forward = choose_forward(trained.model)
+    activations = measure_activations(trained.model, forward, torch.float32)
     whole = 100 * activations.all_layers
-    enough = choose_recomputing(config, half, longest_prompt=PROMPT, free=int(2 * whole) + 2)
+    enough = choose_recomputing(config, trained, forward, longest_prompt=PROMPT, free=int(2 * whole) + 2)
     assert (enough.layers, enough.needed, enough.describe()) == (0, whole, [])
-    assert not any(layer.gradient_checkpointing for layer in half.policy.model.model.layers)
-    short = choose_recomputing(config, half, longest_prompt=PROMPT, free=int(2 * whole) - 2)
+    assert not any(layer.gradient_checkpointing for layer in trained.model.model.layers)
+    short = choose_recomputing(config, trained, forward, longest_prompt=PROMPT, free=int(2 * whole) - 2)
     assert (short.layers, short.of) == (1, 2)
-    assert [layer.gradient_checkpointing for layer in half.policy.model.model.layers] == [True, False]
+    assert [layer.gradient_checkpointing for layer in trained.model.model.layers] == [True, False]
     assert short.needed == pytest.approx(whole / 2 + 100 * 32 * 4)
     assert len(short.describe()) == 1
-    assert len(choose_recomputing(config, half, longest_prompt=PROMPT, free=-1).describe()) == 2
+    assert len(choose_recomputing(config, trained, forward, longest_prompt=PROMPT, free=-1).describe()) == 2
 
 
 @pytest.mark.parametrize("word", ["true", "false"])
 def test_a_word_that_is_not_auto_leaves_nothing_to_choose(word):
     config = configured(gradient_checkpointing=word)
-    assert choose_recomputing(config, learner(config), longest_prompt=PROMPT, free=0) is None
+    trained = policy()
+    forward = choose_forward(trained.model)
+    assert choose_recomputing(config, trained, forward, longest_prompt=PROMPT, free=0) is None
 
 
 def test_what_cannot_be_known_is_not_guessed():
-    assert choose_recomputing(configured(), learner(configured()), longest_prompt=PROMPT, free=None) is None
+    trained = policy()
+    forward = choose_forward(trained.model)
+    assert choose_recomputing(configured(), trained, forward, longest_prompt=PROMPT, free=None) is None
 
 
 def test_the_choice_is_told_in_sentences():
@@ -78,8 +82,25 @@ def test_a_forward_pass_takes_the_budget_the_longest_row_or_the_whole_step():
 
 
 def test_gradients_and_moments_are_still_to_come():
-    half = learner(configured())
-    assert to_come(half) == half.policy.model.num_parameters() * (4 + 8)
+    trained, optim = policy(), configured().optim
+    whole = trained.model.num_parameters() * (4 + 8)
+    assert to_come(optim, trained, Sizes()) == to_come(optim, trained, Sizes(replicate=4)) == whole
+    assert to_come(optim, trained, Sizes(replicate=2, shard=2, tensor=2)) == whole // 4
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """Ranks that give what is said."""
+
+    free: list[int | None]
+
+    def collect(self, numbers):
+        return [{} if one is None else {"free": float(one)} for one in self.free]
+
+
+def test_all_ranks_go_by_the_one_with_the_least_memory():
+    assert least_memory(5, Scripted([5, 3, None])) == 3
+    assert least_memory(None, Scripted([None, None])) is None
 
 
 def test_free_memory_is_read_where_the_system_says_it():

@@ -13,17 +13,7 @@ from paceline.cluster.weights import Manifest, manifest_of, read_bucket
 from paceline.config import Config
 from paceline.learner import UpdateStats
 from paceline.models import choose_device, load_tokenizer
-from paceline.parallel import (
-    ONE_RANK,
-    Meeting,
-    MeshRanks,
-    MeshSplit,
-    Ranks,
-    Sharding,
-    Sizes,
-    make_mesh,
-    process_group,
-)
+from paceline.parallel import ONE_RANK, Meeting, Ranks, make_ranks, process_group
 from paceline.train import Extent, consumer_sentences, make_consumer
 from paceline.types import RolloutGroup
 
@@ -68,8 +58,7 @@ class ConsumingProcess:
                 seat.meeting, rank=seat.rank, size=seat.size, device=device, timeout=COLLECTIVE_SECONDS
             )
             self._open.enter_context(joined)
-            mesh = make_mesh(Sizes(replicate=seat.size), device)
-            ranks = MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=Sharding(stage=0)))
+            ranks = make_ranks(config.parallel, device)
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         tokenizer = load_tokenizer(config.model)
         self.half = make_consumer(config, tokenizer, extent, checkpoint=found, ranks=ranks)

@@ -2,6 +2,7 @@
 
 sections.py  every option, once: type, default, meaning, rule
 objective.py the same for what a step optimises
+layout.py    the same for how model and samples lie on the processes that train
 presets.py   published objectives as values of these options
 rules.py     how a section refuses a value
 reading.py   the table of options; one text or value to the option's type
@@ -11,6 +12,7 @@ flat_yaml.py YAML text to a flat mapping; a `Config` to its resolved YAML
 
 from paceline.config.building import build_config, check
 from paceline.config.flat_yaml import parse_yaml, to_yaml, yaml_line
+from paceline.config.layout import ParallelConfig, Sizes, layout
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig, PresetName
 from paceline.config.presets import PRESETS, Preset, preset_values
 from paceline.config.reading import Option, find_option, option_name, options, parse_value, suggest
@@ -56,4 +58,7 @@ __all__ = [
     "EvalConfig",
     "LoopConfig",
     "ClusterConfig",
+    "ParallelConfig",
+    "Sizes",
+    "layout",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from paceline.config.layout import layout
 from paceline.config.presets import preset_values
 from paceline.config.reading import NULL_WORDS, find_option, options, parse_value, section_classes
 from paceline.config.rules import require
@@ -68,6 +69,7 @@ def check(config: Config) -> None:
     _check_texts(config)
     _check_groups(config)
     _check_rewards(config)
+    _check_layout(config)
     if config.loop.max_steps is not None:
         require(
             config.optim.warmup_steps <= config.loop.max_steps,
@@ -110,6 +112,17 @@ def _check_groups(config: Config) -> None:
         f"divide the {rollouts} completions of a step",
         f"the nearest that do are {' and '.join(map(str, _nearest_divisors(rollouts, parts)))}",
     )
+
+
+def _check_layout(config: Config) -> None:
+    """How many processes train is known here on a cluster only."""
+    if config.cluster.cluster:
+        layout(config.parallel, config.cluster.num_consumers)
+    if config.parallel.zero_stage:
+        kept, name = config.optim.optimizer, "optimizer"
+        require(kept == "adamw", name, kept, "be adamw with --zero-stage above 0", "its state is sliced already")
+        moved, name = config.optim.optimizer_offload, "optimizer_offload"
+        require(not moved, name, moved, "be false with --zero-stage above 0", "--parameter-offload moves its state too")
 
 
 def _check_rewards(config: Config) -> None:

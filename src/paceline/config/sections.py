@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.config.layout import ParallelConfig
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.rules import require
 from paceline.errors import ConfigError
@@ -320,8 +321,8 @@ class ClusterConfig:
     num_producers: int = 1
     """Processes that sample and score, each with a copy of the weights."""
     num_consumers: int = 1
-    """Processes that train, each with a copy of the weights and a share of every step's completions. Gradients are
-    added up."""
+    """Processes that train, each with a share of every step's completions and a copy of the weights, or what
+    `zero_stage`, `tensor_parallel` and `pipeline_parallel` leave it of them. Gradients are added up."""
     placement: Literal["pack", "spread"] = "pack"
     """Of producers on a cluster of several machines: on as few as have room, or on as many as there are."""
     max_staleness: int = 0
@@ -380,3 +381,4 @@ class Config:
     evaluation: EvalConfig
     loop: LoopConfig
     cluster: ClusterConfig
+    parallel: ParallelConfig

@@ -8,8 +8,8 @@ split.py          a model's weights to the places of a mesh
 mesh_ranks.py     gradients and numbers of all, over a mesh
 """
 
-from paceline.parallel.mesh import Mesh, Sizes, make_mesh
-from paceline.parallel.mesh_ranks import MeshRanks
+from paceline.parallel.mesh import Mesh, make_mesh
+from paceline.parallel.mesh_ranks import MeshRanks, make_ranks
 from paceline.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.parallel.ranks import ONE_RANK, WHOLE, RankLost, Ranks, Split
 from paceline.parallel.sharding import Sharding
@@ -24,10 +24,10 @@ __all__ = [
     "Meeting",
     "meeting_at",
     "process_group",
-    "Sizes",
     "Mesh",
     "make_mesh",
     "Sharding",
     "MeshSplit",
     "MeshRanks",
+    "make_ranks",
 ]

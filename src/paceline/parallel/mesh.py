@@ -1,10 +1,5 @@
 """The ranks of a run in a grid: which of them hold the same, which hold shares of it.
 
-    pipeline    each has some of the layers
-    replicate   each has a copy, and samples of its own
-    shard       each has slices of what belongs to every weight, and samples of its own
-    tensor      each has some of every layer's heads, of its width and of the vocabulary
-
 Ranks are numbered with `tensor` fastest, so that those who talk most stand next to each other.
 """
 
@@ -14,27 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from paceline.config import Sizes
+
 AXES = ("pipeline", "replicate", "shard", "tensor")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sizes:
-    """Ranks along each axis; their product is the number of ranks."""
-
-    pipeline: int = 1
-    replicate: int = 1
-    shard: int = 1
-    tensor: int = 1
-
-    @property
-    def ranks(self) -> int:
-        """All of them."""
-        return self.pipeline * self.replicate * self.shard * self.tensor
-
-    @property
-    def shares(self) -> int:
-        """In how many parts a step's samples are shared out."""
-        return self.replicate * self.shard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

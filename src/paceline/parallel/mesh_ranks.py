@@ -8,14 +8,26 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from paceline.parallel.mesh import Mesh
+from paceline.config import ParallelConfig, layout
+from paceline.parallel.mesh import Mesh, make_mesh
 from paceline.parallel.process_group import lost
 from paceline.parallel.ranks import Numbers
-from paceline.parallel.sharding import is_sharded
+from paceline.parallel.sharding import Sharding, is_sharded
 from paceline.parallel.split import MeshSplit
 
 BUCKET_BYTES = 1 << 25
 """Of one message, unless a single gradient is larger: many small messages cost a round trip each."""
+
+
+def make_ranks(options: ParallelConfig, device: torch.device) -> "MeshRanks":
+    """The ranks of the process group that there is, laid out as the options say; every one of them makes this call.
+
+    Raises:
+        ConfigError: the options need another number of ranks.
+    """
+    mesh = make_mesh(layout(options, dist.get_world_size()), device)
+    sharding = Sharding(stage=options.zero_stage, offload=options.parameter_offload)
+    return MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding))
 
 
 class MeshRanks:
@@ -24,7 +36,7 @@ class MeshRanks:
     def __init__(self, mesh: Mesh, split: MeshSplit) -> None:
         """`split` is how the model that they train lies on them."""
         self.mesh, self.split = mesh, split
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.rank, self.size, self.sizes = dist.get_rank(), dist.get_world_size(), mesh.sizes
         self.share, self.shares = mesh.share, mesh.sizes.shares
         self.speaks = mesh.place("tensor") == 0 and mesh.place("pipeline") == mesh.sizes.pipeline - 1
 

@@ -5,7 +5,9 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from paceline.config import Sizes
 from paceline.errors import TrainingError
 from paceline.losses import LogitPasses
 
@@ -19,6 +21,9 @@ class RankLost(TrainingError):
 
 class Split(Protocol):
     """What of a model's layers lies on a rank, while micro-batches go through them."""
+
+    def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
+        """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any."""
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """A pass: whatever is done with the model's weights. Tensors in a tuple are what a gradient may come to."""
@@ -48,6 +53,8 @@ class Ranks(Protocol):
     rank: int
     """Which of them this is, from 0."""
     size: int
+    sizes: Sizes
+    """Of the grid that they stand in."""
     shares: int
     """In how many parts the samples are shared out."""
     share: int
@@ -85,6 +92,9 @@ class Ranks(Protocol):
 class _Whole:
     """`Split` of a rank that has all of every layer, always."""
 
+    def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
+        """See `Split`."""
+
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """See `Split`."""
         return call()
@@ -115,6 +125,7 @@ class _OneRank:
     """`Ranks` of a process that trains alone."""
 
     rank, size = 0, 1
+    sizes = Sizes()
     share, shares = 0, 1
     speaks = True
     split: Split = WHOLE

@@ -11,7 +11,7 @@ Source: ZeRO, arXiv:1910.02054, section 5. Gradients are added up, not averaged:
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,6 @@ from torch.distributed.fsdp import (
 
 from paceline.parallel.mesh import Mesh
 
-Stage = Literal[0, 1, 2, 3]
 Found = TypeVar("Found")
 
 
@@ -34,25 +33,32 @@ Found = TypeVar("Found")
 class Sharding:
     """How far ranks share what they hold."""
 
-    stage: Stage
-    compute_dtype: torch.dtype | None = None
-    """Layers' weights are sent and multiplied in this precision; None: in their own. Gradients are added in theirs."""
+    stage: int = 0
+    """As in the table above; 0: copies."""
     offload: bool = False
     """Slices wait in main memory."""
 
 
-def shard(model: nn.Module, layers: list[nn.Module], mesh: Mesh, sharding: Sharding) -> None:
-    """Leave each rank its slices of the model's parameters: of each of `layers` on its own, then of all the rest."""
+def shard(
+    model: nn.Module, layers: list[nn.Module], mesh: Mesh, sharding: Sharding, compute_dtype: torch.dtype
+) -> None:
+    """Leave each rank its slices of the model's parameters: of each of `layers` on its own, then of all the rest.
+
+    On GPUs the layers' weights are sent and multiplied in `compute_dtype`, half the bytes of their own; gradients are
+    added up in their own.
+    """
     names = ("replicate", "shard") if mesh.sizes.replicate > 1 else ("shard",)
     stays = sharding.stage < 3
     offload = CPUOffloadPolicy() if sharding.offload else OffloadPolicy()
     common = {"mesh": mesh.devices[names], "offload_policy": offload}
+    half = mesh.devices.device_type == "cuda" and compute_dtype.itemsize == 2
     precision = MixedPrecisionPolicy(
-        param_dtype=sharding.compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+        param_dtype=compute_dtype if half else None,
+        reduce_dtype=torch.float32 if half else None,
+        cast_forward_inputs=False,
     )
     for layer in layers:
-        policy = precision if sharding.compute_dtype is not None else MixedPrecisionPolicy()
-        fully_shard(layer, reshard_after_forward=not stays, mp_policy=policy, **common)
+        fully_shard(layer, reshard_after_forward=not stays, mp_policy=precision, **common)
     fully_shard(model, reshard_after_forward=False, **common)
     # its weights are there in calls of registered methods only; ours may call whatever part of the model it likes
     model.run_sharded = lambda call: call()
@@ -67,7 +73,7 @@ def run(model: nn.Module, call: Callable[[], Found]) -> Found:
     return model.run_sharded(call) if isinstance(model, FSDPModule) else call()
 
 
-def begin_pass(model: nn.Module, stage: Stage, *, last: bool) -> None:
+def begin_pass(model: nn.Module, stage: int, *, last: bool) -> None:
     """Before a pass with a gradient: what it leaves behind. `last`: of an update, whose gradients are then complete."""
     for module in _sharded(model):
         module.set_requires_gradient_sync(last or stage > 1, recurse=False)

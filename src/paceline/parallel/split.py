@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -22,10 +23,10 @@ class MeshSplit:
     mesh: Mesh
     sharding: Sharding
 
-    def apply(self, model: PreTrainedModel) -> None:
-        """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any."""
-        if self.sharding.stage and self.mesh.sizes.shard > 1:
-            shard(model, list(model.base_model.layers), self.mesh, self.sharding)
+    def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
+        """See `Split`."""
+        if self.mesh.sizes.shard > 1:
+            shard(model, list(model.base_model.layers), self.mesh, self.sharding, compute_dtype)
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """See `Split`."""

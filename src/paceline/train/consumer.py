@@ -23,7 +23,7 @@ from paceline.models import (
 from paceline.parallel import ONE_RANK, Ranks
 from paceline.schedule import learning_rate
 from paceline.train.given import Given
-from paceline.train.memory import Recomputing, choose_recomputing, memory_for_activations
+from paceline.train.memory import Recomputing, choose_recomputing, least_memory, memory_for_activations
 from paceline.train.observing import is_due
 from paceline.train.rates import SteppedRate
 from paceline.types import RolloutGroup
@@ -122,10 +122,17 @@ def make_consumer(
     """
     given = given or Given()
     policy = _policy(config, given, checkpoint)
+    forward = replace(choose_forward(policy.model, policy.compute_dtype), offload=config.model.activation_offload)
+    reference = _reference(config, given, policy)
+    free = least_memory(memory_for_activations(config, policy, ranks.sizes), ranks)
+    recomputing = choose_recomputing(config, policy, forward, longest_prompt=extent.longest_prompt, free=free)
+    ranks.split.apply(policy.model, policy.compute_dtype)
+    if reference is not None and reference is not policy:
+        ranks.split.apply(reference.model, reference.compute_dtype)
     learner = Learner(
         policy,
-        replace(choose_forward(policy.model, policy.compute_dtype), offload=config.model.activation_offload),
-        reference=_reference(config, given, policy),
+        forward,
+        reference=reference,
         loss=config.loss,
         optim=config.optim,
         temperature=config.sampling.temperature,
@@ -133,8 +140,6 @@ def make_consumer(
         optimizer=given.optimizer,
         ranks=ranks,
     )
-    free = memory_for_activations(config, learner)
-    recomputing = choose_recomputing(config, learner, longest_prompt=extent.longest_prompt, free=free)
     rate = None
     if given.make_scheduler is not None:
         updates = extent.total_steps * updates_per_step(config)

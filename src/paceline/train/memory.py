@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from paceline.config import Config
+from paceline.config import Config, OptimConfig, Sizes
 from paceline.config.rules import require
 from paceline.errors import ConfigError
-from paceline.learner import Learner
-from paceline.models import Loaded, free_memory, measure_activations, recompute
+from paceline.models import Loaded, PolicyForward, free_memory, measure_activations, recompute
+from paceline.parallel import Ranks
 
 ACTIVATION_SHARE = 0.5
 """Of the memory that is left for activations, what `auto` plans with. The rest is for what the estimate leaves out: a
@@ -59,27 +59,33 @@ def check_memory_options(config: Config, device: torch.device) -> None:
         raise ConfigError("--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'`")
 
 
-def memory_for_activations(config: Config, learner: Learner) -> int | None:
+def memory_for_activations(config: Config, policy: Loaded, sizes: Sizes) -> int | None:
     """Bytes left where activations go, once the first update has made what stays; None: the system does not say."""
     if config.model.activation_offload:
         return free_memory(torch.device("cpu"))
-    free = free_memory(learner.policy.model.device)
-    return None if free is None else free - to_come(learner)
+    free = free_memory(policy.model.device)
+    return None if free is None else free - to_come(config.optim, policy, sizes)
+
+
+def least_memory(free: int | None, ranks: Ranks) -> int | None:
+    """What the rank with the least has: ranks that share layers must compute the same ones again."""
+    found = [numbers["free"] for numbers in ranks.collect({} if free is None else {"free": free}) if numbers]
+    return int(min(found)) if found else None
 
 
 def choose_recomputing(
-    config: Config, learner: Learner, *, longest_prompt: int, free: int | None
+    config: Config, policy: Loaded, forward: PolicyForward, *, longest_prompt: int, free: int | None
 ) -> Recomputing | None:
     """Under `auto`, have as many layers computed again as the largest micro-batch needs; None where nothing was chosen.
 
     `free` is `memory_for_activations`.
     """
-    model, forward = learner.policy.model, learner.passes.forward
+    model = policy.model
     if config.model.gradient_checkpointing != "auto" or free is None:
         return None
     # an offload has hooks of its own, and torch applies the innermost only
     on_the_device = replace(forward, offload=False)
-    activations = measure_activations(model, on_the_device, learner.policy.compute_dtype)
+    activations = measure_activations(model, on_the_device, policy.compute_dtype)
     tokens = most_tokens(config, prompt=longest_prompt, padded=forward.kind == "padded")
     room = ACTIVATION_SHARE * max(0, free)
     count = activations.to_recompute(tokens=tokens, room=room)
@@ -96,14 +102,17 @@ def most_tokens(config: Config, *, prompt: int, padded: bool) -> int:
     return min(max(budget, prompt + completion), config.loop.prompts_per_step * group)
 
 
-def to_come(learner: Learner) -> int:
-    """Bytes that the first update adds: gradients, moments, and what autocast keeps of the weights on a GPU."""
-    policy: Loaded = learner.policy
-    moments = 0 if learner.optim.optimizer_offload else learner.optim.moment_bytes
+def to_come(optim: OptimConfig, policy: Loaded, sizes: Sizes) -> int:
+    """Bytes that the first update adds: gradients, moments, and what autocast keeps of the weights on a GPU.
+
+    `sizes` are those of the grid that a whole `policy` is going to be laid on.
+    """
+    moments = 0 if optim.optimizer_offload else optim.moment_bytes
     trained = sum(parameter.numel() for parameter in policy.model.parameters() if parameter.requires_grad)
     keeps = policy.model.device.type != "cpu" and policy.compute_dtype != policy.model.dtype
     copies = policy.compute_dtype.itemsize if keeps else 0
-    return trained * (policy.model.dtype.itemsize + moments) + policy.model.num_parameters() * copies
+    whole = trained * (policy.model.dtype.itemsize + moments) + policy.model.num_parameters() * copies
+    return whole // (sizes.ranks // sizes.replicate)
 
 
 def _gib(size: float) -> str:
