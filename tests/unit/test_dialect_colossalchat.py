@@ -9,7 +9,7 @@ import pytest
 from paceline.cli.arguments import parse
 from paceline.cli.main import main
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.config import build_config, parse_yaml
+from paceline.config import Sizes, build_config, layout, parse_yaml
 from paceline.dialects import as_comments, as_shell, as_words, as_yaml, translate
 from paceline.dialects.colossalchat.arguments import FIELDS, LACKING, PLAIN, ZERO_BUBBLE, Arguments, flag, long_flag
 from paceline.dialects.colossalchat.batches import clashes, nearest
@@ -88,10 +88,10 @@ def test_the_example_for_several_machines_fits_with_the_layout_that_its_file_has
     config = config_of(f"{SEVERAL_MACHINES} -tp 4 -pp 2 -zero 1")
     assert (config.loop.prompts_per_step, config.optim.num_minibatches) == (16, 4)  # 2 groups of 8 trainers, 2 each
     assert (config.sampling.num_generations, config.loop.num_epochs) == (2, 2.0)
-    assert (config.cluster.num_producers, config.cluster.num_consumers) == (16, 2)
+    assert (config.cluster.num_producers, config.cluster.num_consumers) == (16, 16)
+    assert layout(config.parallel, 16) == Sizes(tensor=4, pipeline=2, shard=2)
     assert config.cluster.ray_address == "10.0.0.3:6379"
-    missing = notes_of(f"{SEVERAL_MACHINES} -tp 4 -pp 2 -zero 1", "missing")
-    assert {"-tp 4 -pp 2", "-zero 1"} <= missing.keys()
+    assert "-tp 4 -pp 2" in notes_of(f"{SEVERAL_MACHINES} -tp 4 -pp 2 -zero 1", "mended")
     with pytest.raises(ConfigError, match=r"16 prompts a round, .* \(32 an update\) must divide\. .* add -ibs 2 at"):
         translated(SEVERAL_MACHINES)
 
@@ -225,6 +225,7 @@ SOMETHING_ELSE = {
     "train_microbatch_size": "4",
     "tensor_parallel_size": "2",
     "pipeline_parallel_size": "2",
+    "zero_stage": "2",
     "learning_rate": "0.1",
     "top_p": "0.5",
     "temperature": "0.5",

@@ -13,6 +13,7 @@ from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.config import Config
 from paceline.data import load_rows, screen
+from paceline.dialects.layouts import in_our_words
 from paceline.errors import ModelError
 from paceline.plan import ModelShape, batch_plan, describe, describe_memory, memory_plan, model_shape
 
@@ -33,7 +34,7 @@ COMMAND = dataclasses.replace(
 
 def run(argv: list[str]) -> int:
     """Plan as argv says; the exit status."""
-    given = parse(COMMAND, argv)
+    given = parse(COMMAND, in_our_words(argv))
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE

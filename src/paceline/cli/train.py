@@ -11,6 +11,7 @@ from paceline.cli.configuration import read_configuration, read_run_configuratio
 from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import Config, options
+from paceline.dialects.layouts import in_our_words
 from paceline.errors import ConfigError
 from paceline.rundir import refuse_existing_run
 
@@ -28,7 +29,7 @@ COMMAND = Command(
 
 def run(argv: list[str]) -> int:
     """Train as argv says; the exit status."""
-    given = parse(COMMAND, argv)
+    given = parse(COMMAND, in_our_words(argv))
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE

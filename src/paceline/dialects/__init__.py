@@ -3,6 +3,7 @@
 translation.py   the records of this room, and the border behind which each tool's vocabulary lies
 writing.py       options and notes as a command line or a file
 colossalchat/    ColossalChat's `rl_example.py`
+layouts.py       the names that layouts of several processes have elsewhere
 """
 
 import dataclasses

@@ -78,12 +78,7 @@ def _processes(read: Read) -> Translation:
     options: dict[str, object] = {
         "cluster": True,
         "num_producers": one.num_inferencer,
-        "num_consumers": groups(one),
     }
-    layout = one.tensor_parallel_size * one.pipeline_parallel_size
-    if layout > 1:
-        text = f"a consumer holds the whole model: {groups(one)} of them for {groups(one)} groups of {layout} trainers"
-        notes.append(Note(kind="changed", about="-t", text=text))
     if one.master_address is not None:
         options["ray_address"] = f"{one.master_address}:{RAY_PORT}"
         text = f"Ray's own port at that address, {RAY_PORT}; give --ray-address HOST:PORT where it listens elsewhere"
@@ -98,21 +93,20 @@ def _processes(read: Read) -> Translation:
 
 
 def _parallel(one: Arguments) -> Translation:
-    notes = []
-    if one.tensor_parallel_size > 1 or one.pipeline_parallel_size > 1:
-        about = f"-tp {one.tensor_parallel_size} -pp {one.pipeline_parallel_size}"
-        text = (
-            "a model is not split over devices yet, so that it has to fit one; an update does not depend on the "
-            "layout, which there it did"
-        )
-        notes.append(Note(kind="missing", about=about, text=text))
-    if one.zero_stage > 0:
-        text = (
-            "optimiser and gradients are not shared out yet; --optimizer adamw_8bit, --optimizer-offload and "
-            "--lora-rank need less memory instead"
-        )
-        notes.append(Note(kind="missing", about=f"-zero {one.zero_stage}", text=text))
-    return Translation(notes=tuple(notes))
+    options: dict[str, object] = {
+        "num_consumers": one.num_trainers,
+        "tensor_parallel": one.tensor_parallel_size,
+        "pipeline_parallel": one.pipeline_parallel_size,
+        "zero_stage": one.zero_stage,
+    }
+    if one.tensor_parallel_size == one.pipeline_parallel_size == 1:
+        return Translation(options=options)
+    text = (
+        "there one group of trainers alone made calls that all had to make, which hung, and a gradient was divided by "
+        "the layout; here every layout has the gradient of one process"
+    )
+    about = f"-tp {one.tensor_parallel_size} -pp {one.pipeline_parallel_size}"
+    return Translation(options=options, notes=(Note(kind="mended", about=about, text=text),))
 
 
 def _lag(read: Read) -> Translation:

@@ -1,0 +1,71 @@
+"""The names that other tools have for layouts of several processes, as flags of `paceline train`.
+
+--deepspeed zero3         --zero-stage 3            ms-swift; also zero0, zero1, zero2, and _offload behind 2 and 3
+--fsdp2                   --zero-stage 3            PyTorch
+--fsdp full_shard         --zero-stage 3            transformers; shard_grad_op is stage 2, no_shard 0
+--tp 2, --tp-size 2       --tensor-parallel 2       also --tensor-parallel-size
+--pp 2, --pp-size 2       --pipeline-parallel 2     also --pipeline-parallel-size
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from paceline.config import suggest
+from paceline.errors import ConfigError
+
+Words = tuple[str, ...]
+
+DEEPSPEED: Mapping[str, Words] = {
+    **{f"zero{stage}": ("--zero-stage", str(stage)) for stage in range(4)},
+    **{f"zero{stage}_offload": ("--zero-stage", str(stage), "--parameter-offload", "true") for stage in (2, 3)},
+}
+FSDP: Mapping[str, Words] = {
+    "full_shard": ("--zero-stage", "3"),
+    "shard_grad_op": ("--zero-stage", "2"),
+    "no_shard": ("--zero-stage", "0"),
+}
+VALUES = {"--deepspeed": DEEPSPEED, "--fsdp": FSDP}
+"""Flags whose value is a name of a layout."""
+NUMBERS = {
+    **dict.fromkeys(("--tp", "--tp-size", "--tensor-parallel-size"), "--tensor-parallel"),
+    **dict.fromkeys(("--pp", "--pp-size", "--pipeline-parallel-size"), "--pipeline-parallel"),
+}
+"""Flags whose value is a number, as ours is."""
+
+
+def in_our_words(argv: Iterable[str]) -> list[str]:
+    """A command's words, with every layout by the name that it has here.
+
+    >>> in_our_words(["--deepspeed", "zero2", "--seed", "1"])
+    ['--zero-stage', '2', '--seed', '1']
+
+    Raises:
+        ConfigError: a layout that none of the tools has under this name.
+    """
+    words, found = iter(argv), list[str]()
+    for word in words:
+        flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-")
+        if flag == "--fsdp2" and not equals:
+            found += FSDP["full_shard"]
+        elif flag in NUMBERS:
+            found += [f"{NUMBERS[flag]}{equals}{value}"]
+        elif flag in VALUES:
+            found += _layout(flag, value if equals else _next(flag, words))
+        else:
+            found.append(word)
+    return found
+
+
+def _next(flag: str, words: Iterator[str]) -> str:
+    value = next(words, None)
+    if value is None:
+        raise ConfigError(f"{flag} needs a value, such as {next(iter(VALUES[flag]))}")
+    return value
+
+
+def _layout(flag: str, value: str) -> Words:
+    known = VALUES[flag]
+    if value not in known:
+        near = suggest(value, known, otherwise="a file's other settings are options of their own here")
+        raise ConfigError(f"{flag} must be one of {', '.join(known)}, got {value!r}; {near}")
+    return known[value]

@@ -1,0 +1,94 @@
+"""How processes are laid out: sizes from options and their number, other tools' names for it, and what is refused."""
+
+import itertools
+
+import pytest
+
+from paceline.cli.arguments import parse
+from paceline.cli.train import COMMAND
+from paceline.config import ParallelConfig, Sizes, build_config, layout
+from paceline.dialects.layouts import in_our_words
+from paceline.errors import ConfigError
+
+GIVEN = {"model": "m", "dataset": "d"}
+
+
+@pytest.mark.parametrize(
+    ("options", "processes", "sizes"),
+    [
+        ({}, 4, Sizes(replicate=4)),
+        ({"zero_stage": 1}, 4, Sizes(shard=4)),
+        ({"zero_stage": 3, "shard_size": 2}, 4, Sizes(replicate=2, shard=2)),
+        ({"tensor_parallel": 2}, 4, Sizes(replicate=2, tensor=2)),
+        ({"tensor_parallel": 2, "pipeline_parallel": 2, "zero_stage": 2}, 8, Sizes(pipeline=2, shard=2, tensor=2)),
+        ({"zero_stage": 3}, 1, Sizes()),
+    ],
+)
+def test_a_grid_follows_from_the_options_and_the_number_of_processes(options, processes, sizes):
+    found = layout(ParallelConfig(**options), processes)
+    assert found == sizes
+    assert found.ranks == processes
+
+
+def test_every_grid_holds_all_processes_or_is_refused_with_two_that_do():
+    for tensor, pipeline, processes in itertools.product(range(1, 6), range(1, 6), range(1, 25)):
+        options = ParallelConfig(tensor_parallel=tensor, pipeline_parallel=pipeline)
+        if processes % (tensor * pipeline) == 0:
+            assert layout(options, processes).ranks == processes
+            continue
+        with pytest.raises(ConfigError, match="the nearest that do are") as refusal:
+            layout(options, processes)
+        for words in str(refusal.value).partition("do are ")[2].split(" and "):
+            _, other, _, another = words.split()
+            assert processes % (int(other) * int(another)) == 0
+
+
+def test_slices_for_a_number_of_processes_that_does_not_divide_them_are_refused_with_those_that_do():
+    with pytest.raises(ConfigError, match=r"--shard-size must divide the 4 processes .*, got 3; such are 1, 2, 4"):
+        layout(ParallelConfig(zero_stage=2, shard_size=3), 4)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [
+        ("zero_stage", 4, "be 0, 1, 2 or 3"),
+        ("tensor_parallel", 0, "be at least 1"),
+        ("shard_size", 2, "be left out with --zero-stage 0"),
+        ("parameter_offload", True, "be false with --zero-stage 0"),
+        ("pipeline_schedule", "interleaved", "be 1f1b with --pipeline-parallel 1"),
+    ],
+)
+def test_an_option_that_is_wrong_or_without_effect_is_refused(option, value, rule):
+    with pytest.raises(ConfigError, match=rf"--{option.replace('_', '-')} must {rule}, got"):
+        build_config(GIVEN | {option: value})
+
+
+def test_an_optimiser_whose_state_cannot_be_sliced_is_refused():
+    with pytest.raises(ConfigError, match="--optimizer must be adamw with --zero-stage above 0"):
+        build_config(GIVEN | {"zero_stage": 1, "optimizer": "adamw_8bit"})
+
+
+def test_consumers_of_a_cluster_that_cannot_be_laid_out_are_refused_before_anything_starts():
+    with pytest.raises(ConfigError, match=r"must divide the number of processes that train, 3; the nearest"):
+        build_config(GIVEN | {"cluster": True, "num_consumers": 3, "tensor_parallel": 2})
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--deepspeed zero3", {"zero_stage": "3"}),
+        ("--deepspeed=zero2_offload", {"zero_stage": "2", "parameter_offload": "true"}),
+        ("--fsdp2 --seed 1", {"zero_stage": "3", "seed": "1"}),
+        ("--fsdp shard_grad_op", {"zero_stage": "2"}),
+        ("--tp 2 --pp_size=4", {"tensor_parallel": "2", "pipeline_parallel": "4"}),
+        ("--tensor-parallel-size 2", {"tensor_parallel": "2"}),
+    ],
+)
+def test_a_layout_is_known_by_the_names_that_other_tools_have_for_it(words, options):
+    assert parse(COMMAND, in_our_words(words.split())).options == options
+
+
+@pytest.mark.parametrize("words", ["--deepspeed zero4", "--deepspeed ds.json", "--fsdp all", "--deepspeed"])
+def test_a_layout_that_nobody_knows_is_refused_with_those_that_are(words):
+    with pytest.raises(ConfigError, match=r"must be one of|needs a value"):
+        in_our_words(words.split())
