@@ -15,14 +15,15 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, ids: Tensor, embedding: nn.Embedding) -> Tensor:
-        ctx.ids, ctx.embedding = ids, embedding
+        # the weight of this moment: where ranks hold slices, the module has another one at other times
+        ctx.ids, ctx.weight, ctx.padding_idx = ids, embedding.weight, embedding.padding_idx
         return embedding.weight.detach()[ids]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
-        weight, ids, rows = ctx.embedding.weight, ctx.ids.flatten(), gradients[0].flatten(0, -2)
-        if ctx.embedding.padding_idx is not None:
-            is_read = ids != ctx.embedding.padding_idx
+        weight, ids, rows = ctx.weight, ctx.ids.flatten(), gradients[0].flatten(0, -2)
+        if ctx.padding_idx is not None:
+            is_read = ids != ctx.padding_idx
             ids, rows = ids[is_read], rows[is_read]
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
