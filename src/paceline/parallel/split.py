@@ -11,6 +11,9 @@ from transformers import PreTrainedModel
 from paceline.losses import LogitPasses
 from paceline.parallel.mesh import Mesh
 from paceline.parallel.sharding import Sharding, begin_pass, give_back, run, shard
+from paceline.parallel.tensor import split_over_tensor
+from paceline.parallel.tensor_layers import is_part, shared
+from paceline.parallel.vocabulary import vocabulary_passes
 
 Found = TypeVar("Found")
 
@@ -23,7 +26,13 @@ class MeshSplit:
     sharding: Sharding
 
     def apply(self, model: PreTrainedModel) -> None:
-        """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any."""
+        """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any.
+
+        Raises:
+            ModelError: the model cannot be split over the mesh.
+        """
+        if self.mesh.sizes.tensor > 1:
+            split_over_tensor(model, self.mesh)
         if self.sharding.stage and self.mesh.sizes.shard > 1:
             shard(model, list(model.base_model.layers), self.mesh, self.sharding)
 
@@ -45,8 +54,8 @@ class MeshSplit:
 
     def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
         """See `Split`."""
-        return hidden
+        return shared(hidden, self.mesh.group("tensor")) if is_part(head) else hidden
 
     def logit_passes(self, head: Tensor) -> LogitPasses | None:
         """See `Split`."""
-        return None
+        return vocabulary_passes(self.mesh.group("tensor")) if is_part(head) else None
