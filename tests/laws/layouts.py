@@ -29,6 +29,9 @@ LAYOUTS = {
     "ZeRO-3 over 3": (Sizes(shard=3), Sharding(stage=3)),
     "4 replicas": (Sizes(replicate=4), Sharding(stage=0)),
     "ZeRO-2 over 4": (Sizes(shard=4), Sharding(stage=2)),
+    "tensor 2": (Sizes(tensor=2), Sharding(stage=0)),
+    "2 replicas of tensor 2": (Sizes(replicate=2, tensor=2), Sharding(stage=0)),
+    "ZeRO-3 over 2 of tensor 2": (Sizes(shard=2, tensor=2), Sharding(stage=3)),
     "2 replicas of ZeRO-3 over 2": (Sizes(replicate=2, shard=2), Sharding(stage=3)),
 }
 OPTIMS = {

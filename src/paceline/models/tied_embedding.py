@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 
@@ -32,11 +33,14 @@ class _Lookup(torch.autograd.Function):
 
 
 class TiedEmbedding(nn.Embedding):
-    """An embedding like torch's, same parameter and name. Its gradient reaches `weight.grad` by itself."""
+    """An embedding like torch's, same parameter and name. Its gradient reaches `weight.grad` by itself.
+
+    A matrix of which only some rows are here (`parallel.tensor`) is looked up as if this class were not there.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """The rows of these tokens."""
-        if not (torch.is_grad_enabled() and self.weight.requires_grad):
+        if not (torch.is_grad_enabled() and self.weight.requires_grad) or isinstance(self.weight, DTensor):
             return super().forward(input)
         anchor = self.weight.new_zeros((), requires_grad=True)  # what lets a gradient come back here at all
         rows: Tensor = _Lookup.apply(anchor, input, self)  # type: ignore[no-untyped-call]

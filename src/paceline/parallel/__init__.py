@@ -4,6 +4,10 @@ ranks.py          what they need of each other, and a process that is alone
 process_group.py  where they meet
 mesh.py           their places: which of them hold the same, which hold parts of it
 sharding.py       slices of weights, gradients and optimiser state (ZeRO)
+tensor_plan.py    what of a model can be split over the tensor axis, and over how many ranks
+tensor_layers.py  layers of which a rank has some rows or columns
+tensor.py         heads, widths and tokens to the ranks of the tensor axis
+vocabulary.py     logprobs where each rank has the logits of some tokens
 split.py          a model's weights to the places of a mesh
 mesh_ranks.py     gradients and numbers of all, over a mesh
 """
@@ -14,6 +18,7 @@ from paceline.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.parallel.ranks import ONE_RANK, WHOLE, RankLost, Ranks, Split
 from paceline.parallel.sharding import Sharding
 from paceline.parallel.split import MeshSplit
+from paceline.parallel.tensor_plan import check_tensor_size, tensor_sizes
 
 __all__ = [
     "Ranks",
@@ -27,6 +32,8 @@ __all__ = [
     "Mesh",
     "make_mesh",
     "Sharding",
+    "check_tensor_size",
+    "tensor_sizes",
     "MeshSplit",
     "MeshRanks",
     "make_ranks",

@@ -14,6 +14,7 @@ from paceline.parallel.process_group import lost
 from paceline.parallel.ranks import Numbers
 from paceline.parallel.sharding import Sharding, is_sharded
 from paceline.parallel.split import MeshSplit
+from paceline.parallel.tensor_layers import PartialGradients
 
 BUCKET_BYTES = 1 << 25
 """Of one message, unless a single gradient is larger: many small messages cost a round trip each."""
@@ -47,8 +48,14 @@ class MeshRanks:
     def add_up_gradients(self, model: nn.Module) -> None:
         """See `Ranks`: gradients of slices are added up by who made the slices, in the backward pass."""
         copies = [one for one in model.parameters() if one.requires_grad and not is_sharded(one)]
-        if self.shares == 1 or not copies:
-            return
+        if self.shares > 1 and copies:
+            self._add_up_copies(copies)
+        parts = [_local(one.grad) for one in _partial(model) if one.grad is not None]
+        with lost(f"rank {self.rank} was adding up gradients"):
+            for bucket in _buckets(parts):
+                _add_up(bucket, self.mesh.group("tensor"))
+
+    def _add_up_copies(self, copies: Sequence[nn.Parameter]) -> None:
         for parameter, is_there in zip(copies, self._somewhere(copies), strict=True):
             if is_there and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -90,7 +97,7 @@ class MeshRanks:
         pieces = 1
         if isinstance(parameter, DTensor):
             for size, placement in zip(parameter.device_mesh.shape, parameter.placements, strict=True):
-                pieces *= size if placement.is_shard() else 1
+                pieces *= 1 if placement.is_replicate() else size  # torch has two kinds of shards
         return self.mesh.sizes.ranks // self.mesh.sizes.pipeline // pieces
 
     def _somewhere(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
@@ -100,6 +107,12 @@ class MeshRanks:
         with lost(f"rank {self.rank} was looking which parameters have gradients"):
             dist.all_reduce(here, op=dist.ReduceOp.MAX, group=self.mesh.data)
         return [bool(one) for one in here.tolist()]
+
+
+def _partial(model: nn.Module) -> list[nn.Parameter]:
+    """Trained parameters that every rank of the tensor axis has whole and uses for its own heads."""
+    modules = [module for module in model.modules() if isinstance(module, PartialGradients)]
+    return [one for module in modules for one in module.parameters() if one.requires_grad]
 
 
 def _local(tensor: Tensor | None) -> Tensor:

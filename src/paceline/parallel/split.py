@@ -12,6 +12,9 @@ from transformers import PreTrainedModel
 from paceline.losses import LogitPasses
 from paceline.parallel.mesh import Mesh
 from paceline.parallel.sharding import Sharding, begin_pass, give_back, run, shard
+from paceline.parallel.tensor import split_over_tensor
+from paceline.parallel.tensor_layers import is_part, shared
+from paceline.parallel.vocabulary import vocabulary_passes
 
 Found = TypeVar("Found")
 
@@ -24,7 +27,13 @@ class MeshSplit:
     sharding: Sharding
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
-        """See `Split`."""
+        """See `Split`.
+
+        Raises:
+            ModelError: the model cannot be split over the mesh.
+        """
+        if self.mesh.sizes.tensor > 1:
+            split_over_tensor(model, self.mesh)
         if self.mesh.sizes.shard > 1:
             shard(model, list(model.base_model.layers), self.mesh, self.sharding, compute_dtype)
 
@@ -46,8 +55,8 @@ class MeshSplit:
 
     def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
         """See `Split`."""
-        return hidden
+        return shared(hidden, self.mesh.group("tensor")) if is_part(head) else hidden
 
     def logit_passes(self, head: Tensor) -> LogitPasses | None:
         """See `Split`."""
-        return None
+        return vocabulary_passes(self.mesh.group("tensor")) if is_part(head) else None
