@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from paceline.errors import TrainingError
 from paceline.losses import LogitPasses
+from paceline.parallel.stages import Stages
 
 Numbers = Mapping[str, float]
 Found = TypeVar("Found")
@@ -19,6 +20,10 @@ class RankLost(TrainingError):
 
 class Split(Protocol):
     """What of a model's layers lies on a rank, while micro-batches go through them."""
+
+    @property
+    def stages(self) -> Stages | None:
+        """Which of a pipeline's stages are this rank's; None where every rank has something of all layers."""
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """A pass: whatever is done with the model's weights. Tensors in a tuple are what a gradient may come to."""
@@ -84,6 +89,8 @@ class Ranks(Protocol):
 
 class _Whole:
     """`Split` of a rank that has all of every layer, always."""
+
+    stages: Stages | None = None
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """See `Split`."""

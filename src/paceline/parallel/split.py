@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from paceline.losses import LogitPasses
 from paceline.parallel.mesh import Mesh
 from paceline.parallel.sharding import Sharding, begin_pass, give_back, run, shard
+from paceline.parallel.stages import Schedule, Stages, check_schedule, keep_stages, mark_both_ends, own_layers
 
 Found = TypeVar("Found")
 
@@ -21,11 +22,26 @@ class MeshSplit:
 
     mesh: Mesh
     sharding: Sharding
+    schedule: Schedule = "1f1b"
+    """In which order micro-batches go through the stages of a pipeline."""
+
+    @property
+    def stages(self) -> Stages | None:
+        """See `Split`."""
+        if self.mesh.sizes.pipeline == 1:
+            return None
+        place, group = self.mesh.place("pipeline"), self.mesh.group("pipeline")
+        return Stages(ranks=self.mesh.sizes.pipeline, place=place, schedule=self.schedule, group=group)
 
     def apply(self, model: PreTrainedModel) -> None:
         """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any."""
-        if self.sharding.stage and self.mesh.sizes.shard > 1:
-            shard(model, list(model.base_model.layers), self.mesh, self.sharding)
+        is_sharded = self.sharding.stage > 0 and self.mesh.sizes.shard > 1
+        if self.stages is not None:
+            check_schedule(self.schedule, is_sharded=is_sharded)
+            keep_stages(model, self.stages)
+        if is_sharded:
+            shard(model, own_layers(model), self.mesh, self.sharding)
+        mark_both_ends(model)  # last, as what comes before may put another parameter in its place
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """See `Split`."""
