@@ -9,6 +9,7 @@ tensor_layers.py  layers of which a rank has some rows or columns
 tensor.py         heads, widths and tokens to the ranks of the tensor axis
 vocabulary.py     logprobs where each rank has the logits of some tokens
 split.py          a model's weights to the places of a mesh
+stages.py         a model's layers to the stages of a pipeline
 mesh_ranks.py     gradients and numbers of all, over a mesh
 """
 
@@ -18,6 +19,7 @@ from paceline.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.parallel.ranks import ONE_RANK, WHOLE, RankLost, Ranks, Split
 from paceline.parallel.sharding import Sharding
 from paceline.parallel.split import MeshSplit
+from paceline.parallel.stages import Schedule, Stages, check_stages, divide, stage_of
 from paceline.parallel.tensor_plan import check_tensor_size, tensor_sizes
 
 __all__ = [
@@ -37,4 +39,9 @@ __all__ = [
     "MeshSplit",
     "MeshRanks",
     "make_ranks",
+    "Schedule",
+    "Stages",
+    "check_stages",
+    "divide",
+    "stage_of",
 ]

@@ -14,6 +14,7 @@ from paceline.parallel.process_group import lost
 from paceline.parallel.ranks import Numbers
 from paceline.parallel.sharding import Sharding, is_sharded
 from paceline.parallel.split import MeshSplit
+from paceline.parallel.stages import is_at_both_ends
 from paceline.parallel.tensor_layers import PartialGradients
 
 BUCKET_BYTES = 1 << 25
@@ -28,7 +29,7 @@ def make_ranks(options: ParallelConfig, device: torch.device) -> "MeshRanks":
     """
     mesh = make_mesh(layout(options, dist.get_world_size()), device)
     sharding = Sharding(stage=options.zero_stage, offload=options.parameter_offload)
-    return MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding))
+    return MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding, schedule=options.pipeline_schedule))
 
 
 class MeshRanks:
@@ -42,26 +43,50 @@ class MeshRanks:
         self.speaks = mesh.place("tensor") == 0 and mesh.place("pipeline") == mesh.sizes.pipeline - 1
 
     def passes(self, counts: Sequence[int]) -> int:
-        """See `Ranks`: slices are fetched from each other in every pass."""
-        return max(counts) if self.mesh.sizes.shard > 1 else counts[self.share]
+        """See `Ranks`: slices are fetched from each other in every pass, and a pipeline's schedule has its numbers."""
+        count = max(counts) if self.mesh.sizes.shard > 1 else counts[self.share]
+        return count if self.split.stages is None else self.split.stages.passes(count)
 
     def add_up_gradients(self, model: nn.Module) -> None:
         """See `Ranks`: gradients of slices are added up by who made the slices, in the backward pass."""
-        copies = [one for one in model.parameters() if one.requires_grad and not is_sharded(one)]
-        if self.shares > 1 and copies:
-            self._add_up_copies(copies)
+        self._add_up_copies([one for one in model.parameters() if one.requires_grad and not is_sharded(one)])
+        self._add_up_parts(model)
+        both = [one for one in model.parameters() if one.requires_grad and is_at_both_ends(one)]
+        for parameter in both:
+            self._add_other_end(parameter)
+
+    def _add_up_parts(self, model: nn.Module) -> None:
+        """Gradients of which each rank of a tensor group has what its own heads or columns give."""
         parts = [_local(one.grad) for one in _partial(model) if one.grad is not None]
         with lost(f"rank {self.rank} was adding up gradients"):
             for bucket in _buckets(parts):
                 _add_up(bucket, self.mesh.group("tensor"))
 
     def _add_up_copies(self, copies: Sequence[nn.Parameter]) -> None:
+        """Gradients of the ranks that hold the same, with samples of their own."""
+        if self.shares == 1 or not copies:
+            return
         for parameter, is_there in zip(copies, self._somewhere(copies), strict=True):
             if is_there and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         with lost(f"rank {self.rank} was adding up gradients"):
             for bucket in _buckets([_local(one.grad) for one in copies if one.grad is not None]):
                 _add_up(bucket, self.mesh.data)
+
+    def _add_other_end(self, parameter: nn.Parameter) -> None:
+        """The gradient of an output embedding and that of the same matrix as input embedding, at a pipeline's ends."""
+        stages = self.split.stages
+        assert stages is not None
+        if parameter.grad is None:  # then it has none at the other end either, or there all of it
+            parameter.grad = torch.zeros_like(parameter)
+        gradient = _local(parameter.grad)
+        own, other = gradient.contiguous(), torch.empty_like(gradient, memory_format=torch.contiguous_format)
+        peer = dist.get_global_rank(stages.group, stages.ranks - 1 - stages.place)
+        messages = [dist.P2POp(dist.isend, own, peer, stages.group), dist.P2POp(dist.irecv, other, peer, stages.group)]
+        with lost(f"rank {self.rank} was adding up the gradient of the embedding"):
+            for work in dist.batch_isend_irecv(messages):
+                work.wait()
+        gradient += other
 
     def clip_gradients(self, parameters: Sequence[nn.Parameter], *, limit: float) -> Tensor:
         """See `Ranks`."""
@@ -98,7 +123,7 @@ class MeshRanks:
         if isinstance(parameter, DTensor):
             for size, placement in zip(parameter.device_mesh.shape, parameter.placements, strict=True):
                 pieces *= 1 if placement.is_replicate() else size  # torch has two kinds of shards
-        return self.mesh.sizes.ranks // self.mesh.sizes.pipeline // pieces
+        return self.mesh.sizes.ranks // self.mesh.sizes.pipeline // pieces * (2 if is_at_both_ends(parameter) else 1)
 
     def _somewhere(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
         """Which parameters have a gradient on any rank that holds the same."""

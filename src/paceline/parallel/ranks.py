@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from paceline.config import Sizes
 from paceline.errors import TrainingError
 from paceline.losses import LogitPasses
+from paceline.parallel.stages import Stages
 
 Numbers = Mapping[str, float]
 Found = TypeVar("Found")
@@ -21,6 +22,10 @@ class RankLost(TrainingError):
 
 class Split(Protocol):
     """What of a model's layers lies on a rank, while micro-batches go through them."""
+
+    @property
+    def stages(self) -> Stages | None:
+        """Which of a pipeline's stages are this rank's; None where every rank has something of all layers."""
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
         """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any."""
@@ -91,6 +96,8 @@ class Ranks(Protocol):
 
 class _Whole:
     """`Split` of a rank that has all of every layer, always."""
+
+    stages: Stages | None = None
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
         """See `Split`."""

@@ -135,14 +135,13 @@ def _mark_partial(module: nn.Module) -> None:
 
 def _cut_vocabulary(model: PreTrainedModel, axis: DeviceMesh) -> None:
     """Both embeddings, which may be one parameter; the output embedding keeps its class: see `vocabulary`."""
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    embedding = _base(embedding)
-    is_tied = embedding.weight is head.weight
-    if len(head.weight) % axis.size() == 0:
+    embedding, head = _base(model.get_input_embeddings()), model.get_output_embeddings()
+    table, matrix = (getattr(one, "weight", None) for one in (embedding, head))  # None: another stage's
+    if matrix is not None and len(matrix) % axis.size() == 0:
         _cut_parameters(head, ROWS, axis)
-    if len(embedding.weight) % axis.size():
+    if table is None or len(table) % axis.size():
         return
-    if is_tied:
+    if table is matrix:
         embedding.weight = head.weight
     else:
         _cut_parameters(embedding, ROWS, axis)
