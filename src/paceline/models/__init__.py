@@ -8,6 +8,8 @@ reference.py      the model that `beta` holds the policy to
 activations.py    what a forward pass keeps, computed again or held in main memory
 lora.py           adapters in a model's layers
 adapter_files.py  an adapter's directory in peft's format
+model_files.py    a whole model's directory, or the pieces of it that ranks have
+filling.py        weights from files in any layout, each rank's own
 exporting.py      directories that transformers or peft load
 forward.py        hidden states of a micro-batch, packed where the model allows it
 attention.py      attention over packed micro-batches
@@ -22,7 +24,7 @@ from paceline.models.activations import (
     recompute,
     return_free_memory,
 )
-from paceline.models.devices import choose_device, free_memory
+from paceline.models.devices import choose_device, choose_dtype, free_memory
 from paceline.models.exporting import export_model, save_model
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
@@ -40,6 +42,7 @@ __all__ = [
     "adopt_model",
     "check_adapter_kind",
     "choose_device",
+    "choose_dtype",
     "choose_forward",
     "context_length",
     "export_model",

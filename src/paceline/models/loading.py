@@ -13,6 +13,7 @@ from paceline.errors import ModelError
 from paceline.models.activations import is_recomputing, recompute
 from paceline.models.adapter_files import ADAPTER_CONFIG, fill_adapter, import_peft, read_adapter_config
 from paceline.models.devices import choose_device, choose_dtype, choose_threads
+from paceline.models.filling import assembled, fill, has_all, is_in_pieces, weight_files
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter, make_lora_config
 from paceline.models.places import first_line, model_place
@@ -94,7 +95,9 @@ def adopt_model(
 
 
 def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
-    """Put the weights of a checkpoint's `model` directory into a model of the same shape.
+    """Put the weights of a checkpoint's `model` directory into a model of the same shape, or a rank's part of it.
+
+    An adapter is put in before its model is split.
 
     Raises:
         ModelError: they cannot be read or belong to another model.
@@ -103,8 +106,12 @@ def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
         fill_adapter(loaded.adapter, checkpoint)
         return
     try:
-        saved = type(loaded.model).from_pretrained(checkpoint, dtype=torch.float32, use_safetensors=True)
-        loaded.model.load_state_dict(saved.state_dict())
+        files = weight_files(checkpoint)
+        if has_all(loaded.model, files):
+            fill(loaded.model, files)
+        else:  # transformers knows the names that some models have in files
+            saved = type(loaded.model).from_pretrained(checkpoint, dtype=torch.float32, use_safetensors=True)
+            loaded.model.load_state_dict(saved.state_dict())
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{checkpoint} cannot be loaded into the model: {first_line(error)}") from error
 
@@ -128,6 +135,8 @@ def _check_same_adapter(name: str, lora: "LoraConfig | PeftConfig | None", adapt
 
 
 def _read(place: str, config: ModelConfig) -> PreTrainedModel:
+    if is_in_pieces(Path(place)):
+        return assembled(Path(place), trust_remote_code=config.trust_remote_code)
     try:
         return AutoModelForCausalLM.from_pretrained(
             place, dtype=torch.float32, trust_remote_code=config.trust_remote_code, use_safetensors=True
