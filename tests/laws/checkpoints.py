@@ -2,16 +2,22 @@
 
 import json
 import random
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+from transformers import PreTrainedModel
 
 from paceline.checkpoint import Progress, load_optimizer, newest_checkpoint, save_checkpoint
+from paceline.config import ModelConfig
 from paceline.errors import CheckpointError
 from paceline.learner import Learner
-from paceline.models import export_model, restore_weights
+from paceline.models import export_model, load_policy, restore_weights
 from paceline.parallel import (
     Meeting,
     MeshRanks,
@@ -19,12 +25,15 @@ from paceline.parallel import (
     Ranks,
     Sharding,
     Sizes,
+    files_of,
     full_parameters,
     make_mesh,
+    open_stored,
+    part_of,
     process_group,
 )
-from tests.laws.layouts import CPU, groups_of, learner
-from tests.tiny import tiny_tokenizer
+from tests.laws.layouts import CPU, groups_of, learner, llama_with_one_embedding
+from tests.tiny import tiny_model, tiny_tokenizer
 
 WRITERS = {
     "ZeRO-3 over 4": (Sizes(shard=4), Sharding(stage=3)),
@@ -98,6 +107,10 @@ def work(rank: int, folder: str) -> None:
         if rank < size:
             with process_group(Meeting(file=Path(folder, f"{size}")), rank=rank, size=size, device=CPU, timeout=60):
                 do(rank, size, Path(folder))
+                if size == 4:
+                    by_stages(rank, Path(folder, "stages"))
+                    in_two_directions(Path(folder, "two directions"))
+                    from_the_start(rank, Path(folder, "start"))
 
 
 def write(rank: int, size: int, folder: Path) -> None:
@@ -119,6 +132,71 @@ def write(rank: int, size: int, folder: Path) -> None:
         save(half, folder / "full", Full(half.policy, rank=2))
     except CheckpointError as error:
         (folder / f"full-{rank}").write_text(str(error))
+
+
+def by_stages(rank: int, folder: Path) -> None:
+    """A model whose embedding and first layer are on two ranks, all else and the same embedding on two others."""
+    ranks = mesh_ranks(Sizes(pipeline=2, shard=2), Sharding(stage=3))
+    loaded = llama_with_one_embedding(torch.float64, 0)
+    model, elsewhere = loaded.model, nn.Identity()
+    if rank < 2:
+        model.model.layers[1] = model.model.norm = model.lm_head = elsewhere
+    else:
+        model.model.layers[0] = model.model.embed_tokens = elsewhere
+    ranks.split.apply(model)
+    folder.mkdir(exist_ok=True)
+    loaded.weights_writer(ranks)(folder)
+    led = list(full_parameters(model, ranks))
+    assert len(led) == 0 or rank == 0
+    torch.save(list(full_parameters(model, ranks, everywhere=True)), folder / f"{rank}.pt")
+
+
+def in_two_directions(folder: Path) -> None:
+    """Matrices cut by rows or by columns over two ranks, and what is left by rows over two others."""
+    ranks = mesh_ranks(Sizes(shard=2, tensor=2), Sharding(stage=3))
+    layers = nn.Sequential(nn.Linear(6, 7, dtype=torch.float64), nn.Linear(7, 5, dtype=torch.float64))
+    for number, layer in enumerate(layers):
+        layer.bias.data.zero_()
+        layer.weight.data = torch.arange(layer.weight.numel(), dtype=torch.float64).view_as(layer.weight)
+        cut = distribute_tensor(layer.weight, ranks.mesh.devices["tensor"], [Shard(number)])
+        layer.weight = nn.Parameter(cut)
+        fully_shard(layer, mesh=ranks.mesh.devices["shard"])
+    folder.mkdir(exist_ok=True)
+    part_of("cut", dict(layers.named_parameters()), ranks, {}).write(folder)
+    dist.barrier()
+    with open_stored(files_of(folder, "cut")) as stored:
+        for name, weight in layers.named_parameters():
+            assert torch.equal(stored.read_piece(name, weight), weight.to_local())
+
+
+def from_the_start(rank: int, folder: Path) -> None:
+    """Models that transformers has written, each rank's part of them read by itself."""
+    for kind in ("qwen2", "llama"):
+        if rank == 0:
+            save_tied(kind, folder / kind)
+        dist.barrier()
+        ranks = mesh_ranks(Sizes(replicate=2, shard=2), Sharding(stage=3))
+        loaded, forward = load_policy(ModelConfig(model=str(folder / kind)), split=ranks.split)
+        logits = ranks.split.run(loaded.model, partial(first_logits, loaded.model))
+        ranks.split.rest(loaded.model)
+        local = sum(one.to_local().numel() for one in loaded.model.parameters())
+        found = list(full_parameters(loaded.model, ranks, everywhere=True))
+        torch.save((found, logits, local, forward.kind), folder / kind / f"{rank}.pt")
+
+
+def first_logits(model: PreTrainedModel) -> Tensor:
+    with torch.no_grad():
+        return model(torch.tensor([[1, 2, 3]])).logits
+
+
+def save_tied(kind: str, folder: Path) -> None:
+    """A model that transformers loads, of two files; Llama's has one embedding."""
+    model = tiny_model(kind)
+    if kind == "llama":
+        model.config.tie_word_embeddings = True
+        model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    model.save_pretrained(folder, max_shard_size=60_000)
+    tiny_tokenizer().save_pretrained(folder)
 
 
 def read(rank: int, size: int, folder: Path) -> None:

@@ -9,10 +9,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
-from paceline.models import export_model
-from paceline.parallel import ONE_RANK
+from paceline.config import ModelConfig
+from paceline.models import export_model, load_model, restore_weights
+from paceline.parallel import ONE_RANK, files_of, open_stored
 from tests.laws.checkpoints import CASES, READERS, WRITERS, fresh, go_on, resumed, save, work
-from tests.laws.layouts import file_name
+from tests.laws.layouts import file_name, llama_with_one_embedding
 from tests.laws.splitting import relative
 from tests.tiny import tiny_tokenizer
 
@@ -123,3 +124,36 @@ def test_torch_reads_the_pieces_as_a_distributed_checkpoint(written, writer):
     place = written.joinpath(writer, "qwen2", "checkpoints", "step-000002", "model")
     dcp.load(found, storage_reader=HuggingFaceStorageReader(str(place)), no_dist=True)
     assert all(torch.equal(found[name], one) for name, one in wanted.items())
+
+
+def test_stages_are_saved_and_gathered_as_the_whole_model(written):
+    model, other = (llama_with_one_embedding(torch.float64, seed) for seed in (0, 1))
+    wanted = [(name, one.detach()) for name, one in model.model.named_parameters()]
+    for rank in range(4):
+        found = torch.load(written / "stages" / f"{rank}.pt", weights_only=True)
+        assert [name for name, _ in found] == [name for name, _ in wanted]
+        assert all(torch.equal(one, whole) for (_, one), (_, whole) in zip(found, wanted, strict=True))
+    restore_weights(other, written / "stages")
+    assert all(torch.equal(one, whole) for one, (_, whole) in zip(other.model.parameters(), wanted, strict=True))
+    assert other.model.lm_head.weight is other.model.model.embed_tokens.weight
+
+
+def test_what_is_cut_in_two_directions_is_whole_again(written):
+    with open_stored(files_of(written / "two directions", "cut")) as stored:
+        for name, shape in (("0.weight", (7, 6)), ("1.weight", (5, 7))):
+            assert torch.equal(stored.read(name), torch.arange(shape[0] * shape[1]).view(shape))
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+def test_a_rank_reads_its_own_part_of_a_model_and_computes_what_the_whole_one_does(written, kind):
+    place = written / "start" / kind
+    whole = load_model(ModelConfig(model=str(place))).model
+    assert len(list(place.glob("*.safetensors"))) > 1
+    for rank in range(4):
+        found, logits, local, kept = torch.load(place / f"{rank}.pt", weights_only=True)
+        for (name, one), (theirs, weight) in zip(found, whole.named_parameters(), strict=True):
+            assert name == theirs
+            assert torch.equal(one, weight)
+        assert local == pytest.approx(sum(one.numel() for one in whole.parameters()) / 2, rel=0.05)
+        assert torch.allclose(logits, whole(torch.tensor([[1, 2, 3]])).logits, atol=1e-5)
+        assert kept == "packed"

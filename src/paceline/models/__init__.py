@@ -4,6 +4,7 @@ places.py         what a model's name stands for: weights, adapter, tokenizer
 devices.py        device, threads and precision
 loaded.py         a model that is ready to train
 loading.py        models from a name or a user's object
+split_loading.py  a policy of which each rank reads its own part
 reference.py      the model that `beta` holds the policy to
 activations.py    what a forward pass keeps, computed again or held in main memory
 lora.py           adapters in a model's layers
@@ -33,6 +34,7 @@ from paceline.models.lora import add_adapter, check_adapter_kind, make_lora_conf
 from paceline.models.places import context_length, load_tokenizer, model_directory
 from paceline.models.records import on_device
 from paceline.models.reference import frozen_copy, load_reference
+from paceline.models.split_loading import load_policy
 
 __all__ = [
     "Activations",
@@ -49,6 +51,7 @@ __all__ = [
     "free_memory",
     "frozen_copy",
     "load_model",
+    "load_policy",
     "load_reference",
     "load_tokenizer",
     "make_lora_config",

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.utils import cached_file
 
 from paceline.errors import ModelError
 from paceline.models.model_files import PIECES
@@ -22,18 +23,22 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, Safetensor
 """What libraries raise for a directory that holds no model, or a damaged one."""
 
 
-def weight_files(directory: Path) -> list[Path]:
-    """The files with the weights of a model's directory: as transformers writes them, or pieces.
+def weight_files(place: str) -> list[Path]:
+    """The files with the weights of a directory or a Hub name: as transformers writes them, or pieces.
 
     Raises:
         OSError, ValueError, KeyError: there are none.
     """
-    if (directory / WHOLE).is_file():
-        return [directory / WHOLE]
-    if (directory / INDEX).is_file():
-        listed = json.loads((directory / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        return [directory / name for name in sorted(set(listed.values()))]
-    return files_of(directory, PIECES)
+    if is_in_pieces(Path(place)):
+        return files_of(Path(place), PIECES)
+    with contextlib.suppress(OSError):  # then there are several
+        return [_file(place, WHOLE)]
+    listed = json.loads(_file(place, INDEX).read_text(encoding="utf-8"))["weight_map"]
+    return [_file(place, name) for name in sorted(set(listed.values()))]
+
+
+def _file(place: str, name: str) -> Path:
+    return Path(cached_file(place, name))
 
 
 def is_in_pieces(directory: Path) -> bool:
@@ -107,7 +112,7 @@ def assembled(directory: Path, *, trust_remote_code: bool) -> PreTrainedModel:
     try:
         model = skeleton(str(directory), trust_remote_code=trust_remote_code)
         give_memory(model, torch.device("cpu"))
-        fill(model, weight_files(directory))
+        fill(model, weight_files(str(directory)))
     except UNREADABLE as error:
         raise ModelError(f"{directory} cannot be put together: {first_line(error)}") from error
     return model

@@ -55,12 +55,13 @@ def load_model(
         adapter, base = (None, str(checkpoint)) if is_whole else (checkpoint, base)
         if is_whole and (asked is not None or place.adapter is not None):
             raise ModelError(f"{checkpoint} holds a whole model and no adapter; go on without one")
-    loaded = _prepared(_read(base, config), config, device)
+    loaded = prepared(_read(base, config), config, device)
     if adapter is not None:
         loaded = load_adapter(loaded, adapter)
     elif asked is not None:
         loaded = add_adapter(loaded, asked, seed=seed)
-    return _ready(loaded, config, device)
+    ready(loaded, config).model.to(device)
+    return loaded
 
 
 def adopt_model(
@@ -86,12 +87,13 @@ def adopt_model(
         raise ModelError("the model has an adapter added by transformers; wrap the plain model with peft instead")
     if getattr(base, "is_quantized", False):
         raise ModelError("the model is quantised and cannot be trained in float32; load it without quantisation")
-    loaded = _prepared(base.float(), config, device)
+    loaded = prepared(base.float(), config, device)
     if adapter is not None:
         loaded = adopt_adapter(loaded, adapter)
     elif asked is not None:
         loaded = add_adapter(loaded, asked, seed=seed)
-    return _ready(loaded, config, device)
+    ready(loaded, config).model.to(device)
+    return loaded
 
 
 def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
@@ -106,7 +108,7 @@ def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
         fill_adapter(loaded.adapter, checkpoint)
         return
     try:
-        files = weight_files(checkpoint)
+        files = weight_files(str(checkpoint))
         if has_all(loaded.model, files):
             fill(loaded.model, files)
         else:  # transformers knows the names that some models have in files
@@ -153,7 +155,7 @@ def _as_peft_model(model: object) -> "PeftModel":
     raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
 
 
-def _prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
+def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
     """Before an adapter is attached: the faster products, one gradient of a tied matrix, and torch's threads."""
     speed_up_linear_layers(model)
     add_up_in_place(model)
@@ -163,12 +165,12 @@ def _prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device)
     return Loaded(model=model, compute_dtype=dtype, eos_token_ids=_eos_token_ids(model))
 
 
-def _ready(loaded: Loaded, config: ModelConfig, device: torch.device) -> Loaded:
-    """After an adapter is attached: on its device, in training mode without dropout, the adapter's included."""
+def ready(loaded: Loaded, config: ModelConfig) -> Loaded:
+    """After an adapter is attached: in training mode without dropout, the adapter's included."""
     _without_dropout(loaded.model)
     if config.gradient_checkpointing == "true" or is_recomputing(loaded.model):
         recompute(loaded.model, None)
-    loaded.model.to(device).train()
+    loaded.model.train()
     return loaded
 
 
