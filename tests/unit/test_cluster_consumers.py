@@ -65,9 +65,15 @@ def test_the_first_rank_answers_for_all_and_its_weights_are_read_before_the_next
 
 
 def test_only_the_first_rank_is_asked_for_what_one_can_do():
-    workers = ScriptedRanks(["saved"], [])
-    assert Consumers(workers).ask("save", "place") == "saved"
-    assert workers.calls == {0: [("save", "place")]}
+    workers = ScriptedRanks([("a sentence",)], [])
+    assert Consumers(workers).ask("sentences") == ("a sentence",)
+    assert workers.calls == {0: [("sentences",)]}
+
+
+def test_all_ranks_save_and_the_first_one_says_where():
+    workers = ScriptedRanks(["saved"], ["saved too"])
+    assert Consumers(workers).ask_all("save", "place") == "saved"
+    assert workers.calls == {0: [("save", "place")], 1: [("save", "place")]}
 
 
 def test_ranks_with_differing_weights_end_the_run():

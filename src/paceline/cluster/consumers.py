@@ -74,6 +74,15 @@ class Consumers:
         """
         return self._call([SPEAKER], method, *arguments)[0]
 
+    def ask_all(self, method: str, *arguments: object) -> Any:
+        """What the first rank's method gives, where all ranks have a share in it.
+
+        Raises:
+            ProcessLost: a rank is gone, or silent.
+            PacelineError: the method raised it on one of them.
+        """
+        return self._call(range(self._workers.count), method, *arguments)[SPEAKER]
+
     def end(self) -> None:
         """End all ranks."""
         self._workers.end()

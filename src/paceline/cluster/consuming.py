@@ -42,7 +42,7 @@ class Updated:
 
 
 class ConsumingProcess:
-    """What a consumer's actor does. All ranks are given the same groups; the first one saves and exports for all."""
+    """What a consumer's actor does. All ranks are given the same calls, and save and export together."""
 
     def __init__(self, config: Config, directory: Path, seat: Seat, extent: Extent, checkpoint: Path | None) -> None:
         """Meet the other ranks and read the weights, from a checkpoint where there is one.

@@ -14,7 +14,7 @@ from paceline.batching import MicroBatch, Sample, pack, padded_rows
 from paceline.errors import ModelError
 from paceline.models.activations import in_main_memory
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
-from paceline.models.fused_layers import fuse_layers, restore_layers
+from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
 from paceline.models.records import on_device
 from paceline.windows import slides
 
@@ -94,6 +94,14 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
             return PolicyForward(kind="packed", reason="")
         model.set_attn_implementation(before)
     return PolicyForward(kind="padded", reason=reason)
+
+
+def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
+    """Set a model up as `choose_forward` has set up another one of its classes and widths."""
+    if twin.config._attn_implementation == NAME:
+        model.set_attn_implementation(NAME)
+    if is_fused(twin):
+        fuse_layers(model)
 
 
 def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[torch.dtype, Tensor]) -> str | None:

@@ -41,6 +41,11 @@ def fuse_layers(model: nn.Module) -> bool:
     return bool(layers)
 
 
+def is_fused(model: nn.Module) -> bool:
+    """Whether `fuse_layers` has changed it, and was not taken back."""
+    return any(isinstance(module, FusedLayer) for module in model.modules())
+
+
 def restore_layers(model: nn.Module) -> None:
     """Take `fuse_layers` back."""
     for module in model.modules():

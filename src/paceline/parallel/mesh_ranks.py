@@ -105,17 +105,27 @@ class MeshRanks:
 
     def collect(self, numbers: Numbers) -> Sequence[Numbers]:
         """See `Ranks`."""
-        text = json.dumps(dict(numbers)).encode()
+        return [json.loads(text) for text in self.exchange(json.dumps(dict(numbers)))]
+
+    def exchange(self, text: str) -> Sequence[str]:
+        """See `Ranks`."""
+        said = text.encode()
         device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
-        with lost(f"rank {self.rank} was collecting metrics"):
-            own = torch.tensor([len(text)], device=device)
+        with lost(f"rank {self.rank} was exchanging words with the others"):
+            own = torch.tensor([len(said)], device=device)
             lengths = [torch.empty_like(own) for _ in range(self.size)]
             dist.all_gather(lengths, own)
-            longest = max(int(length) for length in lengths)
-            padded = torch.tensor([*text.ljust(longest)], dtype=torch.uint8, device=device)
+            longest = max(1, *(int(length) for length in lengths))
+            padded = torch.tensor([*said.ljust(longest)], dtype=torch.uint8, device=device)
             texts = [torch.empty_like(padded) for _ in range(self.size)]
             dist.all_gather(texts, padded)
-        return [json.loads(bytes(text.tolist())) for text in texts]
+        return [bytes(one[:length].tolist()).decode() for one, length in zip(texts, lengths, strict=True)]
+
+    def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
+        """See `Ranks`."""
+        with lost(f"rank {self.rank} was handing a weight on"):
+            dist.broadcast(tensor, source)
+        return tensor
 
     def _copies(self, parameter: nn.Parameter) -> int:
         """How many ranks hold the same piece of it."""

@@ -93,6 +93,20 @@ class Ranks(Protocol):
             RankLost: another rank is gone, or silent for too long.
         """
 
+    def exchange(self, text: str) -> Sequence[str]:
+        """What each rank said, by rank.
+
+        Raises:
+            RankLost: another rank is gone, or silent for too long.
+        """
+
+    def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
+        """A rank's tensor on all ranks: there it is `tensor`; elsewhere the same comes back in the memory of `tensor`.
+
+        Raises:
+            RankLost: another rank is gone, or silent for too long.
+        """
+
 
 class _Whole:
     """`Split` of a rank that has all of every layer, always."""
@@ -151,6 +165,14 @@ class _OneRank:
     def collect(self, numbers: Numbers) -> Sequence[Numbers]:
         """See `Ranks`."""
         return [numbers]
+
+    def exchange(self, text: str) -> Sequence[str]:
+        """See `Ranks`."""
+        return [text]
+
+    def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
+        """See `Ranks`."""
+        return tensor
 
 
 ONE_RANK = _OneRank()
