@@ -34,8 +34,20 @@ from paceline.learner.passes import head_values
 from paceline.losses import token_logprobs
 from paceline.models import Loaded, PolicyForward, add_adapter, choose_forward, make_lora_config, recompute
 from paceline.models.tied_embedding import add_up_in_place
-from paceline.parallel import WHOLE, Meeting, Mesh, MeshRanks, MeshSplit, Sharding, Sizes, Split, make_mesh
-from paceline.parallel import process_group as ranks_of
+from paceline.parallel import (
+    WHOLE,
+    Meeting,
+    Mesh,
+    MeshRanks,
+    MeshSplit,
+    RankLost,
+    Sharding,
+    Sizes,
+    Split,
+    make_mesh,
+    process_group,
+)
+from paceline.parallel.tensor_layers import shared
 from paceline.parallel.vocabulary import vocabulary_passes
 from paceline.products import speed_up_linear_layers
 from tests.laws.splitting import random_samples, relative
@@ -51,7 +63,7 @@ SIZES = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
     "initializer_range": 0.2,
-    "pad_token_id": 256,
+    "pad_token_id": random_samples(3)[0].prompt_ids[0],  # its embedding is read, and takes no gradient
     "bos_token_id": 257,
     "eos_token_id": 258,
 }
@@ -267,10 +279,20 @@ def sentences(mesh: Mesh) -> dict[str, str]:
     return said
 
 
+def alone(mesh: Mesh) -> str:
+    """What is said in a backward pass when the other rank has left."""
+    x = torch.ones(3, requires_grad=True)
+    try:
+        shared(x, mesh.group("tensor")).sum().backward()
+    except RankLost as error:
+        return str(error)
+    return ""
+
+
 def work(rank: int, folder: str) -> None:
     """One of two ranks: everything that the tests ask about."""
     torch.set_num_threads(1)
-    with ranks_of(Meeting(file=Path(folder, "meeting")), rank=rank, size=2, device=CPU, timeout=60):
+    with process_group(Meeting(file=Path(folder, "meeting")), rank=rank, size=2, device=CPU, timeout=60):
         mesh = make_mesh(Sizes(tensor=2), CPU)
         found = {
             "models": {name: compared(make(), mesh) for name, make in MODELS.items()},
@@ -281,5 +303,6 @@ def work(rank: int, folder: str) -> None:
             },
             "half": in_half(mesh),
             "refused": sentences(mesh),
+            "left": alone(mesh) if rank == 0 else None,
         }
         Path(folder, f"rank-{rank}.json").write_text(json.dumps(found))

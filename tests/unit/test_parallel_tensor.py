@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from transformers import LlamaConfig, Phi3Config, Qwen2Config, Qwen3MoeConfig
+from transformers import Gemma3nTextConfig, GPT2Config, LlamaConfig, Phi3Config, Qwen2Config, Qwen3MoeConfig
 
 from paceline.errors import ModelError
 from paceline.losses import row_sums
@@ -72,6 +72,10 @@ def test_what_cannot_be_split_is_refused_and_left_as_it_is(found):
         assert "qwen3_moe model cannot be split" in said["experts"]
 
 
+def test_a_rank_whose_partner_has_left_says_so_in_the_backward_pass_too(found):
+    assert found[0]["left"].startswith("rank 0 was adding up parts of a layer when another rank went away or was late")
+
+
 def test_sums_of_two_parts_of_a_row_are_those_of_the_row():
     logits, target, temperature = torch.tensor([[1.0, 5.0, -2.0, 4.0]]).double(), torch.tensor([3]), 0.5
     parts = [row_sums(part, torch.tensor([1]), temperature) for part in logits.split(2, dim=1)]
@@ -90,9 +94,10 @@ def test_a_model_can_be_split_over_what_divides_its_heads_and_its_width():
         8,
     ]
     check_tensor_size(qwen, 2)
+    assert tensor_sizes(Phi3Config()) == [1]  # queries, keys and values are one matrix
 
 
-@pytest.mark.parametrize(("size", "nearest"), [(3, "2 or 4"), (16, "8")])
+@pytest.mark.parametrize(("size", "nearest"), [(3, "2 or 4"), (16, "8"), (0, "1")])
 def test_a_wrong_size_names_what_it_must_divide_and_the_nearest_that_does(size, nearest):
     llama = LlamaConfig(num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336)
     sentence = (
@@ -108,3 +113,16 @@ def test_a_plan_with_an_unknown_cut_is_refused_by_its_name(config, cut):
     with pytest.raises(ModelError, match=f"its plan cuts .* by '{cut}"):
         check_tensor_size(config, 2)
     check_tensor_size(config, 1)
+
+
+def test_a_family_without_a_plan_is_refused():
+    with pytest.raises(
+        ModelError, match="a gpt2 model cannot be split over a tensor axis, because transformers has no"
+    ):
+        check_tensor_size(GPT2Config(), 2)
+
+
+def test_layers_of_different_widths_are_refused():
+    gemma = Gemma3nTextConfig(num_hidden_layers=2, intermediate_size=[32, 64], activation_sparsity_pattern=None)
+    with pytest.raises(ModelError, match=r"because its intermediate_size is \[32, 64\] and not one number for all"):
+        check_tensor_size(gemma, 2)

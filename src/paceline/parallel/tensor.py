@@ -41,6 +41,8 @@ HEAD_COUNTS = ("num_heads", "num_attention_heads", "num_key_value_heads")
 def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
     """Leave this rank its part of a whole model, which has its adapter, if any; every rank was given the same model.
 
+    Of a model whose other layers lie on other ranks it leaves its part of those that are here.
+
     Raises:
         ModelError: the model cannot be split, or not over so many ranks; it is as before.
     """
@@ -134,19 +136,19 @@ def _mark_partial(module: nn.Module) -> None:
 
 
 def _cut_vocabulary(model: PreTrainedModel, axis: DeviceMesh) -> None:
-    """Both embeddings, which may be one parameter; the output embedding keeps its class: see `vocabulary`."""
+    """Both embeddings, which may be one parameter. The output's keeps its class: `MeshSplit.logit_passes` reads it."""
     embedding, head = _base(model.get_input_embeddings()), model.get_output_embeddings()
-    table, matrix = (getattr(one, "weight", None) for one in (embedding, head))  # None: another stage's
-    if matrix is not None and len(matrix) % axis.size() == 0:
+    there = [end for end in (embedding, head) if hasattr(end, "weight")]  # the others are another rank's of a pipeline
+    cut = [end for end in there if len(end.weight) % axis.size() == 0]
+    if len(cut) == 2 and embedding.weight is head.weight:
         _cut_parameters(head, ROWS, axis)
-    if table is None or len(table) % axis.size():
-        return
-    if table is matrix:
         embedding.weight = head.weight
     else:
-        _cut_parameters(embedding, ROWS, axis)
-    kind = type(embedding)
-    embedding.__class__ = VocabularyEmbedding if kind is nn.Embedding else combined(kind, VocabularyEmbedding)
+        for end in cut:
+            _cut_parameters(end, ROWS, axis)
+    if embedding in cut:
+        kind = type(embedding)
+        embedding.__class__ = VocabularyEmbedding if kind is nn.Embedding else combined(kind, VocabularyEmbedding)
 
 
 def _cut_parameters(module: nn.Module, dimensions: Mapping[str, int], axis: DeviceMesh) -> None:

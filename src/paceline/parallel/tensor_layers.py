@@ -95,11 +95,10 @@ class VocabularyEmbedding(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Tokens [*rows] to [*rows, H]."""
-        rows = _here(self.weight)
-        index, is_here = own_rows(input, len(rows), self.weight.device_mesh.get_local_rank(AXIS))
-        found = F.embedding(index, rows)
-        if self.padding_idx is not None:  # its row takes no gradient, as in torch's
-            found = torch.where((input == self.padding_idx)[..., None], found.detach(), found)
+        rows, place = _here(self.weight), self.weight.device_mesh.get_local_rank(AXIS)
+        index, is_here = own_rows(input, len(rows), place)
+        padding = -1 if self.padding_idx is None else self.padding_idx - place * len(rows)
+        found = F.embedding(index, rows, padding if padding in range(len(rows)) else None)
         return summed(found.masked_fill(~is_here[..., None], 0.0), _group(self.weight))
 
 

@@ -17,8 +17,8 @@ COLUMN: Cut = "colwise"
 """Each rank has some of a linear layer's outputs: rows of its weight."""
 ROW: Cut = "rowwise"
 """Each rank has some of its inputs: columns of its weight, whose products are added up over ranks."""
-WHOLE: Cut = "replicated_with_grad_allreduce"
-"""Each rank has all of a norm, and applies it to its own heads."""
+PARTIAL: Cut = "replicated_with_grad_allreduce"
+"""Each rank has all of a norm and applies it to its own heads: its gradient is a part of the whole one."""
 EMBEDDING = "embed_tokens"
 """The two embeddings are cut by tokens, whatever a plan says."""
 COUNTS = {
@@ -32,22 +32,12 @@ def tensor_plan(config: PreTrainedConfig) -> Mapping[str, Cut]:
     """Paths of layers in the decoder, with `*` for a layer's number, to how each is cut.
 
     Raises:
-        ModelError: there is no plan, or it has a cut that is not known here.
+        ModelError: there is no plan, or it has a cut that is not known here, or layers differ in their heads.
     """
-    text = config.get_text_config()
-    plan = {path: cut for path, cut in (text.base_model_tp_plan or {}).items() if path != EMBEDDING}
-    if not plan:
-        raise ModelError(
-            f"a {text.model_type} model cannot be split over a tensor axis, because transformers has no plan for it; "
-            "use a tensor size of 1 or another family"
-        )
-    for path, cut in plan.items():
-        if cut not in (COLUMN, ROW, WHOLE):
-            raise ModelError(
-                f"a {text.model_type} model cannot be split over a tensor axis, because its plan cuts {path} by "
-                f"{cut!r}, and {COLUMN!r}, {ROW!r} and {WHOLE!r} are known; use a tensor size of 1 or another family"
-            )
-    return cast(Mapping[str, Cut], plan)
+    problem = _problem(config)
+    if problem:
+        raise ModelError(problem)
+    return cast(Mapping[str, Cut], _plan(config))
 
 
 def cut_of(path: str, plan: Mapping[str, Cut]) -> Cut | None:
@@ -56,12 +46,8 @@ def cut_of(path: str, plan: Mapping[str, Cut]) -> Cut | None:
 
 
 def tensor_sizes(config: PreTrainedConfig) -> list[int]:
-    """Over how many ranks the model's heads and width can be split evenly, 1 among them.
-
-    Raises:
-        ModelError: heads or width differ from layer to layer.
-    """
-    most = math.gcd(*_counts(config).values())
+    """Over how many ranks the model can be split: what divides its heads and its width; 1 is always among them."""
+    most = 1 if _problem(config) else math.gcd(*_counts(config).values())
     return [size for size in range(1, most + 1) if most % size == 0]
 
 
@@ -71,27 +57,41 @@ def check_tensor_size(config: PreTrainedConfig, size: int) -> None:
     Raises:
         ModelError: the sentence names the numbers that it has to divide, and the nearest that do.
     """
-    if size == 1:
-        return
-    tensor_plan(config)
-    counts, sizes = _counts(config), tensor_sizes(config)
+    sizes = tensor_sizes(config)
     if size in sizes:
         return
-    near = [max(one for one in sizes if one < size), *(one for one in sizes if one > size)][:2]
-    has = ", ".join(f"{count} {COUNTS[name]}" for name, count in counts.items())
+    tensor_plan(config)
+    near = [one for one in sizes if one < size][-1:] + [one for one in sizes if one > size][:1]
+    has = ", ".join(f"{count} {COUNTS[name]}" for name, count in _counts(config).items())
     raise ModelError(
         f"a tensor size of {size} must divide what the model has: {has}; the nearest that does is "
         f"{' or '.join(map(str, near))}"
     )
 
 
+def _problem(config: PreTrainedConfig) -> str:
+    """Why the model cannot be split at all; empty where it can be."""
+    plan, remedy = _plan(config), "use a tensor size of 1 or another family"
+    cannot = f"a {config.get_text_config().model_type} model cannot be split over a tensor axis"
+    if not plan:
+        return f"{cannot}, because transformers has no plan for it; {remedy}"
+    for path, cut in plan.items():
+        if cut not in (COLUMN, ROW, PARTIAL):
+            return (
+                f"{cannot}, because its plan cuts {path} by {cut!r}, and {COLUMN!r}, {ROW!r} and {PARTIAL!r} are "
+                f"known; {remedy}"
+            )
+    for name, count in _counts(config).items():
+        if not isinstance(count, int):
+            return f"{cannot}, because its {name} is {count} and not one number for all layers; {remedy}"
+    return ""
+
+
+def _plan(config: PreTrainedConfig) -> dict[str, str]:
+    plan = config.get_text_config().base_model_tp_plan or {}
+    return {path: cut for path, cut in plan.items() if path != EMBEDDING}
+
+
 def _counts(config: PreTrainedConfig) -> dict[str, int]:
     text = config.get_text_config()
-    counts = {name: getattr(text, name) for name in COUNTS if hasattr(text, name)}
-    for name, count in counts.items():
-        if not isinstance(count, int):
-            raise ModelError(
-                f"a {text.model_type} model cannot be split over a tensor axis, because its {name} is {count} and not "
-                "one number for all layers; use a tensor size of 1 or another family"
-            )
-    return counts
+    return {name: getattr(text, name) for name in COUNTS if hasattr(text, name)}
