@@ -54,8 +54,8 @@ def actor(name):
             return int(entry)
 """
 """Favours completions of many different letters. The first process that finds a file `trap` in which `SIGNAL WHOM FILE`
-stands sends the signal once that file is there: to itself, if it must be as the rank of a number (`rank:1`), to a process
-that it started (`child`), to an actor by name, or to its node if its environment has a variable (`node:VARIABLE`)."""
+stands sends the signal once that file is there: to itself, to itself if it is a launcher's `rank:N`, to a process that
+it started (`child`), to an actor by name, or to its node if its environment has a variable (`node:VARIABLE`)."""
 
 
 def options_in(place: Path, *, kind: Literal["qwen2", "llama"] = "qwen2") -> dict[str, object]:

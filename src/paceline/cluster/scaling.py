@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from paceline.rollouts import even_shares
 
-
 Lengths = Sequence[Sequence[int]]
 """Tokens of a step's completions, group by group."""
 

@@ -24,12 +24,12 @@ from paceline.parallel import RankLost
 
 BEAT_SECONDS = 1.0
 """Between two signs of life."""
-PATIENCE_SECONDS = 2.0
-"""That the error of another rank waits for this one's own, which mostly is the same."""
-DOUBT_SECONDS = 5.0
-"""That a rank which only lost touch with others waits for the culprit's name."""
-GRACE_SECONDS = 5.0
-"""That the main thread has to come out, before the process is ended without it."""
+PATIENCE = 2
+"""Beats that the error of another rank waits for this one's own, which mostly is the same."""
+DOUBT = 5
+"""Beats that a rank which only lost touch with others waits for the culprit's name."""
+GRACE = 5
+"""Beats that the main thread has to come out, before the process is ended without it."""
 WORDS = 8192
 """Characters of what a rank says of an error, at most."""
 FRAMES = 20
@@ -153,10 +153,10 @@ class Lifelines:
             return
         self._silent[rank] = 0
         if "end" in words:
-            self._propose(0.0, Ended(words["end"]))
+            self._propose(0, Ended(words["end"]))
         elif "failed" in words:
             is_culprit = words["failed"] != RankLost.__name__
-            self._propose(PATIENCE_SECONDS if is_culprit else DOUBT_SECONDS, error_of(rank, words))
+            self._propose(PATIENCE if is_culprit else DOUBT, error_of(rank, words))
 
     def _count(self) -> None:
         self._tell({})
@@ -166,15 +166,15 @@ class Lifelines:
                 self._lose(rank, f"rank {rank} gave no sign of life for {self._limit:g} s")
 
     def _lose(self, rank: int, sentence: str) -> None:
-        self._propose(0.0, ProcessLost(sentence) if rank else Ended(errors.PacelineError.exit_status))
+        self._propose(0, ProcessLost(sentence) if rank else Ended(errors.PacelineError.exit_status))
 
-    def _propose(self, delay: float, error: BaseException) -> None:
-        self._candidates.append((time.monotonic() + delay, error))
+    def _propose(self, beats: int, error: BaseException) -> None:
+        self._candidates.append((time.monotonic() + beats * self._beat, error))
 
     def _insist(self) -> None:
         """Wake the main thread until it comes: a signal between two instructions may find it asleep again."""
         assert self._verdict is not None
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = time.monotonic() + GRACE * self._beat
         while not self._left.is_set() and time.monotonic() < deadline:
             self._alarm()
             if wait([self._wake], timeout=self._beat / 4):

@@ -1,4 +1,4 @@
-"""What every rank does: samples and scores a share of a step's tasks, trains with all others, saves for or with them."""
+"""What every rank does: samples and scores a share of a step's tasks, trains with all others, saves."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
