@@ -117,3 +117,9 @@ def test_what_starts_processes_of_its_own_is_refused_on_ranks(options):
     config = build_config({"model": "embedded", "dataset": "arithmetic", **options})
     with pytest.raises(ConfigError, match=f"^--{name} must be .* where a launcher starts the processes"):
         check_launched(config, launched(TORCHRUN))
+
+
+def test_a_layout_that_does_not_fit_the_ranks_is_refused_before_they_meet():
+    config = build_config({"model": "embedded", "dataset": "arithmetic", "tensor_parallel": 3})
+    with pytest.raises(ConfigError, match=r"--tensor-parallel 3 .* must divide the number of processes that train, 8"):
+        check_launched(config, launched(TORCHRUN))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paceline.config import Config
+from paceline.config import Config, layout
 from paceline.errors import ConfigError
 
 PORTS = range(15_000, 30_000)
@@ -64,7 +64,7 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
 
 
 def check_launched(config: Config, place: Launched) -> None:
-    """Refuse what starts processes of its own, once for every rank.
+    """Refuse what starts processes of its own, and a layout that does not fit the ranks.
 
     Raises:
         ConfigError: the sentence names the option and the remedy.
@@ -79,6 +79,7 @@ def check_launched(config: Config, place: Launched) -> None:
             f"--engine must be local where a launcher starts the processes, got {config.engine.engine!r}; "
             "vLLM makes a process group of its own, and samples in producers of --cluster"
         )
+    layout(config.parallel, place.size)
 
 
 def device_index(place: Launched, *, visible: int) -> int:

@@ -21,7 +21,7 @@ from paceline.spmd.halves import SpmdHalves
 from paceline.spmd.lifelines import Ended, Lifelines, end_follower, end_leader
 from paceline.spmd.meeting import Lines, draw_lines, open_store
 from paceline.spmd.team import BLAME_SECONDS, LEAVE, Team, answer_calls
-from paceline.spmd.working import Layout, Seat, WorkingRank, replicas
+from paceline.spmd.working import Seat, WorkingRank
 from paceline.stopping import StopRequest
 from paceline.timeline import Recorder
 from paceline.train import Placed, Prepared, make_feed
@@ -49,7 +49,6 @@ class Leader:
     """The first rank, with all others at hand."""
 
     place: Launched
-    layout: Layout
     met: Met
     device: torch.device
     status: int = PacelineError.exit_status
@@ -60,7 +59,7 @@ class Leader:
         """The `Place` of a run on them."""
         path = None if checkpoint is None else checkpoint.path.absolute()
         team = Team(
-            partial(WorkingRank, _seat(self.place, self.device), self.layout, prepared.functions),
+            partial(WorkingRank, _seat(self.place, self.device), prepared.functions),
             (config, prepared.extent, path),
             lines=self.met.lines,
             watch=self.met.lifelines,
@@ -76,7 +75,7 @@ class Leader:
 
 
 @contextmanager
-def leading(place: Launched, config: Config, layout: Layout = replicas) -> Iterator[Leader]:
+def leading(place: Launched, config: Config) -> Iterator[Leader]:
     """The first rank with all others at hand. They end with its `status`, or with that of the error which ends it.
 
     Raises:
@@ -86,7 +85,7 @@ def leading(place: Launched, config: Config, layout: Layout = replicas) -> Itera
     with met.lifelines, _told_apart_from_a_loss(met.lifelines):
         try:
             with _group(place, config, met) as device:
-                leader = Leader(place=place, layout=layout, met=met, device=device)
+                leader = Leader(place=place, met=met, device=device)
                 yield leader
                 met.lines.send(range(1, place.size), (LEAVE, ()))
         except BaseException as error:
@@ -100,7 +99,7 @@ def leading(place: Launched, config: Config, layout: Layout = replicas) -> Itera
         met.lifelines.tell_end(leader.status)
 
 
-def follow(place: Launched, config: Config, layout: Layout = replicas) -> int:
+def follow(place: Launched, config: Config) -> int:
     """Any other rank: do what the first one asks, and end as it does; the exit status.
 
     A first signal is the first rank's to heed, which gets it too.
@@ -112,7 +111,7 @@ def follow(place: Launched, config: Config, layout: Layout = replicas) -> int:
         try:
             met = _meet(place, config)
             with met.lifelines:
-                _answer(place, config, layout, met)
+                _answer(place, config, met)
                 met.lifelines.verdict(FAREWELL_SECONDS)
                 met.lifelines.raise_verdict()
         except Ended as ended:
@@ -120,10 +119,10 @@ def follow(place: Launched, config: Config, layout: Layout = replicas) -> int:
     return PacelineError.exit_status
 
 
-def _answer(place: Launched, config: Config, layout: Layout, met: Met) -> None:
+def _answer(place: Launched, config: Config, met: Met) -> None:
     try:
         with _group(place, config, met) as device:
-            answer_calls(partial(WorkingRank, _seat(place, device), layout, None), met.lines)
+            answer_calls(partial(WorkingRank, _seat(place, device), None), met.lines)
     except Exception as error:  # noqa: BLE001 - not swallowed: the first rank says it and ends all
         met.lifelines.tell_failure(error)
 

@@ -1,6 +1,6 @@
 """What every rank does: samples and scores a share of a step's tasks, trains with all others, saves."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from paceline.config import Config
 from paceline.engines import Request, Sampling
 from paceline.learner import UpdateStats
 from paceline.models import Loaded, load_model, load_tokenizer
-from paceline.parallel import MeshRanks, MeshSplit, Sharding, Sizes, make_mesh
+from paceline.parallel import make_ranks
 from paceline.rewards import RewardFunction
 from paceline.rollouts import Drawn, Round
 from paceline.spmd.resident import renew
@@ -28,14 +28,6 @@ from paceline.train import (
     with_reward_models,
 )
 from paceline.types import Completion, RolloutGroup
-
-Layout = Callable[[Config, int], tuple[Sizes, Sharding]]
-"""How a configuration lays its model on so many ranks."""
-
-
-def replicas(config: Config, ranks: int) -> tuple[Sizes, Sharding]:
-    """A `Layout`: every rank has a copy of the whole model."""
-    return Sizes(replicate=ranks), Sharding(stage=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +58,6 @@ class WorkingRank:
     def __init__(
         self,
         seat: Seat,
-        layout: Layout,
         functions: Mapping[str, RewardFunction] | None,
         config: Config,
         extent: Extent,
@@ -75,10 +66,8 @@ class WorkingRank:
         """Read the weights, from a checkpoint where there is one; `functions` None: those of the configuration."""
         self._rank = seat.rank
         torch.set_num_threads(seat.cores)  # launchers leave one, and what reads the weights takes what it finds
-        sizes, sharding = layout(config, seat.size)
-        self._is_split = sizes.replicate != sizes.ranks
-        mesh = make_mesh(sizes, seat.device)
-        ranks = MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding))
+        ranks = make_ranks(config.parallel, seat.device)
+        self._is_split = ranks.sizes.splits_the_model
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         tokenizer = load_tokenizer(config.model)
         self.half = make_consumer(config, tokenizer, extent, checkpoint=found, ranks=ranks)
@@ -112,7 +101,7 @@ class WorkingRank:
         """Have the engine sample from the weights as they are; what that took where it has a copy."""
         if self.engine.policy_version == self.policy_version:
             return SHARED
-        handover = renew(self._sampled, self.half.policy) if self._is_split else SHARED
+        handover = renew(self._sampled, self.half.policy, self.half.learner.ranks) if self._is_split else SHARED
         self.engine.take_weights(self.policy_version)
         return handover
 
