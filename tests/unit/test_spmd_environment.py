@@ -79,6 +79,14 @@ def test_a_process_that_is_the_only_one_is_no_rank(environment):
     assert launched(environment) is None
 
 
+def test_accelerates_single_process_in_the_place_of_several_is_refused():
+    asked_for_two = {"ACCELERATE_USE_CPU": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    with pytest.raises(ConfigError, match="starts a single process, whatever --num_processes says; start the ranks"):
+        launched(asked_for_two)
+    assert launched({"ACCELERATE_USE_CPU": "True"}) is None
+    assert launched(asked_for_two | TORCHRUN).size == 8
+
+
 @pytest.mark.parametrize("environment", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
 def test_every_variable_is_asked_for_by_name(environment):
     for name in environment.keys() - {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_CPUS_PER_TASK"}:

@@ -54,8 +54,18 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
     """The place of a process with this environment; None: it is the only one.
 
     Raises:
-        ConfigError: a launcher set some of its variables and not all, or one is not a number.
+        ConfigError: a launcher set some of its variables and not all, or one is not a number; or it was asked for
+            several processes and started one.
     """
+    if (
+        environment.get("ACCELERATE_USE_CPU") == "True"
+        and "MASTER_ADDR" in environment
+        and "WORLD_SIZE" not in environment
+    ):
+        raise ConfigError(
+            "accelerate launch --cpu starts a single process, whatever --num_processes says; "
+            "start the ranks with torchrun --nproc-per-node instead"
+        )
     if environment.get("WORLD_SIZE", "1") != "1":
         return _by_torchrun(environment)
     if "RANK" not in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":

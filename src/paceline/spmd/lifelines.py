@@ -201,7 +201,9 @@ def error_of(rank: int, words: Mapping[str, str]) -> PacelineError:
 
 def end_leader(verdict: BaseException) -> None:
     """Say why and end this process, whose main thread does not come out."""
-    print(f"paceline: {verdict}; `--resume` goes on from the last checkpoint", file=sys.stderr, flush=True)
+    sentence, newline, trace = str(verdict).partition("\n")
+    remedy = "; `--resume` goes on from the last checkpoint" if isinstance(verdict, ProcessLost) else ""
+    print(f"paceline: {sentence}{remedy}{newline}{trace}", file=sys.stderr, flush=True)
     os._exit(getattr(verdict, "exit_status", PacelineError.exit_status))
 
 
