@@ -39,6 +39,8 @@ def process(whom):
         return os.getpid()
     if whom == "child":
         return multiprocessing.active_children()[0].pid
+    if whom.startswith("rank:"):
+        return os.getpid() if os.environ.get("RANK") == whom.removeprefix("rank:") else None
     if whom.startswith("node:"):
         return os.getppid() if whom.removeprefix("node:") in os.environ else None
     return actor(whom)
@@ -52,8 +54,8 @@ def actor(name):
             return int(entry)
 """
 """Favours completions of many different letters. The first process that finds a file `trap` in which `SIGNAL WHOM FILE`
-stands sends the signal once that file is there: to itself, to a process that it started (`child`), to an actor by name,
-or to its node if its environment has a variable (`node:VARIABLE`)."""
+stands sends the signal once that file is there: to itself, to itself if it is a launcher's `rank:N`, to a process that
+it started (`child`), to an actor by name, or to its node if its environment has a variable (`node:VARIABLE`)."""
 
 
 def options_in(place: Path, *, kind: Literal["qwen2", "llama"] = "qwen2") -> dict[str, object]:

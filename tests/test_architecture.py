@@ -38,7 +38,7 @@ FLOORS = {
     },
     3: {"rollouts", "learner", "evaluate", "reward_context", "audit", "summary", "plan"},
     4: {"train"},
-    4.5: {"cluster"},
+    4.5: {"cluster", "spmd"},
     5: {"dialects"},
     5.5: {"cli", "api"},
     6: {"__main__", "__init__"},

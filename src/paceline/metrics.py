@@ -63,7 +63,7 @@ METRICS: Mapping[str, Metric] = {
     "logprob_mismatch_mean": Metric(unit="nats", meaning="|engine's - trainer's| logprob, mean over trained tokens"),
     "logprob_mismatch_max": Metric(unit="nats", meaning="the largest of those"),
     "weights_bytes": Metric(
-        unit="bytes", meaning="of the weights that each producer took to begin the step; on a cluster"
+        unit="bytes", meaning="of the weights that each producer, or rank with a copy, took to begin the step"
     ),
     "clock": Metric(
         unit="seconds",

@@ -249,9 +249,13 @@ def test_an_objective_that_cannot_be_is_refused_when_the_configuration_is_made()
         make(delta=0.5)
 
 
-def test_a_launcher_of_several_processes_is_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert refusal() == "WORLD_SIZE must be 1, got '2': the trainer is one process; start it without a launcher"
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_a_launcher_of_several_processes_is_refused(monkeypatch, name):
+    monkeypatch.setenv(name, "2")
+    assert refusal() == (
+        f"{name} must be 1, got '2': the trainer is one process; start it without a launcher, or train with the "
+        "command `paceline train`, which takes its ranks"
+    )
 
 
 def test_importing_the_package_imports_neither_torch_nor_transformers():

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from paceline.cluster.agenda import Agenda, Job
-from paceline.cluster.fleet import MOST_LOSSES, Fleet, Lost, even_shares
+from paceline.cluster.fleet import MOST_LOSSES, Fleet, Lost
+from paceline.rollouts import even_shares
 
 SCHEDULES = 10_000
 LONG_SCHEDULES = 200

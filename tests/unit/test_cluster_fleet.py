@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.fleet import MOST_LOSSES, Fleet, Lost, even_shares
+from paceline.cluster.fleet import MOST_LOSSES, Fleet, Lost
 from paceline.errors import RewardError, TrainingError
+from paceline.rollouts import even_shares
 
 
 class ScriptedWorkers:

@@ -21,6 +21,9 @@ from paceline.api.refused import refuse
 from paceline.errors import ConfigError
 from paceline.trackers import check_trackers
 
+RANKS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Where launchers say how many processes they started."""
+
 
 def _option(default: Any, meaning: str) -> Any:
     """A field whose help text the command line of a script can show."""
@@ -198,11 +201,13 @@ class GRPOConfig(TrainingArguments):
     @cached_property
     def _setup_devices(self) -> torch.device:
         """One process and one device, without `accelerate`, which TrainingArguments would ask for here."""
-        world_size = os.environ.get("WORLD_SIZE", "1")
-        if world_size != "1":
-            raise ConfigError(
-                f"WORLD_SIZE must be 1, got {world_size!r}: the trainer is one process; start it without a launcher"
-            )
+        for name in RANKS:
+            size = os.environ.get(name, "1")
+            if size != "1":
+                raise ConfigError(
+                    f"{name} must be 1, got {size!r}: the trainer is one process; start it without a launcher, or "
+                    "train with the command `paceline train`, which takes its ranks"
+                )
         self.distributed_state = None
         self._n_gpu = 0 if self.use_cpu else 1
         return torch.device("cpu" if self.use_cpu else "cuda:0")

@@ -1,6 +1,7 @@
 """`paceline train`: a new run, or a run gone on with."""
 
 import importlib.util
+import os
 import re
 from datetime import datetime
 from pathlib import Path
@@ -12,10 +13,13 @@ from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import Config, options
 from paceline.dialects.layouts import in_our_words
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, PacelineError
 from paceline.rundir import refuse_existing_run
+from paceline.spmd.environment import Launched, check_launched, launched
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from paceline.train import Place
 
 COMMAND = Command(
@@ -28,20 +32,42 @@ COMMAND = Command(
 
 
 def run(argv: list[str]) -> int:
-    """Train as argv says; the exit status."""
+    """Train as argv says, alone or as one of the ranks that a launcher started; the exit status."""
+    place = launched(os.environ)
+    return _run(argv, place) if place is None or place.leads else _silently(argv, place)
+
+
+def _silently(argv: list[str], place: Launched) -> int:
+    """What is wrong with a command is wrong on every rank, and said by one of each machine."""
+    try:
+        return _run(argv, place)
+    except PacelineError as error:
+        if place.local_rank == 0:
+            raise type(error)(f"rank {place.rank}: {error}") from error
+        return error.exit_status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(argv: list[str], place: Launched | None) -> int:
+    speaks = place is None or place.leads
     given = parse(COMMAND, in_our_words(argv))
     if given.help:
-        print(help_page(COMMAND), end="")
+        print(help_page(COMMAND) if speaks else "", end="")
         return DONE
     if "resume" in given.door:
-        return _resume(given)
+        return _resume(given, place)
     configuration = read_configuration(given)
-    print(configuration.origin)
+    if speaks:
+        print(configuration.origin, flush=True)
     config = configuration.config
     output_dir = Path(config.loop.output_dir).expanduser() if config.loop.output_dir else default_output_dir(config)
+    # no rank makes it before all have looked
     refuse_existing_run(output_dir)
+    if place is not None:
+        check_launched(config, place)
     preflight(config)
-    return _train(config, output_dir, resume=False)
+    return _train(config, output_dir, resume=False, place=place)
 
 
 def default_output_dir(config: Config) -> Path:
@@ -51,26 +77,49 @@ def default_output_dir(config: Config) -> Path:
     return Path("runs") / "-".join([*words, f"{datetime.now():%Y%m%d-%H%M%S}"])
 
 
-def _resume(given: Given) -> int:
+def _resume(given: Given, place: Launched | None) -> int:
     others = [f"--{name.replace('_', '-')}" for name in (*given.options, *given.door) if name != "resume"]
     if others:
         raise ConfigError(f"--resume goes on with the run's own configuration; leave out {', '.join(others)}")
     path = Path(given.door["resume"]).expanduser()
-    return _train(read_run_configuration(path), path, resume=True)
+    config = read_run_configuration(path)
+    if place is not None:
+        check_launched(config, place)
+    return _train(config, path, resume=True, place=place)
 
 
-def _train(config: Config, output_dir: Path, *, resume: bool) -> int:
+def _train(config: Config, output_dir: Path, *, resume: bool, place: Launched | None) -> int:
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     from rich.console import Console
 
-    from paceline.train import in_this_process, train
+    from paceline.train import in_this_process
 
-    place = _cluster() if config.cluster.cluster else in_this_process
     try:
-        finished = train(config, output_dir, resume=resume, console=Console(), place=place)
+        if place is not None:
+            return _on_ranks(config, output_dir, resume=resume, place=place)
+        where = _cluster() if config.cluster.cluster else in_this_process
+        return _to_the_end(config, output_dir, resume=resume, console=Console(), where=where)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_to_go_on(output_dir)) from None
-    return DONE if finished else INTERRUPTED
+
+
+def _on_ranks(config: Config, output_dir: Path, *, resume: bool, place: Launched) -> int:
+    from rich.console import Console
+
+    from paceline.spmd.placing import follow, leading
+
+    if not place.leads:
+        return follow(place, config)
+    with leading(place, config) as leader:
+        where = leader.on_all_ranks
+        leader.status = _to_the_end(config, output_dir, resume=resume, console=Console(), where=where)
+    return leader.status
+
+
+def _to_the_end(config: Config, output_dir: Path, *, resume: bool, console: "Console", where: "Place") -> int:
+    from paceline.train import train
+
+    return DONE if train(config, output_dir, resume=resume, console=console, place=where) else INTERRUPTED
 
 
 def _cluster() -> "Place":

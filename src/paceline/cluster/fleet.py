@@ -5,7 +5,6 @@ Nothing of Ray here: `Workers` is the border to whatever runs them.
 
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 from typing import Any, Protocol
 
 from paceline.errors import TrainingError
@@ -66,6 +65,11 @@ class Fleet:
         self.news: list[str] = []
         """A sentence for every worker that was lost, until somebody takes them."""
         self._state: tuple[str, tuple[Any, ...]] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many workers there are."""
+        return self.workers.count
 
     def bring_to(self, method: str, *arguments: object) -> None:
         """Have every worker make this call, and every later replacement before anything else: the state they are in.
@@ -162,14 +166,3 @@ def _phases(answer: object) -> tuple[tuple[str, float], ...]:
     if not isinstance(answer, Round):
         return ()
     return (("generate", answer.generate_seconds), ("reward", answer.reward_seconds))
-
-
-def even_shares(count: int, workers: int) -> list[slice]:
-    """`count` things for so many workers: neighbours, sizes that differ by at most one, none empty.
-
-    >>> even_shares(5, 2)
-    [slice(0, 2, None), slice(2, 5, None)]
-    """
-    parts = min(count, workers)
-    starts = [part * count // parts for part in range(parts)] + [count]
-    return [slice(first, last) for first, last in pairwise(starts)]

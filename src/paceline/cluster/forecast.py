@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 
-from paceline.cluster.fleet import even_shares
 from paceline.cluster.scaling import Cost, Work, fit_cost, sampling_work, update_work
 from paceline.cluster.simulation import Pace, StepSeconds, steady_pace
 from paceline.cluster.timings import Measured, MeasuredStep
+from paceline.rollouts import even_shares
 
 STALENESSES = (0, 1, 2, 3)
 WORTH = 1.05

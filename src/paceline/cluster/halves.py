@@ -9,14 +9,13 @@ from typing import Any
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.cluster.agenda import Agenda
 from paceline.cluster.consumers import Consumers, Weights
-from paceline.cluster.fleet import Fleet, even_shares
+from paceline.cluster.fleet import Fleet
 from paceline.cluster.production import Production
 from paceline.cluster.simulation import simulate
 from paceline.cluster.timings import step_seconds
 from paceline.config import Config
-from paceline.engines import OnFinished, Request, Sampling
 from paceline.learner import UpdateStats
-from paceline.rollouts import Drawn, Round, merge_rounds
+from paceline.rollouts import SharedEngine, SharedSampler
 from paceline.timeline import Span
 from paceline.train import (
     SHARED,
@@ -29,37 +28,10 @@ from paceline.train import (
     prompts_of_step,
     training_producer,
 )
-from paceline.types import Completion, RolloutGroup
+from paceline.types import RolloutGroup
 
 DRIVER = "driver"
 """The row of a timeline that shows what the others are waited for."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetSampler:
-    """A `Sampler`: every producer has a share of the tasks."""
-
-    fleet: Fleet
-
-    def sample(self, drawn: Drawn) -> Round:
-        """See `Sampler`."""
-        shares = even_shares(len(drawn), self.fleet.workers.count)
-        return merge_rounds(self.fleet.share_out("sample", [(drawn[share],) for share in shares]), side_by_side=True)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetEngine:
-    """An `Engine`: every producer completes a share of the prompts. It learns of all completions at once."""
-
-    fleet: Fleet
-
-    def generate(
-        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
-    ) -> list[tuple[Completion, ...]]:
-        """See `Engine`."""
-        shares = even_shares(len(requests), self.fleet.workers.count)
-        answers = self.fleet.share_out("generate", [(requests[share], sampling) for share in shares])
-        return [group for answer in answers for group in answer]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -99,7 +71,7 @@ class ClusterHalves:
         self._consumers, self._fleet, self._recorder = consumers, fleet, fleet.recorder
         self._newest = consumers.weights(done)
         self._versions = Versions(fleet=fleet, kept={done: self._newest})
-        producer = training_producer(config, FleetSampler(fleet=fleet))
+        producer = training_producer(config, SharedSampler(workers=fleet))
 
         def produce(number: int) -> Produced:
             started = time.perf_counter()
@@ -143,7 +115,7 @@ class ClusterHalves:
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:
         """See `Halves`."""
-        engine = FleetEngine(fleet=self._fleet)
+        engine = SharedEngine(workers=self._fleet)
         with self._recorder.span(DRIVER, f"evaluate {step}"):
             found: Measurement = self._production.measure(lambda: meter.measure(engine, step=step))
         return found

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.cluster.fleet import even_shares
+from paceline.rollouts import even_shares
 
 Lengths = Sequence[Sequence[int]]
 """Tokens of a step's completions, group by group."""

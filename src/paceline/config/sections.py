@@ -336,7 +336,7 @@ class ClusterConfig:
     """A Ray cluster that is there: HOST:PORT, or `auto` for this machine's; None: one is started for the run."""
     actor_timeout: float = 60.0
     """Seconds without a sign of life after which a process counts as lost. A producer is replaced and its prompts done
-    again; the loss of a consumer ends the attempt."""
+    again; the loss of a consumer ends the attempt, that of a rank of torchrun's or another launcher's the run."""
     max_restarts: int = 3
     """Attempts that go on from the last checkpoint after a consumer was lost; then the run ends."""
 

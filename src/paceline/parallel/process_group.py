@@ -23,9 +23,13 @@ class Meeting:
     file: Path | None = None
     host: str = ""
     port: int = 0
+    opened: dist.Store | None = None
+    """A connection that there is already."""
 
     def store(self, *, size: int) -> dist.Store:
         """A connection to it, for one of `size` ranks."""
+        if self.opened is not None:
+            return self.opened
         if self.file is not None:
             return dist.FileStore(str(self.file), size)
         return dist.TCPStore(self.host, self.port, is_master=False, timeout=timedelta(seconds=JOIN_SECONDS))
@@ -43,6 +47,8 @@ def meeting_at(host: str) -> Iterator[Meeting]:
 def process_group(meeting: Meeting, *, rank: int, size: int, device: torch.device, timeout: float) -> Iterator[None]:
     """The ranks that meet there, for as long as this lasts. `timeout`: seconds that one may wait for the others.
 
+    After an error it is left to the process's end: to take it down waits for the others, who may be gone.
+
     Raises:
         RankLost: not all of them came.
     """
@@ -58,10 +64,8 @@ def process_group(meeting: Meeting, *, rank: int, size: int, device: torch.devic
             timeout=timedelta(seconds=timeout),
             device_id=device if backend == "nccl" else None,
         )
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    yield
+    dist.destroy_process_group()
 
 
 @contextmanager

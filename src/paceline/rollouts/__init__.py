@@ -4,6 +4,7 @@ Knows no process, file or loop. Every completion comes out again, in a group, wi
 
 sampling.py    tasks to scored completions, one round
 producer.py    rounds to a step's groups
+sharing.py     the same by several processes
 grouping.py    scores to groups with advantages
 records.py     what a step writes down
 statistics.py  mean and deviation
@@ -12,6 +13,7 @@ statistics.py  mean and deviation
 from paceline.rollouts.producer import Producer, RolloutBatch, Take
 from paceline.rollouts.records import rollout_metrics, rollout_records, staleness_metrics
 from paceline.rollouts.sampling import Drawn, EngineSampler, Round, Sampler, merge_rounds
+from paceline.rollouts.sharing import SamplingWorkers, SharedEngine, SharedSampler, even_shares
 
 __all__ = [
     "Drawn",
@@ -20,7 +22,11 @@ __all__ = [
     "RolloutBatch",
     "Round",
     "Sampler",
+    "SamplingWorkers",
+    "SharedEngine",
+    "SharedSampler",
     "Take",
+    "even_shares",
     "merge_rounds",
     "rollout_metrics",
     "rollout_records",

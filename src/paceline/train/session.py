@@ -24,7 +24,8 @@ from paceline.train.records import opening_sentences
 def train(config: Config, output_dir: Path, *, resume: bool, console: Console, place: Place = in_this_process) -> bool:
     """Train to the last step, or to an interrupt, with both halves where `place` puts them.
 
-    After the loss of a process another attempt goes on from the last checkpoint, up to `max_restarts` times.
+    After the loss of a process of a cluster another attempt goes on from the last checkpoint, up to `max_restarts`
+    times; processes that a launcher started are its own to start again.
 
     Returns:
         True when the run is finished, False when a signal stopped it with a checkpoint to resume from.
@@ -32,17 +33,17 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console, p
     Raises:
         ProcessLost: one attempt too many ended so, or the first one before there was a run directory.
     """
-    restarts = 0
+    restarts, most = 0, config.cluster.max_restarts if config.cluster.cluster else 0
     while True:
         try:
             return _attempt(config, output_dir, resume=resume, console=console, place=place)
         except ProcessLost as lost:
             is_there = (output_dir / "config.yaml").exists()
-            if restarts == config.cluster.max_restarts or not is_there:
+            if restarts == most or not is_there:
                 remedy = f"`paceline train --resume {output_dir}` goes on from the last checkpoint"
                 raise ProcessLost(f"{lost}; {remedy if is_there else 'start the run again'}") from None
             restarts, resume = restarts + 1, True
-            console.print(f"{lost}: restart {restarts} of {config.cluster.max_restarts} from the last checkpoint")
+            console.print(f"{lost}: restart {restarts} of {most} from the last checkpoint")
 
 
 def _attempt(config: Config, output_dir: Path, *, resume: bool, console: Console, place: Place) -> bool:

@@ -1,0 +1,95 @@
+"""Both halves of a step on all ranks of a launch, as the loop on the first one sees them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoint import Checkpoint, Progress
+from paceline.config import Config
+from paceline.learner import UpdateStats
+from paceline.rollouts import SharedEngine, SharedSampler
+from paceline.spmd.team import Team
+from paceline.timeline import Span
+from paceline.train import (
+    SHARED,
+    Feed,
+    Handover,
+    Measurement,
+    Meter,
+    Produced,
+    prompts_of_step,
+    training_producer,
+)
+from paceline.types import RolloutGroup
+
+LEADER = "first rank"
+"""The row of a timeline that shows what all are waited for."""
+
+
+class SpmdHalves:
+    """`Halves` that take turns: all ranks sample, then all train."""
+
+    def __init__(self, config: Config, feed: Feed, team: Team, *, policy_version: int) -> None:
+        """`policy_version` is that of the weights that the ranks have."""
+        self._config, self._feed, self._team, self._policy_version = config, feed, team, policy_version
+        self._producer = training_producer(config, SharedSampler(workers=team))
+        self._handover, self._is_stale = SHARED, False
+
+    @property
+    def policy_version(self) -> int:
+        """See `Halves`."""
+        return self._policy_version
+
+    def produce(self, number: int) -> Produced:
+        """See `Halves`."""
+        clock = self._team.recorder.clock
+        started = clock()
+        self._renew()
+        count = prompts_of_step(number, self._config.loop, num_tasks=len(self._feed.tasks))
+        with self._team.recorder.span(LEADER, f"produce {number}"):
+            batch = self._producer.make(self._feed.take, count)
+        handover, self._handover = self._handover, SHARED
+        return Produced(batch=batch, position=self._feed.position, seconds=clock() - started, handover=handover)
+
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
+        """See `Halves`."""
+        with self._team.recorder.span(LEADER, f"update {number}"):
+            found = self._team.call("update", number, groups)[0]
+        self._policy_version, self._is_stale = found.policy_version, True
+        return found.stats, found.learning_rate
+
+    def measure(self, meter: Meter, *, step: int) -> Measurement:
+        """See `Halves`."""
+        with self._team.recorder.span(LEADER, f"evaluate {step}"):
+            self._renew()
+            return meter.measure(SharedEngine(workers=self._team), step=step)
+
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
+        """See `Halves`. Every rank may write a part of it, so `root` must be all ranks' own."""
+        with self._team.recorder.span(LEADER, f"checkpoint {progress.step}"):
+            found: Checkpoint = self._team.call("save", root.absolute(), progress, frozenset(protected))[0]
+        return found
+
+    def export(self, folder: Path) -> None:
+        """See `Halves`."""
+        self._team.call("export", folder.absolute())
+
+    def news(self) -> list[str]:
+        """See `Halves`."""
+        return []
+
+    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
+        """See `Halves`."""
+        return None
+
+    def spans(self) -> list[Span]:
+        """See `Halves`."""
+        return self._team.recorder.take()
+
+    def _renew(self) -> None:
+        """What is sampled next is sampled from the weights as they are."""
+        if not self._is_stale:
+            return
+        found: Handover = self._team.call("renew")[0]
+        before, self._is_stale = self._handover, False
+        self._handover = Handover(seconds=before.seconds + found.seconds, nbytes=before.nbytes + found.nbytes)

@@ -1,0 +1,179 @@
+"""The way into a run on the ranks of a launch: the first one has the loop, the others do what it asks."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from paceline.checkpoint import Checkpoint
+from paceline.config import Config
+from paceline.errors import PacelineError
+from paceline.models import choose_device
+from paceline.parallel import Meeting, RankLost, process_group
+from paceline.spmd.environment import Launched, device_index
+from paceline.spmd.halves import SpmdHalves
+from paceline.spmd.lifelines import Ended, Lifelines, end_follower, end_leader
+from paceline.spmd.meeting import Lines, draw_lines, open_store
+from paceline.spmd.team import BLAME_SECONDS, LEAVE, Team, answer_calls
+from paceline.spmd.working import Seat, WorkingRank
+from paceline.stopping import StopRequest
+from paceline.timeline import Recorder
+from paceline.train import Placed, Prepared, make_feed
+
+COLLECTIVE_SECONDS = 1800.0
+"""That a rank waits for the others' shares of an update, which may be larger than its own. One that is gone or stopped
+is found out by its lifeline, and sooner."""
+FAREWELL_SECONDS = 30.0
+"""That a rank which has told its error waits until the first one has said it."""
+INTERRUPTED = 128 + signal.SIGINT
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Met:
+    """What a rank has of the others once all have come."""
+
+    store: dist.Store
+    """Kept as long as anybody may need it: the first rank's is the server."""
+    lines: Lines
+    lifelines: Lifelines
+
+
+@dataclass(kw_only=True, slots=True)
+class Leader:
+    """The first rank, with all others at hand."""
+
+    place: Launched
+    met: Met
+    device: torch.device
+    status: int = PacelineError.exit_status
+    """That all ranks end with."""
+
+    @contextmanager
+    def on_all_ranks(self, config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
+        """The `Place` of a run on them."""
+        path = None if checkpoint is None else checkpoint.path.absolute()
+        team = Team(
+            partial(WorkingRank, _seat(self.place, self.device), prepared.functions),
+            (config, prepared.extent, path),
+            lines=self.met.lines,
+            watch=self.met.lifelines,
+            size=self.place.size,
+            recorder=Recorder(),
+        )
+        version = 0 if checkpoint is None else checkpoint.progress.policy_version
+        halves = SpmdHalves(config, make_feed(config, prepared, checkpoint), team, policy_version=version)
+        yield Placed(
+            halves=halves,
+            sentences=(f"{self.place.size} ranks sample and train together", *team.call("sentences")[0]),
+        )
+
+
+@contextmanager
+def leading(place: Launched, config: Config) -> Iterator[Leader]:
+    """The first rank with all others at hand. They end with its `status`, or with that of the error which ends it.
+
+    Raises:
+        ProcessLost: not all of them came; later on, one of them is gone or silent.
+    """
+    met = _meet(place, config)
+    with met.lifelines, _told_apart_from_a_loss(met.lifelines):
+        try:
+            with _group(place, config, met) as device:
+                leader = Leader(place=place, met=met, device=device)
+                yield leader
+                met.lines.send(range(1, place.size), (LEAVE, ()))
+        except BaseException as error:
+            culprit = met.lifelines.verdict(BLAME_SECONDS) if isinstance(error, RankLost) else None
+            met.lifelines.leave()
+            met.lifelines.tell_end(_status_of(culprit or error))
+            if culprit is not None:
+                raise culprit from None
+            raise
+        met.lifelines.leave()
+        met.lifelines.tell_end(leader.status)
+
+
+def follow(place: Launched, config: Config) -> int:
+    """Any other rank: do what the first one asks, and end as it does; the exit status.
+
+    A first signal is the first rank's to heed, which gets it too.
+
+    Raises:
+        ProcessLost: not all of them came.
+    """
+    with StopRequest():
+        try:
+            met = _meet(place, config)
+            with met.lifelines:
+                _answer(place, config, met)
+                met.lifelines.verdict(FAREWELL_SECONDS)
+                met.lifelines.raise_verdict()
+        except Ended as ended:
+            return ended.status
+    return PacelineError.exit_status
+
+
+def _answer(place: Launched, config: Config, met: Met) -> None:
+    try:
+        with _group(place, config, met) as device:
+            answer_calls(partial(WorkingRank, _seat(place, device), None), met.lines)
+    except Exception as error:  # noqa: BLE001 - not swallowed: the first rank says it and ends all
+        met.lifelines.tell_failure(error)
+
+
+def _meet(place: Launched, config: Config) -> Met:
+    store = open_store(place)
+    lines = draw_lines(place, store)
+    force = end_leader if place.leads else end_follower
+    return Met(
+        store=store, lines=lines, lifelines=Lifelines(lines.life, limit=config.cluster.actor_timeout, force=force)
+    )
+
+
+@contextmanager
+def _group(place: Launched, config: Config, met: Met) -> Iterator[torch.device]:
+    """The process group of all ranks, and this one's device."""
+    device = choose_device(config.model)
+    if device.type == "cuda":
+        device = torch.device("cuda", device_index(place, visible=torch.cuda.device_count()))
+        torch.cuda.set_device(device)
+    if place.is_one_machine:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing listens where others could reach it
+    meeting = Meeting(opened=met.store)
+    with process_group(meeting, rank=place.rank, size=place.size, device=device, timeout=COLLECTIVE_SECONDS):
+        yield device
+
+
+def _seat(place: Launched, device: torch.device) -> Seat:
+    cores = place.cores or max(1, len(os.sched_getaffinity(0)) // place.local_size)
+    return Seat(rank=place.rank, size=place.size, device=device, cores=cores)
+
+
+@contextmanager
+def _told_apart_from_a_loss(lifelines: Lifelines) -> Iterator[None]:
+    """SIGTERM interrupts, outside the loop, which heeds it itself; but launchers send it when a rank has died, too."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        lifelines.verdict(1.0)
+        lifelines.raise_verdict()
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except BaseException:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come before the error is said
+        raise
+    signal.signal(signal.SIGTERM, previous)
+
+
+def _status_of(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return getattr(error, "exit_status", PacelineError.exit_status)

@@ -1,0 +1,90 @@
+"""Two ranks of torchrun on this machine: the run of one process to rounding, and an end of all with the end of one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load
+
+from paceline.rundir import RunDir
+from tests.cluster_runs import completions, options_in, train, weights
+
+SAVING = ("--save-steps", "2")
+
+
+def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`paceline` as two ranks."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline"]
+    threads = {"OMP_NUM_THREADS": "1"}  # otherwise torchrun says so in many lines
+    return subprocess.run(
+        [*launcher, *map(str, arguments)],
+        env={**os.environ, **threads},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+def ours(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What Paceline said of an error, among the launcher's own lines."""
+    return [line for line in done.stderr.splitlines() if line.startswith("paceline: ")]
+
+
+def options(place: Path) -> list[str]:
+    return [f"--{name}={value}" for name, value in options_in(place).items()]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("spmd") / "alone")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    place = tmp_path_factory.mktemp("spmd") / "shared"
+    done = torchrun("train", *options(place), *SAVING, f"--output-dir={place / 'run'}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("2 ranks sample and train together") == 1
+    assert done.stdout.count("Options: ") == 1
+    return RunDir(place / "run")
+
+
+def test_two_ranks_sample_what_one_process_samples(alone, shared):
+    # logprobs in the trainer and the engine are of other batches: advantages and tokens are not
+    assert completions(shared) == completions(alone)
+
+
+@pytest.mark.parametrize("name", ["tokens_trained", "loss", "grad_norm", "entropy", "reward_mean", "policy_version"])
+def test_two_ranks_report_what_one_process_reports(alone, shared, name):
+    mine, theirs = ([step[name] for step in run.metrics()] for run in (shared, alone))
+    assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+
+
+def test_two_ranks_end_with_the_weights_of_one_process_to_rounding(alone, shared):
+    mine, theirs = load(weights(shared)), load(weights(alone))
+    assert max(abs(mine[name] - theirs[name]).max() for name in theirs) < 1e-4
+
+
+def test_a_killed_rank_ends_all_by_name_and_the_run_goes_on_to_what_it_would_have_been(tmp_path, shared):
+    place = tmp_path / "killed"
+    given = options(place)
+    (place / "trap").write_text("SIGKILL rank:1 run/checkpoints/step-000002")
+    done = torchrun("train", *given, *SAVING, f"--output-dir={place / 'run'}")
+    assert done.returncode != 0
+    remedy = f"`paceline train --resume {place / 'run'}` goes on from the last checkpoint"
+    assert ours(done) == [f"paceline: rank 1 is gone; {remedy}"]
+    resumed = torchrun("train", "--resume", place / "run")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "going on after step 2" in resumed.stdout
+    run = RunDir(place / "run")
+    assert completions(run) == completions(shared)
+    assert weights(run) == weights(shared)
+
+
+def test_a_wrong_option_is_said_once_and_no_rank_waits_for_another():
+    done = torchrun("train", "--max-steps", 0)
+    assert ours(done) == ["paceline: --max-steps must be at least 1, got 0"]
+    assert done.stdout == ""

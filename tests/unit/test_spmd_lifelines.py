@@ -1,0 +1,156 @@
+"""Who is still there: the end of a rank reaches the others at once, silence after its limit, an error with its rank."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+from paceline.errors import ConfigError, PacelineError, ProcessLost, RewardError, TrainingError
+from paceline.parallel import RankLost
+from paceline.spmd.lifelines import Ended, Lifelines
+
+BEAT = 0.02
+SOON = 30.0
+"""Seconds that a test waits for what comes within some beats."""
+
+
+class Ends:
+    """Says when a process would be ended, instead of ending it."""
+
+    def __init__(self) -> None:
+        self.forced, self.alarms = threading.Event(), 0
+
+    def force(self, verdict: BaseException) -> None:
+        self.forced.set()
+
+    def alarm(self) -> None:
+        self.alarms += 1
+
+
+class Ranks:
+    """The first rank and others in one process, with lines between them."""
+
+    def __init__(self, opened: ExitStack) -> None:
+        self.opened, self.ends = opened, Ends()
+
+    def between(self, others: int, *, limit: float = SOON) -> tuple[Lifelines, list[Lifelines], list[Connection]]:
+        """The first rank, the others, and their ends of the lines."""
+        pairs = [Pipe() for _ in range(others)]
+        first = self.lifelines({rank: own for rank, (own, _) in enumerate(pairs, start=1)}, limit=limit)
+        return first, [self.lifelines({0: line}, limit=SOON) for _, line in pairs], [line for _, line in pairs]
+
+    def first(self, others: int, *, limit: float = SOON) -> tuple[Lifelines, list[Connection]]:
+        """The first rank, and lines of others that do nothing by themselves."""
+        pairs = [Pipe() for _ in range(others)]
+        first = self.lifelines({rank: own for rank, (own, _) in enumerate(pairs, start=1)}, limit=limit)
+        return first, [line for _, line in pairs]
+
+    def lifelines(self, peers: dict[int, Any], *, limit: float) -> Lifelines:
+        one = Lifelines(peers, limit=limit, force=self.ends.force, alarm=self.ends.alarm, beat=BEAT)
+        return self.opened.enter_context(one)
+
+
+@pytest.fixture
+def ranks() -> Iterator[Ranks]:
+    with ExitStack() as opened:
+        yield Ranks(opened)
+
+
+def said(lifelines: Lifelines) -> str:
+    verdict = lifelines.verdict(SOON)
+    assert isinstance(verdict, PacelineError)
+    return f"{type(verdict).__name__}: {verdict}"
+
+
+def test_a_rank_whose_line_ends_is_gone(ranks):
+    first, lines = ranks.first(2)
+    lines[1].close()
+    assert said(first) == "ProcessLost: rank 2 is gone"
+
+
+def test_a_rank_without_a_sign_of_life_is_lost_after_its_limit(ranks):
+    first, _ = ranks.first(1, limit=4 * BEAT)
+    assert said(first) == f"ProcessLost: rank 1 gave no sign of life for {4 * BEAT:g} s"
+
+
+def test_ranks_that_show_signs_of_life_are_never_lost(ranks):
+    first, (other,), _ = ranks.between(1, limit=1.0)
+    assert first.verdict(1.5) is None
+    assert other.verdict(0.0) is None
+
+
+@pytest.mark.parametrize("kind", [ConfigError, RewardError, TrainingError])
+def test_the_error_of_a_rank_is_told_by_the_first_one_in_its_kind_and_with_its_rank(ranks, kind):
+    first, others, _ = ranks.between(2)
+    others[1].tell_failure(kind("--device must be cpu or auto here"))
+    assert said(first) == f"{kind.__name__}: rank 2: --device must be cpu or auto here"
+
+
+def test_an_error_that_nobody_raised_on_purpose_comes_with_where_it_came_from(ranks):
+    first, (other,), _ = ranks.between(1)
+    try:
+        {}["no such key"]
+    except KeyError as error:
+        other.tell_failure(error)
+    sentence, _, trace = said(first).partition("\nTraceback (most recent call last):\n")
+    assert sentence == "TrainingError: rank 1 failed: KeyError: 'no such key'"
+    assert "test_spmd_lifelines.py" in trace
+
+
+def test_a_rank_that_only_lost_touch_leaves_it_to_the_culprit_to_be_named(ranks):
+    first, others, lines = ranks.between(2)
+    others[0].tell_failure(RankLost("rank 1 was adding up gradients when another rank went away"))
+    others[1].__exit__(None, None, None)
+    lines[1].close()
+    assert said(first) == "ProcessLost: rank 2 is gone"
+
+
+def test_a_lost_touch_without_a_culprit_is_told_in_the_end(ranks):
+    first, others, _ = ranks.between(2)
+    others[0].tell_failure(RankLost("rank 1 was collecting metrics when another rank was late"))
+    assert said(first) == "ProcessLost: rank 1: rank 1 was collecting metrics when another rank was late"
+
+
+def test_all_ranks_end_with_the_status_of_the_first(ranks):
+    first, others, _ = ranks.between(2)
+    first.tell_end(130)
+    assert [other.verdict(SOON).status for other in others] == [130, 130]
+
+
+def test_a_rank_whose_first_one_is_gone_ends_as_a_failed_run(ranks):
+    own, line = Pipe()
+    other = ranks.lifelines({0: line}, limit=SOON)
+    own.close()
+    verdict = other.verdict(SOON)
+    assert isinstance(verdict, Ended)
+    assert verdict.status == 1
+
+
+def test_the_main_thread_raises_the_verdict_once(ranks):
+    first, lines = ranks.first(1)
+    lines[0].close()
+    first.verdict(SOON)
+    with pytest.raises(ProcessLost, match="rank 1 is gone"):
+        first.raise_verdict()
+    first.raise_verdict()
+
+
+def test_a_main_thread_that_is_on_its_way_out_is_left_alone(ranks):
+    first, lines = ranks.first(1)
+    first.leave()
+    lines[0].close()
+    first.verdict(SOON)
+    first.raise_verdict()
+    first.__exit__(None, None, None)
+    assert (ranks.ends.alarms, ranks.ends.forced.is_set()) == (0, False)
+
+
+def test_a_main_thread_that_does_not_come_out_is_waked_and_then_ended(ranks):
+    _, lines = ranks.first(1)
+    lines[0].close()
+    assert ranks.ends.forced.wait(SOON)
+    assert ranks.ends.alarms > 1

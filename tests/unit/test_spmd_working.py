@@ -1,0 +1,86 @@
+"""What a rank of a launch samples from: the trained weights themselves, or a copy that is what all parts make."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.config import Config, build_config
+from paceline.engines import Request, Sampling
+from paceline.parallel import Meeting, process_group
+from paceline.spmd.working import Seat, WorkingRank
+from paceline.train import Extent
+from tests.cluster_runs import options_in
+from tests.laws.layouts import CPU, groups_of
+
+ZERO_STAGES = (0, 2, 3)
+SAMPLING = Sampling(max_completion_length=8)
+REQUESTS = [Request(prompt_ids=(65 + number, 66), keys=(number, 100 + number)) for number in range(4)]
+EXTENT = Extent(total_steps=2, longest_prompt=9)
+
+
+def configured(options: dict[str, object], stage: int) -> Config:
+    return build_config({**options, "zero_stage": stage})
+
+
+def sampled(rank: WorkingRank) -> list[dict[str, Any]]:
+    groups = rank.generate(REQUESTS, SAMPLING)
+    return [
+        {"tokens": list(one.token_ids), "logprobs": list(one.logprobs), "version": one.policy_version}
+        for group in groups
+        for one in group
+    ]
+
+
+def steps(config: Config, seat: Seat) -> dict[str, Any]:
+    """What a rank samples before and after an update, and what the way of its weights to the engine was."""
+    rank = WorkingRank(seat, {}, config, EXTENT, None)
+    before, chance = sampled(rank), random.Random(5)
+    rank.update(1, groups_of((3, 2, 4, 1), chance))
+    handover, again = rank.renew(), rank.renew()
+    return {"before": before, "after": sampled(rank), "nbytes": handover.nbytes, "again": again.nbytes}
+
+
+def work(number: int, size: int, folder: str, options: dict[str, object]) -> None:
+    """One rank, every stage."""
+    torch.set_num_threads(1)
+    seat = Seat(rank=number, size=size, device=CPU, cores=1)
+    with process_group(Meeting(file=Path(folder, "meeting")), rank=number, size=size, device=CPU, timeout=60):
+        found = [steps(configured(options, stage), seat) for stage in ZERO_STAGES]
+    Path(folder, f"{number}.json").write_text(json.dumps(found))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("working")
+    options = options_in(folder / "model")
+    torch.multiprocessing.spawn(work, args=(2, str(folder), options), nprocs=2)
+    return [json.loads((folder / f"{number}.json").read_text()) for number in range(2)]
+
+
+@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("stage", ZERO_STAGES)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_every_rank_samples_what_one_with_copies_samples(found, number, stage, when):
+    wanted = found[0][0][when]
+    one = found[number][ZERO_STAGES.index(stage)][when]
+    assert [completion["tokens"] for completion in one] == [completion["tokens"] for completion in wanted]
+    for completion, other in zip(one, wanted, strict=True):
+        assert completion["logprobs"] == pytest.approx(other["logprobs"], abs=1e-5)
+        assert completion["version"] == (1 if when == "after" else 0)
+
+
+def test_the_update_moves_what_is_sampled_from(found):
+    before, after = (one["logprobs"][0] for one in (found[0][0]["before"][0], found[0][0]["after"][0]))
+    assert abs(before - after) > 1e-4
+
+
+def test_only_a_copy_takes_bytes_and_only_where_it_is_old(found):
+    sizes = [[one["nbytes"] for one in rank] for rank in found]
+    assert sizes[0] == sizes[1]
+    assert sizes[0][0] == 0
+    assert sizes[0][1] == sizes[0][2] > 0
+    assert all(one["again"] == 0 for rank in found for one in rank)
