@@ -88,7 +88,12 @@ class Consumers:
         self._workers.end()
 
     def _fetch(self, manifest: Manifest) -> list[Any]:
-        return [self._workers.keep(SPEAKER, "bucket", (names,)) for names in manifest.buckets]
+        """What the first rank gives of each bucket; the others help, as each may have parts of it."""
+        found = [
+            [self._workers.keep(rank, "bucket", (names,)) for rank in range(self._workers.count)]
+            for names in manifest.buckets
+        ]
+        return [of_ranks[SPEAKER] for of_ranks in found]
 
     def _call(self, ranks: Sequence[int], method: str, *arguments: object) -> list[Any]:
         self._start(ranks, method, *arguments)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +32,9 @@ class _Kept:
     """Whether every rank has it, or its part of it."""
 
 
-def full_parameters(model: PreTrainedModel, ranks: Ranks, *, everywhere: bool = False) -> Iterator[tuple[str, Tensor]]:
+def full_parameters(
+    model: PreTrainedModel, ranks: Ranks, *, everywhere: bool = False, names: Collection[str] | None = None
+) -> Iterator[tuple[str, Tensor]]:
     """Name and whole value of every trained parameter, in the order of the whole model. All ranks go through it.
 
     Each tensor is made when it is asked for, on the model's device, and is the caller's to keep or let go; one that a
@@ -42,12 +44,17 @@ def full_parameters(model: PreTrainedModel, ranks: Ranks, *, everywhere: bool = 
         model: this rank's part.
         ranks: those that the model lies on.
         everywhere: whether all ranks get them, or the first one alone; the others' iterators are then empty.
+        names: of those that are wanted; None: all.
 
     Raises:
         RankLost: another rank is gone, or silent for too long.
     """
     tensors = saved_tensors(model)
-    trained = {name: one for name, one in tensors.items() if isinstance(one, nn.Parameter) and one.requires_grad}
+    trained = {
+        name: one
+        for name, one in tensors.items()
+        if isinstance(one, nn.Parameter) and one.requires_grad and (names is None or name in names)
+    }
     return _whole(trained, ranks, everywhere=everywhere)
 
 

@@ -17,4 +17,3 @@ def renew(resident: Loaded, policy: Loaded, ranks: Ranks) -> Handover:
             resident.model.get_parameter(name).copy_(whole)
             nbytes += whole.nbytes
     return Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
-
