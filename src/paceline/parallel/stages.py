@@ -101,7 +101,7 @@ def check_schedule(schedule: Schedule, *, is_sharded: bool) -> None:
     Raises:
         ConfigError: gradients would be sent before they are complete.
     """
-    if is_sharded and schedule != "1f1b":
+    if is_sharded and schedule == "zero_bubble":
         raise ConfigError(
             f"ZeRO sends a gradient when a backward pass through a whole rank is over, and the schedule {schedule} "
             "makes it in parts; take the schedule 1f1b, or ZeRO stage 0"
