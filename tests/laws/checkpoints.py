@@ -14,7 +14,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import PreTrainedModel
 
 from paceline.checkpoint import Progress, load_optimizer, newest_checkpoint, save_checkpoint
-from paceline.config import ModelConfig
+from paceline.config import ModelConfig, Sizes
 from paceline.errors import CheckpointError
 from paceline.learner import Learner
 from paceline.models import export_model, load_policy, restore_weights
@@ -24,7 +24,6 @@ from paceline.parallel import (
     MeshSplit,
     Ranks,
     Sharding,
-    Sizes,
     files_of,
     full_parameters,
     make_mesh,

@@ -46,12 +46,19 @@ LAYOUTS = {
     "ZeRO-3 over 2 of tensor 2": (Sizes(shard=2, tensor=2), Sharding(stage=3)),
     "pipeline 2 of tensor 2": (Sizes(pipeline=2, tensor=2), Sharding(stage=0)),
     "pipeline 2 of 2 replicas": (Sizes(pipeline=2, replicate=2), Sharding(stage=0)),
+    "pipeline 2, interleaved, of ZeRO-3 over 2": (Sizes(pipeline=2, shard=2), Sharding(stage=3)),
     "pipeline 2 of ZeRO-3 over 2": (Sizes(pipeline=2, shard=2), Sharding(stage=3)),
 }
-SCHEDULES: dict[str, Schedule] = {"pipeline 2, interleaved": "interleaved", "pipeline 2, zero bubble": "zero_bubble"}
+SCHEDULES: dict[str, Schedule] = {
+    "pipeline 2, interleaved": "interleaved",
+    "pipeline 2, interleaved, of ZeRO-3 over 2": "interleaved",
+    "pipeline 2, zero bubble": "zero_bubble",
+}
 """Of pipelines that do not go by 1F1B."""
-LAYERS = {"pipeline 2, interleaved": 4}
+LAYERS = {layout: 4 for layout, schedule in SCHEDULES.items() if schedule == "interleaved"}
 """Where a model of two has too few."""
+COMPOSED = [layout for layout in LAYOUTS if "pipeline" in layout and "ZeRO" in layout]
+"""Held by one family: what they are made of is held by all."""
 OPTIMS = {
     "one update": OptimConfig(learning_rate=1e-3),
     "two passes in two updates": OptimConfig(learning_rate=1e-3, num_iterations=2, num_minibatches=2),

@@ -6,14 +6,18 @@ import json
 import pytest
 import torch
 
-from tests.laws.layouts import FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, layers_of, work
+from tests.laws.layouts import COMPOSED, FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, layers_of, work
 from tests.laws.splitting import relative
 
 EXACT, FLOAT32 = 1e-10, 1e-5
 COMPUTED_TWICE = 4
 """A prompt whose completions several ranks share is computed by each, and idle passes count too: at most so often."""
 CASES = [
-    *((layout, family, "everything", "many micro-batches") for layout in LAYOUTS for family in FAMILIES),
+    *(
+        (layout, family, "everything", "many micro-batches")
+        for layout in LAYOUTS
+        for family in (["llama, one embedding"] if layout in COMPOSED else FAMILIES)
+    ),
     *(
         (layout, "qwen2", loss, optim)
         for layout in ("ZeRO-3 over 3", "pipeline 2, 1f1b")

@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from paceline.batching import MicroBatch, pack
-from paceline.config import LoraConfig
+from paceline.config import LoraConfig, Sizes
 from paceline.errors import ModelError
 from paceline.learner.passes import head_values
 from paceline.losses import token_logprobs
@@ -42,7 +42,6 @@ from paceline.parallel import (
     MeshSplit,
     RankLost,
     Sharding,
-    Sizes,
     Split,
     make_mesh,
     process_group,

@@ -68,6 +68,18 @@ def test_an_optimiser_whose_state_cannot_be_sliced_is_refused():
         build_config(GIVEN | {"zero_stage": 1, "optimizer": "adamw_8bit"})
 
 
+PIPELINE = GIVEN | {"pipeline_parallel": 2}
+
+
+def test_a_schedule_that_makes_gradients_in_parts_is_refused_with_slices_of_them_and_with_layers_computed_again():
+    bubbles = PIPELINE | {"pipeline_schedule": "zero_bubble"}
+    with pytest.raises(ConfigError, match="--pipeline-schedule must be 1f1b or interleaved with --zero-stage above 0"):
+        build_config(bubbles | {"zero_stage": 1})
+    with pytest.raises(ConfigError, match="--gradient-checkpointing must be auto or false with --pipeline-schedule"):
+        build_config(bubbles | {"gradient_checkpointing": "true"})
+    build_config(PIPELINE | {"pipeline_schedule": "interleaved", "zero_stage": 1, "gradient_checkpointing": "true"})
+
+
 def test_consumers_of_a_cluster_that_cannot_be_laid_out_are_refused_before_anything_starts():
     with pytest.raises(ConfigError, match=r"must divide the number of processes that train, 3; the nearest"):
         build_config(GIVEN | {"cluster": True, "num_consumers": 3, "tensor_parallel": 2})

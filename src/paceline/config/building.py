@@ -118,6 +118,13 @@ def _check_layout(config: Config) -> None:
     """How many processes train is known here on a cluster only."""
     if config.cluster.cluster:
         layout(config.parallel, config.cluster.num_consumers)
+    require(
+        config.parallel.pipeline_schedule != "zero_bubble" or config.model.gradient_checkpointing != "true",
+        "gradient_checkpointing",
+        config.model.gradient_checkpointing,
+        "be auto or false with --pipeline-schedule zero_bubble",
+        "layers would be computed again for each gradient on its own",
+    )
     if config.parallel.zero_stage:
         kept, name = config.optim.optimizer, "optimizer"
         require(kept == "adamw", name, kept, "be adamw with --zero-stage above 0", "its state is sliced already")

@@ -35,11 +35,11 @@ class ParallelConfig:
         if self.shard_size is not None:
             require(self.shard_size >= 1, "shard_size", self.shard_size, "be at least 1")
         require(
-            self.zero_stage == 0 or self.pipeline_schedule == "1f1b",
+            self.zero_stage == 0 or self.pipeline_schedule != "zero_bubble",
             "pipeline_schedule",
             self.pipeline_schedule,
-            "be 1f1b with --zero-stage above 0",
-            "slices of a gradient are sent when a pass is over, which the other schedules make in parts",
+            "be 1f1b or interleaved with --zero-stage above 0",
+            "slices of a gradient are sent when a backward pass is over, and this schedule makes it in two parts",
         )
         for name, value, default, rule, right in (
             ("shard_size", self.shard_size, None, "be left out with --zero-stage 0", self.zero_stage > 0),

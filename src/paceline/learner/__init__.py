@@ -5,6 +5,8 @@ groups -> samples -> micro-batches -> logprobs -> loss -> gradients -> new weigh
 samples.py    which completions are trained on
 objective.py  the loss of each token
 learner.py    gradients and updates
+passes.py     micro-batches through a model, forward and back
+pipeline.py   the same where its layers are stages on several ranks
 optimizers.py AdamW in its kinds
 stats.py      what the updates did
 """

@@ -27,6 +27,7 @@ from torch.distributed.pipelining import (
 from torch.nn.functional import pad
 
 from paceline.batching import MicroBatch
+from paceline.errors import ConfigError
 from paceline.learner.passes import Loss, Passes, TokenValues, WholeModel, head_values
 from paceline.models import Loaded, PolicyForward, is_recomputing, return_free_memory
 from paceline.parallel import RankLost, Split, Stages, stage_of
@@ -79,8 +80,14 @@ class Pipelined:
         """See `Passes`.
 
         Raises:
+            ConfigError: layers are computed again, once for each weight whose gradient waits.
             RankLost: another rank of the pipeline is gone, or silent for too long.
         """
+        if self.stages.schedule == "zero_bubble" and is_recomputing(loaded.model):
+            raise ConfigError(
+                "the schedule zero_bubble would compute a layer again for each of its weights; take the schedule 1f1b "
+                "or interleaved, or --gradient-checkpointing false"
+            )
         if batches:
             _run(SCHEDULES[self.stages.schedule], self._parts(loaded, batches, loss), len(batches), loss_fn=_itself)
 
@@ -141,10 +148,9 @@ class _StagePass:
         if self.is_last:
             result = self._value(number, batch, before)
         else:
-            states = split.run(model, lambda: self._through(batch, before))
-            if torch.is_grad_enabled() and not states.requires_grad:
-                states.requires_grad_()  # nothing is trained so far, but the next stage's gradient comes all the same
-            result = pad(states.to(model.dtype), (0, 0, 0, self.longest - len(states)))
+            result = split.run(model, lambda: self._padded(self._through(batch, before)))
+            if torch.is_grad_enabled() and not result.requires_grad:
+                result.requires_grad_()  # nothing is trained so far, but the next stage's gradient comes all the same
         if result.requires_grad:
             result.register_hook(self._before_backward)
         return result
@@ -153,6 +159,9 @@ class _StagePass:
         dtype, model = self.loaded.compute_dtype, self.loaded.model
         with torch.autocast(batch.input_ids.device.type, dtype=dtype, enabled=dtype != model.dtype):
             return self.how.forward.through(model, self.layers, batch, before)
+
+    def _padded(self, states: Tensor) -> Tensor:
+        return pad(states.to(self.loaded.model.dtype), (0, 0, 0, self.longest - len(states)))
 
     def _value(self, number: int, batch: MicroBatch, before: Tensor | None) -> Tensor:
         split, model = self.how.split, self.loaded.model

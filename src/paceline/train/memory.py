@@ -81,7 +81,8 @@ def choose_recomputing(
     `free` is `memory_for_activations`.
     """
     model = policy.model
-    if config.model.gradient_checkpointing != "auto" or free is None:
+    is_open = config.model.gradient_checkpointing == "auto" and config.parallel.pipeline_schedule != "zero_bubble"
+    if not is_open or free is None:
         return None
     # an offload has hooks of its own, and torch applies the innermost only
     on_the_device = replace(forward, offload=False)

@@ -1,0 +1,142 @@
+"""A learner on two ranks of a pipeline: what saves memory changes no gradient, and whoever is lost is told of."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from paceline.batching import MicroBatch, pack
+from paceline.config import LossConfig, OptimConfig, Sizes
+from paceline.errors import DataError, PacelineError
+from paceline.learner import Learner
+from paceline.learner.passes import TokenValues
+from paceline.models import Loaded, PolicyForward, choose_forward, recompute
+from paceline.models.tied_embedding import add_up_in_place
+from paceline.parallel import (
+    ONE_RANK,
+    Meeting,
+    MeshRanks,
+    MeshSplit,
+    Ranks,
+    Schedule,
+    Sharding,
+    make_mesh,
+    process_group,
+)
+from tests.laws.layouts import CPU, FAMILIES, gradient
+from tests.laws.splitting import MAX_LENGTH, TEMPERATURE, random_samples, relative
+
+LAYERS, LATE_SECONDS, PATIENCE = 4, 6.0, 60.0
+CASES: dict[str, tuple[Schedule, str]] = {
+    "layers computed again": ("1f1b", "qwen3"),
+    "layers computed again under an adapter": ("interleaved", "qwen2, LoRA"),
+    "the first layer computed again": ("interleaved", "qwen3"),
+    "an embedding that adds up in place": ("interleaved", "llama, one embedding"),
+    "an embedding that adds up in place, zero bubble": ("zero_bubble", "llama, one embedding"),
+    "activations in main memory": ("zero_bubble", "qwen3"),
+    "bfloat16": ("1f1b", "qwen2"),
+    "bfloat16, zero bubble": ("zero_bubble", "qwen2, LoRA"),
+}
+TOLERANCE = 1e-5
+by_case = pytest.mark.parametrize("case", CASES)
+
+
+def pipeline(schedule: Schedule) -> MeshRanks:
+    mesh = make_mesh(Sizes(pipeline=2), CPU)
+    return MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=Sharding(stage=0), schedule=schedule))
+
+
+def policy_of(case: str) -> Loaded:
+    """The whole model as the case has it."""
+    loaded = FAMILIES[CASES[case][1]](torch.float32, 0, LAYERS)
+    if case.startswith("layers computed again"):
+        recompute(loaded.model, None)
+    if case == "the first layer computed again":
+        recompute(loaded.model, 1)
+    if case.startswith("an embedding that adds up in place"):
+        add_up_in_place(loaded.model)
+    return replace(loaded, compute_dtype=torch.bfloat16) if case.startswith("bfloat16") else loaded
+
+
+def learner_of(case: str, ranks: Ranks) -> Learner:
+    policy = policy_of(case)
+    forward = choose_forward(policy.model, policy.compute_dtype)
+    if case == "activations in main memory":
+        forward = PolicyForward(kind="packed", reason="", offload=True)
+    if isinstance(ranks, MeshRanks):
+        ranks.split.apply(policy.model)
+    return Learner(
+        policy,
+        forward,
+        reference=None,
+        loss=LossConfig(),
+        optim=OptimConfig(micro_batch_tokens=16),
+        temperature=TEMPERATURE,
+        max_completion_length=MAX_LENGTH,
+        ranks=ranks,
+    )
+
+
+def two_batches() -> list[MicroBatch]:
+    samples = random_samples(0)
+    halves = range(len(samples) // 2), range(len(samples) // 2, len(samples))
+    return [pack(samples, [1.0] * len(samples), half, dtype=torch.float32) for half in halves]
+
+
+def fails(number: int, values: TokenValues) -> Tensor:
+    raise DataError(f"micro-batch {number} is not to be trained on")
+
+
+def work(rank: int, folder: str, is_over) -> None:
+    """One rank: the gradient of every case; then what it raises where one of them fails."""
+    torch.set_num_threads(1)
+
+    def note(name: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except PacelineError as error:
+            Path(folder, f"{name} {rank}").write_text(f"{type(error).__name__}: {error}")
+
+    with process_group(Meeting(file=Path(folder, "first")), rank=rank, size=2, device=CPU, timeout=PATIENCE):
+        gradients = {case: gradient(learner_of(case, pipeline(CASES[case][0])))[0] for case in CASES}
+        torch.save(gradients, Path(folder, f"gradients {rank}"))
+        again = learner_of("layers computed again", pipeline("zero_bubble"))
+        note("computed again", lambda: gradient(again))
+    with process_group(Meeting(file=Path(folder, "second")), rank=rank, size=2, device=CPU, timeout=LATE_SECONDS):
+        half = learner_of("bfloat16", pipeline("1f1b"))
+        note("failed", lambda: half.passes.backward(half.policy, two_batches(), fails))
+        if rank == 0:
+            is_over.set()
+        assert is_over.wait(PATIENCE), "rank 0 still waits"  # rank 1 is there all the time, and silent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    is_over = torch.multiprocessing.get_context("spawn").Event()
+    torch.multiprocessing.spawn(work, args=(str(folder), is_over), nprocs=2)
+    return folder
+
+
+@by_case
+def test_the_gradient_is_that_of_one_process(folder, case):
+    wanted, _ = gradient(learner_of(case, ONE_RANK))
+    held = [torch.load(folder / f"gradients {rank}", weights_only=True)[case] for rank in range(2)]
+    assert {name for one in held for name in one} == set(wanted)
+    for one in held:
+        for name, found in one.items():
+            assert relative(found, wanted[name]) < TOLERANCE, name
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_layers_that_would_be_computed_again_for_every_weight_are_refused(folder, rank):
+    said = (folder / f"computed again {rank}").read_text()
+    assert said.startswith("ConfigError: the schedule zero_bubble would compute a layer again for each of its weights")
+
+
+def test_a_stage_that_fails_says_so_itself_and_its_neighbour_waits_no_longer_than_it_should(folder):
+    assert (folder / "failed 1").read_text() == "DataError: micro-batch 0 is not to be trained on"
+    assert (folder / "failed 0").read_text().startswith("RankLost: a pipeline's stage waited when another rank went")
