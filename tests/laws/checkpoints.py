@@ -14,7 +14,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import PreTrainedModel
 
 from paceline.checkpoint import Progress, load_optimizer, newest_checkpoint, save_checkpoint
-from paceline.config import ModelConfig, Sizes
+from paceline.config import ModelConfig, Sizes, build_config
 from paceline.errors import CheckpointError
 from paceline.learner import Learner
 from paceline.models import export_model, load_policy, restore_weights
@@ -31,6 +31,7 @@ from paceline.parallel import (
     part_of,
     process_group,
 )
+from paceline.train import ConsumerHalf, Extent, make_consumer
 from tests.laws.layouts import CPU, groups_of, learner, llama_with_one_embedding
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -110,6 +111,10 @@ def work(rank: int, folder: str) -> None:
                     by_stages(rank, Path(folder, "stages"))
                     in_two_directions(Path(folder, "two directions"))
                     from_the_start(rank, Path(folder, "start"))
+                    half = merging(mesh_ranks(Sizes(shard=4), Sharding(stage=3)))
+                    half.learner.ranks.split.apply(half.policy.model)
+                    half.export(Path(folder, "merged"))
+                    refuse(rank, Path(folder))
 
 
 def write(rank: int, size: int, folder: Path) -> None:
@@ -186,6 +191,27 @@ def from_the_start(rank: int, folder: Path) -> None:
 def first_logits(model: PreTrainedModel) -> Tensor:
     with torch.no_grad():
         return model(torch.tensor([[1, 2, 3]])).logits
+
+
+def merging(ranks: Ranks) -> ConsumerHalf:
+    """The consumer half of a run with an adapter that its end adds to the weights."""
+    given = {"model": "embedded", "dataset": "arithmetic", "lora_rank": 4, "merge_lora": True}
+    half = make_consumer(build_config(given), tiny_tokenizer(), Extent(total_steps=1, longest_prompt=8), ranks=ranks)
+    for parameter in half.policy.model.parameters():
+        if parameter.requires_grad:
+            parameter.data.fill_(0.01)
+    return half
+
+
+def refuse(rank: int, folder: Path) -> None:
+    """An optimiser that keeps means over the rows of slices."""
+    half = fresh("qwen2", mesh_ranks(*WRITERS["ZeRO-3 over 4"]))
+    parameter = next(half.policy.model.parameters())
+    half.optimizer.state[parameter]["rows"] = torch.zeros(3)
+    try:
+        save(half, folder / "refused")
+    except CheckpointError as error:
+        (folder / f"refused-{rank}").write_text(str(error))
 
 
 def save_tied(kind: str, folder: Path) -> None:

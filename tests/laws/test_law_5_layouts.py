@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from paceline.config import ModelConfig
 from paceline.models import export_model, load_model, restore_weights
 from paceline.parallel import ONE_RANK, files_of, open_stored
-from tests.laws.checkpoints import CASES, READERS, WRITERS, fresh, go_on, resumed, save, work
+from tests.laws.checkpoints import CASES, READERS, WRITERS, fresh, go_on, merging, resumed, save, work
 from tests.laws.layouts import file_name, llama_with_one_embedding
 from tests.laws.splitting import relative
 from tests.tiny import tiny_tokenizer
@@ -67,6 +67,14 @@ def test_four_ranks_export_the_files_that_one_process_exports(written, case, tmp
     assert any(name.endswith(".safetensors") for name in ours)
 
 
+def test_an_adapter_on_four_ranks_is_merged_into_the_files_that_one_process_makes(written, tmp_path):
+    merging(ONE_RANK).export(tmp_path)
+    theirs, ours = (
+        {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (written / "merged", tmp_path)
+    )
+    assert theirs == ours
+
+
 @by_case
 def test_whole_parameters_come_in_the_order_of_the_whole_model_and_to_the_first_rank_alone(written, case):
     names = [json.loads(written.joinpath(*case, f"names-{rank}.json").read_text()) for rank in range(4)]
@@ -114,6 +122,12 @@ def test_a_rank_that_cannot_write_ends_the_checkpoint_for_all_of_them(written):
         assert "rank 2: " in (written / f"full-{rank}").read_text()
         assert "No space left on device; make room there" in (written / f"full-{rank}").read_text()
     assert [path.name for path in (written / "full").iterdir()] == ["draft-000002"]
+
+
+def test_what_an_optimiser_keeps_of_slices_alone_is_refused(written):
+    for rank in range(4):
+        sentence = (written / f"refused-{rank}").read_text()
+        assert sentence.startswith("AdamW keeps 'rows' in a shape of its own for slices of parameters")
 
 
 @pytest.mark.parametrize("writer", ["ZeRO-3 over 4", "2 replicas of ZeRO-3 over 2"])

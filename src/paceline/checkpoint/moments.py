@@ -30,7 +30,12 @@ def optimizer_part(optimizer: torch.optim.Optimizer, model: PreTrainedModel, ran
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
             label = f"{key}.{_name(parameter, names)}"
-            if isinstance(value, Tensor) and "." not in key and _lies_alike(value, parameter):
+            if isinstance(value, Tensor) and not _lies_alike(value, parameter):
+                raise CheckpointError(
+                    f"{type(optimizer).__name__} keeps {key!r} in a shape of its own for slices of parameters, which "
+                    "no other number of ranks could take up; use another optimiser, or --save-steps 0"
+                )
+            if isinstance(value, Tensor) and "." not in key:
                 tensors[label] = value
             elif isinstance(value, int | float) and "." not in key:
                 numbers[label] = value
@@ -116,8 +121,10 @@ def _read_state(stored: Stored, label: str, parameter: Tensor) -> Tensor:
 
 
 def _lies_alike(value: Tensor, parameter: Tensor) -> bool:
-    """Whether a state is whole, or in pieces as its parameter is."""
-    return not isinstance(value, DTensor) or value.shape == parameter.shape
+    """Whether a state is cut as its parameter is, or is one number that all ranks know."""
+    if not isinstance(parameter, DTensor):
+        return not isinstance(value, DTensor)
+    return value.numel() == 1 or (isinstance(value, DTensor) and value.shape == parameter.shape)
 
 
 def _merged(ranks: Ranks, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,17 +8,26 @@ from paceline.errors import ModelError
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model
+from paceline.models.split_loading import load_policy
+from paceline.parallel import MeshSplit
 
 
-def load_reference(loaded: Loaded, config: ModelConfig) -> Loaded:
+def load_reference(loaded: Loaded, config: ModelConfig, *, split: MeshSplit | None = None) -> Loaded:
     """The model that `beta` holds the policy to: without the adapter where it has one, else as `config` names it.
+
+    With a `split` it is this rank's part of it.
 
     Under an adapter it is `loaded` itself, used within `without_adapter()`: no second model is read.
 
     Raises:
         ModelError: the adapter also trains biases of the base model, which are then no longer the reference's.
     """
-    return _itself_without_adapter(loaded) or _frozen(load_model(config))
+    own = _itself_without_adapter(loaded)
+    if own is not None or split is None:
+        return own or _frozen(load_model(config))
+    reference, _ = load_policy(config, split=split)
+    reference.model.requires_grad_(False)
+    return reference
 
 
 def frozen_copy(loaded: Loaded) -> Loaded:

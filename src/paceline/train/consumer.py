@@ -1,5 +1,6 @@
 """The consumer half of a run: the policy with its optimiser, how a step updates it, what is saved and exported."""
 
+import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from paceline.models import (
 )
 from paceline.parallel import ONE_RANK, Ranks
 from paceline.schedule import learning_rate
+from paceline.train.exporting import export_saved
 from paceline.train.given import Given
 from paceline.train.memory import Recomputing, choose_recomputing, least_memory, memory_for_activations
 from paceline.train.observing import is_due
@@ -104,9 +106,16 @@ class ConsumerHalf:
             self.rate.go_to(checkpoint.progress.step * updates_per_step(self.config))
 
     def export(self, folder: Path) -> None:
-        """The trained model, as transformers or peft loads it."""
-        merge = self.config.lora.merge_lora
-        export_model(self.policy, self.tokenizer, folder, merge=merge, ranks=self.learner.ranks)
+        """The trained model, as transformers or peft loads it; the first rank writes it."""
+        ranks, merge = self.learner.ranks, self.config.lora.merge_lora
+        if ranks.size == 1 or self.policy.adapter is None or not merge:
+            export_model(self.policy, self.tokenizer, folder, merge=merge, ranks=ranks)
+            return
+        write = self.policy.weights_writer(ranks)
+        if ranks.rank == 0:  # no rank may have all of the model that the adapter belongs on: it is read once more
+            with tempfile.TemporaryDirectory(prefix="paceline-") as saved:
+                write(Path(saved))
+                export_saved(self.config, Path(saved), self.tokenizer, folder)
 
 
 def make_consumer(

@@ -1,7 +1,9 @@
-"""A checkpoint, of however many ranks, to the directory that a finished run would have."""
+"""What a run has saved, of however many ranks, to the directory of its end."""
 
 from dataclasses import replace
 from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
 
 from paceline.checkpoint import Checkpoint
 from paceline.config import Config
@@ -9,14 +11,22 @@ from paceline.models import choose_device, choose_dtype, export_model, load_mode
 
 
 def export_checkpoint(config: Config, checkpoint: Checkpoint, folder: Path) -> None:
-    """Write what transformers or peft loads, in the precision of the run's device; the weights fit in main memory.
+    """Write what transformers or peft loads, as the end of the run would; the weights fit in main memory.
 
     Raises:
         ModelError: the weights cannot be read, or are an adapter that cannot be merged.
     """
-    in_main_memory = replace(config.model, device="cpu")
-    tokenizer = load_tokenizer(replace(in_main_memory, model=str(checkpoint.model)))
-    loaded = load_model(in_main_memory, config.lora, checkpoint=checkpoint.model, seed=config.loop.seed)
+    tokenizer = load_tokenizer(replace(config.model, model=str(checkpoint.model)))
+    export_saved(config, checkpoint.model, tokenizer, folder)
+
+
+def export_saved(config: Config, saved: Path, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """The same of a directory with weights that training has changed: a model's, whole or in pieces, or an adapter's.
+
+    Raises:
+        ModelError: see `export_checkpoint`.
+    """
+    loaded = load_model(replace(config.model, device="cpu"), config.lora, checkpoint=saved, seed=config.loop.seed)
     device = choose_device(config.model)
     compute = choose_dtype(config.model, device, loaded.model.num_parameters())
     dtype = compute if device.type == "cuda" else loaded.model.dtype
