@@ -33,6 +33,8 @@ from step_work import Group, Shape, tokens_that_exist
 from stopwatch import Stopwatch
 from workloads import ON_CPU, ON_CUDA, STEP
 
+from paceline.learner import Prepared
+
 
 class Watched:
     """Both halves of a step with a stopwatch on them."""
@@ -58,8 +60,12 @@ class Watched:
         learner = self.learner
         self.watch.watch(learner, "step", "packing", told=lambda groups, **_: self._groups.extend(groups))
         self.watch.watch(learner, "_update", "optimiser")
-        self.watch.watch(learner, "backward", "backward", told=lambda part, **_: self._batches.append(part.batch))
+        self.watch.watch(learner, "backward", "backward", told=self._note)
         self.watch.watch(learner, "_loss", "forward")
+        self.watch.watch(learner.passes, "_values", "forward")
+
+    def _note(self, parts: Sequence[Prepared], **_: object) -> None:
+        self._batches.extend(part.batch for part in parts)
 
     def step(self, prompts: Sequence[Prompt], rates: Rates) -> dict[str, object]:
         """One step: its seconds, its phases with their floors, its tokens."""

@@ -51,7 +51,7 @@ def main(path: str, threads: str, device: str, memory: str = "") -> None:
     if memory:
         recompute(learner.policy.model, learner.policy.model.config.num_hidden_layers)
     dtype = str(learner.policy.compute_dtype).removeprefix("torch.")
-    paths = f"engine {engine.engine.path}, forward {learner.forward.kind}"
+    paths = f"engine {engine.engine.path}, forward {learner.passes.forward.kind}"
     channel.reply({"imported_mib": imported, "dtype": dtype, "path": paths})
     for request in channel.requests():
         channel.reply(step(engine, producer, learner, given.repetitions[request["repetition"]]))

@@ -52,8 +52,9 @@ def tiny_model(
     dtype: torch.dtype = torch.float32,
     *,
     seed: int = 0,
+    layers: int = 2,
 ) -> PreTrainedModel:
-    """A causal language model of 2 layers, width 32, 4 heads and 2 key/value heads, in evaluation mode.
+    """A causal language model of 2 `layers`, width 32, 4 heads and 2 key/value heads, in evaluation mode.
 
     The same `seed` gives the same weights; the global random state is left as it was. Weights are drawn in float32
     with a deviation of 0.2 (not the usual 0.02), so that the next-token distribution is visibly not uniform.
@@ -68,7 +69,7 @@ def tiny_model(
         vocab_size=vocab_size,
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,

@@ -125,20 +125,27 @@ def cast_linear(
     return result.view(*x.shape[:-1], weight.shape[0])
 
 
+def best_linear(
+    x: Float[Tensor, "*rows I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None
+) -> Float[Tensor, "*rows O"]:
+    """x @ weight.T + bias, with gradients, by whichever of these is the fastest or smallest; under autocast, too."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        if kind == "cpu" and torch.is_grad_enabled() and weight.dtype == torch.float32 != dtype:
+            return cast_linear(x, weight, bias, dtype)
+        return F.linear(x, weight, bias)
+    if not onednn_serves(x, weight):
+        return F.linear(x, weight, bias)
+    return linear(x, weight, bias)
+
+
 class ProductLinear(nn.Linear):
     """A linear layer like torch's, same parameters and names, faster or smaller on some CPUs."""
 
     def forward(self, input: Tensor) -> Tensor:
         """input @ weight.T + bias."""
-        kind = input.device.type
-        if torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-            if kind == "cpu" and torch.is_grad_enabled() and self.weight.dtype == torch.float32 != dtype:
-                return cast_linear(input, self.weight, self.bias, dtype)
-            return super().forward(input)
-        if not onednn_serves(input, self.weight):
-            return super().forward(input)
-        return linear(input, self.weight, self.bias)
+        return best_linear(input, self.weight, self.bias)
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:

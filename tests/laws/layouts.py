@@ -14,7 +14,17 @@ from transformers import PreTrainedModel
 from paceline.config import LoraConfig, LossConfig, OptimConfig, Sizes
 from paceline.learner import Learner
 from paceline.models import Loaded, add_adapter, choose_forward, make_lora_config
-from paceline.parallel import ONE_RANK, Meeting, MeshRanks, MeshSplit, Ranks, Sharding, make_mesh, process_group
+from paceline.parallel import (
+    ONE_RANK,
+    Meeting,
+    MeshRanks,
+    MeshSplit,
+    Ranks,
+    Schedule,
+    Sharding,
+    make_mesh,
+    process_group,
+)
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.laws.splitting import EVERYTHING, MAX_LENGTH, TEMPERATURE
 from tests.tiny import tiny_model, with_exact_norms
@@ -25,16 +35,27 @@ LAYOUTS = {
     "ZeRO-1 over 2": (Sizes(shard=2), Sharding(stage=1)),
     "ZeRO-2 over 2": (Sizes(shard=2), Sharding(stage=2)),
     "ZeRO-3 over 2": (Sizes(shard=2), Sharding(stage=3)),
-    "3 replicas": (Sizes(replicate=3), Sharding(stage=0)),
+    "tensor 2": (Sizes(tensor=2), Sharding(stage=0)),
+    "pipeline 2, 1f1b": (Sizes(pipeline=2), Sharding(stage=0)),
+    "pipeline 2, interleaved": (Sizes(pipeline=2), Sharding(stage=0)),
+    "pipeline 2, zero bubble": (Sizes(pipeline=2), Sharding(stage=0)),
     "ZeRO-3 over 3": (Sizes(shard=3), Sharding(stage=3)),
     "4 replicas": (Sizes(replicate=4), Sharding(stage=0)),
     "ZeRO-2 over 4": (Sizes(shard=4), Sharding(stage=2)),
     "2 replicas of ZeRO-3 over 2": (Sizes(replicate=2, shard=2), Sharding(stage=3)),
+    "ZeRO-3 over 2 of tensor 2": (Sizes(shard=2, tensor=2), Sharding(stage=3)),
+    "pipeline 2 of tensor 2": (Sizes(pipeline=2, tensor=2), Sharding(stage=0)),
+    "pipeline 2 of 2 replicas": (Sizes(pipeline=2, replicate=2), Sharding(stage=0)),
+    "pipeline 2 of ZeRO-3 over 2": (Sizes(pipeline=2, shard=2), Sharding(stage=3)),
 }
+SCHEDULES: dict[str, Schedule] = {"pipeline 2, interleaved": "interleaved", "pipeline 2, zero bubble": "zero_bubble"}
+"""Of pipelines that do not go by 1F1B."""
+LAYERS = {"pipeline 2, interleaved": 4}
+"""Where a model of two has too few."""
 OPTIMS = {
     "one update": OptimConfig(learning_rate=1e-3),
     "two passes in two updates": OptimConfig(learning_rate=1e-3, num_iterations=2, num_minibatches=2),
-    "many micro-batches": OptimConfig(learning_rate=1e-3, micro_batch_tokens=8),
+    "many micro-batches": OptimConfig(learning_rate=1e-3, micro_batch_tokens=24),
 }
 LOSSES = {"grpo": LossConfig(), "everything": EVERYTHING}
 STEPS = [(3, 2, 4, 1), (1,), (), (2, 0, 0), (5, 5)]
@@ -64,23 +85,23 @@ def completion(chance: random.Random) -> Completion:
     return Completion(token_ids=ids, logprobs=(-5.0,) * len(ids), finish_reason="stop", text="", policy_version=0)
 
 
-def qwen2(dtype: torch.dtype, seed: int) -> Loaded:
-    return _loaded(tiny_model("qwen2", dtype=dtype, seed=seed), dtype)
+def qwen2(dtype: torch.dtype, seed: int, layers: int) -> Loaded:
+    return _loaded(tiny_model("qwen2", dtype=dtype, seed=seed, layers=layers), dtype)
 
 
-def qwen3(dtype: torch.dtype, seed: int) -> Loaded:
-    return _loaded(tiny_model("qwen3", dtype=dtype, seed=seed), dtype)
+def qwen3(dtype: torch.dtype, seed: int, layers: int) -> Loaded:
+    return _loaded(tiny_model("qwen3", dtype=dtype, seed=seed, layers=layers), dtype)
 
 
-def llama_with_one_embedding(dtype: torch.dtype, seed: int) -> Loaded:
-    model = tiny_model("llama", dtype=dtype, seed=seed)
+def llama_with_one_embedding(dtype: torch.dtype, seed: int, layers: int) -> Loaded:
+    model = tiny_model("llama", dtype=dtype, seed=seed, layers=layers)
     model.config.tie_word_embeddings = True
     model.get_output_embeddings().weight = model.get_input_embeddings().weight
     return _loaded(model, dtype)
 
 
-def qwen2_with_an_adapter(dtype: torch.dtype, seed: int) -> Loaded:
-    loaded = add_adapter(qwen2(dtype, seed), make_lora_config(LoraConfig(lora_rank=4)), seed=seed)
+def qwen2_with_an_adapter(dtype: torch.dtype, seed: int, layers: int) -> Loaded:
+    loaded = add_adapter(qwen2(dtype, seed, layers), make_lora_config(LoraConfig(lora_rank=4)), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for parameter in loaded.model.parameters():
         if parameter.requires_grad:  # the second matrices start as zeros, under which the first have no gradient
@@ -88,7 +109,7 @@ def qwen2_with_an_adapter(dtype: torch.dtype, seed: int) -> Loaded:
     return loaded
 
 
-FAMILIES: dict[str, Callable[[torch.dtype, int], Loaded]] = {
+FAMILIES: dict[str, Callable[[torch.dtype, int, int], Loaded]] = {
     "qwen2": qwen2,
     "qwen3": qwen3,
     "llama, one embedding": llama_with_one_embedding,
@@ -101,13 +122,13 @@ def _loaded(model: PreTrainedModel, dtype: torch.dtype) -> Loaded:
     return Loaded(model=model.train(), compute_dtype=dtype, eos_token_ids=frozenset())
 
 
-def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks) -> Learner:
+def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks, *, layers: int) -> Learner:
     """A learner on this rank's part of the model."""
-    policy = FAMILIES[family](dtype, 0)
+    policy = FAMILIES[family](dtype, 0, layers)
     forward = choose_forward(policy.model)
     reference = None
     if LOSSES[loss].beta > 0:
-        reference = policy if policy.adapter is not None else FAMILIES[family](dtype, 1)
+        reference = policy if policy.adapter is not None else FAMILIES[family](dtype, 1, layers)
         choose_forward(reference.model)
     for model in {id(one): one.model for one in (policy, reference) if one is not None}.values():
         ranks.split.apply(model, dtype)
@@ -157,11 +178,12 @@ def work(rank: int, size: int, folder: str, cases: Sequence[tuple[str, str, str,
         for layout, family, loss, optim in cases:
             sizes, sharding = LAYOUTS[layout]
             mesh = make_mesh(sizes, CPU)
-            ranks = MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding))
+            schedule = SCHEDULES.get(layout, "1f1b")
+            ranks = MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding, schedule=schedule))
             place = Path(folder, file_name(layout, family, loss, optim))
             place.mkdir(exist_ok=True)
-            weights, stats = trained(learner(family, loss, optim, torch.float64, ranks))
-            gradients, value = gradient(learner(family, loss, optim, torch.float32, ranks))
+            weights, stats = trained(learner(family, loss, optim, torch.float64, ranks, layers=layers_of(layout)))
+            gradients, value = gradient(learner(family, loss, optim, torch.float32, ranks, layers=layers_of(layout)))
             torch.save({"weights": weights, "gradients": gradients}, place / f"rank-{rank}.pt")
             (place / f"rank-{rank}.json").write_text(json.dumps({"stats": stats, "loss": value}))
 
@@ -170,7 +192,12 @@ def file_name(*case: str) -> str:
     return ", ".join(case)
 
 
-def alone(family: str, loss: str, optim: str) -> tuple[dict[str, Tensor], list, dict[str, Tensor], float]:
+def layers_of(layout: str) -> int:
+    """Of the model that a case of this layout has."""
+    return LAYERS.get(layout, 2)
+
+
+def alone(family: str, loss: str, optim: str, layers: int) -> tuple[dict[str, Tensor], list, dict[str, Tensor], float]:
     """Weights, reports, gradients and loss of one process."""
-    weights, stats = trained(learner(family, loss, optim, torch.float64, ONE_RANK))
-    return weights, stats, *gradient(learner(family, loss, optim, torch.float32, ONE_RANK))
+    weights, stats = trained(learner(family, loss, optim, torch.float64, ONE_RANK, layers=layers))
+    return weights, stats, *gradient(learner(family, loss, optim, torch.float32, ONE_RANK, layers=layers))

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from tests.laws.layouts import FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, work
+from tests.laws.layouts import FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, layers_of, work
 from tests.laws.splitting import relative
 
 EXACT, FLOAT32 = 1e-10, 1e-5
@@ -16,7 +16,7 @@ CASES = [
     *((layout, family, "everything", "many micro-batches") for layout in LAYOUTS for family in FAMILIES),
     *(
         (layout, "qwen2", loss, optim)
-        for layout in ("3 replicas", "ZeRO-3 over 2")
+        for layout in ("ZeRO-3 over 3", "pipeline 2, 1f1b")
         for loss in LOSSES
         for optim in OPTIMS
     ),
@@ -26,8 +26,12 @@ by_case = pytest.mark.parametrize("case", CASES, ids=[file_name(*case) for case 
 
 
 @functools.cache
-def whole(family: str, loss: str, optim: str):
-    return alone(family, loss, optim)
+def whole(family: str, loss: str, optim: str, layers: int):
+    return alone(family, loss, optim, layers)
+
+
+def one_process(case: tuple[str, str, str, str]):
+    return whole(*case[1:], layers_of(case[0]))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,7 @@ def found(tmp_path_factory):
 
 @by_case
 def test_every_gradient_is_that_of_one_process(found, case):
-    *_, gradients, loss = whole(*case[1:])
+    *_, gradients, loss = one_process(case)
     held, said = found[case]
     assert {name for one in held for name in one["gradients"]} == set(gradients)
     for one in held:
@@ -59,7 +63,7 @@ def test_every_gradient_is_that_of_one_process(found, case):
 
 @by_case
 def test_steps_end_with_the_weights_of_one_process(found, case):
-    weights = whole(*case[1:])[0]
+    weights = one_process(case)[0]
     held, _ = found[case]
     for one in held:
         for name, weight in one["weights"].items():
@@ -76,7 +80,7 @@ def test_ranks_that_hold_the_same_hold_the_same_bits(found, case):
 
 @by_case
 def test_every_rank_reports_what_one_process_reports(found, case):
-    wanted = whole(*case[1:])[1]
+    wanted = one_process(case)[1]
     for one in found[case][1]:
         for shared, expected in zip(one["stats"], wanted, strict=True):
             forwarded, at_least = shared.pop("tokens_forwarded"), expected["tokens_forwarded"]

@@ -17,7 +17,7 @@ SHORT = (
 KILL_AT = """
 import os, signal, sys
 from paceline.cli.main import main
-import paceline.checkpoint, paceline.rundir
+import paceline.checkpoint.saving, paceline.rundir
 
 def killing(function, count):
     calls = 0
@@ -30,7 +30,7 @@ def killing(function, count):
     return wrapped
 
 place, name, count = sys.argv[1:4]
-owner = {"rundir": paceline.rundir.RunDir, "checkpoint": paceline.checkpoint}[place]
+owner = {"rundir": paceline.rundir.RunDir, "checkpoint": paceline.checkpoint.saving}[place]
 setattr(owner, name, killing(getattr(owner, name), int(count)))
 sys.exit(main(sys.argv[4:]))
 """
@@ -56,7 +56,7 @@ def undisturbed(tmp_path_factory) -> Path:
     [
         ("rundir", "append_metrics", 1),  # before there is any checkpoint
         ("rundir", "append_metrics", 4),  # rollouts of step 4 written, its metrics not
-        ("checkpoint", "_sync", 9),  # in the middle of writing a checkpoint
+        ("checkpoint", "sync", 9),  # in the middle of writing a checkpoint
         ("rundir", "append_eval", 3),  # the last step done, its evaluation not written
     ],
     ids=lambda moment: f"{moment[1]} {moment[2]}",
@@ -73,3 +73,12 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(tmp_path, undist
     assert [record["accuracy"] for record in RunDir(run).evals()] == [
         record["accuracy"] for record in RunDir(undisturbed).evals()
     ]
+
+
+def test_an_exported_checkpoint_is_what_the_end_of_the_run_wrote(tmp_path, undisturbed):
+    assert paceline("export", str(undisturbed), str(tmp_path / "model")) == 0
+    ours, theirs = (
+        {path.name: path.read_bytes() for path in folder.iterdir()}
+        for folder in (tmp_path / "model", undisturbed / "final")
+    )
+    assert ours == theirs

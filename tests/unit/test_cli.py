@@ -285,3 +285,19 @@ def test_a_traceback_of_the_users_own_code_keeps_its_lines(capsys):
     assert capsys.readouterr().err == (
         "paceline: function 'f' failed on row 3\nTraceback (most recent call last):\n  File a\nValueError: x\n"
     )
+
+
+def test_an_export_that_cannot_be_made_is_refused_before_weights_are_read(tmp_path, capsys):
+    run, there = tmp_path / "run", tmp_path / "there"
+    for folder in (run, there):
+        folder.mkdir()
+    assert main(["export", str(run)]) == 2
+    assert "is not a run directory" in capsys.readouterr().err
+    (run / "config.yaml").write_text("model: embedded\ndataset: arithmetic\n")
+    (there / "a").touch()
+    assert main(["export", str(run), str(there)]) == 2
+    assert "which is there; name a directory that is not" in capsys.readouterr().err
+    assert main(["export", str(run)]) == 2
+    assert "has no checkpoint yet" in capsys.readouterr().err
+    assert main(["export", str(run), "--merge-lora"]) == 2
+    assert "there is no option --merge-lora" in capsys.readouterr().err

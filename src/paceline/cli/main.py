@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from paceline.cli import audit, doctor, plan, report, train, translate
+from paceline.cli import audit, doctor, export, plan, report, train, translate
 from paceline.cli import eval as eval_command
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import suggest
@@ -19,6 +19,7 @@ COMMANDS = {
     "eval": eval_command.run,
     "plan": plan.run,
     "report": report.run,
+    "export": export.run,
     "audit": audit.run,
     "translate": translate.run,
     "doctor": doctor.run,
@@ -31,6 +32,7 @@ usage: paceline train [--config FILE] [--option value ...]   train; without opti
        paceline eval [--config FILE] [--option value ...]    accuracy with its interval
        paceline plan [train's options]                       batches, steps and memory, before anything is loaded
        paceline report RUN [RUN ...]                         what happened, as a page; several runs, as a table
+       paceline export RUN [DIRECTORY]                       a checkpoint's model, as transformers loads it
        paceline audit --reward-funcs NAME [--dataset D]      known cheats against reward functions: which ones score
        paceline translate -- python rl_example.py ...        another tool's command as one of these
        paceline doctor                                       what this machine can do, and what to install for more

@@ -74,12 +74,26 @@ class Consumers:
         """
         return self._call([SPEAKER], method, *arguments)[0]
 
+    def ask_all(self, method: str, *arguments: object) -> Any:
+        """What the first rank's method gives, where all ranks have a share in it.
+
+        Raises:
+            ProcessLost: a rank is gone, or silent.
+            PacelineError: the method raised it on one of them.
+        """
+        return self._call(range(self._workers.count), method, *arguments)[SPEAKER]
+
     def end(self) -> None:
         """End all ranks."""
         self._workers.end()
 
     def _fetch(self, manifest: Manifest) -> list[Any]:
-        return [self._workers.keep(SPEAKER, "bucket", (names,)) for names in manifest.buckets]
+        """What the first rank gives of each bucket; the others help, as each may have parts of it."""
+        found = [
+            [self._workers.keep(rank, "bucket", (names,)) for rank in range(self._workers.count)]
+            for names in manifest.buckets
+        ]
+        return [of_ranks[SPEAKER] for of_ranks in found]
 
     def _call(self, ranks: Sequence[int], method: str, *arguments: object) -> list[Any]:
         self._start(ranks, method, *arguments)

@@ -42,7 +42,7 @@ class Updated:
 
 
 class ConsumingProcess:
-    """What a consumer's actor does. All ranks are given the same groups; the first one saves and exports for all."""
+    """What a consumer's actor does. All ranks are given the same calls, and save and export together."""
 
     def __init__(self, config: Config, directory: Path, seat: Seat, extent: Extent, checkpoint: Path | None) -> None:
         """Meet the other ranks and read the weights, from a checkpoint where there is one.
@@ -74,11 +74,12 @@ class ConsumingProcess:
 
     def manifest(self, version: int) -> Manifest:
         """Of the weights as they are."""
-        return manifest_of(self.half.policy.model, version=version, policy_version=self.half.policy_version)
+        ranks, model = self.half.learner.ranks, self.half.policy.model
+        return manifest_of(model, version=version, policy_version=self.half.policy_version, ranks=ranks)
 
     def bucket(self, names: Sequence[str]) -> list[np.ndarray]:
-        """One bucket of the weights as they are."""
-        return read_bucket(self.half.policy.model, names)
+        """One bucket of the weights as they are; of the first rank, which the others help."""
+        return read_bucket(self.half.policy.model, names, self.half.learner.ranks)
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
         """See `Halves`."""

@@ -121,14 +121,14 @@ class ClusterHalves:
         return found
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
-        """See `Halves`. A consumer writes it, so `root` must be its own too."""
+        """See `Halves`. Consumers write it, so `root` must be theirs too."""
         with self._recorder.span(DRIVER, f"checkpoint {progress.step}"):
-            found: Checkpoint = self._consumers.ask("save", root.absolute(), progress, protected)
+            found: Checkpoint = self._consumers.ask_all("save", root.absolute(), progress, protected)
         return found
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""
-        self._consumers.ask("export", folder.absolute())
+        self._consumers.ask_all("export", folder.absolute())
 
     def news(self) -> list[str]:
         """See `Halves`."""

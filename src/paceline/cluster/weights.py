@@ -4,16 +4,18 @@ Only trained parameters travel, so of an adapter no more than the adapter.
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from paceline.errors import TrainingError
 from paceline.native.sums import serves, weighted_sums
+from paceline.parallel import ONE_RANK, Ranks, full_parameters
 
 BUCKET_BYTES = 1 << 28
 """Of one message, at most, unless a single parameter is larger: few enough to be quick, small enough to be spread."""
@@ -45,34 +47,40 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def buckets_of(model: nn.Module) -> tuple[tuple[str, ...], ...]:
-    """Names of the trained parameters, in neighbours of at most `BUCKET_BYTES`."""
+def buckets_of(sizes: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
+    """Names of parameters of so many bytes, in neighbours of at most `BUCKET_BYTES`."""
     buckets, size = list[list[str]](), BUCKET_BYTES
-    for name, parameter in trained_parameters(model).items():
-        if size + parameter.nbytes > BUCKET_BYTES:
+    for name, nbytes in sizes.items():
+        if size + nbytes > BUCKET_BYTES:
             buckets.append([])
             size = 0
         buckets[-1].append(name)
-        size += parameter.nbytes
+        size += nbytes
     return tuple(tuple(names) for names in buckets)
 
 
-def manifest_of(model: nn.Module, *, version: int, policy_version: int) -> Manifest:
-    """Of the weights as they are."""
-    parameters = trained_parameters(model).values()
+@torch.no_grad()
+def manifest_of(model: PreTrainedModel, *, version: int, policy_version: int, ranks: Ranks = ONE_RANK) -> Manifest:
+    """Of the weights as they are. Where ranks have a model in parts, each has one of its parameters whole at a time,
+    and all make this call."""
+    sizes, sums = dict[str, int](), list[Tensor]()
+    for name, whole in full_parameters(model, ranks, everywhere=True):
+        sizes[name] = whole.nbytes
+        sums.append(_weighted_sums(_words(whole)))
     return Manifest(
         version=version,
         policy_version=policy_version,
-        buckets=buckets_of(model),
-        nbytes=sum(parameter.nbytes for parameter in parameters),
-        fingerprint=fingerprint(parameters),
+        buckets=buckets_of(sizes),
+        nbytes=sum(sizes.values()),
+        fingerprint=_folded(sums),
     )
 
 
-def read_bucket(model: nn.Module, names: Sequence[str]) -> list[np.ndarray]:
-    """The parameters' memory as bytes, on a CPU without a copy: to be sent before anything changes them."""
-    parameters = trained_parameters(model)
-    return [_bytes(parameters[name]).cpu().numpy() for name in names]
+@torch.no_grad()
+def read_bucket(model: PreTrainedModel, names: Sequence[str], ranks: Ranks = ONE_RANK) -> list[np.ndarray]:
+    """The parameters' memory as bytes, on a CPU and where they are whole without a copy: to be sent before anything
+    changes them. On the first rank; others that make this call with it have nothing to give."""
+    return [_bytes(whole).cpu().numpy() for _, whole in full_parameters(model, ranks, names=names)]
 
 
 @torch.no_grad()

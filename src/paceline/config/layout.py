@@ -34,6 +34,13 @@ class ParallelConfig:
         require(self.pipeline_parallel >= 1, "pipeline_parallel", self.pipeline_parallel, "be at least 1")
         if self.shard_size is not None:
             require(self.shard_size >= 1, "shard_size", self.shard_size, "be at least 1")
+        require(
+            self.zero_stage == 0 or self.pipeline_schedule == "1f1b",
+            "pipeline_schedule",
+            self.pipeline_schedule,
+            "be 1f1b with --zero-stage above 0",
+            "slices of a gradient are sent when a pass is over, which the other schedules make in parts",
+        )
         for name, value, default, rule, right in (
             ("shard_size", self.shard_size, None, "be left out with --zero-stage 0", self.zero_stage > 0),
             ("parameter_offload", self.parameter_offload, False, "be false with --zero-stage 0", self.zero_stage > 0),

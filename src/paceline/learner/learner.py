@@ -11,7 +11,8 @@ from paceline.config import LossConfig, OptimConfig
 from paceline.errors import TrainingError
 from paceline.learner.objective import Logprobs, token_losses
 from paceline.learner.optimizers import make_optimizer
-from paceline.learner.passes import TokenValues, WholeModel
+from paceline.learner.passes import TokenValues
+from paceline.learner.pipeline import make_passes
 from paceline.learner.samples import minibatches, samples_of
 from paceline.learner.stats import UpdateStats, UpdateSums, merge_sums, read_sums, summarise_updates
 from paceline.models import Loaded, PolicyForward, on_device
@@ -57,7 +58,7 @@ class Learner:
         self.policy, self.reference = policy, reference
         self.loss, self.optim, self.ranks = loss, optim, ranks
         self.max_completion_length = max_completion_length
-        self.passes = WholeModel(forward=forward, temperature=temperature, split=ranks.split)
+        self.passes = make_passes(forward, temperature=temperature, split=ranks.split)
         self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
         self.policy_version = 0
 

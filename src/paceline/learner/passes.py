@@ -42,7 +42,7 @@ class Passes(Protocol):
         """Add the gradient of the sum of all losses; a rank without the model's head is not asked for the loss."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class WholeModel:
     """`Passes` of a model whose layers are all here, one micro-batch after the other."""
 
@@ -60,10 +60,13 @@ class WholeModel:
 
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
         """See `Passes`."""
+        is_short = is_recomputing(loaded.model) or self.split is not WHOLE  # of memory
         for number, batch in enumerate(batches):
+            if is_short:
+                return_free_memory(loaded.model.device)
             self.split.begin_pass(loaded.model, last=number == len(batches) - 1)
             value = loss(number, self._values(loaded, batch))
-            if is_recomputing(loaded.model):  # then memory is short
+            if is_short:
                 return_free_memory(value.device)
             value.backward()
 

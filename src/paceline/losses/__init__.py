@@ -13,7 +13,7 @@ sequences.py   sums and means over the sequences of a micro-batch
 
 from paceline.losses.correction import off_policy_sequences, rollout_weights, runaway_sequences
 from paceline.losses.divergence import kl_estimate, kl_penalty
-from paceline.losses.logprobs import LogitPasses, token_logprobs
+from paceline.losses.logprobs import LogitPasses, from_row_sums, row_sums, to_gradients, token_logprobs
 from paceline.losses.policy import (
     cispo_policy_loss,
     clipped_policy_loss,
@@ -26,6 +26,9 @@ from paceline.losses.sequences import each_token, sequence_means, sequence_sums
 __all__ = [
     "LogitPasses",
     "token_logprobs",
+    "row_sums",
+    "from_row_sums",
+    "to_gradients",
     "policy_ratio",
     "clipped_policy_loss",
     "cispo_policy_loss",

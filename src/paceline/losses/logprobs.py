@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -132,9 +132,16 @@ def _wide(values: Tensor) -> Tensor:
 
 
 def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Logprobs of the targets, entropies and normalisers (log Z of the scaled logits) of a few rows of logits.
+    """Logprobs of the targets, entropies and normalisers (log Z of the scaled logits) of a few rows of logits."""
+    return from_row_sums(*row_sums(logits, targets, temperature), temperature)
 
-    H = log Z - sum p * logit; relative to the row's largest logit all is bounded, and each step is one pass.
+
+def row_sums(
+    logits: Float[Tensor, "R V"], targets: Int[Tensor, " R"], temperature: float
+) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"], Float[Tensor, " R"], Float[Tensor, " R"]]:
+    """Of rows of logits: the largest; and, scaled and relative to it, sum of exp, sum of exp * logit, the target's.
+
+    Relative to the largest all is bounded, and each step is one pass.
     """
     top = _wide(logits.amax(dim=-1, keepdim=True))
     shifted = logits - top
@@ -142,23 +149,38 @@ def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Te
         shifted.div_(temperature)
     exponentials = shifted.exp()
     total = exponentials.sum(-1)
-    mean = torch.bmm(exponentials[:, None], shifted[:, :, None])[:, 0, 0] / total
+    weighted = torch.bmm(exponentials[:, None], shifted[:, :, None])[:, 0, 0]
+    return top[:, 0], total, weighted, shifted.gather(1, targets[:, None])[:, 0]
+
+
+def from_row_sums(
+    top: Float[Tensor, " R"],
+    total: Float[Tensor, " R"],
+    weighted: Float[Tensor, " R"],
+    chosen: Float[Tensor, " R"],
+    temperature: float,
+) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"], Float[Tensor, " R"]]:
+    """Logprobs of the targets, entropies and normalisers from `row_sums`: H = log Z - sum p * logit."""
     log_total = total.log()
-    logprobs = shifted.gather(1, targets[:, None])[:, 0] - log_total
-    return logprobs, log_total - mean, top[:, 0] / temperature + log_total
+    return chosen - log_total, log_total - weighted / total, top / temperature + log_total
 
 
-def _to_gradients(
+def to_gradients(
     logits: Tensor,
     targets: Tensor,
     normalisers: Tensor,
     entropy: Tensor,
     gradients: Gradients,
     temperature: float,
+    *,
+    is_here: Bool[Tensor, " R"] | None = None,
 ) -> None:
     """Overwrite a few rows of logits with the gradient by the scaled logits, computed in float32 and rounded once.
 
     d logprob / d logits = onehot(target) - p;  d entropy / d logits = -p * (log p + entropy)
+
+    `is_here`: of logits that are a part of their rows, which have their target among them; elsewhere the target may
+    be any of them. None: all.
     """
     by_logprob, by_entropy = gradients
     log_softmax = torch.add(-normalisers[:, None], logits, alpha=1 / temperature)
@@ -173,14 +195,15 @@ def _to_gradients(
         # apart from the others: 1 - p of a sure token would drown in the rounding of p
         chosen = probabilities.gather(1, targets[:, None])
         factor = by_logprob[:, None] if inner is None else inner.gather(1, targets[:, None])
-        at_target = by_logprob[:, None] - chosen * factor
+        of_target = by_logprob if is_here is None else by_logprob.where(is_here, 0.0)
+        at_target = of_target[:, None] - chosen * factor
     factor = inner.neg_() if inner is not None else -cast(Tensor, by_logprob)[:, None]
     torch.mul(probabilities, factor, out=logits)
     if at_target is not None:
         logits.scatter_(1, targets[:, None], at_target.to(logits.dtype))
 
 
-TORCH = LogitPasses(statistics=_statistics, to_gradients=_to_gradients)
+TORCH = LogitPasses(statistics=_statistics, to_gradients=to_gradients)
 
 
 def _add_product(total: Float[Tensor, "V H"], grad_logits: Float[Tensor, "N V"], hidden: Float[Tensor, "N H"]) -> None:

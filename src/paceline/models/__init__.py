@@ -4,10 +4,13 @@ places.py         what a model's name stands for: weights, adapter, tokenizer
 devices.py        device, threads and precision
 loaded.py         a model that is ready to train
 loading.py        models from a name or a user's object
+split_loading.py  a policy of which each rank reads its own part
 reference.py      the model that `beta` holds the policy to
 activations.py    what a forward pass keeps, computed again or held in main memory
 lora.py           adapters in a model's layers
 adapter_files.py  an adapter's directory in peft's format
+model_files.py    a whole model's directory, or the pieces of it that ranks have
+filling.py        weights from files in any layout, each rank's own
 exporting.py      directories that transformers or peft load
 forward.py        hidden states of a micro-batch, packed where the model allows it
 attention.py      attention over packed micro-batches
@@ -22,7 +25,7 @@ from paceline.models.activations import (
     recompute,
     return_free_memory,
 )
-from paceline.models.devices import choose_device, free_memory
+from paceline.models.devices import choose_device, choose_dtype, free_memory
 from paceline.models.exporting import export_model, save_model
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
@@ -31,6 +34,7 @@ from paceline.models.lora import add_adapter, check_adapter_kind, make_lora_conf
 from paceline.models.places import context_length, load_tokenizer, model_directory
 from paceline.models.records import on_device
 from paceline.models.reference import frozen_copy, load_reference
+from paceline.models.split_loading import load_policy
 
 __all__ = [
     "Activations",
@@ -40,12 +44,14 @@ __all__ = [
     "adopt_model",
     "check_adapter_kind",
     "choose_device",
+    "choose_dtype",
     "choose_forward",
     "context_length",
     "export_model",
     "free_memory",
     "frozen_copy",
     "load_model",
+    "load_policy",
     "load_reference",
     "load_tokenizer",
     "make_lora_config",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -153,4 +154,5 @@ def in_main_memory(model: PreTrainedModel) -> contextlib.AbstractContextManager[
 
 
 def _addresses(model: nn.Module) -> set[int]:
-    return {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    here = (one.to_local() if isinstance(one, DTensor) else one for one in model.parameters())
+    return {parameter.untyped_storage().data_ptr() for parameter in here}

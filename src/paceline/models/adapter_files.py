@@ -1,14 +1,18 @@
 """An adapter's directory in peft's format, and the import of peft, which is installed only where adapters are used."""
 
 import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
+from paceline.parallel import ONE_RANK, Ranks, full_parameters
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -32,11 +36,28 @@ def import_peft() -> ModuleType:
     return peft
 
 
-def save_adapter(adapter: "PeftModel", directory: Path) -> None:
-    """Write the adapter alone, weights as they are, into a directory that peft loads."""
+def adapter_writer(
+    adapter: "PeftModel", model: PreTrainedModel, ranks: Ranks = ONE_RANK
+) -> Callable[[Path], list[Path]]:
+    """What writes the adapter of `model` alone, weights as they are, into a directory that peft loads.
+
+    All ranks make this call; the first one writes, the others have nothing to write.
+
+    Raises:
+        RankLost: another rank is gone, or silent for too long.
+    """
     peft = import_peft()
+    whole = None
+    if ranks.size > 1:  # peft's names begin with the place of the model in its own
+        whole = {f"base_model.model.{name}": tensor.cpu() for name, tensor in full_parameters(model, ranks)}
+    if ranks.rank:
+        return lambda directory: []
     # peft would else ask the Hub whether the base model's vocabulary has grown
-    tensors = peft.get_peft_model_state_dict(adapter, save_embedding_layers=False)
+    tensors = peft.get_peft_model_state_dict(adapter, state_dict=whole, save_embedding_layers=False)
+    return lambda directory: _write_adapter(adapter, tensors, directory)
+
+
+def _write_adapter(adapter: "PeftModel", tensors: Mapping[str, Tensor], directory: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     # copies, so that two names of one tensor are two tensors, as the format wants
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
@@ -46,6 +67,7 @@ def save_adapter(adapter: "PeftModel", directory: Path) -> None:
     if isinstance(described.target_modules, set):
         described.target_modules = sorted(described.target_modules)  # the order of a set changes between processes
     described.save_pretrained(str(directory))
+    return [directory / ADAPTER_WEIGHTS, directory / ADAPTER_CONFIG]
 
 
 def read_adapter_config(directory: Path) -> "PeftConfig":

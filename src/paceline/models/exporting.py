@@ -2,34 +2,57 @@
 
 import copy
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.errors import ModelError
 from paceline.models.loaded import Loaded
+from paceline.parallel import ONE_RANK, Ranks, full_tensors
 
 
-def export_model(loaded: Loaded, tokenizer: PreTrainedTokenizerBase, path: Path, *, merge: bool) -> None:
+def export_model(
+    loaded: Loaded,
+    tokenizer: PreTrainedTokenizerBase,
+    path: Path,
+    *,
+    merge: bool,
+    ranks: Ranks = ONE_RANK,
+    dtype: torch.dtype | None = None,
+) -> None:
     """Write the model with its tokenizer: whole and in its precision, or the adapter alone in float32.
+
+    The first of the `ranks`, all of which make this call, writes it, and has all of it in main memory meanwhile.
 
     Args:
         loaded: the model; its weights are not changed.
         tokenizer: written beside the weights.
         path: the directory, made where it is not there.
         merge: add an adapter to the weights and write the whole model. Takes the memory of a second model meanwhile.
+        ranks: those that the model lies on; one, where an adapter is merged.
+        dtype: the precision of a whole model; None: on CUDA the one that it computes in, else its own.
 
     Raises:
         ModelError: the adapter is of a kind that cannot be merged.
+        RankLost: another rank is gone, or silent for too long.
     """
+    dtype = dtype or _precision(loaded)
     if loaded.adapter is None:
-        save_model(loaded.model, tokenizer, path, _precision(loaded))
+        state = _gathered(loaded.model, dtype, ranks) if ranks.size > 1 else None
     elif merge:
-        save_model(_merged(loaded), tokenizer, path, _precision(loaded))
+        loaded, state = replace(loaded, model=_merged(loaded), adapter=None), None
     else:
-        loaded.save_weights(path)
-        tokenizer.save_pretrained(path)
+        write = loaded.weights_writer(ranks)
+        if ranks.rank == 0:
+            write(path)
+            tokenizer.save_pretrained(path)
+        return
+    if ranks.rank == 0:
+        save_model(loaded.model, tokenizer, path, dtype, state)
 
 
 def _precision(loaded: Loaded) -> torch.dtype:
@@ -37,9 +60,23 @@ def _precision(loaded: Loaded) -> torch.dtype:
     return loaded.compute_dtype if loaded.model.device.type == "cuda" else loaded.model.dtype
 
 
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: torch.dtype) -> None:
-    """Write a directory that `transformers` loads, weights in `dtype`, which is also what config.json says."""
-    state = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+def _gathered(model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks) -> dict[str, Tensor]:
+    """The whole model on the first rank, in main memory and in the precision that it is written in."""
+    return {name: tensor.to("cpu", dtype) for name, tensor in full_tensors(model, ranks)}
+
+
+def save_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    path: Path,
+    dtype: torch.dtype,
+    state: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write a directory that `transformers` loads, weights in `dtype`, which is also what config.json says.
+
+    `state`: the whole model's tensors where `model` is only a part of it.
+    """
+    state = {name: tensor.to(dtype) for name, tensor in (state or model.state_dict()).items()}
     model.save_pretrained(path, state_dict=state)
     config = json.loads((path / "config.json").read_text())
     config["dtype"] = str(dtype).removeprefix("torch.")

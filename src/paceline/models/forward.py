@@ -14,7 +14,7 @@ from paceline.batching import MicroBatch, Sample, pack, padded_rows
 from paceline.errors import ModelError
 from paceline.models.activations import in_main_memory
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
-from paceline.models.fused_layers import fuse_layers, restore_layers
+from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
 from paceline.models.records import on_device
 from paceline.windows import slides
 
@@ -36,8 +36,29 @@ class PolicyForward:
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> Float[Tensor, "N H"]:
         """Hidden state, after the final norm, that predicts each target. `batch` lies on the model's device."""
         hidden = _packed_hidden if self.kind == "packed" else _padded_hidden
-        with in_main_memory(model) if self.offload else contextlib.nullcontext():
+        with self._keeping(model):
             return hidden(model, batch)
+
+    def through(
+        self, model: PreTrainedModel, stage: PreTrainedModel, batch: MicroBatch, states: Float[Tensor, "M H"] | None
+    ) -> Float[Tensor, "M H"]:
+        """The residual stream after a pipeline's stage of `model`, or after the final norm where the stage has it.
+
+        `states`: the stream before it; None: the stage begins with the tokens.
+
+        Raises:
+            ModelError: this model takes padded rows only.
+        """
+        if self.kind == "padded":
+            raise ModelError(
+                f"a pipeline's stages hand on packed tokens, and this model computes padded rows ({self.reason}); "
+                "train it without a pipeline"
+            )
+        with self._keeping(model):
+            return _packed_states(stage, batch, states)
+
+    def _keeping(self, model: PreTrainedModel) -> contextlib.AbstractContextManager[object]:
+        return in_main_memory(model) if self.offload else contextlib.nullcontext()
 
 
 def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = None) -> PolicyForward:
@@ -75,6 +96,14 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
     return PolicyForward(kind="padded", reason=reason)
 
 
+def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
+    """Set a model up as `choose_forward` has set up another one of its classes and widths."""
+    if twin.config._attn_implementation == NAME:
+        model.set_attn_implementation(NAME)
+    if is_fused(twin):
+        fuse_layers(model)
+
+
 def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[torch.dtype, Tensor]) -> str | None:
     """How the packed pass differs from the model's own hidden states in each precision; None: by rounding only."""
     for dtype, own in wanted.items():
@@ -95,15 +124,21 @@ def _in_precision(
 
 
 def _packed_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
+    return _packed_states(model.base_model, batch, None)[batch.sources]
+
+
+def _packed_states(base: PreTrainedModel, batch: MicroBatch, states: Tensor | None) -> Tensor:
     device = batch.input_ids.device
-    output = model.base_model(
-        input_ids=batch.input_ids[None],
+    entering = {"input_ids": batch.input_ids[None]} if states is None else {"inputs_embeds": states[None]}
+    output = base(
+        **entering,
         position_ids=batch.position_ids[None],
         attention_mask=NO_MASK.to(device),
         packed_attention=PackedLayout(batch=batch),
         use_cache=False,
     )
-    return output.last_hidden_state[0][batch.sources]
+    states = output.last_hidden_state[0]
+    return states
 
 
 def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:

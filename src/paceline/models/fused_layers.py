@@ -41,6 +41,11 @@ def fuse_layers(model: nn.Module) -> bool:
     return bool(layers)
 
 
+def is_fused(model: nn.Module) -> bool:
+    """Whether `fuse_layers` has changed it, and was not taken back."""
+    return any(isinstance(module, FusedLayer) for module in model.modules())
+
+
 def restore_layers(model: nn.Module) -> None:
     """Take `fuse_layers` back."""
     for module in model.modules():
@@ -70,7 +75,8 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 
 
 def _serves(layer: Any, x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether precision and parts are those that the kernels know; an adapter may have replaced some of the parts."""
+    """Whether precision and parts are those that the kernels know; an adapter may have replaced some of the parts, and
+    attention that is split over ranks has a class of its own (`parallel.tensor_layers.Block`)."""
     attention, mlp = layer.self_attn, layer.mlp
     if x.dtype != torch.float32 or not attention_serves(x.device, dtype, attention.head_dim):
         return False

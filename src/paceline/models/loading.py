@@ -13,6 +13,7 @@ from paceline.errors import ModelError
 from paceline.models.activations import is_recomputing, recompute
 from paceline.models.adapter_files import ADAPTER_CONFIG, fill_adapter, import_peft, read_adapter_config
 from paceline.models.devices import choose_device, choose_dtype, choose_threads
+from paceline.models.filling import assembled, fill, has_all, is_in_pieces, weight_files
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter, make_lora_config
 from paceline.models.places import first_line, model_place
@@ -54,12 +55,13 @@ def load_model(
         adapter, base = (None, str(checkpoint)) if is_whole else (checkpoint, base)
         if is_whole and (asked is not None or place.adapter is not None):
             raise ModelError(f"{checkpoint} holds a whole model and no adapter; go on without one")
-    loaded = _prepared(_read(base, config), config, device)
+    loaded = prepared(_read(base, config), config, device)
     if adapter is not None:
         loaded = load_adapter(loaded, adapter)
     elif asked is not None:
         loaded = add_adapter(loaded, asked, seed=seed)
-    return _ready(loaded, config, device)
+    ready(loaded, config).model.to(device)
+    return loaded
 
 
 def adopt_model(
@@ -85,16 +87,19 @@ def adopt_model(
         raise ModelError("the model has an adapter added by transformers; wrap the plain model with peft instead")
     if getattr(base, "is_quantized", False):
         raise ModelError("the model is quantised and cannot be trained in float32; load it without quantisation")
-    loaded = _prepared(base.float(), config, device)
+    loaded = prepared(base.float(), config, device)
     if adapter is not None:
         loaded = adopt_adapter(loaded, adapter)
     elif asked is not None:
         loaded = add_adapter(loaded, asked, seed=seed)
-    return _ready(loaded, config, device)
+    ready(loaded, config).model.to(device)
+    return loaded
 
 
 def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
-    """Put the weights of a checkpoint's `model` directory into a model of the same shape.
+    """Put the weights of a checkpoint's `model` directory into a model of the same shape, or a rank's part of it.
+
+    An adapter is put in before its model is split.
 
     Raises:
         ModelError: they cannot be read or belong to another model.
@@ -103,8 +108,12 @@ def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
         fill_adapter(loaded.adapter, checkpoint)
         return
     try:
-        saved = type(loaded.model).from_pretrained(checkpoint, dtype=torch.float32, use_safetensors=True)
-        loaded.model.load_state_dict(saved.state_dict())
+        files = weight_files(str(checkpoint))
+        if has_all(loaded.model, files):
+            fill(loaded.model, files)
+        else:  # transformers knows the names that some models have in files
+            saved = type(loaded.model).from_pretrained(checkpoint, dtype=torch.float32, use_safetensors=True)
+            loaded.model.load_state_dict(saved.state_dict())
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{checkpoint} cannot be loaded into the model: {first_line(error)}") from error
 
@@ -128,6 +137,8 @@ def _check_same_adapter(name: str, lora: "LoraConfig | PeftConfig | None", adapt
 
 
 def _read(place: str, config: ModelConfig) -> PreTrainedModel:
+    if is_in_pieces(Path(place)):
+        return assembled(Path(place), trust_remote_code=config.trust_remote_code)
     try:
         return AutoModelForCausalLM.from_pretrained(
             place, dtype=torch.float32, trust_remote_code=config.trust_remote_code, use_safetensors=True
@@ -144,7 +155,7 @@ def _as_peft_model(model: object) -> "PeftModel":
     raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
 
 
-def _prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
+def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
     """Before an adapter is attached: the faster products, one gradient of a tied matrix, and torch's threads."""
     speed_up_linear_layers(model)
     add_up_in_place(model)
@@ -154,12 +165,12 @@ def _prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device)
     return Loaded(model=model, compute_dtype=dtype, eos_token_ids=_eos_token_ids(model))
 
 
-def _ready(loaded: Loaded, config: ModelConfig, device: torch.device) -> Loaded:
-    """After an adapter is attached: on its device, in training mode without dropout, the adapter's included."""
+def ready(loaded: Loaded, config: ModelConfig) -> Loaded:
+    """After an adapter is attached: in training mode without dropout, the adapter's included."""
     _without_dropout(loaded.model)
     if config.gradient_checkpointing == "true" or is_recomputing(loaded.model):
         recompute(loaded.model, None)
-    loaded.model.to(device).train()
+    loaded.model.train()
     return loaded
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 
@@ -15,14 +16,15 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, ids: Tensor, embedding: nn.Embedding) -> Tensor:
-        ctx.ids, ctx.embedding = ids, embedding
+        # the weight of this moment: where ranks hold slices, the module has another one at other times
+        ctx.ids, ctx.weight, ctx.padding_idx = ids, embedding.weight, embedding.padding_idx
         return embedding.weight.detach()[ids]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
-        weight, ids, rows = ctx.embedding.weight, ctx.ids.flatten(), gradients[0].flatten(0, -2)
-        if ctx.embedding.padding_idx is not None:
-            is_read = ids != ctx.embedding.padding_idx
+        weight, ids, rows = ctx.weight, ctx.ids.flatten(), gradients[0].flatten(0, -2)
+        if ctx.padding_idx is not None:
+            is_read = ids != ctx.padding_idx
             ids, rows = ids[is_read], rows[is_read]
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
@@ -31,11 +33,14 @@ class _Lookup(torch.autograd.Function):
 
 
 class TiedEmbedding(nn.Embedding):
-    """An embedding like torch's, same parameter and name. Its gradient reaches `weight.grad` by itself."""
+    """An embedding like torch's, same parameter and name. Its gradient reaches `weight.grad` by itself.
+
+    A matrix of which only some rows are here (`parallel.tensor`) is looked up as if this class were not there.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """The rows of these tokens."""
-        if not (torch.is_grad_enabled() and self.weight.requires_grad):
+        if not (torch.is_grad_enabled() and self.weight.requires_grad) or isinstance(self.weight, DTensor):
             return super().forward(input)
         anchor = self.weight.new_zeros((), requires_grad=True)  # what lets a gradient come back here at all
         rows: Tensor = _Lookup.apply(anchor, input, self)  # type: ignore[no-untyped-call]

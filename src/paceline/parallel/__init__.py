@@ -4,16 +4,29 @@ ranks.py          what they need of each other, and a process that is alone
 process_group.py  where they meet
 mesh.py           their places: which of them hold the same, which hold parts of it
 sharding.py       slices of weights, gradients and optimiser state (ZeRO)
+tensor_plan.py    what of a model can be split over the tensor axis, and over how many ranks
+tensor_layers.py  layers of which a rank has some rows or columns
+tensor.py         heads, widths and tokens to the ranks of the tensor axis
+vocabulary.py     logprobs where each rank has the logits of some tokens
 split.py          a model's weights to the places of a mesh
+stages.py         a model's layers to the stages of a pipeline
 mesh_ranks.py     gradients and numbers of all, over a mesh
+pieces.py         what of whole tensors lies on a rank
+piece_files.py    tensors in files, written in one layout and read in any other
+gathering.py      whole weights, one at a time
 """
 
+from paceline.parallel.gathering import full_parameters, full_tensors
 from paceline.parallel.mesh import Mesh, make_mesh
 from paceline.parallel.mesh_ranks import MeshRanks, make_ranks
+from paceline.parallel.piece_files import Part, Stored, files_of, open_stored, part_of
+from paceline.parallel.pieces import Piece, like, piece_of, saved_tensors
 from paceline.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.parallel.ranks import ONE_RANK, WHOLE, RankLost, Ranks, Split
 from paceline.parallel.sharding import Sharding
 from paceline.parallel.split import MeshSplit
+from paceline.parallel.stages import Schedule, Stages, check_stages, divide, stage_of
+from paceline.parallel.tensor_plan import check_tensor_size, tensor_sizes
 
 __all__ = [
     "Ranks",
@@ -27,7 +40,25 @@ __all__ = [
     "Mesh",
     "make_mesh",
     "Sharding",
+    "check_tensor_size",
+    "tensor_sizes",
     "MeshSplit",
     "MeshRanks",
     "make_ranks",
+    "Schedule",
+    "Stages",
+    "check_stages",
+    "divide",
+    "stage_of",
+    "Piece",
+    "piece_of",
+    "like",
+    "saved_tensors",
+    "Part",
+    "Stored",
+    "part_of",
+    "files_of",
+    "open_stored",
+    "full_parameters",
+    "full_tensors",
 ]

@@ -14,6 +14,8 @@ from paceline.parallel.process_group import lost
 from paceline.parallel.ranks import Numbers
 from paceline.parallel.sharding import Sharding, is_sharded
 from paceline.parallel.split import MeshSplit
+from paceline.parallel.stages import is_at_both_ends
+from paceline.parallel.tensor_layers import PartialGradients
 
 BUCKET_BYTES = 1 << 25
 """Of one message, unless a single gradient is larger: many small messages cost a round trip each."""
@@ -27,7 +29,7 @@ def make_ranks(options: ParallelConfig, device: torch.device) -> "MeshRanks":
     """
     mesh = make_mesh(layout(options, dist.get_world_size()), device)
     sharding = Sharding(stage=options.zero_stage, offload=options.parameter_offload)
-    return MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding))
+    return MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding, schedule=options.pipeline_schedule))
 
 
 class MeshRanks:
@@ -41,12 +43,27 @@ class MeshRanks:
         self.speaks = mesh.place("tensor") == 0 and mesh.place("pipeline") == mesh.sizes.pipeline - 1
 
     def passes(self, counts: Sequence[int]) -> int:
-        """See `Ranks`: slices are fetched from each other in every pass."""
-        return max(counts) if self.mesh.sizes.shard > 1 else counts[self.share]
+        """See `Ranks`: slices are fetched from each other in every pass, and a pipeline's schedule has its numbers."""
+        count = max(counts) if self.mesh.sizes.shard > 1 else counts[self.share]
+        return count if self.split.stages is None else self.split.stages.passes(count)
 
     def add_up_gradients(self, model: nn.Module) -> None:
         """See `Ranks`: gradients of slices are added up by who made the slices, in the backward pass."""
-        copies = [one for one in model.parameters() if one.requires_grad and not is_sharded(one)]
+        self._add_up_copies([one for one in model.parameters() if one.requires_grad and not is_sharded(one)])
+        self._add_up_parts(model)
+        both = [one for one in model.parameters() if one.requires_grad and is_at_both_ends(one)]
+        for parameter in both:
+            self._add_other_end(parameter)
+
+    def _add_up_parts(self, model: nn.Module) -> None:
+        """Gradients of which each rank of a tensor group has what its own heads or columns give."""
+        parts = [_local(one.grad) for one in _partial(model) if one.grad is not None]
+        with lost(f"rank {self.rank} was adding up gradients"):
+            for bucket in _buckets(parts):
+                _add_up(bucket, self.mesh.group("tensor"))
+
+    def _add_up_copies(self, copies: Sequence[nn.Parameter]) -> None:
+        """Gradients of the ranks that hold the same, with samples of their own."""
         if self.shares == 1 or not copies:
             return
         for parameter, is_there in zip(copies, self._somewhere(copies), strict=True):
@@ -55,6 +72,21 @@ class MeshRanks:
         with lost(f"rank {self.rank} was adding up gradients"):
             for bucket in _buckets([_local(one.grad) for one in copies if one.grad is not None]):
                 _add_up(bucket, self.mesh.data)
+
+    def _add_other_end(self, parameter: nn.Parameter) -> None:
+        """The gradient of an output embedding and that of the same matrix as input embedding, at a pipeline's ends."""
+        stages = self.split.stages
+        assert stages is not None
+        if parameter.grad is None:  # then it has none at the other end either, or there all of it
+            parameter.grad = torch.zeros_like(parameter)
+        gradient = _local(parameter.grad)
+        own, other = gradient.contiguous(), torch.empty_like(gradient, memory_format=torch.contiguous_format)
+        peer = dist.get_global_rank(stages.group, stages.ranks - 1 - stages.place)
+        messages = [dist.P2POp(dist.isend, own, peer, stages.group), dist.P2POp(dist.irecv, other, peer, stages.group)]
+        with lost(f"rank {self.rank} was adding up the gradient of the embedding"):
+            for work in dist.batch_isend_irecv(messages):
+                work.wait()
+        gradient += other
 
     def clip_gradients(self, parameters: Sequence[nn.Parameter], *, limit: float) -> Tensor:
         """See `Ranks`."""
@@ -73,25 +105,35 @@ class MeshRanks:
 
     def collect(self, numbers: Numbers) -> Sequence[Numbers]:
         """See `Ranks`."""
-        text = json.dumps(dict(numbers)).encode()
+        return [json.loads(text) for text in self.exchange(json.dumps(dict(numbers)))]
+
+    def exchange(self, text: str) -> Sequence[str]:
+        """See `Ranks`."""
+        said = text.encode()
         device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
-        with lost(f"rank {self.rank} was collecting metrics"):
-            own = torch.tensor([len(text)], device=device)
+        with lost(f"rank {self.rank} was exchanging words with the others"):
+            own = torch.tensor([len(said)], device=device)
             lengths = [torch.empty_like(own) for _ in range(self.size)]
             dist.all_gather(lengths, own)
-            longest = max(int(length) for length in lengths)
-            padded = torch.tensor([*text.ljust(longest)], dtype=torch.uint8, device=device)
+            longest = max(1, *(int(length) for length in lengths))
+            padded = torch.tensor([*said.ljust(longest)], dtype=torch.uint8, device=device)
             texts = [torch.empty_like(padded) for _ in range(self.size)]
             dist.all_gather(texts, padded)
-        return [json.loads(bytes(text.tolist())) for text in texts]
+        return [bytes(one[:length].tolist()).decode() for one, length in zip(texts, lengths, strict=True)]
+
+    def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
+        """See `Ranks`."""
+        with lost(f"rank {self.rank} was handing a weight on"):
+            dist.broadcast(tensor, source)
+        return tensor
 
     def _copies(self, parameter: nn.Parameter) -> int:
         """How many ranks hold the same piece of it."""
         pieces = 1
         if isinstance(parameter, DTensor):
             for size, placement in zip(parameter.device_mesh.shape, parameter.placements, strict=True):
-                pieces *= size if placement.is_shard() else 1
-        return self.mesh.sizes.ranks // self.mesh.sizes.pipeline // pieces
+                pieces *= 1 if placement.is_replicate() else size  # torch has two kinds of shards
+        return self.mesh.sizes.ranks // self.mesh.sizes.pipeline // pieces * (2 if is_at_both_ends(parameter) else 1)
 
     def _somewhere(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
         """Which parameters have a gradient on any rank that holds the same."""
@@ -100,6 +142,12 @@ class MeshRanks:
         with lost(f"rank {self.rank} was looking which parameters have gradients"):
             dist.all_reduce(here, op=dist.ReduceOp.MAX, group=self.mesh.data)
         return [bool(one) for one in here.tolist()]
+
+
+def _partial(model: nn.Module) -> list[nn.Parameter]:
+    """Trained parameters that every rank of the tensor axis has whole and uses for its own heads."""
+    modules = [module for module in model.modules() if isinstance(module, PartialGradients)]
+    return [one for module in modules for one in module.parameters() if one.requires_grad]
 
 
 def _local(tensor: Tensor | None) -> Tensor:

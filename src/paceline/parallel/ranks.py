@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from paceline.config import Sizes
 from paceline.errors import TrainingError
 from paceline.losses import LogitPasses
+from paceline.parallel.stages import Stages
 
 Numbers = Mapping[str, float]
 Found = TypeVar("Found")
@@ -21,6 +22,10 @@ class RankLost(TrainingError):
 
 class Split(Protocol):
     """What of a model's layers lies on a rank, while micro-batches go through them."""
+
+    @property
+    def stages(self) -> Stages | None:
+        """Which of a pipeline's stages are this rank's; None where every rank has something of all layers."""
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
         """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any."""
@@ -88,9 +93,25 @@ class Ranks(Protocol):
             RankLost: another rank is gone, or silent for too long.
         """
 
+    def exchange(self, text: str) -> Sequence[str]:
+        """What each rank said, by rank.
+
+        Raises:
+            RankLost: another rank is gone, or silent for too long.
+        """
+
+    def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
+        """A rank's tensor on all ranks: there it is `tensor`; elsewhere the same comes back in the memory of `tensor`.
+
+        Raises:
+            RankLost: another rank is gone, or silent for too long.
+        """
+
 
 class _Whole:
     """`Split` of a rank that has all of every layer, always."""
+
+    stages: Stages | None = None
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
         """See `Split`."""
@@ -144,6 +165,14 @@ class _OneRank:
     def collect(self, numbers: Numbers) -> Sequence[Numbers]:
         """See `Ranks`."""
         return [numbers]
+
+    def exchange(self, text: str) -> Sequence[str]:
+        """See `Ranks`."""
+        return [text]
+
+    def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
+        """See `Ranks`."""
+        return tensor
 
 
 ONE_RANK = _OneRank()

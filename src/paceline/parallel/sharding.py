@@ -9,12 +9,13 @@
 Source: ZeRO, arXiv:1910.02054, section 5. Gradients are added up, not averaged: token weights are those of a step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+import torch.distributed as dist
+from torch import SymInt, Tensor, nn
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -60,12 +61,46 @@ def shard(
     for layer in layers:
         fully_shard(layer, reshard_after_forward=not stays, mp_policy=precision, **common)
     fully_shard(model, reshard_after_forward=False, **common)
+    if not stays:
+        layers[-1].register_forward_hook(lambda _, __, output: _give_back_behind(model, output))
     # its weights are there in calls of registered methods only; ours may call whatever part of the model it likes
     model.run_sharded = lambda call: call()
     register_fsdp_forward_method(model, "run_sharded")
     for module in _sharded(model):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # gloo has no averages
+        if mesh.devices.device_type == "cpu":
+            module.set_custom_reduce_scatter(_PieceByPiece())
+
+
+def _give_back_behind(model: FSDPModule, output: Tensor) -> None:
+    """Give back embedding and head when the backward pass has come to the last layer: a third of a small model, which
+    only its head needs; their gradients stay."""
+    if output.requires_grad:
+        output.register_hook(lambda _: model.reshard())
+
+
+class _PieceByPiece:
+    """Each rank's piece added up on its own: gloo makes a copy of all that it is given to scatter."""
+
+    def allocate(self, size: Sequence[int | SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory for a message."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: object,
+        async_op: bool = False,
+    ) -> None:
+        """Pieces of `input_tensor`, one for each rank, to the sum of this rank's."""
+        own = dist.get_rank(group)
+        for rank, piece in enumerate(input_tensor.chunk(dist.get_world_size(group))):
+            dist.reduce(piece, group_dst=rank, group=group)
+            if rank == own:
+                output_tensor.copy_(piece)
 
 
 def run(model: nn.Module, call: Callable[[], Found]) -> Found:

@@ -12,6 +12,10 @@ from transformers import PreTrainedModel
 from paceline.losses import LogitPasses
 from paceline.parallel.mesh import Mesh
 from paceline.parallel.sharding import Sharding, begin_pass, give_back, run, shard
+from paceline.parallel.stages import Schedule, Stages, keep_stages, mark_both_ends, own_layers
+from paceline.parallel.tensor import split_over_tensor
+from paceline.parallel.tensor_layers import is_part, shared
+from paceline.parallel.vocabulary import vocabulary_passes
 
 Found = TypeVar("Found")
 
@@ -22,11 +26,31 @@ class MeshSplit:
 
     mesh: Mesh
     sharding: Sharding
+    schedule: Schedule = "1f1b"
+    """In which order micro-batches go through the stages of a pipeline."""
+
+    @property
+    def stages(self) -> Stages | None:
+        """See `Split`."""
+        if self.mesh.sizes.pipeline == 1:
+            return None
+        place, group = self.mesh.place("pipeline"), self.mesh.group("pipeline")
+        return Stages(ranks=self.mesh.sizes.pipeline, place=place, schedule=self.schedule, group=group)
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
-        """See `Split`."""
-        if self.mesh.sizes.shard > 1:
-            shard(model, list(model.base_model.layers), self.mesh, self.sharding, compute_dtype)
+        """See `Split`.
+
+        Raises:
+            ModelError: the model cannot be split over the mesh.
+        """
+        sizes = self.mesh.sizes
+        if self.stages is not None:
+            keep_stages(model, self.stages)
+        if sizes.tensor > 1:
+            split_over_tensor(model, self.mesh)
+        if sizes.shard > 1:
+            shard(model, own_layers(model), self.mesh, self.sharding, compute_dtype)
+        mark_both_ends(model)  # last, as what comes before may put another parameter in its place
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """See `Split`."""
@@ -46,8 +70,8 @@ class MeshSplit:
 
     def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
         """See `Split`."""
-        return hidden
+        return shared(hidden, self.mesh.group("tensor")) if is_part(head) else hidden
 
     def logit_passes(self, head: Tensor) -> LogitPasses | None:
         """See `Split`."""
-        return None
+        return vocabulary_passes(self.mesh.group("tensor")) if is_part(head) else None

@@ -64,7 +64,6 @@ class WorkingRank:
         checkpoint: Path | None,
     ) -> None:
         """Read the weights, from a checkpoint where there is one; `functions` None: those of the configuration."""
-        self._rank = seat.rank
         torch.set_num_threads(seat.cores)  # launchers leave one, and what reads the weights takes what it finds
         ranks = make_ranks(config.parallel, seat.device)
         self._is_split = ranks.sizes.splits_the_model
@@ -111,14 +110,13 @@ class WorkingRank:
         stats, rate = self.half.update(number, groups)
         return Updated(stats=stats, learning_rate=rate, policy_version=self.policy_version)
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint | None:
-        """See `Halves`; None: another rank has written it."""
-        return self.half.save(root, progress, protected) if self._is_split or self._rank == 0 else None
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
+        """See `Halves`."""
+        return self.half.save(root, progress, protected)
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""
-        if self._is_split or self._rank == 0:
-            self.half.export(folder)
+        self.half.export(folder)
 
 
 def _frozen_copy(config: Config, checkpoint: Checkpoint | None) -> Loaded:

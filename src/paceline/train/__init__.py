@@ -6,6 +6,7 @@ consumer.py   the consumer half: how a step updates the policy, what is saved an
 held_out.py   held-out tasks and accuracy from the options
 measuring.py  what can be measured between two steps
 feed.py       which tasks a step takes
+exporting.py  a checkpoint to the directory that a finished run has
 rates.py      learning rates that a torch scheduler sets
 notices.py    what a person should know before any number is read
 observing.py  who watches a run and what they may ask for
@@ -25,6 +26,7 @@ from paceline.train.assembly import (
     with_reward_models,
 )
 from paceline.train.consumer import ConsumerHalf, Extent, make_consumer, updates_per_step
+from paceline.train.exporting import export_checkpoint
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.given import Given
 from paceline.train.halves import (
@@ -98,6 +100,7 @@ __all__ = [
     "run_sentences",
     "of_machine",
     "finish",
+    "export_checkpoint",
     "run_trackers",
     "directory_sentences",
 ]

@@ -93,6 +93,7 @@ class ConsumerHalf:
             keep=self.config.loop.save_total_limit,
             reference=self.learner.reference if self.config.loss.ref_sync_steps else None,
             protected=protected,
+            ranks=self.learner.ranks,
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -104,7 +105,8 @@ class ConsumerHalf:
 
     def export(self, folder: Path) -> None:
         """The trained model, as transformers or peft loads it."""
-        export_model(self.policy, self.tokenizer, folder, merge=self.config.lora.merge_lora)
+        merge = self.config.lora.merge_lora
+        export_model(self.policy, self.tokenizer, folder, merge=merge, ranks=self.learner.ranks)
 
 
 def make_consumer(
@@ -163,7 +165,7 @@ def updates_per_step(config: Config) -> int:
 
 
 def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
-    load_optimizer(checkpoint, learner.optimizer, learner.policy.model)
+    load_optimizer(checkpoint, learner.optimizer, learner.policy.model, learner.ranks)
     learner.policy_version = checkpoint.progress.policy_version
     if learner.loss.ref_sync_steps and learner.reference is not None:
         load_reference_weights(checkpoint, learner.reference)

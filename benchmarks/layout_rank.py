@@ -1,0 +1,86 @@
+"""One rank of bench_layouts.py: a learner on its part of a model, some updates, its peak memory.
+
+python layout_rank.py SHAPE ZERO_STAGE RANK RANKS TOKENS UPDATES FOLDER
+"""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import torch
+from materials import SHAPES
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from paceline.config import LossConfig, ModelConfig, OptimConfig, ParallelConfig
+from paceline.learner import Learner
+from paceline.models import adopt_model, choose_forward, recompute
+from paceline.parallel import Meeting, make_ranks, process_group
+from paceline.types import Completion, Rollout, RolloutGroup, Task
+
+GENERATIONS = 4
+PROMPT = 16
+CPU = torch.device("cpu")
+
+
+def status(name: str) -> int:
+    """A number of bytes in /proc/self/status."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
+    return int(line.split()[1]) * 1024
+
+
+def groups(chance: random.Random, *, tokens: int, vocabulary: int, count: int) -> list[RolloutGroup]:
+    """Of four completions each, with `tokens` input tokens."""
+    length = (tokens - PROMPT) // GENERATIONS + 1
+
+    def letters(number: int) -> tuple[int, ...]:
+        return tuple(chance.randrange(vocabulary) for _ in range(number))
+
+    def rollout() -> Rollout:
+        completion = Completion(
+            token_ids=letters(length), logprobs=(-9.0,) * length, finish_reason="length", text="", policy_version=0
+        )
+        return Rollout(completion=completion, rewards={}, reward=0.0, advantage=chance.gauss(0, 1))
+
+    return [
+        RolloutGroup(
+            task=Task(task_id=str(number), prompt="", prompt_ids=letters(PROMPT), answer=None),
+            rollouts=tuple(rollout() for _ in range(GENERATIONS)),
+        )
+        for number in range(count)
+    ]
+
+
+def main(words: list[str]) -> None:
+    """See above; writes `rank-N.json` into the folder."""
+    shape, folder = words[0], Path(words[6])
+    stage, rank, ranks, tokens, updates = map(int, words[1:6])
+    torch.manual_seed(0)
+    with process_group(Meeting(file=folder / "meeting"), rank=rank, size=ranks, device=CPU, timeout=600):
+        before = status("VmRSS")
+        config = Qwen2Config(**SHAPES[shape])
+        policy = adopt_model(Qwen2ForCausalLM(config), ModelConfig(model=shape, threads=1))
+        recompute(policy.model, None)
+        forward = choose_forward(policy.model, policy.compute_dtype)
+        place = make_ranks(ParallelConfig(zero_stage=stage), CPU)
+        place.split.apply(policy.model, policy.compute_dtype)
+        learner = Learner(
+            policy,
+            forward,
+            reference=None,
+            loss=LossConfig(),
+            optim=OptimConfig(micro_batch_tokens=tokens),
+            temperature=1.0,
+            max_completion_length=tokens,
+            ranks=place,
+        )
+        chance = random.Random(0)
+        for _ in range(updates):
+            step = groups(chance, tokens=tokens, vocabulary=config.vocab_size, count=2 * ranks)
+            stats = learner.step(step, learning_rate=1e-6)
+        found = {"before": before, "peak": status("VmHWM"), "loss": stats.loss, "grad_norm": stats.grad_norm}
+    (folder / f"rank-{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,49 @@
+"""Atomic save and restore of everything that makes the next step. Safetensors and JSON only; no pickle.
+
+    checkpoints/step-000100/
+      model/                   a directory that `transformers` loads, weights in float32; of an adapter, peft's format
+      optimizer.safetensors    the optimiser's tensors by parameter name, its numbers in the header
+      reference.safetensors    the reference model, where it moves during the run
+      progress.json            step, position in the data, policy version
+      manifest.json            size and SHA-256 of every other file
+
+Where no rank has all of the model, each writes the pieces that it has and no earlier rank has:
+
+      model/                   config.json, tokenizer, pieces-00001-of-00004.safetensors ...
+      optimizer-00001-of-00004.safetensors ...
+
+A file is read in whole or in pieces alike, so a checkpoint is gone on with by any number of ranks in any layout.
+Randomness needs no saving: order and samples are functions of the seed and of the position. A checkpoint is written
+beside its place, synced and renamed, so it is complete or absent.
+
+saving.py    all ranks write one checkpoint
+finding.py   whole checkpoints in a directory
+moments.py   an optimiser's state, and a reference's weights
+trained.py   what they know of a model
+files.py     synced, fingerprinted, removed
+"""
+
+from paceline.checkpoint.finding import (
+    Checkpoint,
+    Progress,
+    newest_checkpoint,
+    read_checkpoint,
+    remove_later,
+    remove_leftovers,
+)
+from paceline.checkpoint.moments import load_optimizer, load_reference_weights
+from paceline.checkpoint.saving import save_checkpoint
+from paceline.checkpoint.trained import Trained
+
+__all__ = [
+    "Progress",
+    "Checkpoint",
+    "Trained",
+    "save_checkpoint",
+    "newest_checkpoint",
+    "read_checkpoint",
+    "load_optimizer",
+    "load_reference_weights",
+    "remove_later",
+    "remove_leftovers",
+]

@@ -1,0 +1,90 @@
+"""The checkpoints of a run: the newest whole one, and what is left of others."""
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.checkpoint.files import discard, fingerprint
+from paceline.errors import CheckpointError
+
+_PLACE = re.compile(r"step-(\d{6,})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Where a run stands."""
+
+    step: int
+    """Steps done."""
+    position: int
+    """Tasks taken from the data order, over all epochs."""
+    policy_version: int
+    """Optimiser updates done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """A whole checkpoint on disk."""
+
+    path: Path
+    progress: Progress
+
+    @property
+    def model(self) -> Path:
+        """The directory that `transformers` loads, or `peft` where an adapter is trained, or one of pieces."""
+        return self.path / "model"
+
+
+def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """The newest checkpoint whose files are all there and unchanged, and a sentence for each newer damaged one.
+
+    Raises:
+        CheckpointError: there are checkpoints and none is whole: going on would start anew and forget the run.
+    """
+    damaged: list[str] = []
+    for _, place in reversed(numbered(root)):
+        try:
+            return read_checkpoint(place), tuple(damaged)
+        except CheckpointError as error:
+            damaged.append(str(error))
+    if damaged:
+        raise CheckpointError(f"{root} holds no whole checkpoint; restore one or start a new run: {'; '.join(damaged)}")
+    return None, ()
+
+
+def read_checkpoint(place: Path) -> Checkpoint:
+    """The checkpoint in the directory `place`.
+
+    Raises:
+        CheckpointError: a file is missing or is not as it was saved.
+    """
+    try:
+        manifest = json.loads((place / "manifest.json").read_text())
+        for name, expected in manifest.items():
+            if fingerprint(place / name) != expected:
+                raise CheckpointError(f"{place / name} is not the file that was saved; the checkpoint is skipped")
+        progress = Progress(**json.loads((place / "progress.json").read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{place} is not a whole checkpoint and is skipped: {error}") from error
+    return Checkpoint(path=place, progress=progress)
+
+
+def remove_later(root: Path, step: int) -> None:
+    """Remove the checkpoints after `step`, which a run that goes on from there makes again."""
+    for number, place in reversed(numbered(root)):
+        if number > step:
+            discard(place)
+
+
+def remove_leftovers(root: Path) -> None:
+    """Remove half-written and half-removed checkpoints of an attempt that was killed."""
+    for leftover in [*root.glob("draft-*"), *root.glob("discarded-*")]:
+        shutil.rmtree(leftover)
+
+
+def numbered(root: Path) -> list[tuple[int, Path]]:
+    """Steps and their directories in order; a copy that somebody put beside them under another name is left alone."""
+    named = ((_PLACE.fullmatch(path.name), path) for path in root.glob("step-*"))
+    return sorted((int(match[1]), path) for match, path in named if match is not None)

@@ -1,0 +1,90 @@
+"""A policy over several ranks, of which each reads its own part: no rank has all of the weights at any moment."""
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from paceline.config import LoraConfig, ModelConfig
+from paceline.errors import ModelError
+from paceline.models.adapter_files import ADAPTER_CONFIG
+from paceline.models.devices import choose_device
+from paceline.models.filling import UNREADABLE, fill, give_memory, has_all, skeleton, weight_files
+from paceline.models.forward import PolicyForward, choose_forward, compute_alike
+from paceline.models.loaded import Loaded
+from paceline.models.loading import load_model, prepared, ready
+from paceline.models.places import first_line, model_place
+from paceline.parallel import MeshSplit
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
+TWIN_LAYERS, TWIN_VOCABULARY = 2, 512
+"""Of the small model that stands for a large one when its forward pass is chosen."""
+
+
+def load_policy(
+    config: ModelConfig,
+    lora: "LoraConfig | PeftConfig | None" = None,
+    *,
+    split: MeshSplit,
+    checkpoint: Path | None = None,
+    seed: int = 0,
+) -> tuple[Loaded, PolicyForward]:
+    """This rank's part of the model that `load_model` would give whole, and how its hidden states are computed.
+
+    A model with an adapter, and one whose tensors have other names in files than in transformers' classes, is read
+    whole into main memory and then split.
+
+    Raises:
+        ModelError: see `load_model`.
+    """
+    if not _has_adapter(config, lora, checkpoint):
+        found = _in_parts(config, str(checkpoint or model_place(config.model).base), split)
+        if found is not None:
+            return found
+    loaded = load_model(config, lora, checkpoint=checkpoint, seed=seed)
+    forward = choose_forward(loaded.model, loaded.compute_dtype)
+    split.apply(loaded.model)
+    return loaded, forward
+
+
+def _has_adapter(config: ModelConfig, lora: "LoraConfig | PeftConfig | None", checkpoint: Path | None) -> bool:
+    asked = lora.lora_rank > 0 if isinstance(lora, LoraConfig) else lora is not None
+    there = checkpoint is not None and (checkpoint / ADAPTER_CONFIG).is_file()
+    return asked or there or model_place(config.model).adapter is not None
+
+
+def _in_parts(config: ModelConfig, place: str, split: MeshSplit) -> tuple[Loaded, PolicyForward] | None:
+    """None where the names in the files are others."""
+    device = choose_device(config)
+    try:
+        model, files = skeleton(place, trust_remote_code=config.trust_remote_code), weight_files(place)
+        if not has_all(model, files):
+            return None
+        loaded = ready(prepared(model, config, device), config)
+        forward = _choose_by_twin(loaded, device)
+        split.apply(model)
+        give_memory(model, torch.device("cpu") if split.sharding.offload else device)
+        fill(model, files)
+    except UNREADABLE as error:
+        raise ModelError(f"--model {place} cannot be loaded: {first_line(error)}") from error
+    return loaded, forward
+
+
+def _choose_by_twin(loaded: Loaded, device: torch.device) -> PolicyForward:
+    """How the model would choose to compute, as a model of the same widths with few layers and tokens chooses."""
+    config = copy.deepcopy(loaded.model.config)
+    text = config.get_text_config()
+    text.num_hidden_layers = min(text.num_hidden_layers, TWIN_LAYERS)
+    if getattr(text, "layer_types", None) is not None:
+        text.layer_types = text.layer_types[: text.num_hidden_layers]
+    text.vocab_size, text.pad_token_id = min(text.vocab_size, TWIN_VOCABULARY), None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        twin: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=loaded.model.dtype)
+    forward = choose_forward(twin.to(device), loaded.compute_dtype)
+    compute_alike(loaded.model, twin)
+    return forward
