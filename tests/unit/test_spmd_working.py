@@ -16,14 +16,16 @@ from paceline.train import Extent
 from tests.cluster_runs import options_in
 from tests.laws.layouts import CPU, groups_of
 
-ZERO_STAGES = (0, 2, 3)
+LAYOUTS: dict[str, dict[str, object]] = {
+    "copies": {},
+    "ZeRO-2": {"zero_stage": 2},
+    "ZeRO-3": {"zero_stage": 3},
+    "tensor": {"tensor_parallel": 2},
+    "pipeline": {"pipeline_parallel": 2},
+}
 SAMPLING = Sampling(max_completion_length=8)
 REQUESTS = [Request(prompt_ids=(65 + number, 66), keys=(number, 100 + number)) for number in range(4)]
 EXTENT = Extent(total_steps=2, longest_prompt=9)
-
-
-def configured(options: dict[str, object], stage: int) -> Config:
-    return build_config({**options, "zero_stage": stage})
 
 
 def sampled(rank: WorkingRank) -> list[dict[str, Any]]:
@@ -45,11 +47,11 @@ def steps(config: Config, seat: Seat) -> dict[str, Any]:
 
 
 def work(number: int, size: int, folder: str, options: dict[str, object]) -> None:
-    """One rank, every stage."""
+    """One rank, every layout."""
     torch.set_num_threads(1)
     seat = Seat(rank=number, size=size, device=CPU, cores=1)
     with process_group(Meeting(file=Path(folder, "meeting")), rank=number, size=size, device=CPU, timeout=60):
-        found = [steps(configured(options, stage), seat) for stage in ZERO_STAGES]
+        found = {name: steps(build_config({**options, **layout}), seat) for name, layout in LAYOUTS.items()}
     Path(folder, f"{number}.json").write_text(json.dumps(found))
 
 
@@ -62,11 +64,10 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", range(2))
-@pytest.mark.parametrize("stage", ZERO_STAGES)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_every_rank_samples_what_one_with_copies_samples(found, number, stage, when):
-    wanted = found[0][0][when]
-    one = found[number][ZERO_STAGES.index(stage)][when]
+def test_every_rank_samples_what_one_with_copies_samples(found, number, layout, when):
+    wanted, one = found[0]["copies"][when], found[number][layout][when]
     assert [completion["tokens"] for completion in one] == [completion["tokens"] for completion in wanted]
     for completion, other in zip(one, wanted, strict=True):
         assert completion["logprobs"] == pytest.approx(other["logprobs"], abs=1e-5)
@@ -74,13 +75,13 @@ def test_every_rank_samples_what_one_with_copies_samples(found, number, stage, w
 
 
 def test_the_update_moves_what_is_sampled_from(found):
-    before, after = (one["logprobs"][0] for one in (found[0][0]["before"][0], found[0][0]["after"][0]))
+    before, after = (found[0]["copies"][when][0]["logprobs"][0] for when in ("before", "after"))
     assert abs(before - after) > 1e-4
 
 
 def test_only_a_copy_takes_bytes_and_only_where_it_is_old(found):
-    sizes = [[one["nbytes"] for one in rank] for rank in found]
-    assert sizes[0] == sizes[1]
-    assert sizes[0][0] == 0
-    assert sizes[0][1] == sizes[0][2] > 0
-    assert all(one["again"] == 0 for rank in found for one in rank)
+    for rank in found:
+        copies, *others = (rank[layout]["nbytes"] for layout in LAYOUTS)
+        assert copies == 0
+        assert set(others) == {found[0]["ZeRO-3"]["nbytes"]} != {0}
+        assert all(one["again"] == 0 for one in rank.values())

@@ -37,7 +37,10 @@ FRAMES = 20
 ALARM = signal.SIGURG
 """Wakes the main thread: no launcher sends it, and a process that does not expect it takes no notice."""
 
-KINDS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+KINDS = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PacelineError)
+}
+"""What a rank's error may be of, by name: a class of its own choice is never looked up."""
 
 
 class Ended(BaseException):
@@ -166,7 +169,7 @@ class Lifelines:
                 self._lose(rank, f"rank {rank} gave no sign of life for {self._limit:g} s")
 
     def _lose(self, rank: int, sentence: str) -> None:
-        self._propose(0, ProcessLost(sentence) if rank else Ended(errors.PacelineError.exit_status))
+        self._propose(0, ProcessLost(sentence) if rank else Ended(PacelineError.exit_status))
 
     def _propose(self, beats: int, error: BaseException) -> None:
         self._candidates.append((time.monotonic() + beats * self._beat, error))

@@ -151,7 +151,8 @@ def _group(place: Launched, config: Config, met: Met) -> Iterator[torch.device]:
 
 
 def _seat(place: Launched, device: torch.device) -> Seat:
-    cores = place.cores or max(1, len(os.sched_getaffinity(0)) // place.local_size)
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = place.cores or max(1, there // place.local_size)
     return Seat(rank=place.rank, size=place.size, device=device, cores=cores)
 
 
