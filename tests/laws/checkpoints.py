@@ -112,7 +112,7 @@ def work(rank: int, folder: str) -> None:
                     in_two_directions(Path(folder, "two directions"))
                     from_the_start(rank, Path(folder, "start"))
                     half = merging(mesh_ranks(Sizes(shard=4), Sharding(stage=3)))
-                    half.learner.ranks.split.apply(half.policy.model)
+                    half.learner.ranks.split.apply(half.policy.model, half.policy.compute_dtype)
                     half.export(Path(folder, "merged"))
                     refuse(rank, Path(folder))
 
@@ -147,7 +147,7 @@ def by_stages(rank: int, folder: Path) -> None:
         model.model.layers[1] = model.model.norm = model.lm_head = elsewhere
     else:
         model.model.layers[0] = model.model.embed_tokens = elsewhere
-    ranks.split.apply(model)
+    ranks.split.apply(model, model.dtype)
     folder.mkdir(exist_ok=True)
     loaded.weights_writer(ranks)(folder)
     led = list(full_parameters(model, ranks))

@@ -138,7 +138,8 @@ def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks
         reference = policy if policy.adapter is not None else FAMILIES[family](dtype, 1, layers)
         choose_forward(reference.model)
     for model in {id(one): one.model for one in (policy, reference) if one is not None}.values():
-        ranks.split.apply(model, dtype)
+        if isinstance(ranks, MeshRanks):
+            ranks.split.apply(model, dtype)
     return Learner(
         policy,
         forward,

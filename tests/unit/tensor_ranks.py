@@ -184,7 +184,7 @@ def compared(loaded: Loaded, mesh: Mesh) -> dict[str, object]:
     loss(wanted).backward()
     expected = {name: one.clone() for name, one in gradients(model).items()}
     model.zero_grad()
-    split.apply(model)
+    split.apply(model, model.dtype)
     with Sent() as there:
         found = run(model, forward, given, split)
     with Sent() as back:
@@ -227,7 +227,7 @@ def in_half(mesh: Mesh) -> dict[str, float]:
             return head_values(model, hidden, given.targets, temperature=TEMPERATURE, split=split)[0]
 
         whole = logprobs(WHOLE)
-        split.apply(model)
+        split.apply(model, model.dtype)
         part = logprobs(split)
     return {"whole": relative(whole, exact), "part": relative(part, exact), "dtype": str(part.dtype)}
 
@@ -271,7 +271,7 @@ def sentences(mesh: Mesh) -> dict[str, str]:
     for name, loaded in refused().items():
         kinds = [type(module) for module in loaded.model.modules()]
         try:
-            MeshSplit(mesh=mesh, sharding=Sharding(stage=0)).apply(loaded.model)
+            MeshSplit(mesh=mesh, sharding=Sharding(stage=0)).apply(loaded.model, loaded.compute_dtype)
         except ModelError as error:
             said[name] = str(error)
         assert kinds == [type(module) for module in loaded.model.modules()]

@@ -67,7 +67,7 @@ def learner_of(case: str, ranks: Ranks) -> Learner:
     if case == "activations in main memory":
         forward = PolicyForward(kind="packed", reason="", offload=True)
     if isinstance(ranks, MeshRanks):
-        ranks.split.apply(policy.model)
+        ranks.split.apply(policy.model, policy.compute_dtype)
     return Learner(
         policy,
         forward,

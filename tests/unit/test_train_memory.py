@@ -1,11 +1,12 @@
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
 
-from paceline.config import Config, Sizes, build_config
+from paceline.config import Config, build_config
 from paceline.errors import ConfigError
-from paceline.models import Loaded, choose_forward, free_memory, measure_activations
+from paceline.models import Activations, Loaded, choose_forward, free_memory, measure_activations
 from paceline.train.memory import (
     Recomputing,
     check_memory_options,
@@ -18,10 +19,15 @@ from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")
 PROMPT = 7
+PLACE = {"padded": False, "longest_prompt": PROMPT}
 
 
 def configured(**given: object) -> Config:
     return build_config({"model": "m", "dataset": "d", **given})
+
+
+def unasked() -> Activations:
+    raise AssertionError("nothing is measured where nothing is chosen")
 
 
 def policy() -> Loaded:
@@ -39,32 +45,30 @@ def test_offloading_to_the_memory_that_everything_is_in_is_refused(name):
 def test_layers_are_computed_again_only_where_memory_is_short_of_twice_what_they_keep():
     config = configured(micro_batch_tokens=100, max_completion_length=50)
     trained = policy()
-    forward = choose_forward(trained.model)
-    activations = measure_activations(trained.model, forward, torch.float32)
+    measure = partial(measure_activations, trained.model, choose_forward(trained.model), torch.float32)
+    activations = measure()
     whole = 100 * activations.all_layers
-    enough = choose_recomputing(config, trained, forward, longest_prompt=PROMPT, free=int(2 * whole) + 2)
+    enough = choose_recomputing(config, trained, measure, **PLACE, free=int(2 * whole) + 2)
     assert (enough.layers, enough.needed, enough.describe()) == (0, whole, [])
     assert not any(layer.gradient_checkpointing for layer in trained.model.model.layers)
-    short = choose_recomputing(config, trained, forward, longest_prompt=PROMPT, free=int(2 * whole) - 2)
+    short = choose_recomputing(config, trained, measure, **PLACE, free=int(2 * whole) - 2)
     assert (short.layers, short.of) == (1, 2)
     assert [layer.gradient_checkpointing for layer in trained.model.model.layers] == [True, False]
     assert short.needed == pytest.approx(whole / 2 + 100 * 32 * 4)
     assert len(short.describe()) == 1
-    assert len(choose_recomputing(config, trained, forward, longest_prompt=PROMPT, free=-1).describe()) == 2
+    assert len(choose_recomputing(config, trained, measure, **PLACE, free=-1).describe()) == 2
 
 
 @pytest.mark.parametrize("word", ["true", "false"])
 def test_a_word_that_is_not_auto_leaves_nothing_to_choose(word):
     config = configured(gradient_checkpointing=word)
     trained = policy()
-    forward = choose_forward(trained.model)
-    assert choose_recomputing(config, trained, forward, longest_prompt=PROMPT, free=0) is None
+    assert choose_recomputing(config, trained, unasked, **PLACE, free=0) is None
 
 
 def test_what_cannot_be_known_is_not_guessed():
     trained = policy()
-    forward = choose_forward(trained.model)
-    assert choose_recomputing(configured(), trained, forward, longest_prompt=PROMPT, free=None) is None
+    assert choose_recomputing(configured(), trained, unasked, **PLACE, free=None) is None
 
 
 def test_the_choice_is_told_in_sentences():
@@ -83,9 +87,7 @@ def test_a_forward_pass_takes_the_budget_the_longest_row_or_the_whole_step():
 
 def test_gradients_and_moments_are_still_to_come():
     trained, optim = policy(), configured().optim
-    whole = trained.model.num_parameters() * (4 + 8)
-    assert to_come(optim, trained, Sizes()) == to_come(optim, trained, Sizes(replicate=4)) == whole
-    assert to_come(optim, trained, Sizes(replicate=2, shard=2, tensor=2)) == whole // 4
+    assert to_come(optim, trained) == trained.model.num_parameters() * (4 + 8)
 
 
 @dataclass(frozen=True)

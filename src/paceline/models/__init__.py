@@ -34,7 +34,7 @@ from paceline.models.lora import add_adapter, check_adapter_kind, make_lora_conf
 from paceline.models.places import context_length, load_tokenizer, model_directory
 from paceline.models.records import on_device
 from paceline.models.reference import frozen_copy, load_reference
-from paceline.models.split_loading import load_policy
+from paceline.models.split_loading import load_policy, measure_by_twin
 
 __all__ = [
     "Activations",
@@ -52,6 +52,7 @@ __all__ = [
     "frozen_copy",
     "load_model",
     "load_policy",
+    "measure_by_twin",
     "load_reference",
     "load_tokenizer",
     "make_lora_config",

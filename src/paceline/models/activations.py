@@ -62,7 +62,7 @@ def recompute(model: PreTrainedModel, count: int | None) -> None:
     else:  # the older name
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kind)
     if count is not None:
-        for number, layer in enumerate(_layers(model)):
+        for number, layer in enumerate(layers_of(model)):
             layer.gradient_checkpointing = number < count
 
 
@@ -82,7 +82,8 @@ def return_free_memory(device: torch.device) -> None:
         trim(0)
 
 
-def _layers(model: nn.Module) -> list[GradientCheckpointingLayer]:
+def layers_of(model: nn.Module) -> list[GradientCheckpointingLayer]:
+    """Those that can be computed again one by one."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
@@ -97,7 +98,7 @@ def measure_activations(model: PreTrainedModel, forward: Forward, compute_dtype:
     return Activations(
         all_layers=more / (len(large.input_ids) - len(small.input_ids)),
         layer_input=model.config.get_text_config().hidden_size * model.dtype.itemsize,
-        layers=len(_layers(model)),
+        layers=len(layers_of(model)),
     )
 
 

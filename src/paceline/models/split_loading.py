@@ -1,6 +1,7 @@
 """A policy over several ranks, of which each reads its own part: no rank has all of the weights at any moment."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from paceline.config import LoraConfig, ModelConfig
 from paceline.errors import ModelError
+from paceline.models.activations import Activations, layers_of, measure_activations
 from paceline.models.adapter_files import ADAPTER_CONFIG
 from paceline.models.devices import choose_device
 from paceline.models.filling import UNREADABLE, fill, give_memory, has_all, skeleton, weight_files
@@ -16,7 +18,7 @@ from paceline.models.forward import PolicyForward, choose_forward, compute_alike
 from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model, prepared, ready
 from paceline.models.places import first_line, model_place
-from paceline.parallel import MeshSplit
+from paceline.parallel import MeshSplit, mark_both_ends
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -47,7 +49,7 @@ def load_policy(
             return found
     loaded = load_model(config, lora, checkpoint=checkpoint, seed=seed)
     forward = choose_forward(loaded.model, loaded.compute_dtype)
-    split.apply(loaded.model)
+    split.apply(loaded.model, loaded.compute_dtype)
     return loaded, forward
 
 
@@ -66,8 +68,9 @@ def _in_parts(config: ModelConfig, place: str, split: MeshSplit) -> tuple[Loaded
             return None
         loaded = ready(prepared(model, config, device), config)
         forward = _choose_by_twin(loaded, device)
-        split.apply(model)
+        split.apply(model, loaded.compute_dtype)
         give_memory(model, torch.device("cpu") if split.sharding.offload else device)
+        mark_both_ends(model)  # parameters are others by now
         fill(model, files)
     except UNREADABLE as error:
         raise ModelError(f"--model {place} cannot be loaded: {first_line(error)}") from error
@@ -75,7 +78,23 @@ def _in_parts(config: ModelConfig, place: str, split: MeshSplit) -> tuple[Loaded
 
 
 def _choose_by_twin(loaded: Loaded, device: torch.device) -> PolicyForward:
-    """How the model would choose to compute, as a model of the same widths with few layers and tokens chooses."""
+    """How the model would choose to compute, as its twin chooses."""
+    twin = _twin(loaded, device)
+    forward = choose_forward(twin, loaded.compute_dtype)
+    compute_alike(loaded.model, twin)
+    return forward
+
+
+def measure_by_twin(loaded: Loaded, forward: PolicyForward) -> Activations:
+    """What a pass through this rank's part of a model keeps, by what one through its twin does."""
+    twin = _twin(loaded, loaded.model.device)
+    choose_forward(twin, loaded.compute_dtype)
+    found, layers = measure_activations(twin.train(), forward, loaded.compute_dtype), len(layers_of(loaded.model))
+    return replace(found, all_layers=found.all_layers / found.layers * layers, layers=layers)
+
+
+def _twin(loaded: Loaded, device: torch.device) -> PreTrainedModel:
+    """A model of the same widths with few layers and tokens."""
     config = copy.deepcopy(loaded.model.config)
     text = config.get_text_config()
     text.num_hidden_layers = min(text.num_hidden_layers, TWIN_LAYERS)
@@ -85,6 +104,4 @@ def _choose_by_twin(loaded: Loaded, device: torch.device) -> PolicyForward:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         twin: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=loaded.model.dtype)
-    forward = choose_forward(twin.to(device), loaded.compute_dtype)
-    compute_alike(loaded.model, twin)
-    return forward
+    return twin.to(device)

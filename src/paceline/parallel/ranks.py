@@ -5,7 +5,6 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from paceline.config import Sizes
 from paceline.errors import TrainingError
@@ -26,9 +25,6 @@ class Split(Protocol):
     @property
     def stages(self) -> Stages | None:
         """Which of a pipeline's stages are this rank's; None where every rank has something of all layers."""
-
-    def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
-        """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any."""
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """A pass: whatever is done with the model's weights. Tensors in a tuple are what a gradient may come to."""
@@ -112,9 +108,6 @@ class _Whole:
     """`Split` of a rank that has all of every layer, always."""
 
     stages: Stages | None = None
-
-    def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
-        """See `Split`."""
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """See `Split`."""

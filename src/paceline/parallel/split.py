@@ -38,7 +38,7 @@ class MeshSplit:
         return Stages(ranks=self.mesh.sizes.pipeline, place=place, schedule=self.schedule, group=group)
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
-        """See `Split`.
+        """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any.
 
         Raises:
             ModelError: the model cannot be split over the mesh.

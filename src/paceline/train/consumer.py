@@ -1,8 +1,9 @@
 """The consumer half of a run: the policy with its optimiser, how a step updates it, what is saved and exported."""
 
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -12,16 +13,21 @@ from paceline.config import Config
 from paceline.errors import ConfigError
 from paceline.learner import Learner, UpdateStats
 from paceline.models import (
+    Activations,
     Loaded,
+    PolicyForward,
     adopt_model,
     choose_forward,
     export_model,
     frozen_copy,
     load_model,
+    load_policy,
     load_reference,
+    measure_activations,
+    measure_by_twin,
     restore_weights,
 )
-from paceline.parallel import ONE_RANK, Ranks
+from paceline.parallel import ONE_RANK, MeshRanks, MeshSplit, Ranks
 from paceline.schedule import learning_rate
 from paceline.train.exporting import export_saved
 from paceline.train.given import Given
@@ -132,14 +138,12 @@ def make_consumer(
     A given model is taken as it is: `restore` puts a checkpoint into it.
     """
     given = given or Given()
-    policy = _policy(config, given, checkpoint)
-    forward = replace(choose_forward(policy.model, policy.compute_dtype), offload=config.model.activation_offload)
-    reference = _reference(config, given, policy)
-    free = least_memory(memory_for_activations(config, policy, ranks.sizes), ranks)
-    recomputing = choose_recomputing(config, policy, forward, longest_prompt=extent.longest_prompt, free=free)
-    ranks.split.apply(policy.model, policy.compute_dtype)
-    if reference is not None and reference is not policy:
-        ranks.split.apply(reference.model, reference.compute_dtype)
+    policy, forward, reference, measure = _models(config, given, checkpoint, ranks)
+    free = least_memory(memory_for_activations(config, policy), ranks)
+    padded = forward.kind == "padded"
+    recomputing = choose_recomputing(
+        config, policy, measure, padded=padded, longest_prompt=extent.longest_prompt, free=free
+    )
     learner = Learner(
         policy,
         forward,
@@ -180,6 +184,26 @@ def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
         load_reference_weights(checkpoint, learner.reference)
 
 
+def _models(
+    config: Config, given: Given, checkpoint: Checkpoint | None, ranks: Ranks
+) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
+    """Policy, how it is computed, reference, and what measures its activations. Ranks read their parts alone."""
+    offload = config.model.activation_offload
+    if isinstance(ranks, MeshRanks) and ranks.sizes.splits_the_model:
+        assert given.model is None  # a program's own model is trained in one process
+        place = None if checkpoint is None else checkpoint.model
+        policy, forward = load_policy(
+            config.model, config.lora, split=ranks.split, checkpoint=place, seed=config.loop.seed
+        )
+        reference = _reference(config, given, policy, ranks.split)
+        return policy, replace(forward, offload=offload), reference, partial(measure_by_twin, policy, forward)
+    policy = _policy(config, given, checkpoint)
+    forward = choose_forward(policy.model, policy.compute_dtype)
+    # an offload has hooks of its own, and torch applies the innermost only
+    measure = partial(measure_activations, policy.model, forward, policy.compute_dtype)
+    return policy, replace(forward, offload=offload), _reference(config, given, policy, None), measure
+
+
 def _policy(config: Config, given: Given, checkpoint: Checkpoint | None) -> Loaded:
     adapter = config.lora if given.adapter is None else given.adapter
     if given.model is None:
@@ -192,7 +216,7 @@ def _policy(config: Config, given: Given, checkpoint: Checkpoint | None) -> Load
     return policy
 
 
-def _reference(config: Config, given: Given, policy: Loaded) -> Loaded | None:
+def _reference(config: Config, given: Given, policy: Loaded, split: MeshSplit | None) -> Loaded | None:
     if config.loss.beta == 0:
         return None
     if config.loss.ref_sync_steps and policy.adapter is not None:
@@ -200,4 +224,4 @@ def _reference(config: Config, given: Given, policy: Loaded) -> Loaded | None:
             f"--ref-sync-steps must be 0 with an adapter, got {config.loss.ref_sync_steps}; "
             "the reference is the model without it"
         )
-    return load_reference(policy, config.model) if given.model is None else frozen_copy(policy)
+    return load_reference(policy, config.model, split=split) if given.model is None else frozen_copy(policy)

@@ -1,15 +1,16 @@
 """What the options about memory come to on this machine and this model."""
 
 import importlib.util
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
-from paceline.config import Config, OptimConfig, Sizes
+from paceline.config import Config, OptimConfig
 from paceline.config.rules import require
 from paceline.errors import ConfigError
-from paceline.models import Loaded, PolicyForward, free_memory, measure_activations, recompute
-from paceline.parallel import Ranks
+from paceline.models import Activations, Loaded, free_memory, recompute
+from paceline.parallel import Ranks, piece_of
 
 ACTIVATION_SHARE = 0.5
 """Of the memory that is left for activations, what `auto` plans with. The rest is for what the estimate leaves out: a
@@ -59,12 +60,12 @@ def check_memory_options(config: Config, device: torch.device) -> None:
         raise ConfigError("--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'`")
 
 
-def memory_for_activations(config: Config, policy: Loaded, sizes: Sizes) -> int | None:
+def memory_for_activations(config: Config, policy: Loaded) -> int | None:
     """Bytes left where activations go, once the first update has made what stays; None: the system does not say."""
     if config.model.activation_offload:
         return free_memory(torch.device("cpu"))
     free = free_memory(policy.model.device)
-    return None if free is None else free - to_come(config.optim, policy, sizes)
+    return None if free is None else free - to_come(config.optim, policy)
 
 
 def least_memory(free: int | None, ranks: Ranks) -> int | None:
@@ -74,20 +75,23 @@ def least_memory(free: int | None, ranks: Ranks) -> int | None:
 
 
 def choose_recomputing(
-    config: Config, policy: Loaded, forward: PolicyForward, *, longest_prompt: int, free: int | None
+    config: Config,
+    policy: Loaded,
+    measure: Callable[[], Activations],
+    *,
+    padded: bool,
+    longest_prompt: int,
+    free: int | None,
 ) -> Recomputing | None:
     """Under `auto`, have as many layers computed again as the largest micro-batch needs; None where nothing was chosen.
 
-    `free` is `memory_for_activations`.
+    `measure` says what a pass keeps; `free` is `memory_for_activations`.
     """
-    model = policy.model
     is_open = config.model.gradient_checkpointing == "auto" and config.parallel.pipeline_schedule != "zero_bubble"
     if not is_open or free is None:
         return None
-    # an offload has hooks of its own, and torch applies the innermost only
-    on_the_device = replace(forward, offload=False)
-    activations = measure_activations(model, on_the_device, policy.compute_dtype)
-    tokens = most_tokens(config, prompt=longest_prompt, padded=forward.kind == "padded")
+    model, activations = policy.model, measure()
+    tokens = most_tokens(config, prompt=longest_prompt, padded=padded)
     room = ACTIVATION_SHARE * max(0, free)
     count = activations.to_recompute(tokens=tokens, room=room)
     if count:
@@ -103,17 +107,14 @@ def most_tokens(config: Config, *, prompt: int, padded: bool) -> int:
     return min(max(budget, prompt + completion), config.loop.prompts_per_step * group)
 
 
-def to_come(optim: OptimConfig, policy: Loaded, sizes: Sizes) -> int:
-    """Bytes that the first update adds: gradients, moments, and what autocast keeps of the weights on a GPU.
-
-    `sizes` are those of the grid that a whole `policy` is going to be laid on.
-    """
+def to_come(optim: OptimConfig, policy: Loaded) -> int:
+    """Bytes that the first update adds here: gradients, moments, and what autocast keeps of the weights on a GPU."""
     moments = 0 if optim.optimizer_offload else optim.moment_bytes
-    trained = sum(parameter.numel() for parameter in policy.model.parameters() if parameter.requires_grad)
+    here = [(parameter.requires_grad, piece_of(parameter).tensor.numel()) for parameter in policy.model.parameters()]
+    trained = sum(count for is_trained, count in here if is_trained)
     keeps = policy.model.device.type != "cpu" and policy.compute_dtype != policy.model.dtype
     copies = policy.compute_dtype.itemsize if keeps else 0
-    whole = trained * (policy.model.dtype.itemsize + moments) + policy.model.num_parameters() * copies
-    return whole // (sizes.ranks // sizes.replicate)
+    return trained * (policy.model.dtype.itemsize + moments) + sum(count for _, count in here) * copies
 
 
 def _gib(size: float) -> str:
