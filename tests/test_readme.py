@@ -19,6 +19,7 @@ from paceline.config import PRESETS, DataConfig, build_config, options, parse_ya
 from paceline.data.formats import problem
 from paceline.data.rows import Row
 from paceline.dialects.colossalchat.arguments import FIELDS, SHORT, long_flag
+from paceline.dialects.layouts import NUMBERS, VALUES
 from paceline.errors import ConfigError
 from paceline.rewards import BUILT_IN, resolve
 from tests.test_architecture import FLOORS
@@ -42,8 +43,10 @@ OTHERS_FLAGS = {
     *("--security-opt", "--cap-add", "--workload", "--head", "--node-ip-address", "--address", "--temp-dir"),
     *map(long_flag, FIELDS),
     *("--num-tr", "--agentic-type"),
+    *("--nproc-per-node", "--multi_gpu", "--num_processes", "--ntasks-per-node", "--shutdown-timeout", "--cpu"),
+    *("--kill-on-bad-exit", "--multi", "--num", *NUMBERS, *VALUES, "--fsdp2"),
 }
-"""Of docker, of the scripts in benchmarks, of Ray, and of ColossalChat."""
+"""Of docker, of the scripts in benchmarks, of Ray, of ColossalChat, of launchers, and of layouts elsewhere."""
 DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {
     "--help",
     *translate.FLAGS,

@@ -112,7 +112,6 @@ def work(rank: int, folder: str) -> None:
                     in_two_directions(Path(folder, "two directions"))
                     from_the_start(rank, Path(folder, "start"))
                     half = merging(mesh_ranks(Sizes(shard=4), Sharding(stage=3)))
-                    half.learner.ranks.split.apply(half.policy.model, half.policy.compute_dtype)
                     half.export(Path(folder, "merged"))
                     refuse(rank, Path(folder))
 
@@ -142,11 +141,7 @@ def by_stages(rank: int, folder: Path) -> None:
     """A model whose embedding and first layer are on two ranks, all else and the same embedding on two others."""
     ranks = mesh_ranks(Sizes(pipeline=2, shard=2), Sharding(stage=3))
     loaded = llama_with_one_embedding(torch.float64, 0)
-    model, elsewhere = loaded.model, nn.Identity()
-    if rank < 2:
-        model.model.layers[1] = model.model.norm = model.lm_head = elsewhere
-    else:
-        model.model.layers[0] = model.model.embed_tokens = elsewhere
+    model = loaded.model
     ranks.split.apply(model, model.dtype)
     folder.mkdir(exist_ok=True)
     loaded.weights_writer(ranks)(folder)

@@ -92,22 +92,22 @@ def completion(chance: random.Random) -> Completion:
     return Completion(token_ids=ids, logprobs=(-5.0,) * len(ids), finish_reason="stop", text="", policy_version=0)
 
 
-def qwen2(dtype: torch.dtype, seed: int, layers: int) -> Loaded:
+def qwen2(dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:
     return _loaded(tiny_model("qwen2", dtype=dtype, seed=seed, layers=layers), dtype)
 
 
-def qwen3(dtype: torch.dtype, seed: int, layers: int) -> Loaded:
+def qwen3(dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:
     return _loaded(tiny_model("qwen3", dtype=dtype, seed=seed, layers=layers), dtype)
 
 
-def llama_with_one_embedding(dtype: torch.dtype, seed: int, layers: int) -> Loaded:
+def llama_with_one_embedding(dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:
     model = tiny_model("llama", dtype=dtype, seed=seed, layers=layers)
     model.config.tie_word_embeddings = True
     model.get_output_embeddings().weight = model.get_input_embeddings().weight
     return _loaded(model, dtype)
 
 
-def qwen2_with_an_adapter(dtype: torch.dtype, seed: int, layers: int) -> Loaded:
+def qwen2_with_an_adapter(dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:
     loaded = add_adapter(qwen2(dtype, seed, layers), make_lora_config(LoraConfig(lora_rank=4)), seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for parameter in loaded.model.parameters():
@@ -129,7 +129,7 @@ def _loaded(model: PreTrainedModel, dtype: torch.dtype) -> Loaded:
     return Loaded(model=model.train(), compute_dtype=dtype, eos_token_ids=frozenset())
 
 
-def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks, *, layers: int) -> Learner:
+def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks, *, layers: int = 2) -> Learner:
     """A learner on this rank's part of the model."""
     policy = FAMILIES[family](dtype, 0, layers)
     forward = choose_forward(policy.model)
