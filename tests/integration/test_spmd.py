@@ -1,4 +1,5 @@
-"""Two ranks of torchrun on this machine: the run of one process to rounding, and an end of all with the end of one."""
+"""Two ranks of torchrun on this machine that share the weights out (ZeRO-3): the run of one process to rounding, and an
+end of all with the end of one."""
 
 import os
 import subprocess
@@ -11,7 +12,7 @@ from safetensors.numpy import load
 from paceline.rundir import RunDir
 from tests.cluster_runs import completions, options_in, train, weights
 
-SAVING = ("--save-steps", "2")
+SAVING = ("--deepspeed", "zero3", "--save-steps", "2")
 
 
 def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:

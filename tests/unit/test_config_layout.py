@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from paceline.cli.arguments import parse
+from paceline.cli.main import main
 from paceline.cli.train import COMMAND
 from paceline.config import ParallelConfig, Sizes, build_config, layout
 from paceline.dialects.layouts import in_our_words
@@ -104,3 +105,10 @@ def test_a_layout_is_known_by_the_names_that_other_tools_have_for_it(words, opti
 def test_a_layout_that_nobody_knows_is_refused_with_those_that_are(words):
     with pytest.raises(ConfigError, match=r"must be one of|needs a value"):
         in_our_words(words.split())
+
+
+def test_a_layout_for_several_processes_is_refused_in_one_with_the_way_to_start_them(capsys):
+    assert main(["train", "--tp", "2", "--pp", "2"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--tensor-parallel 2 times --pipeline-parallel 2 needs 4 processes that train, and this is one" in said
+    assert "`torchrun --nproc-per-node 4 -m paceline train`" in said

@@ -64,8 +64,7 @@ def _run(argv: list[str], place: Launched | None) -> int:
     output_dir = Path(config.loop.output_dir).expanduser() if config.loop.output_dir else default_output_dir(config)
     # no rank makes it before all have looked
     refuse_existing_run(output_dir)
-    if place is not None:
-        check_launched(config, place)
+    _check_layout(config, place)
     preflight(config)
     return _train(config, output_dir, resume=False, place=place)
 
@@ -83,9 +82,24 @@ def _resume(given: Given, place: Launched | None) -> int:
         raise ConfigError(f"--resume goes on with the run's own configuration; leave out {', '.join(others)}")
     path = Path(given.door["resume"]).expanduser()
     config = read_run_configuration(path)
+    _check_layout(config, place)
+    return _train(config, path, resume=True, place=place)
+
+
+def _check_layout(config: Config, place: Launched | None) -> None:
+    """Whether the processes that there will be are those that the layout needs."""
     if place is not None:
         check_launched(config, place)
-    return _train(config, path, resume=True, place=place)
+    elif (
+        not config.cluster.cluster
+        and (needed := config.parallel.tensor_parallel * config.parallel.pipeline_parallel) > 1
+    ):
+        raise ConfigError(
+            f"--tensor-parallel {config.parallel.tensor_parallel} times --pipeline-parallel "
+            f"{config.parallel.pipeline_parallel} needs {needed} processes that train, and this is one; start "
+            f"`torchrun --nproc-per-node {needed} -m paceline train` with the same options, or give --cluster "
+            f"--num-consumers {needed}"
+        )
 
 
 def _train(config: Config, output_dir: Path, *, resume: bool, place: Launched | None) -> int:
