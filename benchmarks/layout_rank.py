@@ -1,6 +1,6 @@
 """One rank of bench_layouts.py: a learner on its part of a model, some updates, its peak memory.
 
-python layout_rank.py SHAPE ZERO_STAGE RANK RANKS TOKENS UPDATES FOLDER
+python layout_rank.py SHAPE ZERO_STAGE RANKS TOKENS UPDATES FOLDER RANK
 """
 
 import json
@@ -53,8 +53,8 @@ def groups(chance: random.Random, *, tokens: int, vocabulary: int, count: int) -
 
 def main(words: list[str]) -> None:
     """See above; writes `rank-N.json` into the folder."""
-    shape, folder = words[0], Path(words[6])
-    stage, rank, ranks, tokens, updates = map(int, words[1:6])
+    shape, folder = words[0], Path(words[5])
+    stage, ranks, tokens, updates, rank = map(int, [*words[1:5], words[6]])
     torch.manual_seed(0)
     with process_group(Meeting(file=folder / "meeting"), rank=rank, size=ranks, device=CPU, timeout=600):
         before = status("VmRSS")
@@ -76,7 +76,7 @@ def main(words: list[str]) -> None:
         )
         chance = random.Random(0)
         for _ in range(updates):
-            step = groups(chance, tokens=tokens, vocabulary=config.vocab_size, count=2 * ranks)
+            step = groups(chance, tokens=tokens, vocabulary=config.vocab_size, count=ranks)
             stats = learner.step(step, learning_rate=1e-6)
         found = {"before": before, "peak": status("VmHWM"), "loss": stats.loss, "grad_norm": stats.grad_norm}
     (folder / f"rank-{rank}.json").write_text(json.dumps(found))

@@ -12,7 +12,7 @@ from paceline.cli.eval import COMMAND as EVAL
 from paceline.cli.main import COMMANDS, exit_status, main
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.cli.train import default_output_dir
-from paceline.config import build_config, options, to_yaml
+from paceline.config import Sizes, build_config, options, to_yaml
 from paceline.errors import ConfigError, TrainingError
 from paceline.plan import batch_plan, describe, describe_memory, memory_plan, model_shape, total_steps
 
@@ -177,6 +177,48 @@ def test_memory_by_hand():
     assert (memory.weights, memory.gradients, memory.optimizer, memory.reference) == (4_000, 4_000, 8_000, 4_000)
     assert memory.kv_cache == 16 * 40 * 2 * 2 * 2 * 8 * 2  # sequences, tokens, layers, K and V, heads, width, bytes
     assert memory.total == 20_000 + 81_920
+
+
+LARGE = SHAPE | {"vocab_size": 10, "hidden_size": 100, "num_hidden_layers": 4, "tie_word_embeddings": True}
+"""An embedding of 1,000; with 41,000 parameters in all, layers of 10,000."""
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes", "weights", "gradients", "optimizer", "fetched"),
+    [
+        ({}, Sizes(replicate=2), 41_000, 41_000, 82_000, 0),
+        # whole weights while a step lasts, and whole gradients beside the slice
+        ({"zero_stage": 1}, Sizes(shard=2), 20_500, 61_500, 41_000, 41_000),
+        # of gradients the embedding's, a layer's and the message made of it
+        ({"zero_stage": 2}, Sizes(shard=2), 20_500, 20_500, 41_000, 41_000 + 21_000),
+        ({"zero_stage": 3}, Sizes(shard=2), 20_500, 20_500, 41_000, 21_000 + 21_000),
+        ({"tensor_parallel": 2}, Sizes(tensor=2), 20_500, 20_500, 41_000, 0),
+        # two layers and the embedding at either end
+        ({"pipeline_parallel": 2}, Sizes(pipeline=2), 21_000, 21_000, 42_000, 0),
+    ],
+)
+def test_memory_of_a_process_of_several_by_hand(options, sizes, weights, gradients, optimizer, fetched):
+    shape = model_shape(LARGE, parameters=41_000)
+    assert (shape.matrix, shape.embeddings, shape.layer) == (1_000, 1_000, 10_000)
+    memory = memory_plan(build_config({**REQUIRED, **options}), shape, sizes)
+    found = (memory.weights, memory.gradients, memory.optimizer, memory.fetched)
+    assert found == tuple(4 * count for count in (weights, gradients, optimizer, fetched))
+    assert memory.trained == sum(found)
+    assert memory.resident == (164_000 if sizes.splits_the_model else 0)
+    on_cluster = build_config({**REQUIRED, **options, "cluster": True, "num_consumers": 2})
+    assert memory_plan(on_cluster, shape, sizes).total == sum(found), "who samples is elsewhere"
+
+
+def test_plan_says_what_each_of_several_processes_takes(tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "1+1?", "answer": "2"}\n' * 4)
+    words = ["--model", "embedded", "--dataset", str(rows), "--processes", "4", "--zero-stage", "3"]
+    assert main(["plan", *words]) == 0
+    out = capsys.readouterr().out
+    assert "Of each of 4 processes that train:" in out
+    assert "fetched at a time" in out
+    assert main(["plan", *words[:5], "four"]) == 2
+    assert "--processes must be a whole number of at least 1, got 'four'" in capsys.readouterr().err
 
 
 def test_memory_of_an_adapter_by_hand():

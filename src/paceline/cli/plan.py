@@ -11,10 +11,10 @@ from paceline.cli.forecast import UNKNOWN, forecast
 from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.config import Config
+from paceline.config import Config, Sizes, layout
 from paceline.data import load_rows, screen
 from paceline.dialects.layouts import in_our_words
-from paceline.errors import ModelError
+from paceline.errors import ConfigError, ModelError
 from paceline.plan import ModelShape, batch_plan, describe, describe_memory, memory_plan, model_shape
 
 TIMINGS = DoorOption(
@@ -22,13 +22,18 @@ TIMINGS = DoorOption(
     metavar="RUN",
     help="Directory of a run of the same work, whose measured times say what producers and staleness would gain.",
 )
+PROCESSES = DoorOption(
+    name="processes",
+    metavar="N",
+    help="Processes that train, as torchrun, accelerate or srun would start them; a cluster's are its consumers.",
+)
 COMMAND = dataclasses.replace(
     TRAIN,
     name="plan",
     usage="paceline plan [--config FILE] [--timings RUN] [--option value ...]",
     summary="Print batches, steps and memory of a training run, and whether a cluster would pay. Reads the dataset, "
     "the model's config.json, and the files of the run behind --timings only.",
-    door_options=(CONFIG, TIMINGS),
+    door_options=(CONFIG, TIMINGS, PROCESSES),
 )
 
 
@@ -41,10 +46,11 @@ def run(argv: list[str]) -> int:
     configuration = read_configuration(given)
     config = configuration.config
     print(configuration.origin)
+    sizes = _sizes(config, given.door.get("processes"))
     preflight(config)
     rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
     rows = [*screen(rows, config.data, None).rows]
-    print(f"\n{describe(batch_plan(config, len(rows)))}\n\n{_memory(config)}")
+    print(f"\n{describe(batch_plan(config, len(rows)))}\n\n{_memory(config, sizes)}")
     if "timings" in given.door:
         print(f"\n{forecast(config, Path(given.door['timings']).expanduser())}")
     elif config.cluster.cluster:
@@ -52,13 +58,26 @@ def run(argv: list[str]) -> int:
     return DONE
 
 
-def _memory(config: Config) -> str:
+def _sizes(config: Config, processes: str | None) -> Sizes:
+    if config.cluster.cluster:
+        return layout(config.parallel, config.cluster.num_consumers)
+    if processes is None:
+        return layout(config.parallel, config.parallel.tensor_parallel * config.parallel.pipeline_parallel)
+    if not processes.isdecimal() or int(processes) < 1:
+        raise ConfigError(f"--processes must be a whole number of at least 1, got {processes!r}")
+    return layout(config.parallel, int(processes))
+
+
+def _memory(config: Config, sizes: Sizes) -> str:
     model = config.model.model
     directory = EMBEDDED[model] if model in EMBEDDED else Path(model).expanduser()
     shape = _read_shape(directory)
     if shape is None:
         return f"Memory is not known: {config.model.model} is no local directory with a known config.json and weights."
-    return f"{describe_memory(memory_plan(config, shape))} The model has {shape.parameters:,} parameters."
+    several = f"Of each of {sizes.ranks} processes that train:\n" if sizes.ranks > 1 else ""
+    return (
+        f"{several}{describe_memory(memory_plan(config, shape, sizes))} The model has {shape.parameters:,} parameters."
+    )
 
 
 def _read_shape(directory: Path) -> ModelShape | None:
