@@ -53,8 +53,9 @@ def tiny_model(
     *,
     seed: int = 0,
     layers: int = 2,
+    key_value_heads: int = 2,
 ) -> PreTrainedModel:
-    """A causal language model of 2 `layers`, width 32, 4 heads and 2 key/value heads, in evaluation mode.
+    """A causal language model of 2 `layers`, width 32, 4 heads and 2 `key_value_heads`, in evaluation mode.
 
     The same `seed` gives the same weights; the global random state is left as it was. Weights are drawn in float32
     with a deviation of 0.2 (not the usual 0.02), so that the next-token distribution is visibly not uniform.
@@ -71,7 +72,7 @@ def tiny_model(
         intermediate_size=64,
         num_hidden_layers=layers,
         num_attention_heads=4,
-        num_key_value_heads=2,
+        num_key_value_heads=key_value_heads,
         max_position_embeddings=512,
         tie_word_embeddings=False,
         initializer_range=0.2,

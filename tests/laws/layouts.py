@@ -101,7 +101,7 @@ def qwen3(dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:
 
 
 def llama_with_one_embedding(dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:
-    model = tiny_model("llama", dtype=dtype, seed=seed, layers=layers)
+    model = tiny_model("llama", dtype=dtype, seed=seed, layers=layers, key_value_heads=1)  # ranks share it
     model.config.tie_word_embeddings = True
     model.get_output_embeddings().weight = model.get_input_embeddings().weight
     return _loaded(model, dtype)

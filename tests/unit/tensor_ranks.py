@@ -110,8 +110,17 @@ def qwen3_with_an_odd_vocabulary() -> Loaded:
     return model_of(Qwen3Config, Qwen3ForCausalLM, vocab_size=261, head_dim=8)
 
 
-def qwen3_with_adapters_everywhere() -> Loaded:
-    loaded = model_of(Qwen3Config, Qwen3ForCausalLM, head_dim=8, attention_bias=True, tie_word_embeddings=False)
+def llama_with_one_key_value_head() -> Loaded:
+    return model_of(LlamaConfig, LlamaForCausalLM, num_key_value_heads=1, attention_bias=True)
+
+
+def qwen3_with_adapters_beside_one_key_value_head() -> Loaded:
+    return qwen3_with_adapters_everywhere(num_key_value_heads=1)
+
+
+def qwen3_with_adapters_everywhere(**settings: object) -> Loaded:
+    settings |= {"head_dim": 8, "attention_bias": True, "tie_word_embeddings": False}
+    loaded = model_of(Qwen3Config, Qwen3ForCausalLM, **settings)
     names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens"]
     loaded = add_adapter(loaded, make_lora_config(LoraConfig(lora_rank=4, lora_targets=tuple(names))))
     generator = torch.Generator().manual_seed(0)
@@ -137,6 +146,8 @@ MODELS: dict[str, Callable[[], Loaded]] = {
     "qwen3, odd vocabulary": qwen3_with_an_odd_vocabulary,
     "qwen3, adapters everywhere": qwen3_with_adapters_everywhere,
     "qwen3, computed again": qwen3_computed_again,
+    "llama, one key/value head": llama_with_one_key_value_head,
+    "qwen3, one key/value head, adapters everywhere": qwen3_with_adapters_beside_one_key_value_head,
 }
 
 
@@ -152,7 +163,17 @@ def refused() -> dict[str, Loaded]:
     mixture = model_of(
         Qwen3MoeConfig, Qwen3MoeForCausalLM, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16
     )
-    return {"a norm beside the plan": bitten, "no linear layer": doubled, "DoRA": dora, "experts": mixture}
+    wide, uncounted = llama_with_one_key_value_head(), llama_with_one_key_value_head()
+    wide.model.base_model.layers[1].self_attn.k_proj = torch.nn.Linear(32, 16)
+    del uncounted.model.base_model.layers[1].self_attn.num_key_value_groups
+    return {
+        "a norm beside the plan": bitten,
+        "no linear layer": doubled,
+        "DoRA": dora,
+        "experts": mixture,
+        "two keys for one key/value head": wide,
+        "no number of groups": uncounted,
+    }
 
 
 def batch(dtype: torch.dtype) -> MicroBatch:
@@ -198,6 +219,16 @@ def compared(loaded: Loaded, mesh: Mesh) -> dict[str, object]:
         "parts": sorted(name for name, one in model.named_parameters() if isinstance(one, DTensor)),
         "sent": [there.counts, back.counts],
     }
+
+
+def eager(mesh: Mesh) -> float:
+    """How far hidden states of transformers' own attention, which repeats keys by a number, are from the whole's."""
+    model = model_of(LlamaConfig, LlamaForCausalLM, num_key_value_heads=1, attn_implementation="eager").model
+    tokens = torch.arange(24).view(2, 12)
+    with torch.no_grad():
+        whole = model.base_model(tokens).last_hidden_state
+        MeshSplit(mesh=mesh, sharding=Sharding(stage=0)).apply(model, model.dtype)
+        return relative(model.base_model(tokens).last_hidden_state, whole)
 
 
 class Sent(TorchDispatchMode):
@@ -301,6 +332,7 @@ def work(rank: int, folder: str) -> None:
                 for temperature in (1.0, 0.7)
             },
             "half": in_half(mesh),
+            "eager": eager(mesh),
             "refused": sentences(mesh),
             "left": alone(mesh) if rank == 0 else None,
         }

@@ -9,6 +9,8 @@ from transformers import Gemma3nTextConfig, GPT2Config, LlamaConfig, Phi3Config,
 from paceline.errors import ModelError
 from paceline.losses import row_sums
 from paceline.parallel import check_tensor_size, tensor_sizes
+from paceline.parallel.tensor_heads import SharedHeads
+from paceline.parallel.tensor_layers import HeadLinear
 from paceline.parallel.vocabulary import add_row_sums
 from tests.unit.tensor_ranks import LAYERS, MODELS, work
 
@@ -64,12 +66,55 @@ def test_bfloat16_costs_a_split_model_what_it_costs_the_whole(found):
         assert 1e-4 < half["part"] < 2 * half["whole"] < 0.1
 
 
+def test_ranks_that_share_a_key_value_head_have_it_whole(found):
+    for parts in of(found, "models", "llama, one key/value head", "parts"):
+        assert "model.layers.0.self_attn.q_proj.weight" in parts
+        assert not [name for name in parts if "k_proj" in name or "v_proj" in name]
+
+
+def test_attention_of_transformers_repeats_a_shared_key_for_the_queries_that_are_here(found):
+    for error in of(found, "eager"):
+        assert error < FLOAT32  # norms of transformers round to float32
+
+
+def test_four_ranks_with_two_key_value_heads_compute_the_attention_and_its_gradients_of_one():
+    heads = SharedHeads(ranks=4, query=8, key_value=2, width=4)
+    assert [heads.rows(place) for place in range(4)] == [slice(0, 4), slice(0, 4), slice(4, 8), slice(4, 8)]
+    assert heads.groups == 2
+    torch.manual_seed(0)
+    x, query = torch.randn(1, 5, 6).double(), torch.nn.Linear(6, 32).double()
+    keys = torch.nn.Linear(6, heads.out_features).double()
+
+    def attended(queries, keys):
+        query, key = (one.unflatten(-1, (-1, 4)).transpose(1, 2) for one in (queries, keys))
+        return torch.nn.functional.scaled_dot_product_attention(query, key, key, is_causal=True, enable_gqa=True)
+
+    whole = attended(query(x), keys(x))
+    shares = torch.randn_like(whole)
+    wanted = torch.autograd.grad((shares * whole).sum(), list(keys.parameters()))
+    total = [torch.zeros_like(one) for one in keys.parameters()]
+    keys.__class__ = HeadLinear
+    for place, (queries, own, share) in enumerate(
+        zip(query(x).chunk(4, -1), whole.chunk(4, 1), shares.chunk(4, 1), strict=True)
+    ):
+        keys.rows = heads.rows(place)
+        part = attended(queries, keys(x))
+        assert torch.allclose(part, own, rtol=0, atol=EXACT)
+        gradients = torch.autograd.grad((share * part).sum(), list(keys.parameters()))
+        total = [sum(pair) for pair in zip(total, gradients, strict=True)]
+    for one, other in zip(total, wanted, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=EXACT)
+
+
 def test_what_cannot_be_split_is_refused_and_left_as_it_is(found):
     for said in of(found, "refused"):
         assert "leaves out q_layernorm.weight" in said["a norm beside the plan"]
         assert "layers.1.mlp.up_proj is a Sequential" in said["no linear layer"]
         assert "use plain LoRA" in said["DoRA"]
         assert "qwen3_moe model cannot be split" in said["experts"]
+        wide = "layers.1.self_attn.k_proj has 16 outputs, and the model's key/value heads, which 2 ranks would share, "
+        assert f"{wide}have 1 x 8; use a tensor size that divides 1" in said["two keys for one key/value head"]
+        assert "which layers of layers.1.self_attn lead to 1 key/value heads" in said["no number of groups"]
 
 
 def test_a_rank_whose_partner_has_left_says_so_in_the_backward_pass_too(found):
@@ -84,25 +129,43 @@ def test_sums_of_two_parts_of_a_row_are_those_of_the_row():
         assert torch.allclose(one, other, rtol=0, atol=1e-15)
 
 
-def test_a_model_can_be_split_over_what_divides_its_heads_and_its_width():
-    qwen = Qwen2Config(num_attention_heads=14, num_key_value_heads=2, intermediate_size=4864)  # of 0.5 B
-    assert tensor_sizes(qwen) == [1, 2]
-    assert tensor_sizes(LlamaConfig(num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336)) == [
-        1,
-        2,
-        4,
-        8,
-    ]
-    check_tensor_size(qwen, 2)
-    assert tensor_sizes(Phi3Config()) == [1]  # queries, keys and values are one matrix
+@pytest.mark.parametrize(
+    ("heads", "key_value_heads", "width", "sizes"),
+    [
+        (14, 2, 4864, [1, 2]),  # Qwen2.5 of 0.5 B
+        (32, 8, 14336, [1, 2, 4, 8, 16, 32]),  # Llama 3 of 8 B
+        (4, 1, 256, [1, 2, 4]),
+        (12, 4, 144, [1, 2, 4, 12]),  # 3 and 6 neither divide 4 nor are multiples of it
+    ],
+)
+def test_a_size_divides_heads_and_width_and_divides_key_value_heads_or_is_a_multiple(
+    heads, key_value_heads, width, sizes
+):
+    config = LlamaConfig(
+        num_attention_heads=heads, num_key_value_heads=key_value_heads, intermediate_size=width, hidden_size=8 * heads
+    )
+    assert tensor_sizes(config) == sizes
+    check_tensor_size(config, sizes[-1])
 
 
-@pytest.mark.parametrize(("size", "nearest"), [(3, "2 or 4"), (16, "8"), (0, "1")])
+def test_ranks_share_key_value_heads_only_where_the_plan_names_them():
+    config = Qwen2Config(num_attention_heads=4, num_key_value_heads=2, intermediate_size=64)
+    config.base_model_tp_plan = {"layers.*.attention.first": "colwise", "layers.*.attention.last": "rowwise"}
+    assert tensor_sizes(config) == [1, 2]
+    with pytest.raises(ModelError, match="64 elements of its feed-forward width, 2 key/value heads; the nearest"):
+        check_tensor_size(config, 4)
+
+
+def test_queries_keys_and_values_in_one_matrix_are_not_split():
+    assert tensor_sizes(Phi3Config()) == [1]
+
+
+@pytest.mark.parametrize(("size", "nearest"), [(3, "2 or 4"), (64, "32"), (0, "1")])
 def test_a_wrong_size_names_what_it_must_divide_and_the_nearest_that_does(size, nearest):
     llama = LlamaConfig(num_attention_heads=32, num_key_value_heads=8, intermediate_size=14336)
     sentence = (
-        f"a tensor size of {size} must divide what the model has: 32 attention heads, 8 key/value heads, "
-        f"14336 elements of its feed-forward width; the nearest that does is {nearest}$"
+        f"a tensor size of {size} must divide what the model has: 32 attention heads, 14336 elements of its "
+        f"feed-forward width, and divide or be a multiple of its 8 key/value heads; the nearest that does is {nearest}$"
     )
     with pytest.raises(ModelError, match=sentence):
         check_tensor_size(llama, size)

@@ -5,9 +5,11 @@
 | queries, keys, values, gate, up | rows of the weight and of the bias |
 | output of attention and of the feed-forward layers | columns of the weight |
 | embedding, output embedding | rows; all where their number cannot be divided |
+| keys, values, where ranks share key/value heads | all, and computes rows of one head |
 | norms, biases added to a sum | all |
 | adapter beside a layer with some rows | A whole, rows of B |
 | adapter beside a layer with some columns | columns of A, B whole |
+| adapter beside a layer with rows of one head | A and B whole, and computes the same rows of B |
 """
 
 from collections.abc import Mapping
@@ -20,22 +22,26 @@ from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
 from paceline.parallel.mesh import Mesh
+from paceline.parallel.tensor_heads import SharedHeads, shared_heads
 from paceline.parallel.tensor_layers import (
     AXIS,
     Block,
     ColumnLinear,
+    HeadLinear,
     PartialGradients,
     RowLinear,
     VocabularyEmbedding,
     combined,
 )
-from paceline.parallel.tensor_plan import COLUMN, ROW, Cut, check_tensor_size, cut_of, tensor_plan
+from paceline.parallel.tensor_plan import COLUMN, HEAD, ROW, Cut, check_tensor_size, cut_of, tensor_plan
 from paceline.products import ProductLinear
 
 ROWS = {"weight": 0, "bias": 0}
 COLUMNS = {"weight": 1}
 """Parameters to the dimension that they are cut along."""
 HEAD_COUNTS = ("num_heads", "num_attention_heads", "num_key_value_heads")
+GROUPS = "num_key_value_groups"
+"""Where transformers' attention has the number of attention heads for each key/value head."""
 
 
 def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
@@ -48,33 +54,44 @@ def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
     """
     axis, decoder = mesh.devices[AXIS], model.base_model
     check_tensor_size(model.config, axis.size())
-    plan = tensor_plan(model.config)
+    plan, heads = tensor_plan(model.config), shared_heads(model.config, axis.size())
     layers = {
-        path: (module, cut) for path, module in decoder.named_modules() if (cut := cut_of(path, plan)) is not None
+        path: (module, cut)
+        for path, module in decoder.named_modules()
+        if (cut := cut_of(path, plan, by_head=heads is not None)) is not None
     }
     blocks = {path: decoder.get_submodule(path) for path in dict.fromkeys(path.rpartition(".")[0] for path in layers)}
     for path, (module, cut) in layers.items():
-        _check_layer(path, module, cut, axis.size())
+        _check_layer(path, module, cut, axis.size(), heads)
     for path, block in blocks.items():
-        _check_block(path, block, layers)
+        _check_block(path, block, layers, heads)
     for module, cut in layers.values():
-        _cut_layer(module, cut, axis)
+        _cut_layer(module, cut, axis, heads)
     for block in blocks.values():
+        if heads is not None and hasattr(block, GROUPS):
+            setattr(block, GROUPS, heads.groups)
         block.__class__ = combined(Block, type(block))
         block.tensor_axis = axis
     _cut_vocabulary(model, axis)
 
 
-def _check_layer(path: str, module: nn.Module, cut: Cut, size: int) -> None:
-    if cut not in (COLUMN, ROW):
+def _check_layer(path: str, module: nn.Module, cut: Cut, size: int, heads: SharedHeads | None) -> None:
+    if cut not in (COLUMN, ROW, HEAD):
         return
     base = _base(module)
     if type(base) not in (nn.Linear, ProductLinear):
         raise ModelError(f"{path} is a {type(base).__name__}, and plain linear layers alone can be split over ranks")
     if base is not module:
         _check_adapter(path, module)
-    width = base.weight.shape[0 if cut == COLUMN else 1]
-    if width % size:
+    width = base.weight.shape[1 if cut == ROW else 0]
+    if cut == HEAD:
+        assert heads is not None
+        if width != heads.out_features:
+            raise ModelError(
+                f"{path} has {width} outputs, and the model's key/value heads, which {size} ranks would share, have "
+                f"{heads.key_value} x {heads.width}; use a tensor size that divides {heads.key_value}"
+            )
+    elif width % size:
         raise ModelError(f"{path} has a width of {width}, which a tensor size of {size} must divide")
 
 
@@ -88,7 +105,9 @@ def _check_adapter(path: str, module: nn.Module) -> None:
         )
 
 
-def _check_block(path: str, block: nn.Module, layers: Mapping[str, tuple[nn.Module, Cut]]) -> None:
+def _check_block(
+    path: str, block: nn.Module, layers: Mapping[str, tuple[nn.Module, Cut]], heads: SharedHeads | None
+) -> None:
     """What stands between column and row layers computes with a part: whatever has parameters must be in the plan."""
     own = {name.removeprefix(f"{path}."): cut for name, (_, cut) in layers.items() if name.startswith(f"{path}.")}
     if COLUMN not in own.values() or ROW not in own.values():
@@ -99,26 +118,36 @@ def _check_block(path: str, block: nn.Module, layers: Mapping[str, tuple[nn.Modu
     counted = [name for name in HEAD_COUNTS if hasattr(block, name)]
     if counted:
         raise ModelError(f"{path} computes with {counted[0]}, which would be that of the whole model")
+    projections = sum(cut == HEAD for cut in own.values())
+    if heads is not None and projections != (2 if hasattr(block, GROUPS) else 0):
+        raise ModelError(
+            f"which layers of {path} lead to {heads.key_value} key/value heads cannot be told, and several ranks would "
+            f"have to share these; use a tensor size that divides {heads.key_value}"
+        )
 
 
-def _cut_layer(module: nn.Module, cut: Cut, axis: DeviceMesh) -> None:
+def _cut_layer(module: nn.Module, cut: Cut, axis: DeviceMesh, heads: SharedHeads | None) -> None:
     base = _base(module)
     if cut == COLUMN:
         _become_column(base, axis)
     elif cut == ROW:
         _become_row(base, axis)
+    elif cut == HEAD:
+        _become_head(base, axis, heads)
     else:
         _mark_partial(module)
     if base is module:
         return
     for first in module.lora_A.values():
-        if cut == COLUMN:
-            _mark_partial(first)
-        else:
+        if cut == ROW:
             _become_row(first, axis)
-    if cut == COLUMN:
-        for second in module.lora_B.values():
+        else:
+            _mark_partial(first)
+    for second in module.lora_B.values():
+        if cut == COLUMN:
             _become_column(second, axis)
+        elif cut == HEAD:
+            _become_head(second, axis, heads)
 
 
 def _become_column(linear: nn.Module, axis: DeviceMesh) -> None:
@@ -129,6 +158,12 @@ def _become_column(linear: nn.Module, axis: DeviceMesh) -> None:
 def _become_row(linear: nn.Module, axis: DeviceMesh) -> None:
     _cut_parameters(linear, COLUMNS, axis)
     linear.__class__ = RowLinear
+
+
+def _become_head(linear: nn.Module, axis: DeviceMesh, heads: SharedHeads | None) -> None:
+    assert heads is not None
+    linear.rows = heads.rows(axis.get_local_rank())
+    linear.__class__ = HeadLinear
 
 
 def _mark_partial(module: nn.Module) -> None:

@@ -90,6 +90,21 @@ class RowLinear(nn.Linear):
         return total if self.bias is None else total + self.bias.to(total.dtype)
 
 
+class PartialGradients:
+    """Put before the class of a module that every rank has whole and uses for its part: its gradients are still to be
+    added up."""
+
+
+class HeadLinear(PartialGradients, nn.Linear):
+    """A linear layer that every rank has whole and computes some outputs of, which other ranks compute as well."""
+
+    rows: slice
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[*rows, in] to [*rows, out of one key/value head]."""
+        return best_linear(input, self.weight[self.rows], None if self.bias is None else self.bias[self.rows])
+
+
 class VocabularyEmbedding(nn.Embedding):
     """An embedding with the rows of some tokens; those of others are zeros here, and come from the other ranks."""
 
@@ -120,11 +135,6 @@ class Block(_Base):
     def forward(self, hidden_states: Tensor, *others: Any, **options: Any) -> Any:
         """As the module's own."""
         return super().forward(shared(hidden_states, self.tensor_axis.get_group()), *others, **options)
-
-
-class PartialGradients:
-    """Put before the class of a module that every rank has whole and uses for its part: its gradients are still to be
-    added up."""
 
 
 @functools.cache

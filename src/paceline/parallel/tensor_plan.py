@@ -12,20 +12,27 @@ from transformers import PreTrainedConfig
 
 from paceline.errors import ModelError
 
-Cut = Literal["colwise", "rowwise", "replicated_with_grad_allreduce"]
+Cut = Literal["colwise", "rowwise", "replicated_with_grad_allreduce", "head"]
 COLUMN: Cut = "colwise"
 """Each rank has some of a linear layer's outputs: rows of its weight."""
 ROW: Cut = "rowwise"
 """Each rank has some of its inputs: columns of its weight, whose products are added up over ranks."""
 PARTIAL: Cut = "replicated_with_grad_allreduce"
 """Each rank has all of a norm and applies it to its own heads: its gradient is a part of the whole one."""
+HEAD: Cut = "head"
+"""Each rank has all of a linear layer and computes one key/value head of it, as some others do. No plan has this: it
+takes the place of a column cut where there are more ranks than key/value heads."""
 EMBEDDING = "embed_tokens"
 """The two embeddings are cut by tokens, whatever a plan says."""
 COUNTS = {
     "num_attention_heads": "attention heads",
-    "num_key_value_heads": "key/value heads",
     "intermediate_size": "elements of its feed-forward width",
 }
+"""What the number of ranks divides."""
+KEY_VALUE_HEADS = "num_key_value_heads"
+"""What it divides or is a multiple of."""
+KEYS, VALUES = "k_proj", "v_proj"
+"""What transformers' plans call the layers whose outputs are key/value heads."""
 
 
 def tensor_plan(config: PreTrainedConfig) -> Mapping[str, Cut]:
@@ -40,15 +47,27 @@ def tensor_plan(config: PreTrainedConfig) -> Mapping[str, Cut]:
     return cast(Mapping[str, Cut], _plan(config))
 
 
-def cut_of(path: str, plan: Mapping[str, Cut]) -> Cut | None:
-    """How the layer of this path in the decoder is cut; None: the plan leaves it whole."""
-    return plan.get(re.sub(r"\.\d+\.", ".*.", path))
+def cut_of(path: str, plan: Mapping[str, Cut], *, by_head: bool) -> Cut | None:
+    """How the layer of this path in the decoder is cut; None: the plan leaves it whole.
+
+    Args:
+        by_head: whether ranks share key/value heads, so that projections to these are not cut by columns.
+    """
+    cut = plan.get(re.sub(r"\.\d+\.", ".*.", path))
+    return HEAD if by_head and cut == COLUMN and _name(path) in (KEYS, VALUES) else cut
 
 
 def tensor_sizes(config: PreTrainedConfig) -> list[int]:
-    """Over how many ranks the model can be split: what divides its heads and its width; 1 is always among them."""
-    most = 1 if _problem(config) else math.gcd(*_counts(config).values())
-    return [size for size in range(1, most + 1) if most % size == 0]
+    """Over how many ranks the model can be split: what divides its attention heads and its width, and divides its
+    key/value heads or is a multiple of them; 1 is always among them."""
+    counts = {} if _problem(config) else _counts(config)
+    key_value = counts.pop(KEY_VALUE_HEADS, None)
+    most = math.gcd(*counts.values()) if counts else 1
+    sizes = [size for size in range(1, most + 1) if most % size == 0]
+    if key_value is None:
+        return sizes
+    can_share = _can_share(config)
+    return [size for size in sizes if key_value % size == 0 or (can_share and size % key_value == 0)]
 
 
 def check_tensor_size(config: PreTrainedConfig, size: int) -> None:
@@ -62,7 +81,11 @@ def check_tensor_size(config: PreTrainedConfig, size: int) -> None:
         return
     tensor_plan(config)
     near = [one for one in sizes if one < size][-1:] + [one for one in sizes if one > size][:1]
-    has = ", ".join(f"{count} {COUNTS[name]}" for name, count in _counts(config).items())
+    counts = _counts(config)
+    has = ", ".join(f"{counts[name]} {what}" for name, what in COUNTS.items() if name in counts)
+    if KEY_VALUE_HEADS in counts:
+        either = ", and divide or be a multiple of its" if _can_share(config) else ","
+        has = f"{has}{either} {counts[KEY_VALUE_HEADS]} key/value heads"
     raise ModelError(
         f"a tensor size of {size} must divide what the model has: {has}; the nearest that does is "
         f"{' or '.join(map(str, near))}"
@@ -94,4 +117,14 @@ def _plan(config: PreTrainedConfig) -> dict[str, str]:
 
 def _counts(config: PreTrainedConfig) -> dict[str, int]:
     text = config.get_text_config()
-    return {name: getattr(text, name) for name in COUNTS if hasattr(text, name)}
+    return {name: getattr(text, name) for name in (*COUNTS, KEY_VALUE_HEADS) if hasattr(text, name)}
+
+
+def _can_share(config: PreTrainedConfig) -> bool:
+    """Whether the plan says by name which layers lead to key/value heads."""
+    columns = {_name(path) for path, cut in _plan(config).items() if cut == COLUMN}
+    return {KEYS, VALUES} <= columns
+
+
+def _name(path: str) -> str:
+    return path.rpartition(".")[2]
