@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "paceline"
 
 FLOORS = {
-    0: {"errors", "types", "products", "flash", "embedded_models", "windows"},
+    0: {"errors", "types", "products", "flash", "embedded_models", "windows", "allocator"},
     1: {
         "config",
         "losses",

@@ -9,9 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from paceline.allocator import return_free_memory
 from paceline.batching import MicroBatch
 from paceline.losses import token_logprobs
-from paceline.models import Loaded, PolicyForward, is_recomputing, return_free_memory
+from paceline.models import Loaded, PolicyForward, is_recomputing
 from paceline.native.logits import logit_passes
 from paceline.parallel import WHOLE, Split
 

@@ -26,10 +26,11 @@ from torch.distributed.pipelining import (
 )
 from torch.nn.functional import pad
 
+from paceline.allocator import return_free_memory
 from paceline.batching import MicroBatch
 from paceline.errors import ConfigError
 from paceline.learner.passes import Loss, Passes, TokenValues, WholeModel, head_values
-from paceline.models import Loaded, PolicyForward, is_recomputing, return_free_memory
+from paceline.models import Loaded, PolicyForward, is_recomputing
 from paceline.parallel import RankLost, Split, Stages, stage_of
 
 _SEVERAL = (ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble, ScheduleLoopedBFS)

@@ -23,7 +23,6 @@ from paceline.models.activations import (
     is_recomputing,
     measure_activations,
     recompute,
-    return_free_memory,
 )
 from paceline.models.devices import choose_device, choose_dtype, free_memory
 from paceline.models.exporting import export_model, save_model
@@ -61,7 +60,6 @@ __all__ = [
     "on_device",
     "recompute",
     "is_recomputing",
-    "return_free_memory",
     "restore_weights",
     "save_model",
 ]

@@ -8,7 +8,6 @@ so that at any time those of one layer come on top of what was kept. The last la
 """
 
 import contextlib
-import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -69,17 +68,6 @@ def recompute(model: PreTrainedModel, count: int | None) -> None:
 def is_recomputing(model: nn.Module) -> bool:
     """Whether any part of the model is computed again in the backward pass."""
     return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
-
-
-def return_free_memory(device: torch.device) -> None:
-    """Give the system what the process has freed on a CPU, where its C library can (glibc).
-
-    Before a backward pass with layers computed again: what sampling and the forward pass left lies between pieces that
-    stay, too small for the gradients, which then come on top. 4 % of the step of 0.5 billion parameters in memory.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if device.type == "cpu" else None
-    if trim is not None:
-        trim(0)
 
 
 def layers_of(model: nn.Module) -> list[GradientCheckpointingLayer]:

@@ -9,6 +9,7 @@
 Source: ZeRO, arXiv:1910.02054, section 5. Gradients are added up, not averaged: token weights are those of a step.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -25,9 +26,12 @@ from torch.distributed.fsdp import (
     register_fsdp_forward_method,
 )
 
+from paceline.allocator import return_free_memory
 from paceline.parallel.mesh import Mesh
 
 Found = TypeVar("Found")
+LARGE_MESSAGE = 1 << 23
+"""Numbers in a message, beside which a walk through the free memory is short."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +88,9 @@ class _PieceByPiece:
     """Each rank's piece added up on its own: gloo makes a copy of all that it is given to scatter."""
 
     def allocate(self, size: Sequence[int | SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for a message."""
+        """Memory for a message; before a large one comes on top, what lies free between the slices is given back."""
+        if math.prod(map(int, size)) >= LARGE_MESSAGE:
+            return_free_memory(device)
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(

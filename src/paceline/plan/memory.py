@@ -182,14 +182,19 @@ class _Slicing:
         return trained // self.ranks + (trained if self.stage == 1 and self.ranks > 1 else 0)
 
     def fetched(self, here: int, shape: ModelShape, sizes: Sizes, *, is_whole: bool) -> int:
-        """Weights: all below stage 3, there embedding and head and two layers. Gradients: embedding and head, and a
-        layer with the message that is made of it."""
+        """Below stage 3 all weights, and of stage 2 the gradients of embedding and head, and of a layer with the
+        message that is made of it. At stage 3 embedding and head with their gradients, or these gradients with two
+        layers and theirs."""
         if self.ranks == 1:
             return 0
         ends = shape.embeddings if sizes.pipeline == 1 else shape.matrix
-        weights = here if self.stage < 3 else (ends + 2 * shape.layer) // sizes.tensor
-        gradients = (ends + 2 * shape.layer) // sizes.tensor if self.stage > 1 and is_whole else 0
-        return weights + gradients
+        if self.stage == 1:
+            return here
+        if self.stage == 2:
+            return here + (ends + 2 * shape.layer) // sizes.tensor * is_whole
+        if not is_whole:
+            return (ends + 2 * shape.layer) // sizes.tensor
+        return max(2 * ends, ends + 4 * shape.layer) // sizes.tensor
 
 
 def describe_memory(memory: MemoryPlan) -> str:
