@@ -178,22 +178,30 @@ def _whole(tensor: Tensor) -> Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
-def work(rank: int, size: int, folder: str, cases: Sequence[tuple[str, str, str, str]]) -> None:
-    """One rank: every case under every layout of so many ranks; each writes down what it holds."""
+def work(rank: int, folder: str, cases: Sequence[tuple[str, str, str, str]]) -> None:
+    """One of as many ranks as any layout has: every case of so many ranks, then those of fewer, which the last ones
+    leave; each writes down what it holds."""
     torch.set_num_threads(1)
-    meeting = Meeting(file=Path(folder, "meeting"))
-    with process_group(meeting, rank=rank, size=size, device=CPU, timeout=60):
-        for layout, family, loss, optim in cases:
-            sizes, sharding = LAYOUTS[layout]
-            mesh = make_mesh(sizes, CPU)
-            schedule = SCHEDULES.get(layout, "1f1b")
-            ranks = MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding, schedule=schedule))
-            place = Path(folder, file_name(layout, family, loss, optim))
-            place.mkdir(exist_ok=True)
-            weights, stats = trained(learner(family, loss, optim, torch.float64, ranks, layers=layers_of(layout)))
-            gradients, value = gradient(learner(family, loss, optim, torch.float32, ranks, layers=layers_of(layout)))
-            torch.save({"weights": weights, "gradients": gradients}, place / f"rank-{rank}.pt")
-            (place / f"rank-{rank}.json").write_text(json.dumps({"stats": stats, "loss": value}))
+    for size in sorted({LAYOUTS[layout][0].ranks for layout, *_ in cases}, reverse=True):
+        if rank < size:
+            meeting = Meeting(file=Path(folder, f"meeting-{size}"))
+            with process_group(meeting, rank=rank, size=size, device=CPU, timeout=60):
+                for case in cases:
+                    if LAYOUTS[case[0]][0].ranks == size:
+                        _try(rank, Path(folder), *case)
+
+
+def _try(rank: int, folder: Path, layout: str, family: str, loss: str, optim: str) -> None:
+    sizes, sharding = LAYOUTS[layout]
+    mesh = make_mesh(sizes, CPU)
+    split = MeshSplit(mesh=mesh, sharding=sharding, schedule=SCHEDULES.get(layout, "1f1b"))
+    ranks, layers = MeshRanks(mesh, split), layers_of(layout)
+    place = folder / file_name(layout, family, loss, optim)
+    place.mkdir(exist_ok=True)
+    weights, stats = trained(learner(family, loss, optim, torch.float64, ranks, layers=layers))
+    gradients, value = gradient(learner(family, loss, optim, torch.float32, ranks, layers=layers))
+    torch.save({"weights": weights, "gradients": gradients}, place / f"rank-{rank}.pt")
+    (place / f"rank-{rank}.json").write_text(json.dumps({"stats": stats, "loss": value}))
 
 
 def file_name(*case: str) -> str:

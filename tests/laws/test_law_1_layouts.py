@@ -47,16 +47,14 @@ def one_process(case: tuple[str, str, str, str]):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """Of each case: what the ranks hold, and what they report."""
-    results = {}
-    for size in sorted({LAYOUTS[layout][0].ranks for layout in LAYOUTS}):
-        folder = tmp_path_factory.mktemp(f"{size}-ranks")
-        cases = [case for case in CASES if LAYOUTS[case[0]][0].ranks == size]
-        torch.multiprocessing.spawn(work, args=(size, str(folder), cases), nprocs=size)
-        for case in cases:
-            place = folder / file_name(*case)
-            held = [torch.load(place / f"rank-{rank}.pt", weights_only=True) for rank in range(size)]
-            said = [json.loads((place / f"rank-{rank}.json").read_text()) for rank in range(size)]
-            results[case] = held, said
+    folder, results = tmp_path_factory.mktemp("ranks"), {}
+    most = max(LAYOUTS[layout][0].ranks for layout in LAYOUTS)
+    torch.multiprocessing.spawn(work, args=(str(folder), CASES), nprocs=most)
+    for case in CASES:
+        place, ranks = folder / file_name(*case), range(LAYOUTS[case[0]][0].ranks)
+        held = [torch.load(place / f"rank-{rank}.pt", weights_only=True) for rank in ranks]
+        said = [json.loads((place / f"rank-{rank}.json").read_text()) for rank in ranks]
+        results[case] = held, said
     return results
 
 
