@@ -2,6 +2,7 @@
 end of all with the end of one."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load
 
+from paceline.cli.main import main
 from paceline.rundir import RunDir
 from tests.cluster_runs import completions, options_in, train, weights
 
@@ -83,6 +85,21 @@ def test_a_killed_rank_ends_all_by_name_and_the_run_goes_on_to_what_it_would_hav
     run = RunDir(place / "run")
     assert completions(run) == completions(shared)
     assert weights(run) == weights(shared)
+
+
+def test_what_two_ranks_began_one_process_goes_on_with(tmp_path, alone, shared):
+    run = RunDir(Path(shutil.copytree(shared.path, tmp_path / "run")))
+    for later in (run.path / "final", run.path / "checkpoints" / "step-000004"):
+        shutil.rmtree(later)
+    assert main(["train", "--resume", str(run.path), "--zero-stage", "0"]) == 0
+    assert completions(run) == completions(alone)
+    mine, theirs = load(weights(run)), load(weights(alone))
+    assert max(abs(mine[name] - theirs[name]).max() for name in theirs) < 1e-4
+
+
+def test_only_the_layout_of_a_run_that_is_gone_on_with_may_be_another(shared, capsys):
+    assert main(["train", "--resume", str(shared.path), "--seed", "1", "--zero-stage", "0"]) == 2
+    assert "only its layout may be another; leave out --seed" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_wrong_option_is_said_once_and_no_rank_waits_for_another():

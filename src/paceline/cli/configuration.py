@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from paceline.cli.arguments import Given
 from paceline.config import Config, build_config, find_option, parse_value, parse_yaml
@@ -55,8 +56,10 @@ def _recipe(model: str, flags: Mapping[str, object]) -> dict[str, object]:
     return recipe
 
 
-def read_run_configuration(run: Path, *, flag: str = "--resume") -> Config:
-    """The configuration that the run directory behind a flag was made with.
+def read_run_configuration(
+    run: Path, *, flag: str = "--resume", layout: Mapping[str, object] = MappingProxyType({})
+) -> Config:
+    """The configuration that the run directory behind a flag was made with; `layout`: options that are otherwise now.
 
     Raises:
         CheckpointError: there is none.
@@ -67,7 +70,7 @@ def read_run_configuration(run: Path, *, flag: str = "--resume") -> Config:
         raise CheckpointError(
             f"{flag} {run} is not a run directory (it has no config.yaml); give the directory of an earlier run"
         )
-    return build_config(parse_yaml(_read(path, f"{flag} {run}"), str(path)))
+    return _laid_over(parse_yaml(_read(path, f"{flag} {run}"), str(path)), layout)
 
 
 def _laid_over(ground: Mapping[str, object], flags: Mapping[str, object]) -> Config:

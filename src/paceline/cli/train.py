@@ -77,11 +77,15 @@ def default_output_dir(config: Config) -> Path:
 
 
 def _resume(given: Given, place: Launched | None) -> int:
-    others = [f"--{name.replace('_', '-')}" for name in (*given.options, *given.door) if name != "resume"]
-    if others:
-        raise ConfigError(f"--resume goes on with the run's own configuration; leave out {', '.join(others)}")
+    may_change = {option.name for option in options() if option.section == "parallel"} | {"num_consumers"}
+    fixed = [name for name in (*given.options, *given.door) if name not in may_change | {"resume"}]
+    if fixed:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
+        raise ConfigError(
+            f"--resume goes on with the run's own configuration, and only its layout may be another; leave out {names}"
+        )
     path = Path(given.door["resume"]).expanduser()
-    config = read_run_configuration(path)
+    config = read_run_configuration(path, layout=given.options)
     _check_layout(config, place)
     return _train(config, path, resume=True, place=place)
 

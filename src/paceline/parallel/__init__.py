@@ -5,6 +5,7 @@ process_group.py  where they meet
 mesh.py           their places: which of them hold the same, which hold parts of it
 sharding.py       slices of weights, gradients and optimiser state (ZeRO)
 tensor_plan.py    what of a model can be split over the tensor axis, and over how many ranks
+tensor_heads.py   key and value heads that several ranks share
 tensor_layers.py  layers of which a rank has some rows or columns
 tensor.py         heads, widths and tokens to the ranks of the tensor axis
 vocabulary.py     logprobs where each rank has the logits of some tokens
