@@ -57,8 +57,6 @@ SCHEDULES: dict[str, Schedule] = {
 """Of pipelines that do not go by 1F1B."""
 LAYERS = {layout: 4 for layout, schedule in SCHEDULES.items() if schedule == "interleaved"}
 """Where a model of two has too few."""
-COMPOSED = [layout for layout in LAYOUTS if "pipeline" in layout and "ZeRO" in layout]
-"""Held by one family: what they are made of is held by all."""
 OPTIMS = {
     "one update": OptimConfig(learning_rate=1e-3),
     "two passes in two updates": OptimConfig(learning_rate=1e-3, num_iterations=2, num_minibatches=2),

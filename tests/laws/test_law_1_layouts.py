@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from tests.laws.layouts import COMPOSED, FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, layers_of, work
+from tests.laws.layouts import FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, layers_of, work
 from tests.laws.splitting import relative
 
 EXACT, FLOAT32 = 1e-10, 1e-5
@@ -17,9 +17,9 @@ FEW = ("llama, one embedding", "qwen2, LoRA")
 
 
 def families_of(layout: str) -> tuple[str, ...]:
-    if layout in COMPOSED:
-        return FEW[:1]
-    return tuple(FAMILIES) if LAYOUTS[layout][0].ranks == 2 else FEW
+    if LAYOUTS[layout][0].ranks == 2:
+        return tuple(FAMILIES)
+    return FEW if "tensor" in layout else FEW[:1]
 
 
 CASES = [

@@ -18,7 +18,6 @@ from tests.laws.layouts import CPU, groups_of
 
 LAYOUTS: dict[str, dict[str, object]] = {
     "copies": {},
-    "ZeRO-2": {"zero_stage": 2},
     "ZeRO-3": {"zero_stage": 3},
     "tensor": {"tensor_parallel": 2},
     "pipeline": {"pipeline_parallel": 2},
