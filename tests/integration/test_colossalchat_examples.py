@@ -14,7 +14,10 @@ from paceline.sandbox import probe_levels
 from tests.colossalchat_commands import PROJECT, ROWS, SEVERAL_MACHINES, SINGLE_MACHINE, rows_file, scaled_down
 from tests.tiny import tiny_model, tiny_tokenizer
 
-HERE = ("cluster", "num_producers", "num_consumers", "ray_address", "max_staleness")
+HERE = (
+    *("cluster", "num_producers", "num_consumers", "ray_address", "max_staleness"),
+    *("tensor_parallel", "pipeline_parallel", "zero_stage"),
+)
 """Options that are left out for a run in one process."""
 
 
