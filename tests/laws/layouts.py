@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from paceline.config import LoraConfig, LossConfig, OptimConfig, Sizes
+from paceline.config import LoraConfig, LossConfig, OptimConfig, Schedule, Sizes
 from paceline.learner import Learner
 from paceline.models import Loaded, add_adapter, choose_forward, make_lora_config
 from paceline.parallel import (
@@ -20,7 +20,6 @@ from paceline.parallel import (
     MeshRanks,
     MeshSplit,
     Ranks,
-    Schedule,
     Sharding,
     make_mesh,
     process_group,
@@ -136,7 +135,7 @@ def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks
         reference = policy if policy.adapter is not None else FAMILIES[family](dtype, 1, layers)
         choose_forward(reference.model)
     for model in {id(one): one.model for one in (policy, reference) if one is not None}.values():
-        if isinstance(ranks, MeshRanks):
+        if isinstance(ranks.split, MeshSplit):
             ranks.split.apply(model, dtype)
     return Learner(
         policy,

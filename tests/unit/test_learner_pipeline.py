@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.batching import MicroBatch, pack
-from paceline.config import LossConfig, OptimConfig, Sizes
+from paceline.config import LossConfig, OptimConfig, Schedule, Sizes
 from paceline.errors import DataError, PacelineError
 from paceline.learner import Learner
 from paceline.learner.passes import TokenValues
@@ -21,7 +21,6 @@ from paceline.parallel import (
     MeshRanks,
     MeshSplit,
     Ranks,
-    Schedule,
     Sharding,
     make_mesh,
     process_group,

@@ -91,9 +91,7 @@ def load_reference_weights(checkpoint: Checkpoint, reference: Trained) -> None:
     """
     try:
         with open_stored(files_of(checkpoint.path, "reference")) as stored:
-            for name, tensor in saved_tensors(reference.model).items():
-                own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-                own.detach().copy_(stored.read_piece(name, tensor))
+            stored.fill(reference.model)
     except _UNREADABLE as error:
         reason = str(error).strip().split("\n")[-1].strip()
         path = checkpoint.path / "reference.safetensors"

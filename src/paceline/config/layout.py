@@ -7,6 +7,7 @@ from paceline.config.rules import require
 from paceline.errors import ConfigError
 
 ZERO_STAGES = (0, 1, 2, 3)
+Schedule = Literal["1f1b", "interleaved", "zero_bubble"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +23,7 @@ class ParallelConfig:
     """Processes that share every layer: heads, width and vocabulary."""
     pipeline_parallel: int = 1
     """Processes that share the layers out: each has some of them."""
-    pipeline_schedule: Literal["1f1b", "interleaved", "zero_bubble"] = "1f1b"
+    pipeline_schedule: Schedule = "1f1b"
     """The order of micro-batches in a pipeline: one forward, one back; the same with two runs of layers in each
     process; or with the gradients of weights where a process would wait."""
     parameter_offload: bool = False

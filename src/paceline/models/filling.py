@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils import cached_file
 
@@ -87,10 +86,8 @@ def fill(model: PreTrainedModel, files: Sequence[Path]) -> None:
     Raises:
         OSError, SafetensorError, ValueError, KeyError: a file cannot be read, or they are another model's.
     """
-    with torch.no_grad(), open_stored(files) as stored:
-        for name, tensor in saved_tensors(model).items():
-            own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            own.copy_(stored.read_piece(name, tensor))
+    with open_stored(files) as stored:
+        stored.fill(model)
 
 
 def has_all(model: PreTrainedModel, files: Sequence[Path]) -> bool:

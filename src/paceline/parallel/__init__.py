@@ -26,7 +26,7 @@ from paceline.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.parallel.ranks import ONE_RANK, WHOLE, RankLost, Ranks, Split
 from paceline.parallel.sharding import Sharding
 from paceline.parallel.split import MeshSplit
-from paceline.parallel.stages import Schedule, Stages, check_stages, divide, mark_both_ends, stage_of
+from paceline.parallel.stages import Stages, check_stages, divide, mark_both_ends, stage_of
 from paceline.parallel.tensor_plan import check_tensor_size, tensor_sizes
 
 __all__ = [
@@ -46,7 +46,6 @@ __all__ = [
     "MeshSplit",
     "MeshRanks",
     "make_ranks",
-    "Schedule",
     "Stages",
     "check_stages",
     "divide",

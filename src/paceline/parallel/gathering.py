@@ -64,6 +64,10 @@ def full_tensors(model: PreTrainedModel, ranks: Ranks) -> Iterator[tuple[str, Te
 
 
 def _whole(tensors: Mapping[str, Tensor], ranks: Ranks, *, everywhere: bool) -> Iterator[tuple[str, Tensor]]:
+    if not ranks.sizes.splits_the_model:
+        if everywhere or ranks.rank == 0:
+            yield from ((name, tensor.detach()) for name, tensor in tensors.items())
+        return
     for kept in _all_of(tensors, ranks):
         own = tensors[kept.name].detach() if kept.name in tensors else None
         found = _full(own, ranks) if isinstance(own, DTensor) else own

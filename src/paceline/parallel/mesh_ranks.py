@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from paceline.config import ParallelConfig, layout
 from paceline.parallel.mesh import Mesh, make_mesh
 from paceline.parallel.process_group import lost
-from paceline.parallel.ranks import Numbers
+from paceline.parallel.ranks import WHOLE, Numbers, Split
 from paceline.parallel.sharding import Sharding, is_sharded
 from paceline.parallel.split import MeshSplit
 from paceline.parallel.stages import is_at_both_ends
@@ -37,7 +37,9 @@ class MeshRanks:
 
     def __init__(self, mesh: Mesh, split: MeshSplit) -> None:
         """`split` is how the model that they train lies on them."""
-        self.mesh, self.split = mesh, split
+        self.mesh = mesh
+        # copies are computed as one process computes them
+        self.split: Split = split if mesh.sizes.splits_the_model else WHOLE
         self.rank, self.size, self.sizes = dist.get_rank(), dist.get_world_size(), mesh.sizes
         self.share, self.shares = mesh.share, mesh.sizes.shares
         self.speaks = mesh.place("tensor") == 0 and mesh.place("pipeline") == mesh.sizes.pipeline - 1

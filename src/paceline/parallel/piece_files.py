@@ -18,8 +18,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from paceline.parallel.pieces import Piece, piece_of, written_here
+from paceline.parallel.pieces import Piece, piece_of, saved_tensors, written_here
 from paceline.parallel.ranks import Ranks
 
 OFFSETS = "DCP_SHARDING_INFO"
@@ -138,6 +139,15 @@ class Stored:
         if self.shape(name) != piece.shape:
             raise ValueError(f"{self.paths[0]} has {name} as {list(self.shape(name))}, not as {list(piece.shape)}")
         return self._box(name, piece.offset, tuple(piece.tensor.shape))
+
+    def fill(self, model: PreTrainedModel) -> None:
+        """Put into every weight and saved buffer of a model, which may be split, what belongs on this rank.
+
+        Raises:
+            ValueError: see `read_piece`.
+        """
+        for name, tensor in saved_tensors(model).items():
+            piece_of(tensor).tensor.copy_(self.read_piece(name, tensor))
 
     def _box(self, name: str, start: tuple[int, ...], size: tuple[int, ...]) -> Tensor:
         found: Tensor | None = None

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from paceline.config import Schedule
 from paceline.losses import LogitPasses
 from paceline.parallel.mesh import Mesh
 from paceline.parallel.sharding import Sharding, begin_pass, give_back, run, shard
-from paceline.parallel.stages import Schedule, Stages, keep_stages, mark_both_ends, own_layers
+from paceline.parallel.stages import Stages, keep_stages, mark_both_ends, own_layers
 from paceline.parallel.tensor import split_over_tensor
 from paceline.parallel.tensor_layers import is_part, shared
 from paceline.parallel.vocabulary import vocabulary_passes

@@ -9,16 +9,16 @@ Layers that lie elsewhere are stand-ins without parameters, so that names and nu
 import copy
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from paceline.config import Schedule
 from paceline.errors import ConfigError, ModelError
 
-Schedule = Literal["1f1b", "interleaved", "zero_bubble"]
 STAGES_PER_RANK = {"1f1b": 1, "interleaved": 2, "zero_bubble": 1}
 
 _PLAIN = (bool, int, float, str, type(None))

@@ -81,10 +81,6 @@ class Team:
         own = getattr(self._own, method)
         return self._together({rank: (method, share) for rank, share in enumerate(shares)}, own)
 
-    def leave(self) -> None:
-        """Ask for nothing more."""
-        self._lines.send(range(1, self._size), (LEAVE, ()))
-
     def _together(self, calls: dict[int, Call], own: Callable[..., Any]) -> list[Any]:
         if not calls:
             return []

@@ -27,7 +27,7 @@ from paceline.models import (
     measure_by_twin,
     restore_weights,
 )
-from paceline.parallel import ONE_RANK, MeshRanks, MeshSplit, Ranks
+from paceline.parallel import ONE_RANK, MeshSplit, Ranks
 from paceline.schedule import learning_rate
 from paceline.train.exporting import export_saved
 from paceline.train.given import Given
@@ -189,7 +189,7 @@ def _models(
 ) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
     """Policy, how it is computed, reference, and what measures its activations. Ranks read their parts alone."""
     offload = config.model.activation_offload
-    if isinstance(ranks, MeshRanks) and ranks.sizes.splits_the_model:
+    if isinstance(ranks.split, MeshSplit):
         assert given.model is None  # a program's own model is trained in one process
         place = None if checkpoint is None else checkpoint.model
         policy, forward = load_policy(
