@@ -20,6 +20,8 @@ class DoorOption:
     name: str
     metavar: str
     help: str
+    is_switch: bool = False
+    """Given without a value."""
 
 
 CONFIG = DoorOption(
@@ -93,7 +95,10 @@ def _parser(command: Command) -> argparse.ArgumentParser:
     general = parser.add_argument_group("this command")
     general.add_argument("-h", "--help", action="store_true", help="Show this page.")
     for door in command.door_options:
-        general.add_argument(f"--{door.name}", metavar=door.metavar, help=_escaped(door.help))
+        if door.is_switch:
+            general.add_argument(f"--{door.name}", action="store_const", const="true", help=_escaped(door.help))
+        else:
+            general.add_argument(f"--{door.name}", metavar=door.metavar, help=_escaped(door.help))
     for section, section_class in section_classes().items():
         own = [option for option in command.options if option.section == section]
         if own:
