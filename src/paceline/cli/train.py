@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from paceline.train import Place
+
+HEARD_SECONDS = 20.0
+"""That a rank which has nothing to say waits to be ended: a launcher ends all ranks with the first that fails, and the
+one that speaks may be slower."""
 
 COMMAND = Command(
     name="train",
@@ -44,6 +49,7 @@ def _silently(argv: list[str], place: Launched) -> int:
     except PacelineError as error:
         if place.local_rank == 0:
             raise type(error)(f"rank {place.rank}: {error}") from error
+        time.sleep(HEARD_SECONDS)
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
