@@ -8,6 +8,7 @@ import pytest
 
 from paceline.errors import ProcessLost, TrainingError
 from paceline.parallel import RankLost
+from paceline.spmd.roles import Roles
 from paceline.spmd.team import BUILD, LEAVE, Team, answer_calls
 from paceline.timeline import Recorder
 
@@ -56,16 +57,19 @@ class Knowing:
         return self.found
 
 
-def team(answers: dict[int, list[Any]], verdict: BaseException | None = None) -> tuple[Team, ScriptedLines, list[Part]]:
+def team(
+    answers: dict[int, list[Any]], verdict: BaseException | None = None, *, apart: int = 0
+) -> tuple[Team, ScriptedLines, list[Part]]:
+    """The first rank and others with these answers, the last `apart` of which only sample."""
+    size = len(answers) + 1
+    roles = Roles(training=range(size - apart), sampling=range(size - apart if apart else 0, size))
     lines, parts = ScriptedLines(answers), list[Part]()
 
     def make(*arguments: Any) -> Part:
         parts.append(Part(*arguments))
         return parts[-1]
 
-    made = Team(
-        make, ("config", 3), lines=lines, watch=Knowing(verdict), size=len(answers) + 1, recorder=Recorder(lambda: 0.0)
-    )
+    made = Team(make, ("config", 3), lines=lines, watch=Knowing(verdict), roles=roles, recorder=Recorder(lambda: 0.0))
     return made, lines, parts
 
 
@@ -89,6 +93,21 @@ def test_each_rank_gets_its_share_and_those_without_one_are_not_asked():
     assert whole.share_out("do", [("a",), ("b",)]) == ["own ('a',)", "one"]
     assert (part.asked[-1], lines.sent[1][-1], len(lines.sent[2])) == (("a",), ("do", ("b",)), 1)
     assert whole.share_out("do", []) == []
+
+
+def test_ranks_that_only_sample_have_all_the_shares_and_no_part_in_an_update():
+    whole, lines, (part,) = team({1: ["trained"], 2: ["first"], 3: ["second", "third"]}, apart=2)
+    assert whole.count == 2
+    assert whole.call_training("do", 1) == ["own (1,)", "trained"]
+    assert whole.share_out("do", [("a",), ("b",)]) == ["first", "second"]
+    assert [lines.sent[rank][1:] for rank in (1, 2, 3)] == [[("do", (1,))], [("do", ("a",))], [("do", ("b",))]]
+    assert part.asked[1:] == [(1,)]
+
+
+def test_a_first_rank_that_trains_alone_sends_an_update_to_nobody():
+    whole, lines, _ = team({1: []}, apart=1)
+    assert whole.call_training("do") == ["own ()"]
+    assert lines.sent[1] == [(BUILD, ("config", 3))]
 
 
 def test_the_others_begin_before_the_first_rank_does_its_own():
