@@ -23,6 +23,7 @@ GIVEN = {"model": "embedded", "dataset": "arithmetic"}
     [
         (0, range(7), range(7), "7 ranks sample and train together"),
         (1, range(6), range(6, 7), "ranks 0 to 5 train, rank 6 samples"),
+        (2, range(5), range(5, 7), "ranks 0 to 4 train, ranks 5 and 6 sample"),
         (6, range(1), range(1, 7), "rank 0 trains, ranks 1 to 6 sample"),
     ],
 )

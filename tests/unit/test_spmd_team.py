@@ -1,7 +1,5 @@
 """All ranks as one: everybody does its part at once, answers come by rank, a lost touch gets the culprit's name."""
 
-from collections import defaultdict, deque
-from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ from paceline.parallel import RankLost
 from paceline.spmd.roles import Roles
 from paceline.spmd.team import BUILD, LEAVE, Team, answer_calls
 from paceline.timeline import Recorder
+from tests.unit.scripted_ranks import Knowing, ScriptedLines
 
 
 class Part:
@@ -25,36 +24,6 @@ class Part:
 
     def fail(self, error: Exception) -> None:
         raise error
-
-
-class ScriptedLines:
-    """Other ranks that answer what the script says, and remember what they were sent."""
-
-    def __init__(self, answers: dict[int, list[Any]]) -> None:
-        self.answers = {rank: deque([None, *script]) for rank, script in answers.items()}
-        self.sent = defaultdict[int, list[Any]](list)
-        self.messages = 0
-
-    def send(self, ranks: Collection[int], message: Any) -> None:
-        self.messages += 1
-        for rank in ranks:
-            self.sent[rank].append(message)
-
-    def receive(self, rank: int) -> Any:
-        found = self.answers[rank].popleft()
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-
-class Knowing:
-    """Knows who is lost, or does not."""
-
-    def __init__(self, verdict: BaseException | None = None) -> None:
-        self.found = verdict
-
-    def verdict(self, seconds: float) -> BaseException | None:
-        return self.found
 
 
 def team(

@@ -5,7 +5,7 @@ torch has one default group of processes, which is that of the ranks that train;
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -43,7 +43,7 @@ class WeightsGroup:
             if device.type == "cuda":
                 options = dist.ProcessGroupNCCL.Options()
                 options._timeout = longest
-                self._group: dist.Backend = dist.ProcessGroupNCCL(store, rank, size, options)
+                self._group: Any = dist.ProcessGroupNCCL(store, rank, size, options)
             else:
                 self._group = dist.ProcessGroupGloo(store, rank, size, longest)
 

@@ -42,4 +42,6 @@ def roles_of(options: ParallelConfig, ranks: int) -> Roles:
 
 
 def _counted(ranks: range, one: str, several: str) -> str:
-    return f"rank {ranks.start} {one}" if len(ranks) == 1 else f"ranks {ranks.start} to {ranks.stop - 1} {several}"
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} {one}"
+    return f"ranks {ranks[0]} {'and' if len(ranks) == 2 else 'to'} {ranks[-1]} {several}"
