@@ -87,11 +87,13 @@ def test_a_killed_rank_ends_all_by_name_and_the_run_goes_on_to_what_it_would_hav
     assert weights(run) == weights(shared)
 
 
-def test_what_two_ranks_began_one_process_goes_on_with(tmp_path, alone, shared):
+def test_what_two_ranks_began_one_process_goes_on_with_and_samples_nothing_again(tmp_path, alone, shared, capsys):
     run = RunDir(Path(shutil.copytree(shared.path, tmp_path / "run")))
     for later in (run.path / "final", run.path / "checkpoints" / "step-000004"):
         shutil.rmtree(later)
     assert main(["train", "--resume", str(run.path), "--zero-stage", "0"]) == 0
+    assert "2 steps' rollouts used again, from step 3 on" in capsys.readouterr().out
+    assert (run.path / "journal.jsonl").read_bytes() == (shared.path / "journal.jsonl").read_bytes()
     assert completions(run) == completions(alone)
     mine, theirs = load(weights(run)), load(weights(alone))
     assert max(abs(mine[name] - theirs[name]).max() for name in theirs) < 1e-4
