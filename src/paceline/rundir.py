@@ -4,6 +4,7 @@
     metrics.jsonl          one JSON object per optimiser step
     evals.jsonl            one JSON object per evaluation
     rollouts/step-000001.jsonl        one JSON object per rollout of a step
+    kept/step-000001.jsonl            the same of a step that went wrong, each with the reason; resuming leaves them
     evals/SET-step-000000.jsonl       one JSON object per held-out completion (SET percent-encoded)
     summary.json           before, after and the time split, written when the run ends
     timeline.json          with `profile`: what each process did when, as trace events
@@ -119,6 +120,13 @@ class RunDir:
     def write_rollouts(self, step: int, records: Iterable[Record]) -> None:
         """Write all rollouts of a step: the whole file or none of it."""
         _write_lines(self._rollouts_file(step), records)
+
+    def keep_batch(self, step: int, records: Iterable[Record], reason: str) -> Path:
+        """Write a step's rollouts once more, each with `kept`, the reason, where a resumed run leaves them."""
+        file = self.path / "kept" / f"step-{step:06d}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        _write_lines(file, ({**record, "kept": reason} for record in records))
+        return file
 
     def write_eval_completions(self, set_name: str, step: int, records: Iterable[Record]) -> None:
         """Write the completions of one evaluation: the whole file or none of it."""

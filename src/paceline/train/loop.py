@@ -15,6 +15,7 @@ from paceline.rollouts import rollout_records
 from paceline.rundir import RunDir
 from paceline.timeline import Span, trace
 from paceline.train.assembly import Prepared
+from paceline.train.guards import NOT_FINITE, Guards
 from paceline.train.halves import Halves
 from paceline.train.measuring import Measurement, Meter
 from paceline.train.observing import Observer, Wishes
@@ -32,6 +33,7 @@ class Run:
     halves: Halves
     run_dir: RunDir
     observer: Observer
+    guards: Guards
     progress: Progress = START
     stopping: bool = False
     """The observer wished the run to end after this step."""
@@ -65,7 +67,7 @@ def step(run: Run) -> None:
     produced = run.halves.produce(number)
     batch, updating = produced.batch, time.perf_counter()
     stats, rate = run.halves.update(number, batch.groups)
-    updated = time.perf_counter()
+    updated, stats = time.perf_counter(), run.guards.counted(stats)
     run.run_dir.write_rollouts(number, rollout_records(batch.groups))
     run.progress = Progress(step=number, position=produced.position, policy_version=run.halves.policy_version)
     run.clocked_until = time.perf_counter()
@@ -85,8 +87,12 @@ def step(run: Run) -> None:
             total=run.clocked_until - started,
         ),
     )
+    record["alarms"] = list(run.guards.see(record))
     run.run_dir.append_metrics(record)
     tell(run, [*run.halves.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)])
+    tell(run, run.guards.sentences(number, stats))
+    if stats.updates_skipped:
+        run.guards.check(number, run.run_dir.keep_batch(number, rollout_records(batch.groups), NOT_FINITE))
     grant(run, run.observer.step_end(record, batch))
     spans = run.halves.spans()
     if run.config.loop.profile:

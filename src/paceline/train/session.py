@@ -15,6 +15,7 @@ from paceline.stopping import StopRequest
 from paceline.summary import step_paces, summarise, unbroken_steps
 from paceline.trackers import Trackers, check_trackers, open_trackers
 from paceline.train.assembly import Prepared, prepare
+from paceline.train.guards import Guards
 from paceline.train.halves import Halves, Place, in_this_process
 from paceline.train.loop import START, Run, run_steps, save, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
@@ -88,7 +89,15 @@ def make_run(
     """The run where the checkpoint left it; what its directory holds of later steps is forgotten."""
     run_dir.truncate_after(-1 if checkpoint is None else checkpoint.progress.step)
     progress = START if checkpoint is None else checkpoint.progress
-    return Run(config=config, prepared=prepared, halves=halves, run_dir=run_dir, observer=observer, progress=progress)
+    return Run(
+        config=config,
+        prepared=prepared,
+        halves=halves,
+        run_dir=run_dir,
+        observer=observer,
+        guards=Guards(config.optim, run_dir.metrics()),
+        progress=progress,
+    )
 
 
 def directory_sentences(run_dir: RunDir) -> list[str]:
