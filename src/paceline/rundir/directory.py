@@ -207,6 +207,10 @@ class RunDir:
             if file_step > step:
                 file.unlink()
         first = max(step, 0)
+        # what came after a step that went wrong is of weights that this attempt may not come to
+        wrong = [one for one in _step_files(self.path / "kept").values() if one > first]
+        if wrong:
+            self.discard_rollouts_after(min(wrong))
         committed = committed_after(self._journal, first, self._rollouts_content)
         self.discard_rollouts_after(first + len(committed.entries))
         return committed

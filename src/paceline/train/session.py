@@ -15,6 +15,7 @@ from paceline.stopping import StopRequest
 from paceline.summary import step_paces, summarise, unbroken_steps
 from paceline.trackers import Trackers, check_trackers, open_trackers
 from paceline.train.assembly import Prepared, prepare
+from paceline.train.guards import Guards
 from paceline.train.halves import Halves, Place, in_this_process, make_feed
 from paceline.train.journal import Journal
 from paceline.train.loop import START, Run, run_steps, save, tell
@@ -98,6 +99,7 @@ def make_run(
         run_dir=run_dir,
         journal=journal,
         observer=observer,
+        guards=Guards(config.optim, run_dir.metrics()),
         progress=START if checkpoint is None else checkpoint.progress,
     )
     return run, committed
