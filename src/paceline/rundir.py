@@ -1,6 +1,7 @@
 """The run directory, the public file interface: configuration, metrics, evaluations and every rollout.
 
     config.yaml            the resolved configuration; its presence makes a directory a run directory
+    identity.json          options, data, model and tokenizer as the run has them, and what changed after which step
     metrics.jsonl          one JSON object per optimiser step
     evals.jsonl            one JSON object per evaluation
     rollouts/step-000001.jsonl        one JSON object per rollout of a step
@@ -124,6 +125,14 @@ class RunDir:
         """Write the completions of one evaluation: the whole file or none of it."""
         _write_lines(self._eval_file(set_name, step), records)
 
+    def write_config(self, text: str) -> None:
+        """Put another configuration in the place of the one there is."""
+        _write_or_explain(self.path / "config.yaml", text.encode())
+
+    def write_identity(self, record: Record) -> None:
+        """Write what the run is, which a run that is gone on with is held to."""
+        _write_or_explain(self.path / "identity.json", _line(record))
+
     def write_summary(self, record: Record) -> None:
         """Write the summary of a run that came to its end."""
         _write_or_explain(self.path / "summary.json", _line(record))
@@ -131,6 +140,15 @@ class RunDir:
     def write_timeline(self, record: Record) -> None:
         """Write what each process did when: the whole file or none of it."""
         _write_or_explain(self.path / "timeline.json", _line(record))
+
+    def identity(self) -> dict[str, Any] | None:
+        """What `write_identity` wrote; None: nothing did, as a process was killed before, or is older than this file.
+
+        Raises:
+            CheckpointError: the file is no JSON object.
+        """
+        file = self.path / "identity.json"
+        return _parse(file, 1, file.read_bytes()) if file.exists() else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """All steps, in the order they were written, without an unfinished last line.
@@ -219,7 +237,10 @@ def holds_work(path: Path) -> bool:
 
 def _forget_records(path: Path) -> None:
     """Remove what a run without a finished step wrote: a first evaluation, and lines that it did not finish."""
-    for file in (path / "metrics.jsonl", path / "evals.jsonl", *_step_files(path / "evals")):
+    for file in (
+        *(path / name for name in ("metrics.jsonl", "evals.jsonl", "identity.json")),
+        *_step_files(path / "evals"),
+    ):
         file.unlink(missing_ok=True)
 
 
