@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from paceline.checkpoint import Checkpoint
+from paceline.cli.configuration import read_run_configuration
 from paceline.config import Config, OptimConfig, build_config
 from paceline.errors import TrainingError
 from paceline.rundir import RunDir
@@ -50,10 +51,12 @@ def poisoned(*steps: int) -> Place:
 
 def run(folder: Path, *steps: int, resume: bool = False, **options: object) -> str:
     """A run of six steps with a checkpoint after each second one; what it said."""
-    folder.mkdir(exist_ok=True)
-    config = build_config(
-        {**options_in(folder / f"given-{resume}"), "max_steps": 6, "save_steps": 2, "save_total_limit": 9, **options}
-    )
+    if resume:
+        config = read_run_configuration(folder / "run")
+    else:
+        folder.mkdir()
+        fixed = {"max_steps": 6, "save_steps": 2, "save_total_limit": 9}
+        config = build_config({**options_in(folder / "given"), **fixed, **options})
     console = Console(file=io.StringIO(), width=1000)
     assert train(config, folder / "run", resume=resume, console=console, place=poisoned(*steps))
     return console.file.getvalue()
