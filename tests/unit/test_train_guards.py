@@ -54,7 +54,7 @@ def run(folder: Path, *steps: int, resume: bool = False, **options: object) -> s
     if resume:
         config = read_run_configuration(folder / "run")
     else:
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         fixed = {"max_steps": 6, "save_steps": 2, "save_total_limit": 9}
         config = build_config({**options_in(folder / "given"), **fixed, **options})
     console = Console(file=io.StringIO(), width=1000)
