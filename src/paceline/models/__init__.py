@@ -1,6 +1,7 @@
 """Load policy and reference models, and run their forward pass over a micro-batch.
 
 places.py         what a model's name stands for: weights, adapter, tokenizer
+fingerprint.py    a model and a tokenizer known again
 devices.py        device, threads and precision
 loaded.py         a model that is ready to train
 loading.py        models from a name or a user's object
@@ -27,6 +28,7 @@ from paceline.models.activations import (
 )
 from paceline.models.devices import choose_device, choose_dtype, free_memory
 from paceline.models.exporting import export_model, save_model
+from paceline.models.fingerprint import model_fingerprint, tokenizer_fingerprint
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
@@ -54,6 +56,8 @@ __all__ = [
     "load_policy",
     "measure_by_twin",
     "load_reference",
+    "model_fingerprint",
+    "tokenizer_fingerprint",
     "load_tokenizer",
     "make_lora_config",
     "measure_activations",

@@ -16,6 +16,7 @@ from paceline.train import (
     SHARED,
     Feed,
     Handover,
+    Journal,
     Measurement,
     Meter,
     Produced,
@@ -42,8 +43,15 @@ class SpmdHalves:
         """See `Halves`."""
         return self._policy_version
 
+    def begin(self, journal: Journal) -> None:
+        """See `Halves`."""
+        self._journal, self._feed.position = journal, journal.position
+
     def produce(self, number: int) -> Produced:
         """See `Halves`."""
+        return self._journal.produce(number, self._make)
+
+    def _make(self, number: int) -> Produced:
         clock = self._team.recorder.clock
         started = clock()
         self._renew()
