@@ -1,10 +1,7 @@
 """Two ranks of torchrun on this machine that share the weights out (ZeRO-3): the run of one process to rounding, and an
 end of all with the end of one."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,32 +9,10 @@ from safetensors.numpy import load
 
 from paceline.cli.main import main
 from paceline.rundir import RunDir
-from tests.cluster_runs import completions, options_in, train, weights
+from tests.cluster_runs import completions, train, weights
+from tests.ranked_runs import options, ours, torchrun
 
 SAVING = ("--deepspeed", "zero3", "--save-steps", "2")
-
-
-def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`paceline` as two ranks."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline"]
-    threads = {"OMP_NUM_THREADS": "1"}  # otherwise torchrun says so in many lines
-    return subprocess.run(
-        [*launcher, *map(str, arguments)],
-        env={**os.environ, **threads},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-
-
-def ours(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What Paceline said of an error, among the launcher's own lines."""
-    return [line for line in done.stderr.splitlines() if line.startswith("paceline: ")]
-
-
-def options(place: Path) -> list[str]:
-    return [f"--{name}={value}" for name, value in options_in(place).items()]
 
 
 @pytest.fixture(scope="module")

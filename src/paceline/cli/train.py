@@ -110,10 +110,16 @@ def _check_layout(config: Config, place: Launched | None) -> None:
     """Whether the processes that there will be are those that the layout needs."""
     if place is not None:
         check_launched(config, place)
-    elif (
-        not config.cluster.cluster
-        and (needed := config.parallel.tensor_parallel * config.parallel.pipeline_parallel) > 1
-    ):
+        return
+    if config.cluster.cluster:
+        return
+    needed, apart = config.parallel.tensor_parallel * config.parallel.pipeline_parallel, config.parallel.sampling_ranks
+    if apart:
+        raise ConfigError(
+            f"--sampling-ranks must be 0 in one process, got {apart}; start `torchrun "
+            f"--nproc-per-node {needed + apart} -m paceline train` with the same options, where others train"
+        )
+    if needed > 1:
         raise ConfigError(
             f"--tensor-parallel {config.parallel.tensor_parallel} times --pipeline-parallel "
             f"{config.parallel.pipeline_parallel} needs {needed} processes that train, and this is one; start "
