@@ -1,6 +1,7 @@
 """The run directory, the public file interface: configuration, metrics, evaluations and every rollout.
 
     config.yaml            the resolved configuration; its presence makes a directory a run directory
+    identity.json          options, data, model and tokenizer as the run has them, and what changed after which step
     metrics.jsonl          one JSON object per optimiser step
     evals.jsonl            one JSON object per evaluation
     journal.jsonl          one JSON object per step whose rollouts are on disk, with their checksum

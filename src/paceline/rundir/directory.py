@@ -141,6 +141,14 @@ class RunDir:
         """Write the completions of one evaluation: the whole file or none of it."""
         write_or_explain(self._eval_file(set_name, step), _lines(records))
 
+    def write_config(self, text: str) -> None:
+        """Put another configuration in the place of the one there is."""
+        write_or_explain(self.path / "config.yaml", text.encode())
+
+    def write_identity(self, record: Record) -> None:
+        """Write what the run is, which a run that is gone on with is held to."""
+        write_or_explain(self.path / "identity.json", json_line(record))
+
     def write_summary(self, record: Record) -> None:
         """Write the summary of a run that came to its end."""
         write_or_explain(self.path / "summary.json", json_line(record))
@@ -148,6 +156,16 @@ class RunDir:
     def write_timeline(self, record: Record) -> None:
         """Write what each process did when: the whole file or none of it."""
         write_or_explain(self.path / "timeline.json", json_line(record))
+
+    def identity(self) -> dict[str, Any] | None:
+        """What `write_identity` wrote; None: nothing did, as a process was killed before, or is older than this file.
+
+        Raises:
+            CheckpointError: the file is no JSON object.
+        """
+        file = self.path / "identity.json"
+        records = read_records(file)
+        return records[0] if records else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """All steps, in the order they were written, without an unfinished last line.
@@ -223,6 +241,10 @@ class RunDir:
             if file_step > step:
                 file.unlink()
         first = max(step, 0)
+        # what came after a step that went wrong is of weights that this attempt may not come to
+        wrong = [one for one in _step_files(self.path / "kept").values() if one > first]
+        if wrong:
+            self.discard_rollouts_after(min(wrong))
         committed = committed_after(self._journal, first, self._rollouts_content)
         self.discard_rollouts_after(first + len(committed.entries))
         return committed
@@ -279,7 +301,7 @@ def holds_work(path: Path) -> bool:
 
 def _forget_records(path: Path) -> None:
     """Remove what a run without a finished step wrote: a first evaluation, and lines that it did not finish."""
-    for file in (*(path / name for name in _APPENDED), *_step_files(path / "evals")):
+    for file in (*(path / name for name in (*_APPENDED, "identity.json")), *_step_files(path / "evals")):
         file.unlink(missing_ok=True)
 
 

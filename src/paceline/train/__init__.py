@@ -14,8 +14,10 @@ observing.py  who watches a run and what they may ask for
 produced.py   what the producer half hands over
 journal.py    rollouts on their way to disk, and those that are there already
 halves.py     both halves of a step behind one border, and the two in this process
+guards.py     what is skipped, told or stopped when a step's numbers go wrong
 loop.py       the algorithm: prompts, completions, rewards, update
 records.py    what a step writes down and what a person reads
+identity.py   what a run is, held to when it is gone on with
 session.py    run directory, checkpoints, trackers, final model: the command line's way into the loop
 """
 
