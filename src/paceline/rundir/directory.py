@@ -21,7 +21,7 @@ from paceline.rundir.files import (
     write_or_explain,
     write_whole,
 )
-from paceline.rundir.journal import Committed, committed_after, describe_file, kept_lines, read_journal, seal
+from paceline.rundir.journal import Committed, committed_after, describe_file, is_whole, kept_lines, read_journal, seal
 
 _APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
 _STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")
@@ -208,6 +208,22 @@ class RunDir:
     def journal(self) -> dict[int, dict[str, Any]]:
         """What the journal says of every step whose rollouts are committed; damaged lines are left out."""
         return read_journal(self._journal)[0]
+
+    def committed(self, step: int) -> dict[str, Any]:
+        """What the journal says of a step whose rollouts are as they were committed.
+
+        Raises:
+            CheckpointError: they are not.
+        """
+        records = self.journal()
+        if step not in records:
+            raise CheckpointError(
+                f"{self.path} has no committed rollouts of step {step}, but of {_span(sorted(records))}; "
+                "runs of earlier versions have none at all"
+            )
+        if not is_whole(records[step], self._rollouts_content(step)):
+            raise CheckpointError(f"{self._rollouts_file(step)} is not the file that was committed; restore it")
+        return records[step]
 
     def truncate_after(self, step: int) -> Committed:
         """Forget everything after `step`, which a run resumed from there writes again, but for committed rollouts.

@@ -6,6 +6,7 @@ consumer.py   the consumer half: how a step updates the policy, what is saved an
 held_out.py   held-out tasks and accuracy from the options
 measuring.py  what can be measured between two steps
 feed.py       which tasks a step takes
+replaying.py  a step again under another objective
 exporting.py  a checkpoint to the directory that a finished run has
 rates.py      learning rates that a torch scheduler sets
 notices.py    what a person should know before any number is read
@@ -55,6 +56,7 @@ from paceline.train.measuring import (
 from paceline.train.observing import Observer, Wishes
 from paceline.train.produced import SHARED, Handover, Produced
 from paceline.train.records import consumer_sentences, engine_sentences, of_machine, run_sentences
+from paceline.train.replaying import Replay, replay
 from paceline.train.session import directory_sentences, finish, make_run, run_trackers, train
 
 __all__ = [
@@ -105,6 +107,8 @@ __all__ = [
     "of_machine",
     "finish",
     "export_checkpoint",
+    "Replay",
+    "replay",
     "run_trackers",
     "directory_sentences",
 ]
