@@ -7,6 +7,7 @@
     kept/step-000001.jsonl            the same of a step that went wrong, each with the reason; resuming leaves them
     evals/SET-step-000000.jsonl       one JSON object per held-out completion (SET percent-encoded)
     summary.json           before, after and the time split, written when the run ends
+    stuck/TIME/            where every thread stood when nothing happened any more
     timeline.json          with `profile`: what each process did when, as trace events
     .lock                  process and host that write here now
 

@@ -16,6 +16,7 @@ from paceline.config import Config
 from paceline.errors import PacelineError
 from paceline.models import choose_device
 from paceline.parallel import Meeting, RankLost, process_group
+from paceline.pulse import PULSE
 from paceline.spmd.environment import Launched, device_index
 from paceline.spmd.halves import SpmdHalves
 from paceline.spmd.lifelines import Ended, Lifelines, end_follower, end_leader
@@ -84,6 +85,7 @@ def leading(place: Launched, config: Config) -> Iterator[Leader]:
     met = _meet(place, config)
     with met.lifelines, _told_apart_from_a_loss(met.lifelines):
         try:
+            PULSE.witnesses["ranks"] = met.lifelines.ask_for_stacks
             with _group(place, config, met) as device:
                 leader = Leader(place=place, met=met, device=device)
                 yield leader

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from paceline.errors import ProcessLost
 from paceline.parallel import RankLost
+from paceline.pulse import PULSE
 from paceline.timeline import Recorder
 
 BUILD = "build"
@@ -90,6 +91,7 @@ class Team:
             answers = [own(*calls[0][1])]
             self._note(0, calls[0][0], started)
             for rank in list(calls)[1:]:
+                PULSE.beat("rank 0", f"waits for what rank {rank} gives of `{calls[rank][0]}`")
                 answers.append(self._lines.receive(rank))
                 self._note(rank, calls[rank][0], started)
         except RankLost as lost:
