@@ -27,6 +27,9 @@ class ModelConfig:
     AMX for models from 10 million parameters, else float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: CUDA when there is one."""
+    deterministic: bool = False
+    """Refuse whatever could give other bits in a second run with the same options. A CPU needs nothing for it; on CUDA
+    torch takes its deterministic operations, which are slower, and raises where it has none."""
     threads: int = 0
     """CPU threads to compute with; 0: one for a model below a million parameters, else one per core."""
     gradient_checkpointing: Literal["auto", "true", "false"] = "auto"
