@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from paceline.checkpoint import Checkpoint
+from paceline.cli.configuration import read_run_configuration
 from paceline.config import Config, OptimConfig, build_config
 from paceline.errors import TrainingError
 from paceline.rundir import RunDir
@@ -50,11 +51,13 @@ def poisoned(*steps: int) -> Place:
 
 
 def run(folder: Path, *steps: int, resume: bool = False, place: Place | None = None, **options: object) -> str:
-    """A run of six steps with a checkpoint after each second one, poisoned in some; what it said."""
-    folder.mkdir(exist_ok=True)
-    config = build_config(
-        {**options_in(folder / f"given-{resume}"), "max_steps": 6, "save_steps": 2, "save_total_limit": 9, **options}
-    )
+    """A run of six steps with a checkpoint after each second one; what it said."""
+    if resume:
+        config = read_run_configuration(folder / "run")
+    else:
+        folder.mkdir(exist_ok=True)
+        fixed = {"max_steps": 6, "save_steps": 2, "save_total_limit": 9}
+        config = build_config({**options_in(folder / "given"), **fixed, **options})
     console = Console(file=io.StringIO(), width=1000)
     assert train(config, folder / "run", resume=resume, console=console, place=place or poisoned(*steps))
     return console.file.getvalue()
