@@ -5,6 +5,8 @@ VLLM_VENV ?= .venv-vllm
 # On Linux a plain `pip install torch` takes the newest build with all CUDA libraries; naming the version first lets pip
 # take a CPU build of it wherever one is offered.
 TORCH ?= torch==2.13.0
+# Processes that run the tests, each of them whole files, whose fixtures cost most; tests of ranks and of Ray start more.
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
@@ -40,7 +42,7 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 	done
 
 test: $(VENV)/installed-dev ## Run the tests.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 # RAY_AUTH_TOKEN: read once per process, and the same for all that the harness starts
 chaos: $(VENV)/installed-dev ## Kill and harm short runs in every way of the list, and write docs/survival.md.

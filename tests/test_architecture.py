@@ -14,6 +14,7 @@ FLOORS = {
         "config",
         "losses",
         "advantages",
+        "alarms",
         "batching",
         "metrics",
         "intervals",

@@ -80,7 +80,8 @@ def run_training(job: Job, start: Start) -> TrainOutput:
         drop_broken_links(job.output_dir)
         feed = make_feed(job.config, job.prepared, checkpoint)
         halves = OneProcess(config=job.config, parts=job.parts, feed=feed)
-        run = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
+        run, found = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
+        closing.callback(run.journal.close)
         trackers = run_trackers(job.config, job.output_dir, run_name=job.args.run_name or job.output_dir.name)
         closing.callback(trackers.finish)
         state = _state(job, checkpoint)
@@ -90,7 +91,13 @@ def run_training(job: Job, start: Start) -> TrainOutput:
         opening = run_sentences(job.config, job.prepared, paths, checkpoint)
         tell(
             run,
-            [*start.damaged, *directory_sentences(run_dir), describe_plan(job.args, job.config), *job.notes, *opening],
+            [
+                *start.damaged,
+                *directory_sentences(run_dir, found),
+                describe_plan(job.args, job.config),
+                *job.notes,
+                *opening,
+            ],
         )
         _steps(run)
         return _end(job, run, seconds=time.perf_counter() - started)

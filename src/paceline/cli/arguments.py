@@ -22,6 +22,8 @@ class DoorOption:
     help: str
     several: bool = False
     """Whether it takes more than one value."""
+    is_switch: bool = False
+    """Given without a value."""
 
 
 CONFIG = DoorOption(
@@ -108,8 +110,11 @@ def _parser(command: Command) -> argparse.ArgumentParser:
     general = parser.add_argument_group("this command")
     general.add_argument("-h", "--help", action="store_true", help="Show this page.")
     for door in command.door_options:
-        count = "+" if door.several else None
-        general.add_argument(f"--{door.name}", nargs=count, metavar=door.metavar, help=_escaped(door.help))
+        if door.is_switch:
+            general.add_argument(f"--{door.name}", action="store_const", const="true", help=_escaped(door.help))
+        else:
+            count = "+" if door.several else None
+            general.add_argument(f"--{door.name}", nargs=count, metavar=door.metavar, help=_escaped(door.help))
     for section, section_class in section_classes().items():
         own = [option for option in command.options if option.section == section]
         if own:

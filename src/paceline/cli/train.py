@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import time
 from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,10 @@ from paceline.spmd.environment import Launched, check_launched, launched
 
 if TYPE_CHECKING:
     from paceline.train import Place
+
+HEARD_SECONDS = 20.0
+"""That a rank which has nothing to say waits to be ended: a launcher ends all ranks with the first that fails, and the
+one that speaks may be slower."""
 
 COMMAND = Command(
     name="train",
@@ -44,6 +49,7 @@ def _silently(argv: list[str], place: Launched) -> int:
     except PacelineError as error:
         if place.local_rank == 0:
             raise type(error)(f"rank {place.rank}: {error}") from error
+        time.sleep(HEARD_SECONDS)
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -104,10 +110,16 @@ def _check_layout(config: Config, place: Launched | None) -> None:
     """Whether the processes that there will be are those that the layout needs."""
     if place is not None:
         check_launched(config, place)
-    elif (
-        not config.cluster.cluster
-        and (needed := config.parallel.tensor_parallel * config.parallel.pipeline_parallel) > 1
-    ):
+        return
+    if config.cluster.cluster:
+        return
+    needed, apart = config.parallel.tensor_parallel * config.parallel.pipeline_parallel, config.parallel.sampling_ranks
+    if apart:
+        raise ConfigError(
+            f"--sampling-ranks must be 0 in one process, got {apart}; start `torchrun "
+            f"--nproc-per-node {needed + apart} -m paceline train` with the same options, where others train"
+        )
+    if needed > 1:
         raise ConfigError(
             f"--tensor-parallel {config.parallel.tensor_parallel} times --pipeline-parallel "
             f"{config.parallel.pipeline_parallel} needs {needed} processes that train, and this is one; start "

@@ -46,10 +46,21 @@ class Production:
             self._wait_for(lambda: number in self._produced)
             return self._produced.pop(number)
 
+    def reach(self, number: int) -> None:
+        """Wait until the rollouts of a step have been made, taken or not.
+
+        Raises:
+            Exception: whatever ended the production.
+        """
+        with self._changed:
+            self._wait_for(lambda: self._agenda.produced >= number)
+
     def publish(self, version: int) -> None:
         """Weights of this version can be loaded."""
         with self._changed:
             self._agenda.publish(version)
+            # not by the next job alone: for steps that are there already there is none
+            self._crew.forget(self._agenda.oldest_needed)
             self._changed.notify_all()
 
     def measure(self, measure: Callable[[], Any]) -> Any:

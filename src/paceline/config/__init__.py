@@ -22,7 +22,7 @@ from paceline.config.changing import (
     refuse_changes,
 )
 from paceline.config.flat_yaml import parse_yaml, to_yaml, yaml_line
-from paceline.config.layout import ParallelConfig, Schedule, Sizes, layout
+from paceline.config.layout import ParallelConfig, Schedule, Sizes, layout, training_ranks
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig, PresetName
 from paceline.config.presets import PRESETS, Preset, preset_values
 from paceline.config.reading import Option, find_option, option_name, options, parse_value, suggest
@@ -79,4 +79,5 @@ __all__ = [
     "Schedule",
     "Sizes",
     "layout",
+    "training_ranks",
 ]

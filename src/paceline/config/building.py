@@ -118,6 +118,8 @@ def _check_layout(config: Config) -> None:
     """How many processes train is known here on a cluster only."""
     if config.cluster.cluster:
         layout(config.parallel, config.cluster.num_consumers)
+        apart = config.parallel.sampling_ranks
+        require(apart == 0, "sampling_ranks", apart, "be 0 with --cluster", "there --num-producers sample")
     require(
         config.parallel.pipeline_schedule != "zero_bubble" or config.model.gradient_checkpointing != "true",
         "gradient_checkpointing",

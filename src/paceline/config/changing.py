@@ -37,7 +37,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         may_change="freely",
         because="it says how long is waited and how much may fail, not what comes of what does not",
-        options=("max_reward_failure_rate", "reward_timeout", "sandbox", "actor_timeout", "max_restarts"),
+        options=(
+            "max_reward_failure_rate",
+            "max_skipped_updates",
+            "reward_timeout",
+            "sandbox",
+            "actor_timeout",
+            "max_restarts",
+        ),
     ),
     Rule(
         may_change="freely",

@@ -26,7 +26,7 @@ from torch.distributed.pipelining import (
 )
 from torch.nn.functional import pad
 
-from paceline.allocator import return_free_memory
+from paceline.allocator import is_out_of_memory, return_free_memory
 from paceline.batching import MicroBatch
 from paceline.errors import ConfigError
 from paceline.learner.passes import Loss, Passes, TokenValues, WholeModel, head_values
@@ -211,6 +211,8 @@ def _lost_or_own() -> Iterator[None]:
     except RuntimeError as error:
         if error.__cause__ is not None:
             raise error.__cause__ from None
+        if is_out_of_memory(error):
+            raise
         raise RankLost(
             f"a pipeline's stage waited when another rank went away or was late ({str(error).splitlines()[0]})"
         ) from None

@@ -17,6 +17,7 @@ forward.py        hidden states of a micro-batch, packed where the model allows 
 attention.py      attention over packed micro-batches
 fused_layers.py   decoder layers that run packed micro-batches through kernels
 records.py        micro-batches on the model's device
+fingerprints.py   whether weights in two places are the same bits
 """
 
 from paceline.models.activations import (

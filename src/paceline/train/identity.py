@@ -99,8 +99,7 @@ def change_identity(
     asks for the same `--override` again.
     """
     if change.voids_samples:
-        # everything that is kept of later steps, a journal of rollouts included, was sampled under the old options
-        run_dir.truncate_after(step)
+        run_dir.discard_rollouts_after(step)
     entry = {
         "after_step": step,
         "options": {one.option: {"old": one.old, "new": one.new} for one in change.options},

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from paceline.checkpoint import Progress
 from paceline.config import Config
-from paceline.rollouts import rollout_records
+from paceline.rollouts import restorable_records
 from paceline.rundir import RunDir
 from paceline.timeline import Span, trace
 from paceline.train.assembly import Prepared
+from paceline.train.guards import NOT_FINITE, Guards
 from paceline.train.halves import Halves
+from paceline.train.journal import Journal
 from paceline.train.measuring import Measurement, Meter
 from paceline.train.observing import Observer, Wishes
 from paceline.train.records import step_clock, step_record, step_warnings
@@ -31,7 +33,9 @@ class Run:
     prepared: Prepared
     halves: Halves
     run_dir: RunDir
+    journal: Journal
     observer: Observer
+    guards: Guards
     progress: Progress = START
     stopping: bool = False
     """The observer wished the run to end after this step."""
@@ -65,8 +69,7 @@ def step(run: Run) -> None:
     produced = run.halves.produce(number)
     batch, updating = produced.batch, time.perf_counter()
     stats, rate = run.halves.update(number, batch.groups)
-    updated = time.perf_counter()
-    run.run_dir.write_rollouts(number, rollout_records(batch.groups))
+    updated, stats = time.perf_counter(), run.guards.counted(stats)
     run.progress = Progress(step=number, position=produced.position, policy_version=run.halves.policy_version)
     run.clocked_until = time.perf_counter()
     record = step_record(
@@ -85,8 +88,15 @@ def step(run: Run) -> None:
             total=run.clocked_until - started,
         ),
     )
+    record["alarms"] = list(run.guards.see(record))
+    # a step whose rollouts are not on disk did not happen
+    run.journal.settle()
     run.run_dir.append_metrics(record)
     tell(run, [*run.halves.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)])
+    tell(run, run.guards.sentences(number, stats))
+    if stats.updates_skipped:
+        kept = run.run_dir.keep_batch(number, restorable_records(batch.groups), reason=NOT_FINITE)
+        run.guards.check(number, kept)
     grant(run, run.observer.step_end(record, batch))
     spans = run.halves.spans()
     if run.config.loop.profile:

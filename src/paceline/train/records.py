@@ -32,10 +32,10 @@ def step_record(
     weights_bytes: int,
     clock: dict[str, float],
 ) -> dict[str, object]:
-    """The step's line in `metrics.jsonl`; names and units are those of `metrics.METRICS`."""
+    """The step's line in `metrics.jsonl`, as long as no alarm rings; names and units are those of `metrics.METRICS`."""
     updates = {name: getattr(stats, name) for name in stats.__slots__}
     updates = {name: value for name, value in updates.items() if value is not None or name not in OPTIONAL}
-    record = {
+    record: dict[str, object] = {
         "step": progress.step,
         "epoch": progress.position / num_tasks,
         "policy_version": progress.policy_version,
@@ -43,6 +43,7 @@ def step_record(
         **rollout_metrics(batch),
         **staleness_metrics(batch.groups, policy_version=progress.policy_version - stats.updates),
         **updates,
+        "alarms": [],
         "clock": clock,
     }
     if weights_bytes:

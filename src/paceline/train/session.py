@@ -11,13 +11,15 @@ from paceline.config import Config, plain_options, to_yaml
 from paceline.console import RunDisplay
 from paceline.errors import ProcessLost
 from paceline.report import write_report
-from paceline.rundir import RunDir
+from paceline.rundir import Committed, RunDir
 from paceline.stopping import StopRequest
 from paceline.summary import step_paces, summarise, unbroken_steps
 from paceline.trackers import Trackers, check_trackers, open_trackers
 from paceline.train.assembly import Prepared, prepare
-from paceline.train.halves import Halves, Place, in_this_process
+from paceline.train.guards import Guards
+from paceline.train.halves import Halves, Place, in_this_process, make_feed
 from paceline.train.identity import begin_identity, change_identity, find_change
+from paceline.train.journal import Journal
 from paceline.train.loop import START, Run, run_steps, save, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
 from paceline.train.records import opening_sentences
@@ -80,12 +82,13 @@ def _attempt(
         closing.callback(trackers.finish)
         display = RunDisplay(console, total_steps=prepared.total_steps, done=done)
         observer = CommandLine(display=display, trackers=trackers, timetable=_timetable(config, prepared))
-        run = make_run(config, prepared, placed.halves, run_dir, checkpoint, observer=observer)
+        run, committed = make_run(config, prepared, placed.halves, run_dir, checkpoint, observer=observer)
+        closing.callback(run.journal.close)
         if resume and checkpoint is None:
             tell(run, ["no checkpoint was written yet: the run starts again from its first step"])
         opening = opening_sentences(config, prepared, placed.sentences, checkpoint)
         changed = [] if change is None else [f"from here on {what}" for what in change.describe()]
-        tell(run, [*damaged, *directory_sentences(run_dir), *opening, *changed])
+        tell(run, [*damaged, *directory_sentences(run_dir, committed), *opening, *changed])
         with display, StopRequest() as stop:
             run_steps(run, interrupted=lambda: stop.received is not None)
         if run.progress.step < prepared.total_steps:
@@ -105,16 +108,31 @@ def make_run(
     checkpoint: Checkpoint | None,
     *,
     observer: Observer,
-) -> Run:
-    """The run where the checkpoint left it; what its directory holds of later steps is forgotten."""
-    run_dir.truncate_after(-1 if checkpoint is None else checkpoint.progress.step)
-    progress = START if checkpoint is None else checkpoint.progress
-    return Run(config=config, prepared=prepared, halves=halves, run_dir=run_dir, observer=observer, progress=progress)
+) -> tuple[Run, Committed]:
+    """The run where the checkpoint left it; of later steps committed rollouts alone stay, which come beside it."""
+    committed = run_dir.truncate_after(-1 if checkpoint is None else checkpoint.progress.step)
+    journal = Journal(run_dir, make_feed(config, prepared, checkpoint), committed)
+    halves.begin(journal)
+    run = Run(
+        config=config,
+        prepared=prepared,
+        halves=halves,
+        run_dir=run_dir,
+        journal=journal,
+        observer=observer,
+        guards=Guards(config.optim, run_dir.metrics()),
+        progress=START if checkpoint is None else checkpoint.progress,
+    )
+    return run, committed
 
 
-def directory_sentences(run_dir: RunDir) -> list[str]:
-    """What was found in the run directory and is gone."""
-    lines = []
+def directory_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
+    """What was found in the run directory: what is gone, what is damaged, what is used again."""
+    lines = list(committed.faults)
+    if committed.entries:
+        count, first = len(committed.entries), committed.entries[0]["step"]
+        whose = "1 step's" if count == 1 else f"{count} steps'"
+        lines.append(f"{whose} rollouts used again, from step {first} on")
     if run_dir.torn_lines:
         lines.append(f"{run_dir.torn_lines} unfinished lines cut from the run's records")
     if run_dir.replaced:
