@@ -27,8 +27,10 @@ LONG = {
         "flipped_optimiser",
         "killed_in_export",
     ),
+    *("missing_progress", "emptied_manifest", "leaves_the_program", "dies_by_a_signal"),
+    *("changed_option", "edited_configuration", "changed_row", "changed_model"),
 }
-"""Runs several times, waits, or is the twin of one that is tried."""
+"""Runs several times, waits, or is the twin of one that is tried, here or in `test_resume_changed.py`."""
 
 
 @pytest.fixture(scope="module")
