@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from paceline.cli import audit, doctor, export, plan, replay, report, train, translate
 from paceline.cli import eval as eval_command
+from paceline.cli.lasting import lasting_output
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import suggest
 from paceline.errors import ConfigError, PacelineError
@@ -61,7 +62,8 @@ def main(argv: list[str] | None = None) -> int:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     words = sys.argv[1:] if argv is None else argv
-    return exit_status(lambda: _dispatch(words))
+    with lasting_output():
+        return exit_status(lambda: _dispatch(words))
 
 
 def exit_status(command: Callable[[], int]) -> int:
