@@ -21,7 +21,7 @@ from paceline.train.assembly import Prepared, prepare
 from paceline.train.guards import Guards
 from paceline.train.halves import Halves, Place, in_this_process, make_feed
 from paceline.train.identity import begin_identity, change_identity, find_change
-from paceline.train.journal import Journal
+from paceline.train.journal import Journal, of_these_tasks
 from paceline.train.loop import START, Run, run_steps, save, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
 from paceline.train.records import opening_sentences
@@ -115,8 +115,10 @@ def make_run(
     observer: Observer,
 ) -> tuple[Run, Committed]:
     """The run where the checkpoint left it; of later steps committed rollouts alone stay, which come beside it."""
-    committed = run_dir.truncate_after(-1 if checkpoint is None else checkpoint.progress.step)
-    journal = Journal(run_dir, make_feed(config, prepared, checkpoint), committed)
+    done, feed = 0 if checkpoint is None else checkpoint.progress.step, make_feed(config, prepared, checkpoint)
+    committed = of_these_tasks(run_dir.truncate_after(-1 if checkpoint is None else done), feed)
+    run_dir.discard_rollouts_after(done + len(committed.entries))
+    journal = Journal(run_dir, feed, committed)
     halves.begin(journal)
     run = Run(
         config=config,
