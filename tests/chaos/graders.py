@@ -64,10 +64,11 @@ def is_slow(scene: Scene) -> None:
 
 def may_fail(scene: Scene) -> None:
     place = scene.place()
-    mischief(place, LATE, "raise ValueError('no such column')")
+    mischief(place, LATE, "if any(len(one) % 2 for one in completions): raise ValueError('no such column')")
     must(place.train("--max-reward-failure-rate", 1, "--eval-reward-func", "format"), 0)
     failures = [record["rewards"]["reward.py:variety"]["failures"] for record in place.run.metrics()]
-    assert failures[-1] == 16, failures
+    assert 0 < failures[-1] < 16, failures
+    assert place.run.metrics()[-1]["rollouts_without_reward"] == failures[-1]
 
 
 def no_memory(scene: Scene) -> None:

@@ -44,11 +44,11 @@ PLACE = pathlib.Path(__file__).parent
 def variety(prompts, completions, **columns):
     with open(PLACE / "scored", "ab", buffering=0) as file:
         file.write("".join(f"{pair!r}\\n" for pair in zip(prompts, completions)).encode())
-    mischief()
+    mischief(completions)
     return [len(set(completion)) / 10 for completion in completions]
 
 
-def mischief():
+def mischief(completions):
     pass
 '''
 MOMENTARY = ("clock", "seconds", "weights_bytes")
@@ -142,7 +142,7 @@ def furnish(folder: Path) -> Place:
 def mischief(place: Place, *lines: str) -> None:
     """Have the reward function do something besides, each time it judges completions."""
     body = "".join(f"    {line}\n" for line in lines)
-    text = REWARD.replace("def mischief():\n    pass\n", f"def mischief():\n{body}")
+    text = REWARD.replace("def mischief(completions):\n    pass\n", f"def mischief(completions):\n{body}")
     (place.folder / "reward.py").write_text(text)
 
 
