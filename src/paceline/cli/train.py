@@ -100,13 +100,12 @@ def _check_layout(config: Config, place: Launched | None) -> None:
     """Whether the processes that there will be are those that the layout needs."""
     if place is not None:
         check_launched(config, place)
-    elif (
-        not config.cluster.cluster
-        and (needed := config.parallel.tensor_parallel * config.parallel.pipeline_parallel) > 1
-    ):
+    elif not config.cluster.cluster and (needed := config.parallel.fewest) > 1:
+        options = config.parallel
+        context = f" times --context-parallel {options.context_parallel}" if options.context_parallel > 1 else ""
         raise ConfigError(
-            f"--tensor-parallel {config.parallel.tensor_parallel} times --pipeline-parallel "
-            f"{config.parallel.pipeline_parallel} needs {needed} processes that train, and this is one; start "
+            f"--tensor-parallel {options.tensor_parallel} times --pipeline-parallel {options.pipeline_parallel}"
+            f"{context} needs {needed} processes that train, and this is one; start "
             f"`torchrun --nproc-per-node {needed} -m paceline train` with the same options, or give --cluster "
             f"--num-consumers {needed}"
         )

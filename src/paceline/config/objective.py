@@ -146,7 +146,8 @@ class OptimConfig:
     num_minibatches: int = 1
     """Parts that a batch of rollouts is cut into, each with an update of its own; above 1 the clip bounds bite."""
     micro_batch_tokens: int = 4096
-    """Tokens forwarded at once: memory and speed, never the gradient. More suits a GPU, less a CPU's cache."""
+    """Tokens forwarded at once by a process: memory and speed, never the gradient. More suits a GPU, less a CPU's
+    cache."""
 
     def __post_init__(self) -> None:
         require(

@@ -165,7 +165,8 @@ class Learner:
         ]
 
     def _cut(self, samples: Sequence[Sample], share: Sequence[int]) -> list[list[int]]:
-        return cut(samples, trained=share, micro_batch_tokens=self.optim.micro_batch_tokens) if share else []
+        budget = self.optim.micro_batch_tokens * self.ranks.sizes.context  # of all that share a micro-batch's tokens
+        return cut(samples, trained=share, micro_batch_tokens=budget) if share else []
 
     def _has_gradient(self, sample: Sample) -> bool:
         """A zero advantage has a gradient of exactly zero, unless divergence or entropy have one of their own."""
