@@ -5,6 +5,8 @@ VLLM_VENV ?= .venv-vllm
 # On Linux a plain `pip install torch` takes the newest build with all CUDA libraries; naming the version first lets pip
 # take a CPU build of it wherever one is offered.
 TORCH ?= torch==2.13.0
+# Processes that run the tests, each of them whole files, whose fixtures cost most; tests of ranks and of Ray start more.
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
@@ -12,7 +14,7 @@ PACELINE := $(BIN)/paceline
 DEMO := runs/demo
 STUDIES := runs/studies
 
-.PHONY: help demo studies test test-reference test-vllm lint model vllm bench bench-gpu clean
+.PHONY: help demo studies test chaos test-reference test-vllm lint model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,7 +42,11 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 	done
 
 test: $(VENV)/installed-dev ## Run the tests.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+# RAY_AUTH_TOKEN: read once per process, and the same for all that the harness starts
+chaos: $(VENV)/installed-dev ## Kill and harm short runs in every way of the list, and write docs/survival.md.
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos
 
 test-reference: $(VENV)/installed-bench ## Compare every objective with its source and with TRL, which this installs.
 	$(BIN)/python -m pytest tests/reference

@@ -38,20 +38,24 @@ def call(sandbox: LocalSandbox, source: str, function: str = "f", arguments: str
 
 def children(pid: int | None = None) -> set[int]:
     """Processes of sandboxes that this one or another has started, and theirs; not those that compare answers."""
-    found: set[int] = set()
-    for path in Path(f"/proc/{pid or os.getpid()}/task").glob("*/children"):
-        try:
-            direct = {pid for word in path.read_text().split() if _is_ours(pid := int(word))}
-        except FileNotFoundError:
-            continue
-        found |= direct
-        for child in direct:
-            found |= children(child)
+    parents = {int(path.parent.name): parent for path in Path("/proc").glob("[0-9]*/stat") if (parent := _parent(path))}
+    found, ours = set[int](), {pid or os.getpid()}
+    while ours:
+        ours = {child for child, parent in parents.items() if parent in ours and _is_ours(child)}
+        found |= ours
     return found
+
+
+def _parent(stat: Path) -> int | None:
+    # of processes and not of threads, whose children go to another thread while one looks
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def _is_ours(pid: int) -> bool:
     try:
         return b"sandbox/inside" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
