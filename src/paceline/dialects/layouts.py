@@ -5,6 +5,8 @@
 --fsdp full_shard         --zero-stage 3            transformers; shard_grad_op is stage 2, no_shard 0
 --tp 2, --tp-size 2       --tensor-parallel 2       also --tensor-parallel-size
 --pp 2, --pp-size 2       --pipeline-parallel 2     also --pipeline-parallel-size
+--cp 2, --cp-size 2       --context-parallel 2      also --context-parallel-size
+--sequence-parallel-size  --context-parallel        ms-swift; verl: --ulysses-sequence-parallel-size
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +30,13 @@ VALUES = {"--deepspeed": DEEPSPEED, "--fsdp": FSDP}
 NUMBERS = {
     **dict.fromkeys(("--tp", "--tp-size", "--tensor-parallel-size"), "--tensor-parallel"),
     **dict.fromkeys(("--pp", "--pp-size", "--pipeline-parallel-size"), "--pipeline-parallel"),
+    **dict.fromkeys(
+        (
+            *("--cp", "--cp-size", "--context-parallel-size"),
+            *("--sequence-parallel-size", "--ulysses-sequence-parallel-size"),
+        ),
+        "--context-parallel",
+    ),
 }
 """Flags whose value is a number, as ours is."""
 
