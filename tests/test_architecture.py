@@ -22,7 +22,7 @@ FLOORS = {
         "extraction",
         "programs",
     },
-    1.5: {"native", "parallel"},
+    1.5: {"native", "parallel", "pulse"},
     2: {
         "data",
         "rewards",
@@ -35,6 +35,7 @@ FLOORS = {
         "console",
         "stopping",
         "timeline",
+        "watchdog",
         "trackers",
     },
     3: {"rollouts", "learner", "evaluate", "reward_context", "audit", "summary", "plan"},

@@ -1,10 +1,13 @@
 """A step of a run again: exactly as it was under its own objective, and as it would have been under another one."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
 from paceline.cli.main import main
+from paceline.rundir import RunDir
 from tests.cluster_runs import train
 
 NUMBERS = ("loss", "grad_norm", "entropy", "kl", "clip_low_fraction", "clip_high_fraction", "tokens_trained", "updates")
@@ -52,6 +55,14 @@ def test_of_the_nearest_checkpoint_it_says_how_old_its_weights_are(run, capsys):
     found = replayed(run, capsys, "--step", 3, "--nearest")
     assert not found["is_exact"]
     assert found["weights"] == "the model that the run began with, 2 steps older than those that step 3 had"
+
+
+def test_steps_from_before_a_change_of_options_are_said_to_have_had_others(run, tmp_path, capsys):
+    copy = RunDir(Path(shutil.copytree(run.path, tmp_path / "run")))
+    copy.write_identity({**run.identity(), "changes": [{"after_step": 2, "options": {}, "files": {}}]})
+    found = replayed(copy, capsys, "--step", 3)
+    assert not found["is_exact"]
+    assert found["weights"].endswith("; under the run's options of today, which were others up to step 2")
 
 
 def test_the_table_has_both_objectives_beside_what_was_recorded(run, capsys):

@@ -2,6 +2,7 @@
 
 import io
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -49,7 +50,7 @@ def poisoned(*steps: int) -> Place:
     return place
 
 
-def run(folder: Path, *steps: int, resume: bool = False, **options: object) -> str:
+def run(folder: Path, *steps: int, resume: bool = False, place: Place | None = None, **options: object) -> str:
     """A run of six steps with a checkpoint after each second one; what it said."""
     if resume:
         config = read_run_configuration(folder / "run")
@@ -58,7 +59,7 @@ def run(folder: Path, *steps: int, resume: bool = False, **options: object) -> s
         fixed = {"max_steps": 6, "save_steps": 2, "save_total_limit": 9}
         config = build_config({**options_in(folder / "given"), **fixed, **options})
     console = Console(file=io.StringIO(), width=1000)
-    assert train(config, folder / "run", resume=resume, console=console, place=poisoned(*steps))
+    assert train(config, folder / "run", resume=resume, console=console, place=place or poisoned(*steps))
     return console.file.getvalue()
 
 
@@ -107,3 +108,35 @@ def test_a_smaller_budget_for_micro_batches_is_said_once():
         "instead of 4096"
     )
     assert guards.sentences(6, replace(NOTHING, micro_batch_tokens=1000)) == []
+
+
+@dataclass
+class StuckHalves:
+    """Halves whose update of the third step waits for what never comes."""
+
+    halves: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.halves, name)
+
+    def update(self, number: int, groups: Any) -> Any:
+        if number == 3:
+            threading.Event().wait(600)
+        return self.halves.update(number, groups)
+
+
+@contextmanager
+def stuck(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
+    with in_this_process(config, prepared, checkpoint) as placed:
+        yield replace(placed, halves=StuckHalves(placed.halves))
+
+
+def test_a_run_in_which_nothing_happens_any_more_ends_and_goes_on_from_its_checkpoint(tmp_path):
+    with pytest.raises(
+        TrainingError, match=r"--step-timeout 1 s, at last run: step 3 is trained on; .*/stuck/.*/report"
+    ):
+        run(tmp_path, place=stuck, step_timeout=1.0)
+    (report,) = (tmp_path / "run" / "stuck").glob("*/report.txt")
+    assert "in update" in report.read_text()
+    run(tmp_path, resume=True)
+    assert len(RunDir(tmp_path / "run").metrics()) == 6

@@ -18,7 +18,15 @@ from paceline.api.links import drop_broken_links
 from paceline.api.plan import describe_plan
 from paceline.api.starting import Start
 from paceline.checkpoint import Checkpoint, read_checkpoint, remove_later
-from paceline.config import Config, to_yaml
+from paceline.config import (
+    Config,
+    build_config,
+    changes_what_is_computed,
+    differences,
+    parse_yaml,
+    plain_options,
+    to_yaml,
+)
 from paceline.errors import CheckpointError
 from paceline.models import restore_weights
 from paceline.rundir import RunDir
@@ -78,6 +86,9 @@ def run_training(job: Job, start: Start) -> TrainOutput:
             )
         remove_later(job.output_dir / "checkpoints", 0 if checkpoint is None else checkpoint.progress.step)
         drop_broken_links(job.output_dir)
+        changed = start.resumed and _computes_otherwise(run_dir, job.config)
+        if changed:
+            run_dir.discard_rollouts_after(0 if checkpoint is None else checkpoint.progress.step)
         feed = make_feed(job.config, job.prepared, checkpoint)
         halves = OneProcess(config=job.config, parts=job.parts, feed=feed)
         run, found = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
@@ -101,6 +112,13 @@ def run_training(job: Job, start: Start) -> TrainOutput:
         )
         _steps(run)
         return _end(job, run, seconds=time.perf_counter() - started)
+
+
+def _computes_otherwise(run_dir: RunDir, config: Config) -> bool:
+    """Whether options are others than those under which rollouts were sampled that are on disk already."""
+    old, new = build_config(parse_yaml((run_dir.path / "config.yaml").read_text(), "config.yaml")), config
+    before, now = plain_options(old), plain_options(new)
+    return any(changes_what_is_computed(one, now, before) for one in differences(before, now))
 
 
 def _steps(run: Run) -> None:

@@ -27,11 +27,18 @@ RULES: tuple[Rule, ...] = (
         may_change="freely",
         because="the same numbers are computed elsewhere or in another order, which is the same to rounding",
         options=(
-            *("threads", "gradient_checkpointing", "activation_offload", "optimizer_offload", "micro_batch_tokens"),
+            *(
+                "deterministic",
+                "threads",
+                "gradient_checkpointing",
+                "activation_offload",
+                "optimizer_offload",
+                "micro_batch_tokens",
+            ),
             *("concurrent_sequences", "vllm_cache_gib", "vllm_gpu_share", "vllm_tensor_parallel", "vllm_eager"),
             *("cluster", "num_producers", "num_consumers", "placement", "ray_address"),
             *("zero_stage", "shard_size", "tensor_parallel", "pipeline_parallel", "pipeline_schedule"),
-            "parameter_offload",
+            *("parameter_offload", "sampling_ranks"),
         ),
     ),
     Rule(
@@ -41,6 +48,7 @@ RULES: tuple[Rule, ...] = (
             "max_reward_failure_rate",
             "max_skipped_updates",
             "reward_timeout",
+            "step_timeout",
             "sandbox",
             "actor_timeout",
             "max_restarts",

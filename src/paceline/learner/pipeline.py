@@ -32,6 +32,7 @@ from paceline.errors import ConfigError
 from paceline.learner.passes import Loss, Passes, TokenValues, WholeModel, head_values
 from paceline.models import Loaded, PolicyForward, is_recomputing
 from paceline.parallel import RankLost, Split, Stages, stage_of
+from paceline.pulse import PULSE
 
 _SEVERAL = (ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble, ScheduleLoopedBFS)
 SCHEDULES = {
@@ -144,6 +145,7 @@ class _StagePass:
 
     def __call__(self, number: int, entering: Tensor) -> Tensor:
         """What leaves the stage: hidden states [longest, H], behind the last one the loss."""
+        PULSE.beat("learner", f"micro-batch {number + 1} of {len(self.batches)} in a stage")
         batch, split, model = self.batches[number], self.how.split, self.loaded.model
         before = None if self.is_first else entering[: len(batch.input_ids)]
         if self.is_last:

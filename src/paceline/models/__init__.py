@@ -3,6 +3,7 @@
 places.py         what a model's name stands for: weights, adapter, tokenizer
 fingerprint.py    a model and a tokenizer known again
 devices.py        device, threads and precision
+determinism.py    the same bits in a second run
 loaded.py         a model that is ready to train
 loading.py        models from a name or a user's object
 split_loading.py  a policy of which each rank reads its own part
@@ -26,6 +27,7 @@ from paceline.models.activations import (
     measure_activations,
     recompute,
 )
+from paceline.models.determinism import bits_hang_on
 from paceline.models.devices import choose_device, choose_dtype, free_memory
 from paceline.models.exporting import export_model, save_model
 from paceline.models.fingerprint import model_fingerprint, tokenizer_fingerprint
@@ -44,6 +46,7 @@ __all__ = [
     "PolicyForward",
     "add_adapter",
     "adopt_model",
+    "bits_hang_on",
     "check_adapter_kind",
     "choose_device",
     "choose_dtype",

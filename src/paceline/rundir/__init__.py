@@ -8,6 +8,7 @@
     rollouts/step-000001.jsonl        one JSON object per rollout of a step
     evals/SET-step-000000.jsonl       one JSON object per held-out completion (SET percent-encoded)
     kept/step-000001.jsonl            the rollouts of a step that is to be looked at, as they were
+    stuck/TIME/            where every thread stood when nothing happened any more
     summary.json           before, after and the time split, written when the run ends
     timeline.json          with `profile`: what each process did when, as trace events
     .lock                  process and host that write here now

@@ -17,6 +17,7 @@ from paceline.config import Config
 from paceline.errors import PacelineError
 from paceline.models import choose_device
 from paceline.parallel import Meeting, RankLost, process_group
+from paceline.pulse import PULSE
 from paceline.rewards import RewardFunction
 from paceline.spmd.environment import Launched, device_index
 from paceline.spmd.halves import SpmdHalves
@@ -91,6 +92,7 @@ def leading(place: Launched, config: Config) -> Iterator[Leader]:
     met = _meet(place, config)
     with met.lifelines, _told_apart_from_a_loss(met.lifelines):
         try:
+            PULSE.witnesses["ranks"] = met.lifelines.ask_for_stacks
             with _seated(place, config, met) as seat:
                 leader = Leader(place=place, met=met, seat=seat)
                 yield leader

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from paceline.errors import ProcessLost
 from paceline.parallel import RankLost
+from paceline.pulse import PULSE
 from paceline.spmd.roles import Roles
 from paceline.timeline import Recorder
 
@@ -95,6 +96,7 @@ class Team:
         try:
             send({rank: call for rank, call in calls.items() if rank != 0})
             for rank, (method, arguments) in calls.items():
+                PULSE.beat("rank 0", f"waits for what rank {rank} gives of `{method}`" if rank else f"does `{method}`")
                 answers.append(self._lines.receive(rank) if rank else self._do(method, arguments))
                 self.recorder.end(f"rank {rank}", method, started)
         except RankLost as lost:

@@ -5,8 +5,10 @@ down elsewhere before they are committed. So a crash loses only what was being s
 is committed, and never samples it again.
 """
 
+import hashlib
+import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,17 +17,28 @@ from paceline.rollouts import batch_about, restorable_records, restored_batch, r
 from paceline.rundir import Committed, RunDir
 from paceline.train.feed import Feed
 from paceline.train.produced import Handover, Produced
-from paceline.types import RolloutGroup
+from paceline.types import RolloutGroup, Task
 
 WRITE_SECONDS = 600.0
 """That a step waits for its rollouts to be on disk."""
+
+
+def of_these_tasks(committed: Committed, feed: Feed) -> Committed:
+    """The committed steps up to the first whose prompts are not those that the data order has there."""
+    feed = replace(feed)
+    for count, entry in enumerate(committed.entries):
+        drawn = feed.take(entry["groups"])
+        if feed.position != entry["position"] or _fingerprint(task for task, _ in drawn) != entry["prompts"]:
+            fault = f"the rollouts from step {entry['step']} on are of other prompts than the dataset has: made again"
+            return Committed(entries=committed.entries[:count], faults=(*committed.faults, fault))
+    return committed
 
 
 class Journal:
     """The rollouts of a run's steps, in order: each is read where it is committed, else made and committed."""
 
     def __init__(self, run_dir: RunDir, feed: Feed, committed: Committed) -> None:
-        """`committed` steps are the next ones of the run, whose data order stands where `feed` does."""
+        """`committed` steps are the next ones of the run, of the tasks that `feed` gives next: see `of_these_tasks`."""
         self._run_dir = run_dir
         self._entries = {entry["step"]: entry for entry in committed.entries}
         self._feed = replace(feed)
@@ -45,27 +58,14 @@ class Journal:
         return found
 
     def find(self, number: int) -> Produced | None:
-        """The rollouts of a step that were committed before this attempt, once.
-
-        Raises:
-            CheckpointError: they are of other tasks than the dataset has now.
-        """
+        """The rollouts of a step that were committed before this attempt, once."""
         entry = self._entries.pop(number, None)
         if entry is None:
             return None
         groups = restored_groups(self._run_dir.rollouts(number))
+        # the tasks as the dataset has them: with all columns
         drawn = self._feed.take(len(groups))
-        own = tuple(
-            replace(group, task=task)
-            for group, (task, _) in zip(groups, drawn, strict=True)
-            if (group.task.task_id, group.task.prompt_ids) == (task.task_id, task.prompt_ids)
-        )
-        if len(own) < len(groups) or self._feed.position != entry["position"]:
-            raise CheckpointError(
-                f"{self._run_dir.path}: the rollouts of step {number} are of other prompts than the dataset has there; "
-                "restore the dataset as it was, or start a new run"
-            )
-        return _produced(entry, own)
+        return _produced(entry, [replace(group, task=task) for group, (task, _) in zip(groups, drawn, strict=True)])
 
     def commit(self, number: int, produced: Produced) -> None:
         """Begin to write a step's rollouts, after those before it are on disk.
@@ -128,11 +128,19 @@ class _Writing:
 def _write(run_dir: RunDir, number: int, produced: Produced) -> None:
     about = {
         "position": produced.position,
+        "groups": len(produced.batch.groups),
+        "prompts": _fingerprint(group.task for group in produced.batch.groups),
         "seconds": produced.seconds,
         "weights": {"seconds": produced.handover.seconds, "bytes": produced.handover.nbytes},
         **batch_about(produced.batch),
     }
     run_dir.commit_rollouts(number, restorable_records(produced.batch.groups), about)
+
+
+def _fingerprint(tasks: Iterable[Task]) -> str:
+    """Of tasks in their order, by name and prompt."""
+    named = [[task.task_id, *task.prompt_ids] for task in tasks]
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
 
 def _produced(entry: dict[str, Any], groups: Sequence[RolloutGroup]) -> Produced:

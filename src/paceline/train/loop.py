@@ -11,6 +11,7 @@ from pathlib import Path
 
 from paceline.checkpoint import Progress
 from paceline.config import Config
+from paceline.pulse import PULSE
 from paceline.rollouts import restorable_records
 from paceline.rundir import RunDir
 from paceline.timeline import Span, trace
@@ -66,8 +67,10 @@ def step(run: Run) -> None:
     started, number = run.clocked_until or time.perf_counter(), run.progress.step + 1
     run.observer.step_begin(number)
     waiting = time.perf_counter()
+    PULSE.beat("run", f"step {number} is sampled")
     produced = run.halves.produce(number)
     batch, updating = produced.batch, time.perf_counter()
+    PULSE.beat("run", f"step {number} is trained on")
     stats, rate = run.halves.update(number, batch.groups)
     updated, stats = time.perf_counter(), run.guards.counted(stats)
     run.progress = Progress(step=number, position=produced.position, policy_version=run.halves.policy_version)
@@ -117,6 +120,7 @@ def grant(run: Run, wanted: Wishes) -> None:
 
 def evaluate(run: Run, meters: Iterable[Meter]) -> list[Measurement]:
     """Measure held-out tasks with the weights as they are, and write it down."""
+    PULSE.beat("run", f"evaluation after step {run.progress.step}")
     measurements = [run.halves.measure(meter, step=run.progress.step) for meter in meters]
     for measurement in measurements:
         run.run_dir.write_eval_completions(measurement.name, measurement.step, measurement.completion_records())
@@ -127,6 +131,7 @@ def evaluate(run: Run, meters: Iterable[Meter]) -> list[Measurement]:
 def save(run: Run) -> Wishes:
     """Write a checkpoint of this moment."""
     started = time.perf_counter()
+    PULSE.beat("run", f"checkpoint of step {run.progress.step}")
     checkpoint = run.halves.save(run.run_dir.path / "checkpoints", run.progress, run.protected)
     run.checkpoint_seconds += time.perf_counter() - started
     return run.observer.saved(checkpoint)

@@ -10,7 +10,7 @@ from paceline.data import length_histogram
 from paceline.engines import TrainedEngine
 from paceline.learner import OUT_OF_THE_STEP, UpdateStats
 from paceline.metrics import OPTIONAL, check_record
-from paceline.models import Loaded
+from paceline.models import Loaded, bits_hang_on
 from paceline.native import library
 from paceline.plan import describe
 from paceline.rollouts import RolloutBatch, rollout_metrics, staleness_metrics
@@ -125,6 +125,8 @@ def engine_sentences(engine: TrainedEngine) -> list[str]:
 def consumer_sentences(consumer: ConsumerHalf) -> list[str]:
     """How the model is computed, and where training does not take its fastest way."""
     lines = of_machine(consumer.policy)
+    if consumer.config.model.deterministic:
+        lines.append(bits_hang_on(consumer.policy.model.device))
     if consumer.recomputing is not None:
         lines += consumer.recomputing.describe()
     if consumer.learner.passes.forward.kind == "padded":

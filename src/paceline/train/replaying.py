@@ -63,8 +63,8 @@ def replay(run_dir: RunDir, config: Config, other: Config | None, step: int, *, 
         changed = None if other is None else _numbers(_half(other, extent, start), other, step, batch)
     return Replay(
         step=step,
-        weights=_weights(first, between, step),
-        is_exact=first + len(between) == step - 1,
+        weights=_weights(first, between, step) + _other_options(run_dir, first),
+        is_exact=first + len(between) == step - 1 and not _other_options(run_dir, first),
         recorded=records.get(step),
         own=own,
         other=changed,
@@ -102,6 +102,13 @@ def _extent(
             "no step of the run was finished, so the number of its steps is not known; --resume it for a step first"
         )
     return Extent(total_steps=steps, longest_prompt=max(len(group.task.prompt_ids) for group in batch.groups))
+
+
+def _other_options(run_dir: RunDir, first: int) -> str:
+    """What to say where steps after `first` were made under other options than the run has now."""
+    changes = (run_dir.identity() or {"changes": []})["changes"]
+    last = max((one["after_step"] for one in changes), default=0)
+    return f"; under the run's options of today, which were others up to step {last}" if last > first else ""
 
 
 def _weights(first: int, between: list[int], step: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from paceline.checkpoint import Checkpoint, newest_checkpoint
 from paceline.config import Config, plain_options, to_yaml
 from paceline.console import RunDisplay
 from paceline.errors import ProcessLost
+from paceline.pulse import PULSE
 from paceline.report import write_report
 from paceline.rundir import Committed, RunDir
 from paceline.stopping import StopRequest
@@ -19,10 +21,11 @@ from paceline.train.assembly import Prepared, prepare
 from paceline.train.guards import Guards
 from paceline.train.halves import Halves, Place, in_this_process, make_feed
 from paceline.train.identity import begin_identity, change_identity, find_change
-from paceline.train.journal import Journal
+from paceline.train.journal import Journal, of_these_tasks
 from paceline.train.loop import START, Run, run_steps, save, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
 from paceline.train.records import opening_sentences
+from paceline.watchdog import Watchdog
 
 
 def train(
@@ -73,6 +76,8 @@ def _attempt(
         placed = closing.enter_context(place(config, prepared, checkpoint))
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
         run_dir = found or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
+        stuck = output_dir / "stuck" / f"{datetime.now():%Y%m%d-%H%M%S}"
+        closing.enter_context(Watchdog(stuck, limit=config.loop.step_timeout))
         done = 0 if checkpoint is None else checkpoint.progress.step
         if before is None:
             begin_identity(run_dir, config, prepared)
@@ -110,8 +115,10 @@ def make_run(
     observer: Observer,
 ) -> tuple[Run, Committed]:
     """The run where the checkpoint left it; of later steps committed rollouts alone stay, which come beside it."""
-    committed = run_dir.truncate_after(-1 if checkpoint is None else checkpoint.progress.step)
-    journal = Journal(run_dir, make_feed(config, prepared, checkpoint), committed)
+    done, feed = 0 if checkpoint is None else checkpoint.progress.step, make_feed(config, prepared, checkpoint)
+    committed = of_these_tasks(run_dir.truncate_after(-1 if checkpoint is None else done), feed)
+    run_dir.discard_rollouts_after(done + len(committed.entries))
+    journal = Journal(run_dir, feed, committed)
     halves.begin(journal)
     run = Run(
         config=config,
@@ -159,6 +166,7 @@ def _timetable(config: Config, prepared: Prepared) -> Timetable:
 def finish(run: Run, console: Console) -> None:
     """Export the model, sum the run up, draw its report."""
     output_dir, final = run.run_dir.path, run.run_dir.path / "final"
+    PULSE.beat("run", "export of the trained model")
     run.halves.export(final)
     steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)
     foreseen = run.halves.foresee(steps) if steps else None
