@@ -48,7 +48,7 @@ OTHERS_FLAGS = {
     *("--nproc-per-node", "--multi_gpu", "--num_processes", "--ntasks-per-node", "--shutdown-timeout", "--cpu"),
     *("--kill-on-bad-exit", "--multi", "--num", *NUMBERS, *VALUES, "--fsdp2"),
 }
-"""Of the list of faults, of docker, of the scripts in benchmarks, of Ray, of ColossalChat, of launchers, and of layouts elsewhere."""
+"""Of docker, of scripts for developers, of Ray, of ColossalChat, of launchers, and of layouts elsewhere."""
 DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {
     "--help",
     *translate.FLAGS,

@@ -173,8 +173,8 @@ class RunDir:
         records = read_records(file)
         if len(records) != 1 or not records[0].keys() >= IDENTITY:
             raise CheckpointError(
-                f"{file} is damaged, and a run that is gone on with is held to it; restore it from a copy, or delete it "
-                "to go on with whatever options, data and model there are now"
+                f"{file} is damaged, and a run that is gone on with is held to it; restore it from a copy, or delete "
+                "it to go on with whatever options, data and model there are now"
             )
         return records[0]
 
