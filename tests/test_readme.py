@@ -41,13 +41,14 @@ OPTIONS_OF = {
     "replay": replay.COMMAND,
 }
 OTHERS_FLAGS = {
+    "--only",
     *("--security-opt", "--cap-add", "--workload", "--head", "--node-ip-address", "--address", "--temp-dir"),
     *map(long_flag, FIELDS),
     *("--num-tr", "--agentic-type"),
     *("--nproc-per-node", "--multi_gpu", "--num_processes", "--ntasks-per-node", "--shutdown-timeout", "--cpu"),
     *("--kill-on-bad-exit", "--multi", "--num", *NUMBERS, *VALUES, "--fsdp2"),
 }
-"""Of docker, of the scripts in benchmarks, of Ray, of ColossalChat, of launchers, and of layouts elsewhere."""
+"""Of docker, of scripts for developers, of Ray, of ColossalChat, of launchers, and of layouts elsewhere."""
 DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {
     "--help",
     *translate.FLAGS,
