@@ -17,11 +17,12 @@ FLOORS = {
         "batching",
         "metrics",
         "intervals",
+        "at_k",
         "schedule",
         "extraction",
         "programs",
     },
-    1.5: {"native", "parallel"},
+    1.5: {"native", "parallel", "formula", "comparisons"},
     2: {
         "data",
         "rewards",

@@ -3,6 +3,7 @@
 sections.py  every option, once: type, default, meaning, rule
 objective.py the same for what a step optimises
 layout.py    the same for how model and samples lie on the processes that train
+sources.py   where an option or a value of it was published
 presets.py   published objectives as values of these options
 rules.py     how a section refuses a value
 reading.py   the table of options; one text or value to the option's type
@@ -11,7 +12,7 @@ flat_yaml.py YAML text to a flat mapping; a `Config` to its resolved YAML
 """
 
 from paceline.config.building import build_config, check
-from paceline.config.flat_yaml import parse_yaml, to_yaml, yaml_line
+from paceline.config.flat_yaml import option_lines, parse_yaml, to_yaml, yaml_line
 from paceline.config.layout import ParallelConfig, Schedule, Sizes, layout
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig, PresetName
 from paceline.config.presets import PRESETS, Preset, preset_values
@@ -28,6 +29,7 @@ from paceline.config.sections import (
     RewardConfig,
     SamplingConfig,
 )
+from paceline.config.sources import source_of
 
 __all__ = [
     "Option",
@@ -39,6 +41,8 @@ __all__ = [
     "build_config",
     "check",
     "parse_yaml",
+    "option_lines",
+    "source_of",
     "to_yaml",
     "yaml_line",
     "PRESETS",
