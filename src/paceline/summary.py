@@ -95,9 +95,10 @@ def as_record(found: Comparison) -> dict[str, Any]:
 
 def verdict(test: Mapping[str, Any]) -> str:
     """`as_record` as a sentence: tasks that changed sides, the p-value, and the other interval of the difference."""
+    bootstrap = _accuracy(test["bootstrap"], "value")
     return (
         f"{test['gained']} tasks gained, {test['lost']} lost: exact McNemar {probability(test['mcnemar_p'])}; "
-        f"bootstrap {points(_accuracy(test['bootstrap'], 'value'))}"
+        f"bootstrap [{100 * bootstrap.low:+.1f}, {100 * bootstrap.high:+.1f}]"
     )
 
 
