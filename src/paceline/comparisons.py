@@ -98,7 +98,7 @@ def mcnemar(gained: int, lost: int) -> float:
     for i in range(min(gained, lost) + 1):
         tail += term
         term = term * (changed - i) // (i + 1)
-    return min(1.0, 2 * tail / 2**changed)
+    return min(1.0, 2 * tail / (1 << changed))
 
 
 def paired_bootstrap(differences: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
@@ -130,7 +130,8 @@ def drawn_tasks(seed: int, resamples: range, n: int) -> NDArray[np.uint64]:
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     bits ^= bits >> np.uint64(31)
-    return ((bits >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)
+    positions: NDArray[np.uint64] = ((bits >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)
+    return positions
 
 
 def _mixed(number: int) -> int:

@@ -72,7 +72,7 @@ def _of_another_tool(argv: list[str]) -> str:
 
     asked = read(argv)
     found = translate(asked.command, repair="--repair" in asked.flags)
-    given = Given(help=False, door={}, options=dict(found.options))
+    given = Given(help=False, door={}, several={}, options=dict(found.options))
     return _of_options(given, dict.fromkeys(found.options, DIALECT))
 
 

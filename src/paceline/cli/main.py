@@ -9,11 +9,12 @@ import os
 import sys
 from collections.abc import Callable
 
+from paceline.cli.lasting import lasting_output
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import suggest
 from paceline.errors import ConfigError, PacelineError
 
-COMMANDS = ("train", "eval", "plan", "explain", "report", "export", "audit", "translate", "doctor")
+COMMANDS = ("train", "eval", "plan", "explain", "report", "export", "replay", "audit", "translate", "doctor")
 """Each a module of this package with `run(argv)`, imported when it is asked for: none waits for what others need."""
 
 HELP = """Fine-tune language models with group-relative reinforcement learning on verifiable rewards.
@@ -25,6 +26,7 @@ usage: paceline train [--config FILE] [--option value ...]   train; without opti
        paceline explain [train's options] | RUN              the objective as a formula, every option and its origin
        paceline report RUN [RUN ...]                         what happened, as a page; several runs, as a table
        paceline export RUN [DIRECTORY]                       a checkpoint's model, as transformers loads it
+       paceline replay RUN --step N [objective's options]    what another objective would have made of a step
        paceline audit --reward-funcs NAME [--dataset D]      known cheats against reward functions: which ones score
        paceline translate -- python rl_example.py ...        another tool's command as one of these
        paceline doctor                                       what this machine can do, and what to install for more
@@ -51,7 +53,8 @@ def main(argv: list[str] | None = None) -> int:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     words = sys.argv[1:] if argv is None else argv
-    return exit_status(lambda: _dispatch(words))
+    with lasting_output():
+        return exit_status(lambda: _dispatch(words))
 
 
 def exit_status(command: Callable[[], int]) -> int:
