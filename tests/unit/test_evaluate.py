@@ -1,5 +1,6 @@
 import pytest
 
+from paceline.cli.eval import compared
 from paceline.engines import Sampling
 from paceline.errors import DataError
 from paceline.evaluate import EvalSet, Evaluator
@@ -131,3 +132,17 @@ def test_where_no_completion_states_an_answer_there_is_no_majority():
     record = measure(("right", "wrong")).record()
     assert "pass_at_2" in record
     assert "maj_at_2" not in record
+
+
+def test_two_models_are_compared_in_one_line():
+    before = measure(("wrong",), ("wrong",), ("right",), ("skip",))
+    after = measure(("right",), ("right",), ("right",), ("right",))
+    line = compared(before, after)
+    # of the three tasks graded both times two were gained: 2 / 2^2
+    assert line.startswith("difference +66.7 points [")
+    assert "paired by task; 2 tasks gained, 0 lost: exact McNemar p = 0.5; bootstrap [" in line
+
+
+def test_two_models_that_were_graded_on_no_common_task_are_not_compared():
+    with pytest.raises(DataError, match="no held-out task was graded before and after"):
+        compared(measure(("right",), ("skip",)), measure(("skip",), ("right",)))
