@@ -18,11 +18,12 @@ FLOORS = {
         "batching",
         "metrics",
         "intervals",
+        "at_k",
         "schedule",
         "extraction",
         "programs",
     },
-    1.5: {"native", "parallel", "pulse"},
+    1.5: {"native", "parallel", "pulse", "formula", "comparisons"},
     2: {
         "data",
         "rewards",

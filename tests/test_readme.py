@@ -11,7 +11,7 @@ import pytest
 
 from paceline.api.building import NOT_OFFERED
 from paceline.api.refused import NOT_NEEDED, REFUSED
-from paceline.cli import audit, plan, replay, train, translate
+from paceline.cli import audit, explain, plan, replay, train, translate
 from paceline.cli import eval as eval_command
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
@@ -37,6 +37,7 @@ OPTIONS_OF = {
     "train": train.COMMAND,
     "eval": eval_command.COMMAND,
     "plan": plan.COMMAND,
+    "explain": explain.COMMAND,
     "audit": audit.COMMAND,
     "replay": replay.COMMAND,
 }
