@@ -399,3 +399,11 @@ def test_run_starts_the_training_that_it_prints(tmp_path, capsys):
     said = capsys.readouterr()
     assert said.out.startswith("# ")
     assert "rows.jsonl" in said.err
+
+
+def test_accelerates_own_file_says_processes_and_slices():
+    start = f"accelerate launch --config_file a.yaml grpo.py {TRL.removeprefix('trl grpo ')}"
+    found = translated(start, a_yaml="num_processes: 4\ndeepspeed_config: {zero_stage: 2}\n")
+    assert (found.launch, found.options["zero_stage"]) == (("--nproc-per-node", "4"), 2)
+    assert translated(start, a_yaml="distributed_type: FSDP\nnum_processes: 2").options["zero_stage"] == 3
+    assert "a.yaml: num_processes must be a whole number" in refusal(start, a_yaml="num_processes: all")

@@ -16,7 +16,7 @@ from paceline.errors import ConfigError
 USAGE = """usage: paceline translate [--repair] [--yaml] [--run] -- COMMAND
 
 Print the `paceline train` that another tool's command amounts to, below comments that say what means something else,
-what was wrong there, what is not here yet and what has no effect. COMMAND is the whole of it; a script is read, never run:
+what was wrong there, what is not here yet and what has no effect. COMMAND is the whole of it; a script is only read:
 
     python rl_example.py --dataset D --model M -t 4 -i 4 ...              ColossalChat
     NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --dataset D    ms-swift

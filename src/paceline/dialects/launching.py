@@ -223,4 +223,5 @@ def _file(name: str, command: CommandLine) -> tuple[int, int | None]:
     stage = slices.get("zero_stage") if isinstance(slices, dict) else None
     if values.get("distributed_type") == "FSDP":
         stage = 3
-    return int(values.get("num_processes", 1)), stage
+    processes = str(values["num_processes"]) if "num_processes" in values else "1"
+    return _count(f"{name}: num_processes", processes), stage

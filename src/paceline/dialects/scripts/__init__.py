@@ -21,8 +21,8 @@ OTHERS = ("rl_example.py", "rl_example_zero_bubble.py")
 class Scripts:
     """See `Dialect`."""
 
-    name = "a Python script"
-    example = "python train_grpo.py, which calls GRPOTrainer or train_with_grpo"
+    name = "a script of TRL or of GRPO From Scratch"
+    example = "python train_grpo.py"
 
     def recognises(self, command: CommandLine) -> bool:
         """See `Dialect`."""

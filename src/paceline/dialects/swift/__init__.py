@@ -137,7 +137,9 @@ def _more(given: Given) -> dict[str, object]:
 
 
 def _unsaid(fields: Given, around: Around) -> tuple[Note, ...]:
-    values = ", ".join(f"{name} {value}" for name, value in around.defaults.items() if name != "use_bias_correction_kl")
+    values = ", ".join(
+        f"{name} {_plain(value)}" for name, value in around.defaults.items() if name != "use_bias_correction_kl"
+    )
     rates = fields.get("learning_rate", ())
     bold = (
         (
@@ -153,6 +155,10 @@ def _unsaid(fields: Given, around: Around) -> tuple[Note, ...]:
     )
     text = f"where nothing is given ms-swift's default holds: {values}"
     return (*bold, *((Note(kind="settled", about="what is left out", text=text),) if values else ()))
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _above(text: str) -> bool:

@@ -54,6 +54,9 @@ def translated(given: Given, start: Started, command: CommandLine) -> Translatio
     """Flags and fields that were read, wherever they stood."""
     functions, models, about_rewards = _rewards(given)
     fields = {name: words for name, words in given.items() if name in field_names()}
+    if functions and models and fields.get("reward_weights"):
+        # the model comes first there, and last here
+        fields["reward_weights"] = (*fields["reward_weights"][1:], fields["reward_weights"][0])
     around = Around(
         tool=NAME,
         ranks=start.ranks,
@@ -107,13 +110,9 @@ def _rewards(given: Given) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Note
         raise ConfigError(
             "TRL has no default reward: give --reward_funcs accuracy_reward, or --reward_model_name_or_path NAME"
         )
-    weights = given.get("reward_weights")
-    if models and functions and weights is not None:
-        # the model comes first there, and last here
-        given["reward_weights"] = (*weights[1:], weights[0])
-        notes += (
-            Note(kind="changed", about="--reward_weights", text="the model's weight comes first there, and last here"),
-        )
+    if models and functions and "reward_weights" in given:
+        text = "the model's weight comes first there, and last here"
+        notes += (Note(kind="changed", about="--reward_weights", text=text),)
     return functions, models, notes
 
 

@@ -24,13 +24,13 @@ SCRIPT_IDLE: Mapping[str, str] = {
     "streaming": "rows are read once, before the first step",
     "ignore_bias_buffers": "there are none that would have to be left out",
     "attn_implementation": "attention is the built-in one, or torch's",
+    "lora_dropout": "nothing is dropped: the policy that trains is the one that sampled",
     "lora_task_type": "a causal language model is what is trained",
     "output_router_logits": "they take no part in the loss",
 }
 SCRIPT_REFUSED: Mapping[str, str] = {
     "test_split_size": "no held-out set is cut from the training rows; give a file of its own as --eval-dataset",
     "model_revision": "a Hub name is read at its main branch; download the revision and give its directory",
-    "lora_dropout": "the policy that trains must be the one that sampled, so that nothing is dropped",
     "lora_target_parameters": "adapters are of linear layers",
     "lora_modules_to_save": "an adapter holds its own matrices alone",
     "use_rslora": "the adapter's scale is lora_alpha over its rank; give --lora_alpha times the root of the rank",
@@ -42,7 +42,6 @@ SCRIPT_REFUSED: Mapping[str, str] = {
 }
 HARMLESS: Mapping[str, tuple[str, ...]] = {
     "model_revision": ("main",),
-    "lora_dropout": ("0", "0.0"),
     "bnb_4bit_quant_type": ("nf4", "fp4"),
     "bnb_4bit_quant_storage": ("uint8",),
 }
