@@ -95,6 +95,12 @@ def weights(run: RunDir) -> bytes:
 
 
 def completions(run: RunDir) -> list[list[dict]]:
-    """All rollouts, step by step, rewards without the function's name, which holds the directory."""
+    """All rollouts, step by step, without logprobs, which round otherwise in other batches; rewards without the
+    function's name, which holds the directory."""
     steps = [run.rollouts(step) for step in run.rollout_steps()]
-    return [[{**one, "rewards": list(one["rewards"].values())} for one in step] for step in steps]
+    return [[_comparable(one) for one in step] for step in steps]
+
+
+def _comparable(rollout: dict) -> dict:
+    kept = {name: value for name, value in rollout.items() if name != "logprobs"}
+    return {**kept, "rewards": list(rollout["rewards"].values())}

@@ -66,8 +66,12 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(tmp_path, undist
     command = [sys.executable, "-c", KILL_AT, *map(str, moment), "train", "--output-dir", str(run), *SHORT.split()]
     assert subprocess.run(command, capture_output=True, check=False).returncode == -9
     assert not (run / "final").exists()
+    committed = (run / "journal.jsonl").read_bytes()
     assert paceline("train", "--resume", str(run)) == 0
     assert sha256(run) == sha256(undisturbed)
+    # a line says how long the step was sampled for: one that was sampled again has another
+    assert (run / "journal.jsonl").read_bytes().startswith(committed[: committed.rfind(b"\n") + 1])
+    assert len(committed.splitlines()) >= {"append_metrics": moment[2], "sync": 2, "append_eval": 6}[moment[1]]
     steps = [record["step"] for record in RunDir(run).metrics()]
     assert steps == [1, 2, 3, 4, 5, 6]
     assert [record["accuracy"] for record in RunDir(run).evals()] == [

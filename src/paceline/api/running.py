@@ -18,7 +18,15 @@ from paceline.api.links import drop_broken_links
 from paceline.api.plan import describe_plan
 from paceline.api.starting import Start
 from paceline.checkpoint import Checkpoint, read_checkpoint, remove_later
-from paceline.config import Config, to_yaml
+from paceline.config import (
+    Config,
+    build_config,
+    changes_what_is_computed,
+    differences,
+    parse_yaml,
+    plain_options,
+    to_yaml,
+)
 from paceline.errors import CheckpointError
 from paceline.models import restore_weights
 from paceline.rundir import RunDir
@@ -78,9 +86,13 @@ def run_training(job: Job, start: Start) -> TrainOutput:
             )
         remove_later(job.output_dir / "checkpoints", 0 if checkpoint is None else checkpoint.progress.step)
         drop_broken_links(job.output_dir)
+        changed = start.resumed and _computes_otherwise(run_dir, job.config)
+        if changed:
+            run_dir.discard_rollouts_after(0 if checkpoint is None else checkpoint.progress.step)
         feed = make_feed(job.config, job.prepared, checkpoint)
         halves = OneProcess(config=job.config, parts=job.parts, feed=feed)
-        run = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
+        run, found = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
+        closing.callback(run.journal.close)
         trackers = run_trackers(job.config, job.output_dir, run_name=job.args.run_name or job.output_dir.name)
         closing.callback(trackers.finish)
         state = _state(job, checkpoint)
@@ -90,10 +102,23 @@ def run_training(job: Job, start: Start) -> TrainOutput:
         opening = run_sentences(job.config, job.prepared, paths, checkpoint)
         tell(
             run,
-            [*start.damaged, *directory_sentences(run_dir), describe_plan(job.args, job.config), *job.notes, *opening],
+            [
+                *start.damaged,
+                *directory_sentences(run_dir, found),
+                describe_plan(job.args, job.config),
+                *job.notes,
+                *opening,
+            ],
         )
         _steps(run)
         return _end(job, run, seconds=time.perf_counter() - started)
+
+
+def _computes_otherwise(run_dir: RunDir, config: Config) -> bool:
+    """Whether options are others than those under which rollouts were sampled that are on disk already."""
+    old, new = build_config(parse_yaml((run_dir.path / "config.yaml").read_text(), "config.yaml")), config
+    before, now = plain_options(old), plain_options(new)
+    return any(changes_what_is_computed(one, now, before) for one in differences(before, now))
 
 
 def _steps(run: Run) -> None:

@@ -26,6 +26,7 @@ files.py     synced, fingerprinted, removed
 from paceline.checkpoint.finding import (
     Checkpoint,
     Progress,
+    checkpoints_before,
     newest_checkpoint,
     read_checkpoint,
     remove_later,
@@ -41,6 +42,7 @@ __all__ = [
     "Trained",
     "save_checkpoint",
     "newest_checkpoint",
+    "checkpoints_before",
     "read_checkpoint",
     "load_optimizer",
     "load_reference_weights",

@@ -37,6 +37,8 @@ class Agenda:
     last: int
     """The last step of the run."""
     max_staleness: int
+    again: int = 0
+    """Steps after those whose rollouts are there already: an earlier attempt at the run has made them."""
     takes_newest: bool = False
     """Steps are sampled from the newest weights that there are when they are begun."""
     published: int = field(init=False)
@@ -46,7 +48,8 @@ class Agenda:
     _measurements: list[int] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self.published = self.produced = self.done
+        self.published = self.done
+        self.produced = self.done + self.again
 
     def publish(self, version: int) -> None:
         """The step of this number was trained on: its weights are there."""
@@ -82,4 +85,7 @@ class Agenda:
     @property
     def oldest_needed(self) -> int:
         """No job will ask for weights before these."""
-        return min([self.published, *self._measurements]) if self.takes_newest else self.oldest_for(self.produced + 1)
+        if self.takes_newest:
+            return min([self.published, *self._measurements])
+        # where steps are there already, the next job's weights may not have been made yet, and what is measured has
+        return min([self.published, *self._measurements, self.oldest_for(self.produced + 1)])

@@ -21,6 +21,7 @@ from paceline.train import (
     SHARED,
     Feed,
     Handover,
+    Journal,
     Measurement,
     Meter,
     Prepared,
@@ -61,6 +62,14 @@ class Versions:
             del self.kept[version]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Begun:
+    """What there is once it is known which steps are on disk already."""
+
+    journal: Journal
+    production: Production
+
+
 class ClusterHalves:
     """`Halves` of which the producers' works ahead by as many steps as `max_staleness` allows."""
 
@@ -71,25 +80,29 @@ class ClusterHalves:
         self._consumers, self._fleet, self._recorder = consumers, fleet, fleet.recorder
         self._newest = consumers.weights(done)
         self._versions = Versions(fleet=fleet, kept={done: self._newest})
-        producer = training_producer(config, SharedSampler(workers=fleet))
-
-        def produce(number: int) -> Produced:
-            started = time.perf_counter()
-            count = prompts_of_step(number, config.loop, num_tasks=len(feed.tasks))
-            batch = producer.make(feed.take, count)
-            handover = self._versions.take_handover()
-            seconds = handover.seconds + time.perf_counter() - started
-            return Produced(batch=batch, position=feed.position, seconds=seconds, handover=handover)
-
+        self._config, self._feed, self._done, self._last = config, feed, done, prepared.total_steps
+        self._producer = training_producer(config, SharedSampler(workers=fleet))
         self._max_staleness = config.cluster.max_staleness
         self._continues = config.cluster.on_new_weights == "continue"
+        self._begun: _Begun | None = None
+
+    def begin(self, journal: Journal) -> None:
+        """See `Halves`. From here on producers sample."""
+        self._feed.position = journal.position
         agenda = Agenda(
-            done=done,
-            last=prepared.total_steps,
+            done=self._done,
+            last=self._last,
             max_staleness=self._max_staleness,
+            again=journal.again,
             takes_newest=self._continues,
         )
-        self._production = Production(agenda, self._versions, produce)
+
+        def produce(number: int) -> Produced:
+            found = self._make(number)
+            journal.commit(number, found)
+            return found
+
+        self._begun = _Begun(journal=journal, production=Production(agenda, self._versions, produce))
 
     @property
     def policy_version(self) -> int:
@@ -99,7 +112,8 @@ class ClusterHalves:
     def produce(self, number: int) -> Produced:
         """See `Halves`."""
         with self._recorder.span(DRIVER, f"wait for the rollouts of {number}"):
-            found: Produced = self._production.take(number)
+            again = self._work.journal.find(number)
+            found: Produced = self._work.production.take(number) if again is None else again
         return found
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
@@ -107,7 +121,7 @@ class ClusterHalves:
         with self._recorder.span(DRIVER, f"update {number}"):
             found, self._newest = self._consumers.update(number, groups, like=self._newest.manifest)
         self._versions.kept[number] = self._newest
-        self._production.publish(number)
+        self._work.production.publish(number)
         if self._continues:
             # after it is published: the next step is then begun with these at least, and no producer goes back
             self._fleet.tell("offer", self._newest.manifest, *self._newest.buckets)
@@ -117,11 +131,17 @@ class ClusterHalves:
         """See `Halves`."""
         engine = SharedEngine(workers=self._fleet)
         with self._recorder.span(DRIVER, f"evaluate {step}"):
-            found: Measurement = self._production.measure(lambda: meter.measure(engine, step=step))
+            found: Measurement = self._work.production.measure(lambda: meter.measure(engine, step=step))
         return found
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
-        """See `Halves`. Consumers write it, so `root` must be theirs too."""
+        """See `Halves`. Consumers write it, so `root` must be theirs too.
+
+        A run that goes on from it has none of the weights before it, so what is sampled from those is committed first.
+        """
+        with self._recorder.span(DRIVER, f"wait for what is sampled from weights before {progress.step}"):
+            self._work.production.reach(min(progress.step + self._max_staleness, self._last))
+            self._work.journal.settle()
         with self._recorder.span(DRIVER, f"checkpoint {progress.step}"):
             found: Checkpoint = self._consumers.ask_all("save", root.absolute(), progress, protected)
         return found
@@ -145,7 +165,22 @@ class ClusterHalves:
 
     def close(self) -> None:
         """Sample and train nothing any more, and end all processes."""
-        self._production.close()
+        if self._begun is not None:
+            self._begun.production.close()
         self._fleet.workers.end()
         self._consumers.end()
-        self._production.join()
+        if self._begun is not None:
+            self._begun.production.join()
+
+    @property
+    def _work(self) -> _Begun:
+        assert self._begun is not None  # see `Halves.begin`
+        return self._begun
+
+    def _make(self, number: int) -> Produced:
+        started = time.perf_counter()
+        count = prompts_of_step(number, self._config.loop, num_tasks=len(self._feed.tasks))
+        batch = self._producer.make(self._feed.take, count)
+        handover = self._versions.take_handover()
+        seconds = handover.seconds + time.perf_counter() - started
+        return Produced(batch=batch, position=self._feed.position, seconds=seconds, handover=handover)

@@ -27,6 +27,9 @@ class ModelConfig:
     AMX for models from 10 million parameters, else float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: CUDA when there is one."""
+    deterministic: bool = False
+    """Refuse whatever could give other bits in a second run with the same options. A CPU needs nothing for it; on CUDA
+    torch takes its deterministic operations, which are slower, and raises where it has none."""
     threads: int = 0
     """CPU threads to compute with; 0: one for a model below a million parameters, else one per core."""
     gradient_checkpointing: Literal["auto", "true", "false"] = "auto"
@@ -293,6 +296,9 @@ class LoopConfig:
     """Checkpoint every so many steps, and at an interrupt; 0: only at an interrupt."""
     save_total_limit: int = 2
     """Checkpoints kept, newest first."""
+    step_timeout: float = 3600.0
+    """Seconds without any sign of progress (a pass of a micro-batch, tokens of completions, a reward function's call)
+    after which the run writes down where every thread stands, and ends."""
     seed: int = 0
     """Fixes data order and every sampled token."""
     report_to: tuple[str, ...] = ()
@@ -309,6 +315,7 @@ class LoopConfig:
             require(self.max_steps >= 1, "max_steps", self.max_steps, "be at least 1")
         require(self.save_steps >= 0, "save_steps", self.save_steps, "be at least 0")
         require(self.save_total_limit >= 1, "save_total_limit", self.save_total_limit, "be at least 1")
+        require(self.step_timeout > 0, "step_timeout", self.step_timeout, "be above 0")
         require(0 <= self.seed < 2**63, "seed", self.seed, "lie in [0, 2^63)")
 
 

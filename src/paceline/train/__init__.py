@@ -6,13 +6,18 @@ consumer.py   the consumer half: how a step updates the policy, what is saved an
 held_out.py   held-out tasks and accuracy from the options
 measuring.py  what can be measured between two steps
 feed.py       which tasks a step takes
+replaying.py  a step again under another objective
 exporting.py  a checkpoint to the directory that a finished run has
 rates.py      learning rates that a torch scheduler sets
 notices.py    what a person should know before any number is read
 observing.py  who watches a run and what they may ask for
+produced.py   what the producer half hands over
+journal.py    rollouts on their way to disk, and those that are there already
 halves.py     both halves of a step behind one border, and the two in this process
+guards.py     what is skipped, told or stopped when a step's numbers go wrong
 loop.py       the algorithm: prompts, completions, rewards, update
 records.py    what a step writes down and what a person reads
+identity.py   what a run is, held to when it is gone on with
 session.py    run directory, checkpoints, trackers, final model: the command line's way into the loop
 """
 
@@ -30,17 +35,15 @@ from paceline.train.exporting import export_checkpoint
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.given import Given
 from paceline.train.halves import (
-    SHARED,
     Halves,
-    Handover,
     OneProcess,
     Place,
     Placed,
-    Produced,
     in_this_process,
     make_feed,
 )
 from paceline.train.held_out import has_held_out, make_evaluators
+from paceline.train.journal import Journal
 from paceline.train.loop import Run, evaluate, run_steps, save, tell
 from paceline.train.measuring import (
     Measurement,
@@ -51,7 +54,9 @@ from paceline.train.measuring import (
     training_sampler,
 )
 from paceline.train.observing import Observer, Wishes
+from paceline.train.produced import SHARED, Handover, Produced
 from paceline.train.records import consumer_sentences, engine_sentences, of_machine, run_sentences
+from paceline.train.replaying import Replay, replay
 from paceline.train.session import directory_sentences, finish, make_run, run_trackers, train
 
 __all__ = [
@@ -88,6 +93,7 @@ __all__ = [
     "Produced",
     "Handover",
     "SHARED",
+    "Journal",
     "Run",
     "make_run",
     "make_feed",
@@ -101,6 +107,8 @@ __all__ = [
     "of_machine",
     "finish",
     "export_checkpoint",
+    "Replay",
+    "replay",
     "run_trackers",
     "directory_sentences",
 ]

@@ -91,7 +91,12 @@ class ConsumerHalf:
         return stats, rate
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
-        """Everything that makes this half's next step, below `root`; checkpoints in `protected` stay."""
+        """Everything that makes this half's next step, below `root`; checkpoints in `protected` stay.
+
+        Raises:
+            TrainingError: a weight is not finite, so that no checkpoint is made of it.
+        """
+        self.learner.check_weights()
         return save_checkpoint(
             root,
             progress,
@@ -112,7 +117,12 @@ class ConsumerHalf:
             self.rate.go_to(checkpoint.progress.step * updates_per_step(self.config))
 
     def export(self, folder: Path) -> None:
-        """The trained model, as transformers or peft loads it; the first rank writes it."""
+        """The trained model, as transformers or peft loads it; the first rank writes it.
+
+        Raises:
+            TrainingError: a weight is not finite.
+        """
+        self.learner.check_weights()
         ranks, merge = self.learner.ranks, self.config.lora.merge_lora
         if ranks.size == 1 or self.policy.adapter is None or not merge:
             export_model(self.policy, self.tokenizer, folder, merge=merge, ranks=ranks)

@@ -9,39 +9,17 @@ from typing import Any, Protocol
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.learner import UpdateStats
-from paceline.rollouts import RolloutBatch
 from paceline.timeline import Recorder, Span
 from paceline.train.assembly import Parts, Prepared, assemble
 from paceline.train.feed import Feed, prompts_of_step
+from paceline.train.journal import Journal
 from paceline.train.measuring import Measurement, Meter
+from paceline.train.produced import Produced
 from paceline.train.records import consumer_sentences, engine_sentences
 from paceline.types import RolloutGroup
 
 HERE = "this process"
 """The row of a timeline that has no other."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Handover:
-    """The way of a step's weights to whoever samples it."""
-
-    seconds: float
-    nbytes: int
-    """That each of them took; 0: the weights are shared, or were there already."""
-
-
-SHARED = Handover(seconds=0.0, nbytes=0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Produced:
-    """A step's rollouts, and where the data order stands behind them."""
-
-    batch: RolloutBatch
-    position: int
-    seconds: float
-    """What all of it took, from the weights on their way to whoever samples to the groups."""
-    handover: Handover = SHARED
 
 
 class Halves(Protocol):
@@ -51,8 +29,11 @@ class Halves(Protocol):
     def policy_version(self) -> int:
         """Updates that the weights have seen."""
 
+    def begin(self, journal: Journal) -> None:
+        """Go on behind the steps whose rollouts `journal` has; called once, before anything is produced."""
+
     def produce(self, number: int) -> Produced:
-        """The rollouts of step 1, 2, ..., in the data order."""
+        """The rollouts of step 1, 2, ..., in the data order: those that the journal has are not made again."""
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """All updates of a step, and the learning rate of the last of them."""
@@ -91,7 +72,7 @@ Place = Callable[[Config, Prepared, Checkpoint | None], AbstractContextManager[P
 """Builds both halves somewhere, from the checkpoint where there is one, and takes them down when the run is over."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class OneProcess:
     """`Halves` that share their weights: what the learner changes the engine sees at once."""
 
@@ -99,14 +80,22 @@ class OneProcess:
     parts: Parts
     feed: Feed
     recorder: Recorder = field(default_factory=Recorder)
+    _journal: Journal = field(init=False)
 
     @property
     def policy_version(self) -> int:
         """See `Halves`."""
         return self.parts.consumer.policy_version
 
+    def begin(self, journal: Journal) -> None:
+        """See `Halves`."""
+        self._journal, self.feed.position = journal, journal.position
+
     def produce(self, number: int) -> Produced:
         """See `Halves`."""
+        return self._journal.produce(number, self._make)
+
+    def _make(self, number: int) -> Produced:
         count = prompts_of_step(number, self.config.loop, num_tasks=len(self.feed.tasks))
         started = self.recorder.clock()
         batch = self.parts.producer.make(self.feed.take, count)

@@ -1,25 +1,10 @@
-"""The run directory, the public file interface: configuration, metrics, evaluations and every rollout.
+"""One run directory: who may write there, what is written and how it is read again."""
 
-    config.yaml            the resolved configuration; its presence makes a directory a run directory
-    metrics.jsonl          one JSON object per optimiser step
-    evals.jsonl            one JSON object per evaluation
-    rollouts/step-000001.jsonl        one JSON object per rollout of a step
-    evals/SET-step-000000.jsonl       one JSON object per held-out completion (SET percent-encoded)
-    summary.json           before, after and the time split, written when the run ends
-    timeline.json          with `profile`: what each process did when, as trace events
-    .lock                  process and host that write here now
-
-A line counts once its newline is on disk: appends are synced line by line, whole files appear by rename.
-"""
-
-import errno
 import fcntl
-import json
-import math
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -27,9 +12,18 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from paceline.errors import CheckpointError, ConfigError
+from paceline.rundir.files import (
+    Record,
+    append,
+    cut_torn_line,
+    json_line,
+    read_records,
+    write_or_explain,
+    write_whole,
+)
+from paceline.rundir.journal import Committed, committed_after, describe_file, is_whole, kept_lines, read_journal, seal
 
-Record = Mapping[str, Any]
-
+_APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
 _STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")
 
 
@@ -61,7 +55,7 @@ class RunDir:
             refuse_existing_run(path)
             replaced = (path / "config.yaml").exists()
             _forget_records(path)
-            _write_whole(path / "config.yaml", config_text.encode())
+            write_whole(path / "config.yaml", config_text.encode())
         except OSError as error:
             raise ConfigError(
                 f"--output-dir {path} cannot be written ({error.strerror}); give a directory where you may write"
@@ -81,7 +75,7 @@ class RunDir:
             )
         try:
             lock = _take_lock(path)
-            torn = sum(_cut_torn_line(path / name) for name in ("metrics.jsonl", "evals.jsonl"))
+            torn = sum(cut_torn_line(path / name) for name in _APPENDED)
         except OSError as error:
             raise CheckpointError(
                 f"--resume {path} cannot be written ({error.strerror}); make it writable or copy the run elsewhere"
@@ -110,27 +104,68 @@ class RunDir:
             ValueError: a number is not finite; the message names its key.
             CheckpointError: the disk refused; nothing half-written stays behind.
         """
-        _append(self.path / "metrics.jsonl", _line(record))
+        append(self.path / "metrics.jsonl", json_line(record))
 
     def append_eval(self, record: Record) -> None:
         """Add one evaluation, as `append_metrics` does for a step."""
-        _append(self.path / "evals.jsonl", _line(record))
+        append(self.path / "evals.jsonl", json_line(record))
 
     def write_rollouts(self, step: int, records: Iterable[Record]) -> None:
         """Write all rollouts of a step: the whole file or none of it."""
-        _write_lines(self._rollouts_file(step), records)
+        write_or_explain(self._rollouts_file(step), _lines(records))
+
+    def commit_rollouts(self, step: int, records: Iterable[Record], about: Record) -> None:
+        """Write all rollouts of a step and their line in the journal, in which `about` stands: then they are committed.
+
+        Raises:
+            CheckpointError: the disk refused; the step is not committed.
+        """
+        file, content = self._rollouts_file(step), _lines(records)
+        write_or_explain(file, content)
+        place = str(file.relative_to(self.path))
+        append(self._journal, seal({"step": step, "file": place, **describe_file(content), **about}))
+
+    def keep_batch(self, step: int, records: Iterable[Record], *, reason: str) -> Path:
+        """Write rollouts to a file that no resumed run replaces, each with the reason why it is `kept`."""
+        file = self.path / "kept" / f"step-{step:06d}.jsonl"
+        try:
+            file.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"{file.parent} cannot be made ({error.strerror}); make room for it, then --resume the run"
+            ) from error
+        write_or_explain(file, _lines({**record, "kept": reason} for record in records))
+        return file
 
     def write_eval_completions(self, set_name: str, step: int, records: Iterable[Record]) -> None:
         """Write the completions of one evaluation: the whole file or none of it."""
-        _write_lines(self._eval_file(set_name, step), records)
+        write_or_explain(self._eval_file(set_name, step), _lines(records))
+
+    def write_config(self, text: str) -> None:
+        """Put another configuration in the place of the one there is."""
+        write_or_explain(self.path / "config.yaml", text.encode())
+
+    def write_identity(self, record: Record) -> None:
+        """Write what the run is, which a run that is gone on with is held to."""
+        write_or_explain(self.path / "identity.json", json_line(record))
 
     def write_summary(self, record: Record) -> None:
         """Write the summary of a run that came to its end."""
-        _write_or_explain(self.path / "summary.json", _line(record))
+        write_or_explain(self.path / "summary.json", json_line(record))
 
     def write_timeline(self, record: Record) -> None:
         """Write what each process did when: the whole file or none of it."""
-        _write_or_explain(self.path / "timeline.json", _line(record))
+        write_or_explain(self.path / "timeline.json", json_line(record))
+
+    def identity(self) -> dict[str, Any] | None:
+        """What `write_identity` wrote; None: nothing did, as a process was killed before, or is older than this file.
+
+        Raises:
+            CheckpointError: the file is no JSON object.
+        """
+        file = self.path / "identity.json"
+        records = read_records(file)
+        return records[0] if records else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """All steps, in the order they were written, without an unfinished last line.
@@ -138,11 +173,11 @@ class RunDir:
         Raises:
             CheckpointError: a line that is no JSON object; the message names file and line.
         """
-        return _read(self.path / "metrics.jsonl")
+        return read_records(self.path / "metrics.jsonl")
 
     def evals(self) -> list[dict[str, Any]]:
         """All evaluations, read as `metrics` reads steps."""
-        return _read(self.path / "evals.jsonl")
+        return read_records(self.path / "evals.jsonl")
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """All rollouts of a step.
@@ -153,7 +188,7 @@ class RunDir:
         file = self._rollouts_file(step)
         if not file.exists():
             raise CheckpointError(f"{file} does not exist: this run has rollouts of {_span(self.rollout_steps())}")
-        return _read(file)
+        return read_records(file)
 
     def eval_completions(self, set_name: str, step: int) -> list[dict[str, Any]]:
         """The completions of one evaluation, in the order of its tasks.
@@ -164,25 +199,72 @@ class RunDir:
         file = self._eval_file(set_name, step)
         if not file.exists():
             raise CheckpointError(f"{file} does not exist: {set_name} was not evaluated at step {step}")
-        return _read(file)
+        return read_records(file)
 
     def rollout_steps(self) -> list[int]:
         """Steps that have rollouts on disk, ascending."""
         return sorted(_step_files(self.path / "rollouts").values())
 
-    def truncate_after(self, step: int) -> None:
-        """Forget everything after `step`, which a run resumed from there writes again.
+    def journal(self) -> dict[int, dict[str, Any]]:
+        """What the journal says of every step whose rollouts are committed; damaged lines are left out."""
+        return read_journal(self._journal)[0]
+
+    def committed(self, step: int) -> dict[str, Any]:
+        """What the journal says of a step whose rollouts are as they were committed.
+
+        Raises:
+            CheckpointError: they are not.
+        """
+        records = self.journal()
+        if step not in records:
+            raise CheckpointError(
+                f"{self.path} has no committed rollouts of step {step}, but of {_span(sorted(records))}; "
+                "runs of earlier versions have none at all"
+            )
+        if not is_whole(records[step], self._rollouts_content(step)):
+            raise CheckpointError(f"{self._rollouts_file(step)} is not the file that was committed; restore it")
+        return records[step]
+
+    def truncate_after(self, step: int) -> Committed:
+        """Forget everything after `step`, which a run resumed from there writes again, but for committed rollouts.
 
         Each file changes in one rename, so a crash in between leaves a directory that this can be called on again.
+
+        Returns:
+            The steps right after it whose rollouts are there; what was damaged, and all after it, is gone.
         """
         (self.path / "summary.json").unlink(missing_ok=True)
         for name, records in (("metrics.jsonl", self.metrics()), ("evals.jsonl", self.evals())):
             if any(record["step"] > step for record in records):
-                _write_lines(self.path / name, (record for record in records if record["step"] <= step))
-        for folder in (self.path / "rollouts", self.path / "evals"):
-            for file, file_step in _step_files(folder).items():
-                if file_step > step:
-                    file.unlink()
+                write_or_explain(self.path / name, _lines(record for record in records if record["step"] <= step))
+        for file, file_step in _step_files(self.path / "evals").items():
+            if file_step > step:
+                file.unlink()
+        first = max(step, 0)
+        # what came after a step that went wrong is of weights that this attempt may not come to
+        wrong = [one for one in _step_files(self.path / "kept").values() if one > first]
+        if wrong:
+            self.discard_rollouts_after(min(wrong))
+        committed = committed_after(self._journal, first, self._rollouts_content)
+        self.discard_rollouts_after(first + len(committed.entries))
+        return committed
+
+    def discard_rollouts_after(self, step: int) -> None:
+        """Forget the rollouts of all later steps, committed or not: a run that goes on samples them anew."""
+        kept = b"".join(kept_lines(self._journal, step))
+        if self._journal.exists() and self._journal.read_bytes() != kept:
+            write_or_explain(self._journal, kept)
+        for file, file_step in _step_files(self.path / "rollouts").items():
+            if file_step > step:
+                file.unlink()
+
+    @property
+    def _journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    def _rollouts_content(self, step: int) -> bytes | None:
+        file = self._rollouts_file(step)
+        return file.read_bytes() if file.exists() else None
 
     def _rollouts_file(self, step: int) -> Path:
         return self.path / "rollouts" / f"step-{step:06d}.jsonl"
@@ -219,7 +301,7 @@ def holds_work(path: Path) -> bool:
 
 def _forget_records(path: Path) -> None:
     """Remove what a run without a finished step wrote: a first evaluation, and lines that it did not finish."""
-    for file in (path / "metrics.jsonl", path / "evals.jsonl", *_step_files(path / "evals")):
+    for file in (*(path / name for name in (*_APPENDED, "identity.json")), *_step_files(path / "evals")):
         file.unlink(missing_ok=True)
 
 
@@ -240,98 +322,8 @@ def _take_lock(path: Path) -> int:
     return descriptor
 
 
-def _line(record: Record) -> bytes:
-    # Model text may hold lone surrogates; backslashreplace writes them as JSON's own \udXXX escape.
-    _refuse_not_finite(record, "")
-    return (json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", "backslashreplace")
-
-
-def _refuse_not_finite(value: object, key: str) -> None:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            _refuse_not_finite(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            _refuse_not_finite(inner, f"{key}[{index}]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{key} must be a finite number to be recorded, got {value}")
-
-
-def _append(file: Path, line: bytes) -> None:
-    try:
-        with file.open("ab", buffering=0) as stream:
-            start = stream.tell()
-            try:
-                if stream.write(line) != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(stream.fileno())
-            except OSError:
-                stream.truncate(start)
-                raise
-    except OSError as error:
-        raise _refused(file, error) from error
-
-
-def _write_lines(file: Path, records: Iterable[Record]) -> None:
-    _write_or_explain(file, b"".join(_line(record) for record in records))
-
-
-def _write_or_explain(file: Path, content: bytes) -> None:
-    try:
-        _write_whole(file, content)
-    except OSError as error:
-        raise _refused(file, error) from error
-
-
-def _refused(file: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(f"{file} cannot be written ({error.strerror}); make room for it, then --resume the run")
-
-
-def _write_whole(file: Path, content: bytes) -> None:
-    temporary = file.with_name(f".{file.name}.new")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, file)
-    # The rename itself is on disk only once the directory is.
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _cut_torn_line(file: Path) -> int:
-    if not file.exists():
-        return 0
-    content = file.read_bytes()
-    complete = content.rfind(b"\n") + 1
-    if complete == len(content):
-        return 0
-    os.truncate(file, complete)
-    return 1
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    if not file.exists():
-        return []
-    # What follows the last newline is empty, or a line that was never committed.
-    lines = file.read_bytes().split(b"\n")[:-1]
-    return [_parse(file, number, line) for number, line in enumerate(lines, start=1)]
-
-
-def _parse(file: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise CheckpointError(
-            f"{file}, line {number}, is not a JSON object: {line[:60].decode(errors='replace')!r}; "
-            "restore the file from a copy, or delete that line"
-        )
-    return record
+def _lines(records: Iterable[Record]) -> bytes:
+    return b"".join(json_line(record) for record in records)
 
 
 def _step_files(folder: Path) -> dict[Path, int]:

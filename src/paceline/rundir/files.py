@@ -1,0 +1,131 @@
+"""JSON lines on disk: a line counts once its newline is there, a whole file appears by rename. Both are synced."""
+
+import errno
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import CheckpointError
+
+Record = Mapping[str, Any]
+
+
+def json_line(record: Record) -> bytes:
+    """One JSON object and a newline.
+
+    Raises:
+        ValueError: a number is not finite; the message names its key.
+    """
+    try:
+        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        _refuse_not_finite(record, "")
+        raise
+    # Model text may hold lone surrogates; backslashreplace writes them as JSON's own \udXXX escape.
+    return (text + "\n").encode("utf-8", "backslashreplace")
+
+
+def append(file: Path, line: bytes) -> None:
+    """Add a line; on return it survives a crash.
+
+    Raises:
+        CheckpointError: the disk refused; nothing half-written stays behind.
+    """
+    try:
+        with file.open("ab", buffering=0) as stream:
+            start = stream.tell()
+            try:
+                if stream.write(line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(stream.fileno())
+            except OSError:
+                stream.truncate(start)
+                raise
+    except OSError as error:
+        raise _refused(file, error) from error
+
+
+def write_or_explain(file: Path, content: bytes) -> None:
+    """Write a whole file or none of it.
+
+    Raises:
+        CheckpointError: the disk refused.
+    """
+    try:
+        write_whole(file, content)
+    except OSError as error:
+        raise _refused(file, error) from error
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """The same, with the system's own error."""
+    temporary = file.with_name(f".{file.name}.new")
+    with temporary.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, file)
+    # The rename itself is on disk only once the directory is.
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def cut_torn_line(file: Path) -> int:
+    """Cut off an unfinished last line; how many there were, 0 or 1."""
+    if not file.exists():
+        return 0
+    content = file.read_bytes()
+    complete = content.rfind(b"\n") + 1
+    if complete == len(content):
+        return 0
+    os.truncate(file, complete)
+    return 1
+
+
+def whole_lines(file: Path) -> list[bytes]:
+    """The lines that were committed, without their newlines; none of a file that is not there."""
+    # What follows the last newline is empty, or a line that was never committed.
+    return file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+
+
+def read_records(file: Path) -> list[dict[str, Any]]:
+    """The objects of a file, in order.
+
+    Raises:
+        CheckpointError: a line that is no JSON object; the message names file and line.
+    """
+    return [_parse(file, number, line) for number, line in enumerate(whole_lines(file), start=1)]
+
+
+def _parse(file: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise CheckpointError(
+            f"{file}, line {number}, is not a JSON object: {line[:60].decode(errors='replace')!r}; "
+            "restore the file from a copy, or delete that line"
+        )
+    return record
+
+
+def _refuse_not_finite(value: object, key: str) -> None:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _refuse_not_finite(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            _refuse_not_finite(inner, f"{key}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{key} must be a finite number to be recorded, got {value}")
+
+
+def _refused(file: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{file} cannot be written ({error.strerror}); make room for it, then --resume the run")

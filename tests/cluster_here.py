@@ -1,0 +1,75 @@
+"""A cluster's halves in this process: its agenda, its threads and its ways of weights, without Ray and its seconds."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoint import Checkpoint
+from paceline.cluster.consumers import Consumers
+from paceline.cluster.consuming import ConsumingProcess, Seat
+from paceline.cluster.fleet import Fleet
+from paceline.cluster.halves import ClusterHalves
+from paceline.cluster.producing import ProducingProcess
+from paceline.config import Config
+from paceline.train import Placed, Prepared, make_feed
+
+
+@dataclass
+class Here:
+    """`Workers` of which each does a call when it is given one."""
+
+    parts: list[Any]
+    answers: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.parts)
+
+    def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        self.answers[worker] = getattr(self.parts[worker], method)(*arguments)
+
+    def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        getattr(self.parts[worker], method)(*arguments)
+
+    def keep(self, worker: int, method: str, arguments: tuple[Any, ...]) -> Any:
+        # another process would have its own copy
+        return [array.copy() for array in getattr(self.parts[worker], method)(*arguments)]
+
+    def wait(self, busy: Collection[int]) -> int:
+        return min(busy)
+
+    def answer(self, worker: int) -> Any:
+        return self.answers.pop(worker)
+
+    def replace(self, worker: int) -> None:
+        raise AssertionError("nobody is lost here")
+
+    def end(self) -> None:
+        pass
+
+
+@contextmanager
+def cluster_here(
+    config: Config,
+    prepared: Prepared,
+    checkpoint: Checkpoint | None,
+    *,
+    consumer: Callable[[ConsumingProcess], Any] = lambda consumer: consumer,
+) -> Iterator[Placed]:
+    """A `Place`: one consumer, which may be wrapped into another, and the producers."""
+    place, path = Path.cwd(), None if checkpoint is None else checkpoint.path
+    trains = ConsumingProcess(config, place, Seat(rank=0, size=1, meeting=None), prepared.extent, path)
+    halves = ClusterHalves(
+        config,
+        prepared,
+        make_feed(config, prepared, checkpoint),
+        consumers=Consumers(Here([consumer(trains)])),
+        fleet=Fleet(Here([ProducingProcess(config, place) for _ in range(config.cluster.num_producers)])),
+        done=0 if checkpoint is None else checkpoint.progress.step,
+    )
+    try:
+        yield Placed(halves=halves, sentences=())
+    finally:
+        halves.close()

@@ -1,0 +1,91 @@
+"""Rollouts from their records again, bit for bit, through JSON."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from paceline.config import AdvantageConfig
+from paceline.rewards.function import BuiltIn, Grade
+from paceline.rollouts import batch_about, regrouped, restorable_records, restored_batch, restored_groups
+from paceline.types import Completion, WeightChange
+from tests.scripted import completion, scripted_producer, taking, task
+
+THIRD = 0.3333333432674408
+"""The float32 nearest to a third, and not the float64."""
+
+
+def right(completions: list[str], **columns: object) -> list[float]:
+    return [float(text == "right") for text in completions]
+
+
+def fragile(completions: list[str], **columns: object) -> list[float]:
+    if "odd" in completions:
+        raise ArithmeticError("odd")
+    return [0.1 * len(text) for text in completions]
+
+
+def said(completions: list[str], **columns: object) -> list[Grade]:
+    return [Grade(value=None if text == "right" else -0.0, note=f"{text}\ud83d") for text in completions]
+
+
+def drawn(text: str, *logprobs: float, **fields: object) -> Completion:
+    return replace(completion(text), token_ids=tuple(range(len(logprobs))), logprobs=logprobs, **fields)
+
+
+WORDS = [
+    [drawn("right", -THIRD, -0.0), drawn("wrong", -1 / 3, finish_reason="length")],
+    [drawn("right", -1e-30), drawn("right", -2.0, -3.0, weight_changes=(WeightChange(token=1, policy_version=4),))],
+    [drawn("odd", -1.0), drawn("odd", float("-inf"))],
+    [drawn("wrong", -1.0), drawn("wrong", -1.0)],
+]
+WEIGHTS = {"right": 1.0, "fragile": 0.25, "said": 3.0}
+OPTIONS = {
+    "plain": {},
+    "filtered": {"filter_range": (0.0, 1.0), "filter_func": "right"},
+    "surplus": {"filter_range": (-1.0, 1.5), "filter_func": "right", "oversampling": 2.0},
+    "masked, punished": {"mask_truncated": True, "overlong_share": 0.5, "advantage": "leave_one_out"},
+}
+
+
+def batch_of(options):
+    functions = {"right": right, "fragile": fragile, "said": BuiltIn(name="said", call=said, gold=None)}
+    producer = scripted_producer(WORDS, functions, WEIGHTS, AdvantageConfig(**options), max_failure_rate=1.0)
+    tasks = [task(str(number), answer=None) for number in range(4)]
+    return producer.make(taking(tasks), 2 if "oversampling" in options else 4)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_batch_that_went_through_its_records_is_the_batch(options):
+    batch = batch_of(options)
+    records, about = (json.loads(json.dumps(one)) for one in (restorable_records(batch.groups), batch_about(batch)))
+    again = restored_batch(about, restored_groups(records))
+    assert again == batch
+    assert repr(again.groups) == repr(batch.groups)  # -0.0 equals 0.0
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_batch_grouped_again_under_its_own_options_is_the_batch(options):
+    batch = batch_of(options)
+    again = regrouped(batch, AdvantageConfig(**options), weights=WEIGHTS, max_completion_length=100)
+    assert again == batch
+
+
+def test_other_options_weigh_the_same_rewards_anew_and_leave_filtered_groups_missing():
+    options = AdvantageConfig(advantage="none", filter_range=(0.0, 1.0), filter_func="right")
+    again = regrouped(batch_of({}), options, weights={**WEIGHTS, "fragile": 0.0}, max_completion_length=100)
+    assert [group.dropped for group in again.groups] == [None, "filtered", "filtered", "filtered"]
+    assert again.missing == 3
+    # rewards 1 + 0 and 0 + 3 * -0.0: half a point above and below their mean
+    assert [rollout.advantage for rollout in again.groups[0].rollouts] == [0.5, -0.5]
+
+
+def test_logprobs_take_four_bytes_each_where_they_are_float32_and_eight_where_a_bit_would_be_lost():
+    first, second = restorable_records(batch_of({}).groups)[:2]
+    assert first["logprobs"] == {"float32": "q6qqvgAAAIA="}  # beaa_aaab and 8000_0000, the last byte first
+    assert list(second["logprobs"]) == ["float64"]
+
+
+def test_a_prompts_tokens_stand_once_in_each_group():
+    records = restorable_records(batch_of({}).groups)
+    assert [record["sample"] for record in records if "prompt_ids" in record] == [0] * 4

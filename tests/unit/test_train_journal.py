@@ -1,0 +1,118 @@
+"""Rollouts on their way to disk and back: in order, before anything is said of them, of the tasks that there are."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from paceline.config import AdvantageConfig, build_config
+from paceline.errors import CheckpointError
+from paceline.rundir import Committed, RunDir
+from paceline.spmd.halves import SpmdHalves
+from paceline.timeline import Recorder
+from paceline.train import Feed, Handover, Journal, Produced
+from paceline.train.journal import of_these_tasks
+from tests.scripted import completion, scripted_producer, task
+
+TASKS = tuple(replace(task(str(number), prompt=f"{number} + 1"), columns={"level": number}) for number in range(4))
+
+
+def fresh(tasks=TASKS) -> Feed:
+    return Feed(tasks=tasks, seed=1, shuffle=True)
+
+
+def right(completions: list[str], **columns: object) -> list[float]:
+    return [float(text == "right") for text in completions]
+
+
+def made(feed: Feed, seconds: float) -> Produced:
+    """Two groups of the next tasks."""
+    script = [[completion("right"), completion("wrong")]] * 2
+    batch = scripted_producer(script, {"right": right}, {"right": 1.0}, AdvantageConfig()).make(feed.take, 2)
+    handover = Handover(seconds=0.5, nbytes=7)
+    return Produced(batch=batch, position=feed.position, seconds=seconds, handover=handover)
+
+
+@pytest.fixture
+def run(tmp_path):
+    with RunDir.create(tmp_path / "run", "model: embedded\n") as opened:
+        yield opened
+
+
+def committed(run: RunDir, steps: int) -> list[Produced]:
+    """Steps as a run commits them."""
+    feed = fresh()
+    journal = Journal(run, feed, Committed())
+    found = [journal.produce(number, lambda number: made(feed, float(number))) for number in range(1, steps + 1)]
+    journal.settle()
+    return found
+
+
+def test_what_was_committed_comes_back_as_it_was_once_and_with_the_tasks_columns(run):
+    first, second = committed(run, 2)
+    journal = Journal(run, fresh(), run.truncate_after(0))
+    assert (journal.again, journal.position) == (2, 4)
+
+    def never(number: int) -> Produced:
+        raise AssertionError(f"step {number} is sampled again")
+
+    assert [journal.produce(number, never) for number in (1, 2)] == [first, second]
+    assert first.batch.groups[0].task.columns
+    assert journal.find(1) is None
+    assert journal.produce(3, lambda number: first) == first
+    journal.settle()
+    assert run.journal()[3]["seconds"] == 1.0
+
+
+def test_a_step_of_other_prompts_than_the_dataset_has_is_named_and_not_used(run):
+    committed(run, 2)
+    entries = run.truncate_after(0)
+    order = [one.task_id for one, _ in fresh().take(4)]
+    later = int(order[2])  # the first task of step 2
+    changed = tuple(replace(one, prompt_ids=(1,)) if number == later else one for number, one in enumerate(TASKS))
+    found = of_these_tasks(entries, fresh(changed))
+    assert [entry["step"] for entry in found.entries] == [1]
+    assert found.faults == ("the rollouts from step 2 on are of other prompts than the dataset has: made again",)
+    assert of_these_tasks(entries, fresh()) == entries
+
+
+def test_a_disk_that_refuses_is_told_before_anything_is_said_of_the_step(run, tmp_path):
+    journal, feed = Journal(RunDir(tmp_path / "nowhere"), fresh(), Committed()), fresh()
+    journal.produce(1, lambda number: made(feed, 0.0))
+    with pytest.raises(CheckpointError, match=r"step-000001\.jsonl cannot be written"):
+        journal.settle()
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        journal.commit(2, made(feed, 0.0))
+
+
+def test_a_closed_journal_takes_nothing_more(run):
+    journal = Journal(run, fresh(), Committed())
+    journal.close()
+    journal.commit(1, made(fresh(), 0.0))
+    journal.settle()
+    assert run.journal() == {}
+    assert "journal" not in {thread.name for thread in threading.enumerate()}
+
+
+class Busy:
+    """A `Team` that may not be asked for anything."""
+
+    recorder = Recorder()
+    count = 2
+
+    def call(self, method: str, *arguments: object) -> list[object]:
+        raise AssertionError(f"ranks are asked to {method}")
+
+    share_out = call
+
+
+def test_ranks_are_not_asked_for_what_is_committed_and_go_on_behind_it(run):
+    first, second = committed(run, 2)
+    config = build_config({"model": "embedded", "dataset": "arithmetic", "prompts_per_step": 2, "max_steps": 3})
+    feed = fresh()
+    halves = SpmdHalves(config, feed, Busy(), policy_version=0)
+    halves.begin(Journal(run, fresh(), run.truncate_after(0)))
+    assert [halves.produce(number) for number in (1, 2)] == [first, second]
+    assert feed.position == 4
+    with pytest.raises(AssertionError, match="ranks are asked to sample"):
+        halves.produce(3)
