@@ -1,5 +1,7 @@
 """Other tools' command lines: the sources' own as golden files, every flag in one table, and what is refused."""
 
+import dataclasses
+import functools
 import re
 import shlex
 from collections import Counter
@@ -87,7 +89,8 @@ def refusal(text, **files):
     return str(caught.value)
 
 
-def outcome(words):
+@functools.cache
+def outcome(*words):
     """The translation, or the sentence of its refusal."""
     try:
         return translate(words, read=read_golden)
@@ -118,15 +121,12 @@ def test_every_flag_of_trl_that_is_no_field_is_in_one_table():
 
 
 def test_the_command_line_of_an_installed_trl_has_no_other_flags():
-    script = pytest.importorskip("trl.scripts.grpo")
-    parser = script.make_parser()
-    theirs = {
-        option.removeprefix("--").replace("-", "_")
-        for action in parser._actions
-        for option in action.option_strings
-        if option.startswith("--") and not option.startswith("--no_")
-    } - {"help", "no_help"}
-    assert {name for name in theirs if not name.startswith("no_")} <= set(known_flags())
+    trl = pytest.importorskip("trl")
+    arguments = pytest.importorskip("trl.scripts.grpo").GRPOScriptArguments
+    # not of its parser, which changes the types of TRL's fields as it is made
+    kinds = (arguments, trl.GRPOConfig, trl.ModelConfig, trl.DatasetMixtureConfig)
+    theirs = {one.name for kind in kinds for one in dataclasses.fields(kind)}
+    assert theirs <= set(known_flags())
 
 
 def test_every_flag_of_ms_swift_is_in_one_table():
@@ -188,6 +188,7 @@ SOMETHING = {
     "dataset_shuffle": ("false",),
     "train_dataloader_shuffle": ("false",),
     "overlong_filter": ("true",),
+    "use_hf": ("true",),
     "use_vllm": ("true",),
     "advantage_estimator": ("rloo",),
     "kl_in_reward": ("true",),
@@ -204,10 +205,17 @@ SOMETHING = {
 """Words that a flag takes and that are not its default; the others take 3, or refuse it."""
 
 
-@pytest.mark.parametrize("name", sorted({*swift.KNOWN} - {"rlhf_type"}))
+def test_every_flag_of_ms_swift_without_effect_is_said_to_have_none():
+    words = [word for name in sorted(swift.IDLE) for word in (f"--{name}", *SOMETHING.get(name, ("3",)))]
+    found = translate([*words_of(SWIFT), *words])
+    assert {note.about for note in found.notes if note.kind == "idle"} >= {f"--{name}" for name in swift.IDLE}
+    assert found.options == translate(words_of(SWIFT)).options
+
+
+@pytest.mark.parametrize("name", sorted({*swift.KNOWN} - {"rlhf_type", *swift.IDLE}))
 def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
-    command = [*words_of(SWIFT), f"--{name}", *SOMETHING.get(name, ("3",))]
-    before, after = outcome(words_of(SWIFT)), outcome(command)
+    plain = words_of(SWIFT)
+    before, after = outcome(*plain), outcome(*plain, f"--{name}", *SOMETHING.get(name, ("3",)))
     if isinstance(after, str):
         assert name in after or swift.FIELDS.get(name, name) in after
     else:

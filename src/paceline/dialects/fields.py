@@ -5,6 +5,7 @@ torch and transformers, which the command line does without.
 """
 
 import dataclasses
+import functools
 import json
 import re
 import typing
@@ -67,6 +68,7 @@ class Around:
     """Field to the tool's own name of it."""
 
 
+@functools.cache
 def field_names() -> tuple[str, ...]:
     """Every field of `GRPOConfig`."""
     from paceline.api.config import GRPOConfig
@@ -234,10 +236,7 @@ def typed(name: str, words: Words) -> Any:
     Raises:
         ConfigError: they are none.
     """
-    from paceline.api.config import GRPOConfig
-
-    annotation = typing.get_type_hints(GRPOConfig)[name]
-    kinds = _arms(annotation)
+    kinds = _arms(_annotations()[name])
     items = next((typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is list), None)
     plain = {kind for kind in kinds if typing.get_origin(kind) is None}
     if items is not None and (len(words) != 1 or str not in plain):
@@ -249,6 +248,13 @@ def typed(name: str, words: Words) -> Any:
     if words[0].startswith("{") and plain & {dict, str}:
         return _mapping(name, words[0])
     return _scalar(name, words[0], plain)
+
+
+@functools.cache
+def _annotations() -> dict[str, Any]:
+    from paceline.api.config import GRPOConfig
+
+    return typing.get_type_hints(GRPOConfig)
 
 
 def _arms(annotation: Any) -> set[Any]:
