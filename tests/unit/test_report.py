@@ -205,6 +205,9 @@ def test_what_was_dropped_is_counted_over_all_steps(tmp_path):
             "rollouts": 32,
             "groups_zero_deviation": groups,
             "groups_no_reward": 0,
+            "updates": 1,
+            "updates_skipped": groups,
+            "alarms": ["no_signal", "clip_fraction"][:step],
         }
         run.append_metrics(
             step_record | {"truncated_fraction": 3 / 32, "rewards": {"accuracy": {"mean": 0.5, "failures": 2}}}
@@ -213,6 +216,9 @@ def test_what_was_dropped_is_counted_over_all_steps(tmp_path):
     assert counts["Groups without signal: all rewards equal"] == (4, 8)
     assert counts["Completions on which the reward function accuracy failed"] == (4, 64)
     assert counts["Training completions cut at the length limit"] == (6, 64)
+    assert counts["Updates skipped, as loss or gradient was not finite"] == (4, 6)
+    assert counts["Steps with the alarm no_signal"] == (2, 2)
+    assert counts["Steps with the alarm clip_fraction"] == (1, 2)
 
 
 def test_comparing_runs_gives_one_aligned_line_each(finished, tmp_path):
