@@ -76,6 +76,18 @@ class Team:
         own = getattr(self._own, method)
         return self._together({rank: (method, arguments) for rank in range(self._size)}, own)
 
+    def ask_own(self, method: str, *arguments: object) -> Any:
+        """What this rank gives, and nobody else is asked.
+
+        Raises:
+            ProcessLost: a rank is gone, or silent.
+            PacelineError: the call raised it.
+        """
+        try:
+            return getattr(self._own, method)(*arguments)
+        except RankLost as lost:
+            raise (self._watch.verdict(BLAME_SECONDS) or ProcessLost(str(lost))) from None
+
     def share_out(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
         """See `SamplingWorkers`: a share for each rank, of fewer the first ranks have one."""
         own = getattr(self._own, method)

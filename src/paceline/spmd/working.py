@@ -18,6 +18,7 @@ from paceline.spmd.resident import renew
 from paceline.train import (
     SHARED,
     Extent,
+    Footprint,
     Handover,
     configured_functions,
     consumer_sentences,
@@ -110,9 +111,17 @@ class WorkingRank:
         stats, rate = self.half.update(number, groups)
         return Updated(stats=stats, learning_rate=rate, policy_version=self.policy_version)
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
         return self.half.save(root, progress, protected)
+
+    def saved(self, wait: bool) -> Checkpoint | None:
+        """See `Halves`; of the first rank, which commits for all."""
+        return self.half.saved(wait=wait)
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        return self.half.footprint()
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""

@@ -30,6 +30,7 @@ from paceline.train.assembly import (
 from paceline.train.consumer import ConsumerHalf, Extent, make_consumer, updates_per_step
 from paceline.train.exporting import export_checkpoint
 from paceline.train.feed import Feed, prompts_of_step
+from paceline.train.footprint import Footprint, refuse_no_room
 from paceline.train.given import Given
 from paceline.train.halves import (
     Halves,
@@ -41,7 +42,7 @@ from paceline.train.halves import (
 )
 from paceline.train.held_out import has_held_out, make_evaluators
 from paceline.train.journal import Journal
-from paceline.train.loop import Run, evaluate, run_steps, save, tell
+from paceline.train.loop import Run, evaluate, run_steps, save, save_last, tell
 from paceline.train.measuring import (
     Measurement,
     Meter,
@@ -53,7 +54,7 @@ from paceline.train.measuring import (
 from paceline.train.observing import Observer, Wishes
 from paceline.train.produced import SHARED, Handover, Produced
 from paceline.train.records import consumer_sentences, engine_sentences, of_machine, run_sentences
-from paceline.train.session import directory_sentences, finish, make_run, run_trackers, train
+from paceline.train.session import directory_sentences, finish, last_checkpoint, make_run, run_trackers, train
 
 __all__ = [
     "train",
@@ -65,6 +66,8 @@ __all__ = [
     "with_reward_models",
     "assemble",
     "ConsumerHalf",
+    "Footprint",
+    "refuse_no_room",
     "Extent",
     "make_consumer",
     "updates_per_step",
@@ -96,6 +99,7 @@ __all__ = [
     "run_steps",
     "evaluate",
     "save",
+    "save_last",
     "tell",
     "engine_sentences",
     "consumer_sentences",
@@ -105,4 +109,5 @@ __all__ = [
     "export_checkpoint",
     "run_trackers",
     "directory_sentences",
+    "last_checkpoint",
 ]

@@ -5,19 +5,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from paceline.checkpoint import Checkpoint, newest_checkpoint
+from paceline.checkpoint import Checkpoint, newest_checkpoint, set_damaged_aside
 from paceline.config import Config, options, to_yaml
 from paceline.console import RunDisplay
 from paceline.errors import ProcessLost
 from paceline.report import write_report
 from paceline.rundir import Committed, RunDir
-from paceline.stopping import StopRequest
+from paceline.stopping import GraceOver, StopRequest
 from paceline.summary import step_paces, summarise, unbroken_steps
 from paceline.trackers import Trackers, check_trackers, open_trackers
 from paceline.train.assembly import Prepared, prepare
+from paceline.train.footprint import refuse_no_room
 from paceline.train.halves import Halves, Place, in_this_process, make_feed
 from paceline.train.journal import Journal
-from paceline.train.loop import START, Run, run_steps, save, tell
+from paceline.train.loop import START, Run, run_steps, save_last, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
 from paceline.train.records import opening_sentences
 
@@ -53,7 +54,9 @@ def _attempt(config: Config, output_dir: Path, *, resume: bool, console: Console
     with ExitStack() as closing:
         found = closing.enter_context(RunDir.open(output_dir)) if resume else None
         checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints") if resume else (None, ())
+        aside = set_damaged_aside(output_dir / "checkpoints", checkpoint) if checkpoint is not None else []
         placed = closing.enter_context(place(config, prepared, checkpoint))
+        refuse_no_room(config, output_dir, placed.halves.footprint(), total_steps=prepared.total_steps)
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
         run_dir = found or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
         trackers = run_trackers(config, output_dir, run_name=output_dir.name)
@@ -66,16 +69,27 @@ def _attempt(config: Config, output_dir: Path, *, resume: bool, console: Console
         if resume and checkpoint is None:
             tell(run, ["no checkpoint was written yet: the run starts again from its first step"])
         opening = opening_sentences(config, prepared, placed.sentences, checkpoint)
-        tell(run, [*damaged, *directory_sentences(run_dir, found), *opening])
-        with display, StopRequest() as stop:
-            run_steps(run, interrupted=lambda: stop.received is not None)
+        tell(run, [*damaged, *aside, *directory_sentences(run_dir, found), *opening])
+        with display, StopRequest(config.loop.stop_grace) as stop:
+            try:
+                run_steps(run, interrupted=lambda: stop.received is not None)
+                if run.progress.step < prepared.total_steps:
+                    save_last(run)
+            except GraceOver as over:
+                raise KeyboardInterrupt(str(over), last_checkpoint(run)) from None
         if run.progress.step < prepared.total_steps:
-            save(run)
             step, remedy = run.progress.step, f"`paceline train --resume {output_dir}` goes on"
             tell(run, [f"{stop.received} after step {step}; {remedy}"])
             return False
         finish(run, console)
     return True
+
+
+def last_checkpoint(run: Run) -> str:
+    """What a run that ends before a checkpoint of its last step goes on from."""
+    if run.saved_step is None:
+        return "there is no checkpoint yet, so the run begins anew"
+    return f"the last checkpoint is that of step {run.saved_step}"
 
 
 def make_run(
@@ -99,6 +113,7 @@ def make_run(
         journal=journal,
         observer=observer,
         progress=START if checkpoint is None else checkpoint.progress,
+        saved_step=None if checkpoint is None else checkpoint.progress.step,
     )
     return run, committed
 
