@@ -14,7 +14,7 @@ PACELINE := $(BIN)/paceline
 DEMO := runs/demo
 STUDIES := runs/studies
 
-.PHONY: help demo studies test test-reference test-vllm lint model vllm bench bench-gpu clean
+.PHONY: help demo studies test chaos test-reference test-vllm lint model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,10 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 
 test: $(VENV)/installed-dev ## Run the tests.
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+# RAY_AUTH_TOKEN: read once per process, and the same for all that the harness starts
+chaos: $(VENV)/installed-dev ## Kill and harm short runs in every way of the list, and write docs/survival.md.
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos
 
 test-reference: $(VENV)/installed-bench ## Compare every objective with its source and with TRL, which this installs.
 	$(BIN)/python -m pytest tests/reference

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.api.building import NOT_OFFERED
 from paceline.api.refused import NOT_NEEDED, REFUSED
-from paceline.cli import audit, plan, train, translate
+from paceline.cli import audit, plan, replay, train, translate
 from paceline.cli import eval as eval_command
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
@@ -38,6 +38,7 @@ OPTIONS_OF = {
     "eval": eval_command.COMMAND,
     "plan": plan.COMMAND,
     "audit": audit.COMMAND,
+    "replay": replay.COMMAND,
 }
 OTHERS_FLAGS = {
     *("--security-opt", "--cap-add", "--workload", "--head", "--node-ip-address", "--address", "--temp-dir"),
@@ -87,7 +88,8 @@ def test_every_command_is_one_that_the_command_line_takes(line):
             asked = translate.read(words[1:] or ["--", "python", "rl_example.py"])
             translate.translate(asked.command, repair="--repair" in asked.flags)
         return
-    given = parse(OPTIONS_OF[words[0]], words[1:])
+    begins = 2 if words[0] == "replay" and len(words) > 1 else 1  # the run comes first
+    given = parse(OPTIONS_OF[words[0]], words[begins:])
     if given.options and not given.door:
         # `eval` and the recipe fill in a dataset; the values are what is checked here
         build_config({"model": "embedded", "dataset": "arithmetic", **given.options})

@@ -128,6 +128,11 @@ def shortest(samples: Sequence[Sample]) -> int:
     return min(range(len(samples)), key=lambda index: _tokens(samples, [index]))
 
 
+def input_tokens(samples: Sequence[Sample], members: Sequence[int]) -> int:
+    """Input tokens of samples of any groups in one micro-batch: each prompt once."""
+    return sum(_tokens(samples, group) for group in _by_group(samples, members))
+
+
 def _by_group(samples: Sequence[Sample], positions: Iterable[int]) -> list[list[int]]:
     """The positions of each group's samples, in order; groups by their first one."""
     groups: dict[int, list[int]] = {}

@@ -22,6 +22,14 @@ METRICS: Mapping[str, Metric] = {
     "rollouts": Metric(unit="completions", meaning="completions of the step"),
     "policy_version": Metric(unit="updates", meaning="optimiser updates made when the step ended"),
     "updates": Metric(unit="updates", meaning="optimiser updates of the step; 0 when nothing carried signal"),
+    "updates_skipped": Metric(
+        unit="updates", meaning="not made, as loss or gradient was not finite; they count in no mean"
+    ),
+    "skipped_in_a_row": Metric(unit="updates", meaning="skipped since the last one that was made, over steps"),
+    "micro_batch_tokens": Metric(
+        unit="tokens", meaning="that a micro-batch had at most: fewer than asked for once memory had run out"
+    ),
+    "alarms": Metric(unit="", meaning="names of the alarms of `alarms.RULES` that hold when the step ends"),
     "reward_mean": Metric(unit="reward", meaning="mean over completions that have a reward; null when none has"),
     "reward_std": Metric(unit="reward", meaning="sample deviation over the same; null below two"),
     "rewards": Metric(unit="", meaning="by reward function: mean, std, count, failures, seconds"),

@@ -5,8 +5,9 @@ import threading
 from types import FrameType
 
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-ALARM = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGABRT
-"""Wakes the main thread when the grace is over: SIGALRM may be a reward function's own."""
+ALARM = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+"""Wakes the main thread when the grace is over: SIGALRM may be a reward function's own, and the watchdog's is before
+this one."""
 
 
 class GraceOver(KeyboardInterrupt):

@@ -1,10 +1,7 @@
 """Two ranks of torchrun on this machine that share the weights out (ZeRO-3): the run of one process to rounding, and an
 end of all with the end of one."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,32 +9,10 @@ from safetensors.numpy import load
 
 from paceline.cli.main import main
 from paceline.rundir import RunDir
-from tests.cluster_runs import completions, options_in, train, weights
+from tests.cluster_runs import completions, train, weights
+from tests.ranked_runs import options, ours, torchrun
 
 SAVING = ("--deepspeed", "zero3", "--save-steps", "2")
-
-
-def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`paceline` as two ranks."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline"]
-    threads = {"OMP_NUM_THREADS": "1"}  # otherwise torchrun says so in many lines
-    return subprocess.run(
-        [*launcher, *map(str, arguments)],
-        env={**os.environ, **threads},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-
-
-def ours(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What Paceline said of an error, among the launcher's own lines."""
-    return [line for line in done.stderr.splitlines() if line.startswith("paceline: ")]
-
-
-def options(place: Path) -> list[str]:
-    return [f"--{name}={value}" for name, value in options_in(place).items()]
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +74,9 @@ def test_what_two_ranks_began_one_process_goes_on_with_and_samples_nothing_again
     assert max(abs(mine[name] - theirs[name]).max() for name in theirs) < 1e-4
 
 
-def test_only_the_layout_of_a_run_that_is_gone_on_with_may_be_another(shared, capsys):
+def test_the_layout_of_a_run_that_is_gone_on_with_may_be_another_and_its_seed_may_not(shared, capsys):
     assert main(["train", "--resume", str(shared.path), "--seed", "1", "--zero-stage", "0"]) == 2
-    assert "only its layout may be another; leave out --seed" in " ".join(capsys.readouterr().err.split())
+    assert capsys.readouterr().err.startswith("paceline: --seed is 1 and was 0, with which")
 
 
 def test_a_wrong_option_is_said_once_and_no_rank_waits_for_another():

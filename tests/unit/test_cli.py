@@ -214,7 +214,9 @@ def test_memory_of_a_process_of_several_by_hand(options, sizes, weights, gradien
     assert memory.trained == sum(found)
     assert memory.resident == (164_000 if sizes.splits_the_model else 0)
     on_cluster = build_config({**REQUIRED, **options, "cluster": True, "num_consumers": 2})
-    assert memory_plan(on_cluster, shape, sizes).total == sum(found), "who samples is elsewhere"
+    apart = build_config({**REQUIRED, **options, "sampling_ranks": 1})
+    for elsewhere in (on_cluster, apart):
+        assert memory_plan(elsewhere, shape, sizes).total == sum(found), "who samples is elsewhere"
 
 
 def test_plan_says_what_each_of_several_processes_takes(tmp_path, capsys):
@@ -225,6 +227,8 @@ def test_plan_says_what_each_of_several_processes_takes(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "Of each of 4 processes that train:" in out
     assert "fetched at a time" in out
+    assert main(["plan", *words, "--sampling-ranks", "1"]) == 0
+    assert "Of each of 3 processes that train:" in capsys.readouterr().out
     assert main(["plan", *words[:5], "four"]) == 2
     assert "--processes must be a whole number of at least 1, got 'four'" in capsys.readouterr().err
 

@@ -249,3 +249,18 @@ def test_a_measurement_comes_before_the_next_step():
     assert agenda.next() == Job(kind="measure", number=0, version=0)
     agenda.finish(agenda.next())
     assert agenda.next().kind == "produce"
+
+
+def test_a_run_that_has_the_steps_from_before_its_checkpoint_goes_on_in_the_order_of_one_that_was_not_stopped():
+    unbroken, jobs = Agenda(done=0, last=6, max_staleness=2), list[Job]()
+    again, later = Agenda(done=3, last=6, max_staleness=2, again=2), list[Job]()
+    for version in range(1, 7):
+        for agenda, found in ((unbroken, jobs), (again, later)):
+            while (job := agenda.next()) is not None:
+                agenda.finish(job)
+                found.append(job)
+        unbroken.publish(version)
+        if version > 3:
+            again.publish(version)
+    # steps 4 and 5 are there: 6 is the first from the checkpoint's own weights
+    assert later == [job for job in jobs if job.number > 5] == [Job(kind="produce", number=6, version=3)]

@@ -22,7 +22,7 @@ def manifest(version: int, fingerprint: int = 7) -> Manifest:
 
 
 def updated(version: int, rate: float = 0.1) -> Updated:
-    return Updated(stats=summarise_updates([]), learning_rate=rate, manifest=manifest(version))
+    return Updated(stats=summarise_updates([], micro_batch_tokens=4096), learning_rate=rate, manifest=manifest(version))
 
 
 class ScriptedRanks:

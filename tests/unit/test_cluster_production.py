@@ -66,12 +66,33 @@ def test_a_measurement_sees_the_newest_weights_and_the_next_step_its_own():
 
 def test_weights_that_no_job_will_ask_for_are_forgotten():
     crew = RecordingCrew()
-    line = production(crew, last=4, max_staleness=1)
+    line = production(crew, last=5, max_staleness=1)
     for number in (1, 2, 3):
         line.take(number)
         line.publish(number)
     line.take(4)
-    assert crew.forgotten == 2  # what step 4 was made from
+    line.take(5)
+    assert crew.forgotten == 3  # what step 5 was made from
+
+
+def test_while_steps_are_there_already_only_the_newest_weights_are_kept():
+    crew = RecordingCrew()
+    agenda = Agenda(done=2, last=9, max_staleness=1, again=6)
+    line = Production(agenda, crew, crew.produce)
+    for number in (3, 4, 5):
+        line.publish(number)
+        assert crew.forgotten == number
+    assert line.measure(lambda: crew.loaded) == 5
+    for number in (6, 7):
+        line.publish(number)
+    assert line.take(9) == (9, 7)
+    assert crew.loads == [5, 7]
+
+
+def test_what_is_being_made_can_be_waited_for_without_taking_it():
+    line = production(RecordingCrew(), last=3, max_staleness=1)
+    line.reach(2)
+    assert [line.take(number) for number in (1, 2)] == [(1, 0), (2, 0)]
 
 
 def test_what_ends_the_production_is_raised_where_its_result_is_waited_for():

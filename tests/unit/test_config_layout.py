@@ -112,3 +112,9 @@ def test_a_layout_for_several_processes_is_refused_in_one_with_the_way_to_start_
     said = " ".join(capsys.readouterr().err.split())
     assert "--tensor-parallel 2 times --pipeline-parallel 2 needs 4 processes that train, and this is one" in said
     assert "`torchrun --nproc-per-node 4 -m paceline train`" in said
+
+
+def test_ranks_that_only_sample_are_refused_in_one_process_with_the_way_to_start_them(capsys):
+    assert main(["train", "--tp", "2", "--sampling-ranks", "1"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--sampling-ranks must be 0 in one process, got 1; start `torchrun --nproc-per-node 3 -m paceline" in said

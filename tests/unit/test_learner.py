@@ -8,6 +8,7 @@ from paceline.batching import pack
 from paceline.config import LossConfig, OptimConfig
 from paceline.errors import TrainingError
 from paceline.learner import Learner, Logprobs, samples_of, token_losses
+from paceline.learner.stats import merge_sums
 from paceline.models import Loaded, choose_forward
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.tiny import tiny_model, with_exact_norms
@@ -140,6 +141,29 @@ def test_a_ratio_beyond_any_float_is_bounded_or_dropped_and_leaves_the_others_th
     assert policy.grad[2].item() == pytest.approx(-1.0)
 
 
+@pytest.mark.parametrize("kl", ["reverse", "forward"])
+@pytest.mark.parametrize("bound", ["clip", "cispo", "sapo", "none"])
+@pytest.mark.parametrize("gap", [-1e4, -100.0, 100.0, 1e4])
+def test_no_token_that_is_left_out_makes_a_gradient_that_is_not_a_number(gap, bound, kl):
+    """The first sequence is dropped, with logprobs as far from the old, the reference's and the engine's as can be."""
+    samples = samples_of([group((b"ab", -1.0), (b"z", 1.0))])
+    batch = pack(samples, [1.0, 1.0], [0, 1], dtype=torch.float32)
+    batch = replace(batch, rollout_logprobs=torch.tensor([-1.0 - gap, -1.0 - gap, -1.0]))
+    policy = torch.full((3,), -1.0, requires_grad=True)
+    entropy = torch.zeros(3, requires_grad=True)
+    far = torch.tensor([-1.0 - gap, -1.0 - gap, -1.0])
+    for reference in (far, policy.detach()):  # a penalty of 0 times a ratio beyond any float is the other trap
+        terms = Logprobs(policy=policy, entropy=entropy, old=far, reference=reference)
+        options = LossConfig(
+            bound=bound, beta=0.1, kl=kl, entropy_coef=0.1, skip_threshold=20.0, rollout_correction="mask"
+        )
+        losses, sums = token_losses(batch, terms, replace(options, off_policy_threshold=1.0))
+        gradients = torch.autograd.grad(losses.sum(), (policy, entropy))
+        assert all(torch.isfinite(one).all() for one in (losses, *gradients, *(s.float() for s in sums.values())))
+        if gap > 0:
+            assert [one.tolist()[:2] for one in gradients] == [[0.0, 0.0], [0.0, 0.0]]
+
+
 def test_the_measure_of_groups_is_the_one_a_step_would_report_and_moves_nothing():
     options = LossConfig(beta=0.5, entropy_coef=0.1, average="sequence")
     groups = [group((b"abc", 1.0), (b"z", -1.0)), group((b"quiet", 0.0))]
@@ -231,9 +255,47 @@ def test_the_entropy_of_a_uniform_policy_is_the_logarithm_of_the_vocabulary():
     assert stats.entropy == pytest.approx(math.log(260))
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_and_leaves_the_weights():
+def test_an_update_whose_gradient_is_not_finite_is_skipped_and_leaves_weights_moments_and_version():
+    half, other = learner(num_minibatches=2), learner()
+    sound, broken = group((b"abc", 1.0), (b"z", -1.0)), group((b"de", math.nan), (b"f", 1.0))
+    stats, alone = half.step([sound, broken], learning_rate=1e-3), other.step([sound], learning_rate=1e-3)
+    assert (stats.updates, stats.updates_skipped, stats.skipped_in_a_row, half.policy_version) == (1, 1, 1, 1)
+    assert (stats.loss, stats.grad_norm, stats.tokens_trained) == (alone.loss, alone.grad_norm, alone.tokens_trained)
+    for ours, theirs in zip(half.policy.model.parameters(), other.policy.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+        assert all(
+            torch.equal(one, half.optimizer.state[ours][name]) for name, one in other.optimizer.state[theirs].items()
+        )
+        assert ours.grad is None
+
+
+def test_a_skipped_update_before_others_is_not_counted_as_one_in_a_row_with_the_next_step():
+    broken, sound = group((b"de", math.nan), (b"f", 1.0)), group((b"abc", 1.0), (b"z", -1.0))
+    called = []
+    half = learner(num_minibatches=2)
+    stats = half.step([broken, sound], learning_rate=1e-3, after_update=lambda: called.append(half.policy_version))
+    assert (stats.updates, stats.updates_skipped, stats.skipped_in_a_row, called) == (1, 1, 0, [1])
+
+
+def test_a_step_of_which_every_update_was_skipped_has_finite_numbers_all_the_same():
+    stats = learner(num_iterations=2).step([group((b"abc", math.nan))], learning_rate=1e-3)
+    assert (stats.updates, stats.updates_skipped, stats.skipped_in_a_row) == (0, 2, 2)
+    assert (stats.loss, stats.grad_norm, stats.entropy, stats.tokens_trained) == (0.0, 0.0, None, 0)
+    assert stats.tokens_forwarded > 0
+
+
+def test_a_number_that_is_not_finite_on_any_rank_is_one_on_all():
+    numbers = [{"loss": 0.5, "mismatch_max": 1.0, "grad_norm": 2.0}, {"loss": 0.25, "mismatch_max": math.nan}]
+    for ranks in (numbers, numbers[::-1]):
+        merged = merge_sums(ranks)
+        assert math.isnan(merged["mismatch_max"])
+        assert (merged["loss"], merged["grad_norm"]) == (0.75, 2.0)
+
+
+def test_weights_that_are_not_finite_are_found_by_name_before_they_are_saved():
     half = learner()
-    before = [parameter.clone() for parameter in half.policy.model.parameters()]
-    with pytest.raises(TrainingError, match=r"gradient's norm is nan after update 0; lower --learning-rate"):
-        half.step([group((b"abc", math.nan))], learning_rate=1e-3)
-    assert all(torch.equal(a, b) for a, b in zip(before, half.policy.model.parameters(), strict=True))
+    half.check_weights()
+    with torch.no_grad():
+        half.policy.model.lm_head.weight[3, 1] = math.inf
+    with pytest.raises(TrainingError, match=r"a weight of lm_head\.weight is not finite after update 0, so it is not"):
+        half.check_weights()

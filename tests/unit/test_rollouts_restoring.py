@@ -7,7 +7,7 @@ import pytest
 
 from paceline.config import AdvantageConfig
 from paceline.rewards.function import BuiltIn, Grade
-from paceline.rollouts import batch_about, restorable_records, restored_batch, restored_groups
+from paceline.rollouts import batch_about, regrouped, restorable_records, restored_batch, restored_groups
 from paceline.types import Completion, WeightChange
 from tests.scripted import completion, scripted_producer, taking, task
 
@@ -26,7 +26,7 @@ def fragile(completions: list[str], **columns: object) -> list[float]:
 
 
 def said(completions: list[str], **columns: object) -> list[Grade]:
-    return [Grade(None if text == "right" else -0.0, f"{text}\ud83d") for text in completions]
+    return [Grade(value=None if text == "right" else -0.0, note=f"{text}\ud83d") for text in completions]
 
 
 def drawn(text: str, *logprobs: float, **fields: object) -> Completion:
@@ -39,6 +39,7 @@ WORDS = [
     [drawn("odd", -1.0), drawn("odd", float("-inf"))],
     [drawn("wrong", -1.0), drawn("wrong", -1.0)],
 ]
+WEIGHTS = {"right": 1.0, "fragile": 0.25, "said": 3.0}
 OPTIONS = {
     "plain": {},
     "filtered": {"filter_range": (0.0, 1.0), "filter_func": "right"},
@@ -49,8 +50,7 @@ OPTIONS = {
 
 def batch_of(options):
     functions = {"right": right, "fragile": fragile, "said": BuiltIn(name="said", call=said, gold=None)}
-    weights = {"right": 1.0, "fragile": 0.25, "said": 3.0}
-    producer = scripted_producer(WORDS, functions, weights, AdvantageConfig(**options), max_failure_rate=1.0)
+    producer = scripted_producer(WORDS, functions, WEIGHTS, AdvantageConfig(**options), max_failure_rate=1.0)
     tasks = [task(str(number), answer=None) for number in range(4)]
     return producer.make(taking(tasks), 2 if "oversampling" in options else 4)
 
@@ -62,6 +62,22 @@ def test_a_batch_that_went_through_its_records_is_the_batch(options):
     again = restored_batch(about, restored_groups(records))
     assert again == batch
     assert repr(again.groups) == repr(batch.groups)  # -0.0 equals 0.0
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_batch_grouped_again_under_its_own_options_is_the_batch(options):
+    batch = batch_of(options)
+    again = regrouped(batch, AdvantageConfig(**options), weights=WEIGHTS, max_completion_length=100)
+    assert again == batch
+
+
+def test_other_options_weigh_the_same_rewards_anew_and_leave_filtered_groups_missing():
+    options = AdvantageConfig(advantage="none", filter_range=(0.0, 1.0), filter_func="right")
+    again = regrouped(batch_of({}), options, weights={**WEIGHTS, "fragile": 0.0}, max_completion_length=100)
+    assert [group.dropped for group in again.groups] == [None, "filtered", "filtered", "filtered"]
+    assert again.missing == 3
+    # rewards 1 + 0 and 0 + 3 * -0.0: half a point above and below their mean
+    assert [rollout.advantage for rollout in again.groups[0].rollouts] == [0.5, -0.5]
 
 
 def test_logprobs_take_four_bytes_each_where_they_are_float32_and_eight_where_a_bit_would_be_lost():

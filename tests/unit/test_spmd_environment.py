@@ -1,5 +1,9 @@
 """Which rank a process is: by torchrun's variables or those of a step of Slurm, and never by half of them."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from paceline.config import build_config
@@ -125,6 +129,17 @@ def test_what_starts_processes_of_its_own_is_refused_on_ranks(options):
     config = build_config({"model": "embedded", "dataset": "arithmetic", **options})
     with pytest.raises(ConfigError, match=f"^--{name} must be .* where a launcher starts the processes"):
         check_launched(config, launched(TORCHRUN))
+
+
+def test_an_evaluation_on_ranks_is_refused_by_one_of_each_machine():
+    said = []
+    for number in ("0", "1"):
+        place = TORCHRUN | {"LOCAL_RANK": number, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        command = [sys.executable, "-m", "paceline", "eval"]
+        said.append(subprocess.run(command, env=place, capture_output=True, text=True, check=False, timeout=60))
+    assert [one.returncode for one in said] == [2, 0]
+    assert "paceline eval is one process, and a launcher started 8; start it without one" in said[0].stderr
+    assert said[0].stdout == said[1].stdout == said[1].stderr == ""
 
 
 def test_a_layout_that_does_not_fit_the_ranks_is_refused_before_they_meet():

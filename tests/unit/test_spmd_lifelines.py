@@ -1,7 +1,7 @@
 """Who is still there: the end of a rank reaches the others at once, silence after its limit, an error with its rank."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -11,6 +11,7 @@ import pytest
 
 from paceline.errors import ConfigError, PacelineError, ProcessLost, RewardError, TrainingError
 from paceline.parallel import RankLost
+from paceline.pulse import PULSE
 from paceline.spmd.lifelines import Ended, Lifelines
 
 BEAT = 0.02
@@ -58,6 +59,14 @@ class Ranks:
 def ranks() -> Iterator[Ranks]:
     with ExitStack() as opened:
         yield Ranks(opened)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(int(SOON / BEAT)):
+        if is_so():
+            return
+        threading.Event().wait(BEAT)
+    raise AssertionError("it never came")
 
 
 def said(lifelines: Lifelines) -> str:
@@ -154,3 +163,13 @@ def test_a_main_thread_that_does_not_come_out_is_waked_and_then_ended(ranks):
     lines[0].close()
     assert ranks.ends.forced.wait(SOON)
     assert ranks.ends.alarms > 1
+
+
+def test_the_first_rank_learns_what_the_others_did_last_and_has_them_write_down_where_they_stand(ranks, tmp_path):
+    first, _, _ = ranks.between(2)
+    PULSE.beat("learner", "pass 3 of 8")
+    first.ask_for_stacks(tmp_path)
+    for rank in (1, 2):
+        until(lambda rank=rank: (tmp_path / f"rank-{rank}.txt").exists())
+        assert "most recent call first" in (tmp_path / f"rank-{rank}.txt").read_text()
+    until(lambda: any(event.startswith("rank 2: ") for event in PULSE.events()))

@@ -1,15 +1,15 @@
 """All ranks as one: everybody does its part at once, answers come by rank, a lost touch gets the culprit's name."""
 
-from collections import defaultdict, deque
-from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from paceline.errors import ProcessLost, TrainingError
 from paceline.parallel import RankLost
+from paceline.spmd.roles import Roles
 from paceline.spmd.team import BUILD, LEAVE, Team, answer_calls
 from paceline.timeline import Recorder
+from tests.unit.scripted_ranks import Knowing, ScriptedLines
 
 
 class Part:
@@ -26,46 +26,19 @@ class Part:
         raise error
 
 
-class ScriptedLines:
-    """Other ranks that answer what the script says, and remember what they were sent."""
-
-    def __init__(self, answers: dict[int, list[Any]]) -> None:
-        self.answers = {rank: deque([None, *script]) for rank, script in answers.items()}
-        self.sent = defaultdict[int, list[Any]](list)
-        self.messages = 0
-
-    def send(self, ranks: Collection[int], message: Any) -> None:
-        self.messages += 1
-        for rank in ranks:
-            self.sent[rank].append(message)
-
-    def receive(self, rank: int) -> Any:
-        found = self.answers[rank].popleft()
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-
-class Knowing:
-    """Knows who is lost, or does not."""
-
-    def __init__(self, verdict: BaseException | None = None) -> None:
-        self.found = verdict
-
-    def verdict(self, seconds: float) -> BaseException | None:
-        return self.found
-
-
-def team(answers: dict[int, list[Any]], verdict: BaseException | None = None) -> tuple[Team, ScriptedLines, list[Part]]:
+def team(
+    answers: dict[int, list[Any]], verdict: BaseException | None = None, *, apart: int = 0
+) -> tuple[Team, ScriptedLines, list[Part]]:
+    """The first rank and others with these answers, the last `apart` of which only sample."""
+    size = len(answers) + 1
+    roles = Roles(training=range(size - apart), sampling=range(size - apart if apart else 0, size))
     lines, parts = ScriptedLines(answers), list[Part]()
 
     def make(*arguments: Any) -> Part:
         parts.append(Part(*arguments))
         return parts[-1]
 
-    made = Team(
-        make, ("config", 3), lines=lines, watch=Knowing(verdict), size=len(answers) + 1, recorder=Recorder(lambda: 0.0)
-    )
+    made = Team(make, ("config", 3), lines=lines, watch=Knowing(verdict), roles=roles, recorder=Recorder(lambda: 0.0))
     return made, lines, parts
 
 
@@ -89,6 +62,21 @@ def test_each_rank_gets_its_share_and_those_without_one_are_not_asked():
     assert whole.share_out("do", [("a",), ("b",)]) == ["own ('a',)", "one"]
     assert (part.asked[-1], lines.sent[1][-1], len(lines.sent[2])) == (("a",), ("do", ("b",)), 1)
     assert whole.share_out("do", []) == []
+
+
+def test_ranks_that_only_sample_have_all_the_shares_and_no_part_in_an_update():
+    whole, lines, (part,) = team({1: ["trained"], 2: ["first"], 3: ["second", "third"]}, apart=2)
+    assert whole.count == 2
+    assert whole.call_training("do", 1) == ["own (1,)", "trained"]
+    assert whole.share_out("do", [("a",), ("b",)]) == ["first", "second"]
+    assert [lines.sent[rank][1:] for rank in (1, 2, 3)] == [[("do", (1,))], [("do", ("a",))], [("do", ("b",))]]
+    assert part.asked[1:] == [(1,)]
+
+
+def test_a_first_rank_that_trains_alone_sends_an_update_to_nobody():
+    whole, lines, _ = team({1: []}, apart=1)
+    assert whole.call_training("do") == ["own ()"]
+    assert lines.sent[1] == [(BUILD, ("config", 3))]
 
 
 def test_the_others_begin_before_the_first_rank_does_its_own():

@@ -1,17 +1,27 @@
-"""What a rank of a launch samples from: the trained weights themselves, or a copy that is what all parts make."""
+"""What a rank of a launch samples from: the trained weights themselves, a copy that is what all parts make, or one that
+other ranks' weights are handed to."""
 
 import json
+import os
 import random
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from paceline.checkpoint import Progress
 from paceline.config import Config, build_config
 from paceline.engines import Request, Sampling
 from paceline.parallel import Meeting, process_group
-from paceline.spmd.working import Seat, WorkingRank
+from paceline.spmd.handing import Hand, WeightsGroup
+from paceline.spmd.sampling import SamplingRank
+from paceline.spmd.seats import Seat
+from paceline.spmd.training import TrainingRank
+from paceline.spmd.working import WorkingRank
 from paceline.train import Extent
 from tests.cluster_runs import options_in
 from tests.laws.layouts import CPU, groups_of
@@ -25,9 +35,11 @@ LAYOUTS: dict[str, dict[str, object]] = {
 SAMPLING = Sampling(max_completion_length=8)
 REQUESTS = [Request(prompt_ids=(65 + number, 66), keys=(number, 100 + number)) for number in range(4)]
 EXTENT = Extent(total_steps=2, longest_prompt=9)
+TRAINING, APART = 2, 2
+"""Ranks that train, and the one that samples for them."""
 
 
-def sampled(rank: WorkingRank) -> list[dict[str, Any]]:
+def sampled(rank: WorkingRank | SamplingRank) -> list[dict[str, Any]]:
     groups = rank.generate(REQUESTS, SAMPLING)
     return [
         {"tokens": list(one.token_ids), "logprobs": list(one.logprobs), "version": one.policy_version}
@@ -36,41 +48,101 @@ def sampled(rank: WorkingRank) -> list[dict[str, Any]]:
     ]
 
 
+def update(rank: WorkingRank | TrainingRank) -> dict[str, Any] | None:
+    held = rank.update(1, groups_of((3, 2, 4, 1), random.Random(5))).held
+    return None if held is None else {"part": list(held.part), "fingerprint": held.fingerprint}
+
+
+def renewed(rank: WorkingRank | TrainingRank | SamplingRank) -> dict[str, Any]:
+    found = rank.renew(1)
+    return {"nbytes": found.handover.nbytes, "fingerprint": found.held and found.held.fingerprint}
+
+
 def steps(config: Config, seat: Seat) -> dict[str, Any]:
     """What a rank samples before and after an update, and what the way of its weights to the engine was."""
     rank = WorkingRank(seat, {}, config, EXTENT, None)
-    before, chance = sampled(rank), random.Random(5)
-    rank.update(1, groups_of((3, 2, 4, 1), chance))
-    handover, again = rank.renew(), rank.renew()
-    return {"before": before, "after": sampled(rank), "nbytes": handover.nbytes, "again": again.nbytes}
+    before, held = sampled(rank), update(rank)
+    return {"before": before, "held": held, "way": renewed(rank), "again": renewed(rank), "after": sampled(rank)}
 
 
-def work(number: int, size: int, folder: str, options: dict[str, object]) -> None:
+def steps_apart(config: Config, seat: Seat, root: Path) -> dict[str, Any]:
+    """The same where the last rank samples and the others train; and what it samples from their checkpoint."""
+    if seat.rank == APART:
+        rank = SamplingRank(seat, config, EXTENT, None)
+        found = {"before": sampled(rank), "way": renewed(rank), "after": sampled(rank)}
+        renewed(rank)  # the checkpoint is there when these weights have come
+        resumed = SamplingRank(seat, config, EXTENT, root / "step-000001")
+        return {**found, "resumed": sampled(resumed)}
+    rank = TrainingRank(seat, config, EXTENT, None)
+    found = {"held": update(rank), "way": renewed(rank)}
+    rank.save(root, Progress(step=1, position=4, policy_version=1), ())
+    assert rank.saved(True) is not None  # on every rank: what follows reads it
+    renewed(rank)
+    return found
+
+
+def hand_of(number: int, folder: str) -> Hand | None:
+    if number not in (0, APART):
+        return None
+    store = dist.FileStore(str(Path(folder, "sampling")), 2)
+    return WeightsGroup(store, rank=int(number == APART), size=2, device=CPU, timeout=60)
+
+
+def work(number: int, folder: str, options: Mapping[str, object]) -> None:
     """One rank, every layout."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    seat = Seat(rank=number, size=size, device=CPU, cores=1)
-    with process_group(Meeting(file=Path(folder, "meeting")), rank=number, size=size, device=CPU, timeout=60):
-        found = {name: steps(build_config({**options, **layout}), seat) for name, layout in LAYOUTS.items()}
+    configs = {name: build_config({**options, **layout}) for name, layout in LAYOUTS.items()}
+    found = dict[str, Any]()
+    with ExitStack() as open_groups:
+        if number < TRAINING:
+            meeting = Meeting(file=Path(folder, "meeting"))
+            group = process_group(meeting, rank=number, size=TRAINING, device=CPU, timeout=60)
+            open_groups.enter_context(group)
+            seat = Seat(rank=number, device=CPU, cores=1)
+            found["together"] = {name: steps(config, seat) for name, config in configs.items()}
+        seat = Seat(rank=number, device=CPU, cores=1, hand=hand_of(number, folder))
+        found["apart"] = {name: steps_apart(config, seat, Path(folder, name)) for name, config in configs.items()}
     Path(folder, f"{number}.json").write_text(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def everything(tmp_path_factory):
     folder = tmp_path_factory.mktemp("working")
     options = options_in(folder / "model")
-    torch.multiprocessing.spawn(work, args=(2, str(folder), options), nprocs=2)
-    return [json.loads((folder / f"{number}.json").read_text()) for number in range(2)]
+    torch.multiprocessing.spawn(work, args=(str(folder), options), nprocs=TRAINING + 1)
+    return [json.loads((folder / f"{number}.json").read_text()) for number in range(TRAINING + 1)]
 
 
-@pytest.mark.parametrize("number", range(2))
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_every_rank_samples_what_one_with_copies_samples(found, number, layout, when):
-    wanted, one = found[0]["copies"][when], found[number][layout][when]
+@pytest.fixture(scope="module")
+def found(everything):
+    return [rank["together"] for rank in everything[:TRAINING]]
+
+
+@pytest.fixture(scope="module")
+def apart(everything):
+    return [rank["apart"] for rank in everything]
+
+
+def are_alike(one: list[dict[str, Any]], wanted: list[dict[str, Any]], *, version: int) -> None:
     assert [completion["tokens"] for completion in one] == [completion["tokens"] for completion in wanted]
     for completion, other in zip(one, wanted, strict=True):
         assert completion["logprobs"] == pytest.approx(other["logprobs"], abs=1e-5)
-        assert completion["version"] == (1 if when == "after" else 0)
+        assert completion["version"] == version
+
+
+@pytest.mark.parametrize("number", range(TRAINING))
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("when", "version"), [("before", 0), ("after", 1)])
+def test_every_rank_samples_what_one_with_copies_samples(found, number, layout, when, version):
+    are_alike(found[number][layout][when], found[0]["copies"][when], version=version)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("when", "version"), [("before", 0), ("after", 1), ("resumed", 1)])
+def test_a_rank_that_only_samples_samples_what_one_that_trains_too_would(found, apart, layout, when, version):
+    wanted = found[0]["copies"]["before" if version == 0 else "after"]
+    are_alike(apart[APART][layout][when], wanted, version=version)
 
 
 def test_the_update_moves_what_is_sampled_from(found):
@@ -80,7 +152,23 @@ def test_the_update_moves_what_is_sampled_from(found):
 
 def test_only_a_copy_takes_bytes_and_only_where_it_is_old(found):
     for rank in found:
-        copies, *others = (rank[layout]["nbytes"] for layout in LAYOUTS)
+        copies, *others = (rank[layout]["way"]["nbytes"] for layout in LAYOUTS)
         assert copies == 0
-        assert set(others) == {found[0]["ZeRO-3"]["nbytes"]} != {0}
-        assert all(one["again"] == 0 for one in rank.values())
+        assert set(others) == {found[0]["ZeRO-3"]["way"]["nbytes"]} != {0}
+        assert all(one["again"] == {"nbytes": 0, "fingerprint": None} for one in rank.values())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_arrives_at_a_rank_that_only_samples_is_what_the_first_one_sent_and_no_other_sends(apart, layout):
+    first, second, last = (rank[layout]["way"] for rank in apart)
+    assert first == last
+    assert first["nbytes"] > 0
+    assert second == {"nbytes": 0, "fingerprint": None}
+
+
+def test_copies_tell_what_they_hold_after_an_update_and_parts_have_nothing_to_compare(found, apart):
+    for ranks in (found, apart[:TRAINING]):
+        first, second = (rank["copies"]["held"] for rank in ranks)
+        assert first == second
+        assert first["part"] == [0, 0, 0]
+        assert all(rank[layout]["held"] is None for rank in ranks for layout in LAYOUTS if layout != "copies")

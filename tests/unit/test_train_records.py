@@ -11,6 +11,9 @@ from tests.scripted import completion, scripted_producer, taking, task
 
 NOTHING = UpdateStats(
     updates=0,
+    updates_skipped=0,
+    skipped_in_a_row=0,
+    micro_batch_tokens=4096,
     tokens_trained=0,
     tokens_forwarded=0,
     loss=0.0,

@@ -70,6 +70,7 @@ class Scripted:
             run_dir=RunDir(Path("run")),
             journal=None,
             observer=Diary(self.events),
+            guards=None,
             progress=at(step),
         )
 

@@ -96,7 +96,17 @@ CASES = {
     "wrong value in yaml": ("train --config value.yaml", ["value.yaml line 3", "--learning-rate", "'fast'"]),
     "resume of nothing": ("train --resume nowhere", ["--resume nowhere", "config.yaml"]),
     "resume of no run": ("train --resume folder", ["--resume folder", "config.yaml"]),
-    "resume with other options": ("train --resume earlier --beta 1", ["--resume", "--beta"]),
+    "resume with other options": ("train --resume earlier --beta 1", ["--beta is 1.0 and was 0.0", "--override beta"]),
+    "resume with what cannot change": (
+        "train --resume earlier --lora-rank 4",
+        ["--lora-rank is 4 and was 0", "cannot change"],
+    ),
+    "override of nothing": (TRAIN + "--override beta", ["--override", "there is no --resume"]),
+    "override of no option": ("train --resume earlier --override betta", ["--betta", "did you mean --beta?"]),
+    "resume elsewhere": (
+        "train --resume earlier --output-dir b",
+        ["--output-dir b", "--resume earlier", "leave it out"],
+    ),
     "report of nothing": ("report", ["report", "run directory"]),
     "report of no run": ("report folder", ["folder", "run directory"]),
     "missing dataset": ("train --model model --dataset row.jsonl", ["row.jsonl", "rows.jsonl"]),

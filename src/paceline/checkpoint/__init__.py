@@ -29,6 +29,7 @@ from paceline.checkpoint.background import Desk, Writing
 from paceline.checkpoint.finding import (
     Checkpoint,
     Progress,
+    checkpoints_before,
     newest_checkpoint,
     read_checkpoint,
     remove_later,
@@ -51,6 +52,7 @@ __all__ = [
     "take_checkpoint",
     "save_checkpoint",
     "newest_checkpoint",
+    "checkpoints_before",
     "read_checkpoint",
     "load_optimizer",
     "load_reference_weights",

@@ -1,15 +1,19 @@
 """A checkpoint on its way to disk while the run goes on: one at a time, its end waited for, its error never lost."""
 
 import threading
+import time
 from collections.abc import Callable
 
 from paceline.checkpoint.finding import Checkpoint
 from paceline.checkpoint.saving import Taken
 from paceline.errors import StorageError
 from paceline.parallel import Words
+from paceline.pulse import PULSE
 
 SAVE_SECONDS = 1800.0
 """That a checkpoint which is written in the background is waited for."""
+BEAT_SECONDS = 1.0
+"""Between two signs of progress while it is."""
 
 
 class Writing:
@@ -31,7 +35,10 @@ class Writing:
             StorageError: it could not be written, or is not after so many seconds.
             RankLost: another rank is gone, or silent for too long.
         """
-        self._thread.join(seconds if wait else 0)
+        until = time.monotonic() + (seconds if wait else 0)
+        while (left := until - time.monotonic()) > 0 and self._thread.is_alive():
+            PULSE.beat("run", f"waits for {self._name}")  # up to a deadline of its own: no standstill
+            self._thread.join(min(left, BEAT_SECONDS))
         if self._thread.is_alive():
             if not wait:
                 return None

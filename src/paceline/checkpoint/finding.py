@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +71,14 @@ def read_checkpoint(place: Path) -> Checkpoint:
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointError(f"{place} is not a whole checkpoint and is skipped: {error}") from error
     return Checkpoint(path=place, progress=progress)
+
+
+def checkpoints_before(root: Path, step: int) -> Iterator[Checkpoint]:
+    """The whole checkpoints of steps before this one, the newest first; each is read when it is asked for."""
+    for number, place in reversed(numbered(root)):
+        if number < step:
+            with suppress(CheckpointError):
+                yield read_checkpoint(place)
 
 
 def remove_later(root: Path, step: int) -> None:

@@ -20,6 +20,10 @@ class DoorOption:
     name: str
     metavar: str
     help: str
+    several: bool = False
+    """Whether it takes more than one value."""
+    is_switch: bool = False
+    """Given without a value."""
 
 
 CONFIG = DoorOption(
@@ -30,7 +34,15 @@ CONFIG = DoorOption(
 RESUME = DoorOption(
     name="resume",
     metavar="RUN",
-    help="Run directory to go on with, exactly where it stood and as it was configured.",
+    help="Run directory to go on with, exactly where it stood and as it was configured; options beside it that change "
+    "what is computed have to be named by --override.",
+)
+OVERRIDE = DoorOption(
+    name="override",
+    metavar="OPTION",
+    several=True,
+    help="With --resume: options that may be otherwise than before from the last checkpoint on, though the run then "
+    "computes something else; dataset, eval_dataset and model stand for their files too.",
 )
 
 
@@ -52,6 +64,8 @@ class Given:
     help: bool
     door: dict[str, str]
     """The door options, for example `{"config": "run.yaml"}`."""
+    several: dict[str, list[str]]
+    """Those that take several values, none where not given."""
     options: dict[str, object]
     """Options of the configuration: a text, or a list of texts for an option that takes several."""
 
@@ -70,9 +84,12 @@ def parse(command: Command, argv: Sequence[str]) -> Given:
     if unknown:
         raise ConfigError(_unknown(command, unknown[0]))
     given = vars(namespace)
-    door = {option.name: given[option.name] for option in command.door_options if option.name in given}
+    here = [option for option in command.door_options if option.name in given]
+    door = {option.name: given[option.name] for option in here if not option.several}
+    lists = [option for option in command.door_options if option.several]
+    several = {option.name: given[option.name] if option in here else [] for option in lists}
     chosen = {option.name: given[option.name] for option in command.options if option.name in given}
-    return Given(help="help" in given, door=door, options=chosen)
+    return Given(help="help" in given, door=door, several=several, options=chosen)
 
 
 def help_page(command: Command) -> str:
@@ -93,7 +110,11 @@ def _parser(command: Command) -> argparse.ArgumentParser:
     general = parser.add_argument_group("this command")
     general.add_argument("-h", "--help", action="store_true", help="Show this page.")
     for door in command.door_options:
-        general.add_argument(f"--{door.name}", metavar=door.metavar, help=_escaped(door.help))
+        if door.is_switch:
+            general.add_argument(f"--{door.name}", action="store_const", const="true", help=_escaped(door.help))
+        else:
+            count = "+" if door.several else None
+            general.add_argument(f"--{door.name}", nargs=count, metavar=door.metavar, help=_escaped(door.help))
     for section, section_class in section_classes().items():
         own = [option for option in command.options if option.section == section]
         if own:

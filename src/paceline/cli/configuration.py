@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paceline.cli.arguments import Given
-from paceline.config import Config, build_config, find_option, parse_value, parse_yaml
+from paceline.config import Config, build_config, find_option, parse_value, parse_yaml, preset_values
 from paceline.embedded_models import DEFAULT, DIRECTORIES, RECIPE
 from paceline.errors import CheckpointError, ConfigError
 
@@ -57,9 +57,11 @@ def _recipe(model: str, flags: Mapping[str, object]) -> dict[str, object]:
 
 
 def read_run_configuration(
-    run: Path, *, flag: str = "--resume", layout: Mapping[str, object] = MappingProxyType({})
+    run: Path, *, flag: str = "--resume", given: Mapping[str, object] = MappingProxyType({})
 ) -> Config:
-    """The configuration that the run directory behind a flag was made with; `layout`: options that are otherwise now.
+    """The configuration that the run directory behind a flag was made with; `given`: options that are otherwise now.
+
+    A preset that is given anew brings its values.
 
     Raises:
         CheckpointError: there is none.
@@ -70,7 +72,22 @@ def read_run_configuration(
         raise CheckpointError(
             f"{flag} {run} is not a run directory (it has no config.yaml); give the directory of an earlier run"
         )
-    return _laid_over(parse_yaml(_read(path, f"{flag} {run}"), str(path)), layout)
+    ground = parse_yaml(_read(path, f"{flag} {run}"), str(path))
+    if "preset" in given and (preset := parse_value(find_option("preset"), given["preset"])) != ground.get("preset"):
+        ground |= preset_values(preset)
+    return _laid_over(ground, given)
+
+
+def given_options(given: Given) -> dict[str, object]:
+    """The options that a command names itself: those of its `--config` file, and its flags over them.
+
+    Raises:
+        ConfigError: a file that cannot be read.
+    """
+    if "config" not in given.door:
+        return dict(given.options)
+    path = Path(given.door["config"]).expanduser()
+    return parse_yaml(_read(path, f"--config {path}"), str(path)) | given.options
 
 
 def _laid_over(ground: Mapping[str, object], flags: Mapping[str, object]) -> Config:

@@ -1,5 +1,6 @@
 """`paceline eval`: accuracy of a model on held-out tasks, with its interval."""
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ from paceline.cli.preflight import preflight_held_out
 from paceline.cli.status import DONE
 from paceline.config import Config, options
 from paceline.console import percent
+from paceline.errors import ConfigError
+from paceline.spmd.environment import launched
 
 if TYPE_CHECKING:
     from paceline.evaluate import Evaluation
@@ -43,6 +46,14 @@ COMMAND = Command(
 
 def run(argv: list[str]) -> int:
     """Evaluate as argv says; the exit status."""
+    place = launched(os.environ)
+    if place is not None and place.local_rank:
+        return DONE  # the first rank of the machine fails for all: a launcher would end it with another that did
+    if place is not None:
+        raise ConfigError(
+            f"paceline eval is one process, and a launcher started {place.size}; start it without one, or measure in "
+            "`paceline train`, whose ranks share the questions"
+        )
     given = parse(COMMAND, argv)
     if given.help:
         print(help_page(COMMAND), end="")

@@ -8,8 +8,9 @@ import os
 import sys
 from collections.abc import Callable
 
-from paceline.cli import audit, doctor, export, plan, report, train, translate
+from paceline.cli import audit, doctor, export, plan, replay, report, train, translate
 from paceline.cli import eval as eval_command
+from paceline.cli.lasting import lasting_output
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import suggest
 from paceline.errors import ConfigError, PacelineError
@@ -20,6 +21,7 @@ COMMANDS = {
     "plan": plan.run,
     "report": report.run,
     "export": export.run,
+    "replay": replay.run,
     "audit": audit.run,
     "translate": translate.run,
     "doctor": doctor.run,
@@ -33,6 +35,7 @@ usage: paceline train [--config FILE] [--option value ...]   train; without opti
        paceline plan [train's options]                       batches, steps and memory, before anything is loaded
        paceline report RUN [RUN ...]                         what happened, as a page; several runs, as a table
        paceline export RUN [DIRECTORY]                       a checkpoint's model, as transformers loads it
+       paceline replay RUN --step N [objective's options]    what another objective would have made of a step
        paceline audit --reward-funcs NAME [--dataset D]      known cheats against reward functions: which ones score
        paceline translate -- python rl_example.py ...        another tool's command as one of these
        paceline doctor                                       what this machine can do, and what to install for more
@@ -59,7 +62,8 @@ def main(argv: list[str] | None = None) -> int:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     words = sys.argv[1:] if argv is None else argv
-    return exit_status(lambda: _dispatch(words))
+    with lasting_output():
+        return exit_status(lambda: _dispatch(words))
 
 
 def exit_status(command: Callable[[], int]) -> int:

@@ -11,7 +11,7 @@ from paceline.cli.forecast import UNKNOWN, forecast
 from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.config import Config, Sizes, layout
+from paceline.config import Config, Sizes, layout, training_ranks
 from paceline.data import load_rows, screen
 from paceline.dialects.layouts import in_our_words
 from paceline.errors import ConfigError, ModelError
@@ -25,7 +25,8 @@ TIMINGS = DoorOption(
 PROCESSES = DoorOption(
     name="processes",
     metavar="N",
-    help="Processes that train, as torchrun, accelerate or srun would start them; a cluster's are its consumers.",
+    help="Processes that torchrun, accelerate or srun would start, those of --sampling-ranks among them; on a cluster "
+    "its consumers count.",
 )
 COMMAND = dataclasses.replace(
     TRAIN,
@@ -65,7 +66,7 @@ def _sizes(config: Config, processes: str | None) -> Sizes:
         return layout(config.parallel, config.parallel.tensor_parallel * config.parallel.pipeline_parallel)
     if not processes.isdecimal() or int(processes) < 1:
         raise ConfigError(f"--processes must be a whole number of at least 1, got {processes!r}")
-    return layout(config.parallel, int(processes))
+    return layout(config.parallel, training_ranks(config.parallel, int(processes)))
 
 
 def _memory(config: Config, sizes: Sizes) -> str:

@@ -4,23 +4,22 @@ import importlib.util
 import os
 import re
 import time
+from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.arguments import CONFIG, RESUME, Command, Given, help_page, parse
-from paceline.cli.configuration import read_configuration, read_run_configuration
+from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, Given, help_page, parse
+from paceline.cli.configuration import given_options, read_configuration, read_run_configuration
 from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE, INTERRUPTED
-from paceline.config import Config, options
+from paceline.config import Config, options, override_names, plain_options, refuse_changes
 from paceline.dialects.layouts import in_our_words
 from paceline.errors import ConfigError, PacelineError
-from paceline.rundir import refuse_existing_run
+from paceline.rundir import RunDir, refuse_existing_run
 from paceline.spmd.environment import Launched, check_launched, launched
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from paceline.train import Place
 
 HEARD_SECONDS = 20.0
@@ -29,9 +28,10 @@ one that speaks may be slower."""
 
 COMMAND = Command(
     name="train",
-    usage="paceline train [--config FILE] [--option value ...]\n       paceline train --resume RUN",
+    usage="paceline train [--config FILE] [--option value ...]\n"
+    "       paceline train --resume RUN [--option value ...] [--override OPTION ...]",
     summary="Train a language model on verifiable rewards. Without options: the embedded model and task, on a CPU.",
-    door_options=(CONFIG, RESUME),
+    door_options=(CONFIG, RESUME, OVERRIDE),
     options=options(),
 )
 
@@ -63,6 +63,10 @@ def _run(argv: list[str], place: Launched | None) -> int:
         return DONE
     if "resume" in given.door:
         return _resume(given, place)
+    if given.several["override"]:
+        raise ConfigError(
+            "--override names options of a run that is gone on with, and there is no --resume; leave it out"
+        )
     configuration = read_configuration(given)
     if speaks:
         print(configuration.origin, flush=True)
@@ -83,27 +87,39 @@ def default_output_dir(config: Config) -> Path:
 
 
 def _resume(given: Given, place: Launched | None) -> int:
-    may_change = {option.name for option in options() if option.section == "parallel"} | {"num_consumers"}
-    fixed = [name for name in (*given.options, *given.door) if name not in may_change | {"resume"}]
-    if fixed:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in fixed)
-        raise ConfigError(
-            f"--resume goes on with the run's own configuration, and only its layout may be another; leave out {names}"
-        )
     path = Path(given.door["resume"]).expanduser()
-    config = read_run_configuration(path, layout=given.options)
+    override = override_names(given.several["override"])
+    written = given_options(given)
+    _check_same_place(written.pop("output_dir", None), path)
+    config = read_run_configuration(path, given=written)
+    identity = RunDir(path).identity()
+    before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
+    refuse_changes(before, plain_options(config), override=override, written=written)
     _check_layout(config, place)
-    return _train(config, path, resume=True, place=place)
+    return _train(config, path, resume=True, place=place, override=override)
+
+
+def _check_same_place(output_dir: object, run: Path) -> None:
+    if output_dir is not None and Path(str(output_dir)).expanduser().resolve() != run.resolve():
+        raise ConfigError(
+            f"--output-dir {output_dir} is not the run behind --resume {run}, which goes on where it lies; leave it out"
+        )
 
 
 def _check_layout(config: Config, place: Launched | None) -> None:
     """Whether the processes that there will be are those that the layout needs."""
     if place is not None:
         check_launched(config, place)
-    elif (
-        not config.cluster.cluster
-        and (needed := config.parallel.tensor_parallel * config.parallel.pipeline_parallel) > 1
-    ):
+        return
+    if config.cluster.cluster:
+        return
+    needed, apart = config.parallel.tensor_parallel * config.parallel.pipeline_parallel, config.parallel.sampling_ranks
+    if apart:
+        raise ConfigError(
+            f"--sampling-ranks must be 0 in one process, got {apart}; start `torchrun "
+            f"--nproc-per-node {needed + apart} -m paceline train` with the same options, where others train"
+        )
+    if needed > 1:
         raise ConfigError(
             f"--tensor-parallel {config.parallel.tensor_parallel} times --pipeline-parallel "
             f"{config.parallel.pipeline_parallel} needs {needed} processes that train, and this is one; start "
@@ -112,38 +128,39 @@ def _check_layout(config: Config, place: Launched | None) -> None:
         )
 
 
-def _train(config: Config, output_dir: Path, *, resume: bool, place: Launched | None) -> int:
+def _train(
+    config: Config, output_dir: Path, *, resume: bool, place: Launched | None, override: Collection[str] = ()
+) -> int:
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
-    from rich.console import Console
-
     from paceline.train import in_this_process
 
     try:
         if place is not None:
-            return _on_ranks(config, output_dir, resume=resume, place=place)
+            return _on_ranks(config, output_dir, resume=resume, place=place, override=override)
         where = _cluster() if config.cluster.cluster else in_this_process
-        return _to_the_end(config, output_dir, resume=resume, console=Console(), where=where)
+        return _to_the_end(config, output_dir, resume=resume, where=where, override=override)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(*interrupt.args, _how_to_go_on(output_dir)) from None
 
 
-def _on_ranks(config: Config, output_dir: Path, *, resume: bool, place: Launched) -> int:
-    from rich.console import Console
-
+def _on_ranks(config: Config, output_dir: Path, *, resume: bool, place: Launched, override: Collection[str]) -> int:
     from paceline.spmd.placing import follow, leading
 
     if not place.leads:
         return follow(place, config)
     with leading(place, config) as leader:
         where = leader.on_all_ranks
-        leader.status = _to_the_end(config, output_dir, resume=resume, console=Console(), where=where)
+        leader.status = _to_the_end(config, output_dir, resume=resume, where=where, override=override)
     return leader.status
 
 
-def _to_the_end(config: Config, output_dir: Path, *, resume: bool, console: "Console", where: "Place") -> int:
+def _to_the_end(config: Config, output_dir: Path, *, resume: bool, where: "Place", override: Collection[str]) -> int:
+    from rich.console import Console
+
     from paceline.train import train
 
-    return DONE if train(config, output_dir, resume=resume, console=console, place=where) else INTERRUPTED
+    done = train(config, output_dir, resume=resume, console=Console(), place=where, override=override)
+    return DONE if done else INTERRUPTED
 
 
 def _cluster() -> "Place":

@@ -9,6 +9,7 @@ from paceline.cluster.fleet import Lost, Workers
 from paceline.cluster.weights import Manifest
 from paceline.errors import ProcessLost, TrainingError
 from paceline.parallel import RankLost
+from paceline.pulse import PULSE
 from paceline.timeline import Recorder
 from paceline.types import RolloutGroup
 
@@ -101,6 +102,7 @@ class Consumers:
 
     def _start(self, ranks: Sequence[int], method: str, *arguments: object) -> None:
         for rank in ranks:
+            PULSE.beat(f"consumer {rank}", f"was asked for `{method}`")
             self._begun[rank] = method, self._recorder.clock()
             self._workers.start(rank, method, arguments)
 
@@ -119,6 +121,7 @@ class Consumers:
             finally:
                 method, started = self._begun.pop(rank)
                 self._recorder.end(f"consumer {rank}", method, started)
+                PULSE.beat(f"consumer {rank}", f"ended its `{method}`")
         if out_of_touch:
             raise ProcessLost(str(out_of_touch[0]))
         return [answers[rank] for rank in ranks]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from paceline.errors import TrainingError
+from paceline.pulse import PULSE
 from paceline.rollouts import Round
 from paceline.timeline import Recorder
 
@@ -126,6 +127,7 @@ class Fleet:
         return [answers[share] for share in range(len(shares))]
 
     def _start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        PULSE.beat(producer_row(worker), f"was asked for `{method}`")
         self._begun[worker] = method, self.recorder.clock()
         self.workers.start(worker, method, arguments)
 
@@ -135,6 +137,7 @@ class Fleet:
         finally:
             method, started = self._begun.pop(worker)
             self.recorder.end(producer_row(worker), method, started)
+        PULSE.beat(producer_row(worker), f"gave its `{method}`")
         self.recorder.phases(producer_row(worker), started, _phases(answer))
         return answer
 

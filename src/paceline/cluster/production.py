@@ -5,7 +5,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from paceline.cluster.agenda import Agenda, Job
+from paceline.pulse import PULSE
 
+_JOIN_SECONDS = 60.0
 _LOOK_UP_SECONDS = 5.0
 """How long a wait goes on before it is asked again whether the other side is still there."""
 
@@ -33,6 +35,8 @@ class Production:
         self._failure: BaseException | None = None
         self._closed = False
         self._loaded: int | None = None
+        PULSE.queues["steps produced and not taken"] = lambda: len(self._produced)
+        PULSE.queues["measurements wanted"] = lambda: len(self._measures)
         self._thread = threading.Thread(target=self._work, name="production", daemon=True)
         self._thread.start()
 
@@ -79,8 +83,9 @@ class Production:
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Wait until the job at hand has ended, after `close`."""
-        self._thread.join()
+        """Wait until the job at hand has ended, after `close` and its workers' end; not for ever, as nothing more comes
+        of it and its thread does not keep the process."""
+        self._thread.join(_JOIN_SECONDS)
 
     def _wait_for(self, there: Callable[[], bool]) -> None:
         while not there():

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ if "ray" not in sys.modules:
 
 import numpy as np
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from paceline.cluster.consuming import ConsumingProcess, Seat
 from paceline.cluster.fleet import Lost
@@ -24,10 +25,14 @@ from paceline.cluster.weights import Manifest
 from paceline.config import ClusterConfig, Config
 from paceline.errors import ConfigError, EngineError, TrainingError
 from paceline.parallel import Meeting
+from paceline.pulse import PULSE
 from paceline.train import Extent
+from paceline.watchdog import write_stacks
 
 START_SECONDS = 600.0
 """An actor that takes longer to read its model counts as lost."""
+STACKS_SECONDS = 5.0
+"""That an actor may take to say where its threads stand."""
 LOOK_UPS = 4
 """How often within the time that an actor may be silent it is asked for a sign of life."""
 
@@ -35,13 +40,34 @@ _WATCHED = ray.remote(concurrency_groups={"watch": 1})
 _TOLD = ray.remote(concurrency_groups={"watch": 1, "tell": 1})
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sign:
+    """What an actor says of itself."""
+
+    node: str
+    """Ray's name of its machine."""
+    process: int
+    """Its number there."""
+    pulse: int
+    """Events so far: see `Pulse`."""
+    latest: str
+
+
 class _Watch:
     """What lets an actor be asked whether it is alive while it works."""
 
     @ray.method(concurrency_group="watch")
-    def ping(self) -> tuple[str, int]:
-        """Ray's name of the machine and the process's number there, unless it is gone or stopped."""
-        return ray.get_runtime_context().get_node_id(), os.getpid()
+    def ping(self) -> Sign:
+        """A sign of life, unless it is gone or stopped."""
+        node, process = ray.get_runtime_context().get_node_id(), os.getpid()
+        return Sign(node=node, process=process, pulse=PULSE.count, latest=PULSE.latest)
+
+    @ray.method(concurrency_group="watch")
+    def stacks(self) -> str:
+        """Where its threads stand."""
+        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+            write_stacks(Path(folder, "stacks"))
+            return Path(folder, "stacks").read_text()
 
 
 @_TOLD
@@ -102,7 +128,8 @@ class Watched:
         """`timeout`: seconds that it may be silent once it is up."""
         self.name, self.actor, self.timeout = name, actor, timeout
         self.call: Any = None
-        self._first_ping, self._silence = actor.ping.remote(), ""
+        self._first_ping, self._silence, self._pulse = actor.ping.remote(), "", -1
+        PULSE.witnesses[name] = self._write_stacks
 
     def start(self, method: str, arguments: Sequence[object]) -> None:
         """Begin a call."""
@@ -112,19 +139,37 @@ class Watched:
         """Whether no sign of life comes within the time for it; then the call counts as lost."""
         is_up = bool(ray.wait([self._first_ping], timeout=0)[0])
         limit = self.timeout if is_up else START_SECONDS
-        found, _ = ray.wait([self.actor.ping.remote(), self.call], timeout=limit)
+        ping = self.actor.ping.remote()
+        found, _ = ray.wait([ping, self.call], timeout=limit)
+        if ping in found:
+            self._note(ping)
         self._silence = "" if found else f"{self.name} gave no sign of life for {limit:g} s"
         return not found
 
+    def _note(self, ping: Any) -> None:
+        """What goes on in the actor is progress of the run."""
+        with suppress(RayActorError):  # the call's answer will say so
+            sign: Sign = ray.get(ping)
+            if sign.pulse != self._pulse:
+                self._pulse = sign.pulse
+                PULSE.beat(self.name, sign.latest)
+
+    def _write_stacks(self, folder: Path) -> None:
+        """See `Pulse.witnesses`; one that is gone or stopped writes nothing."""
+        with suppress(RayActorError, GetTimeoutError):
+            text = ray.get(self.actor.stacks.remote(), timeout=STACKS_SECONDS)
+            (folder / f"{self.name.replace(' ', '-')}.txt").write_text(text)
+
     def end(self) -> None:
         """End the process; one that is stopped does not hear what Ray tells it."""
+        PULSE.witnesses.pop(self.name, None)
         ray.kill(self.actor)
         if not ray.wait([self._first_ping], timeout=0)[0]:
             return
         with suppress(ProcessLookupError, RayActorError):
-            node, process = ray.get(self._first_ping)
-            if node == ray.get_runtime_context().get_node_id():
-                os.kill(process, signal.SIGKILL)
+            sign: Sign = ray.get(self._first_ping)
+            if sign.node == ray.get_runtime_context().get_node_id():
+                os.kill(sign.process, signal.SIGKILL)
 
     def answer(self) -> Any:
         """What the call gave, or the error that it raised.

@@ -9,22 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from paceline.errors import TrainingError
-from paceline.native.sums import serves, weighted_sums
+from paceline.models.fingerprints import bit_sums, folded
 from paceline.parallel import ONE_RANK, Ranks, full_parameters
 
 BUCKET_BYTES = 1 << 28
 """Of one message, at most, unless a single parameter is larger: few enough to be quick, small enough to be spread."""
-_WORDS = {8: torch.int32, 4: torch.int32, 2: torch.int16}
-"""Whole numbers that a parameter's bits are read as, by its bytes: half a sum's width, so that no product overflows."""
-_CHUNK = 1 << 20
-"""Numbers that are widened to 64 bits at a time."""
-_STRIDE = 0x100000001B3
-"""Odd, so that no bit of what came before is lost: the prime of FNV-1a."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,13 +59,13 @@ def manifest_of(model: PreTrainedModel, *, version: int, policy_version: int, ra
     sizes, sums = dict[str, int](), list[Tensor]()
     for name, whole in full_parameters(model, ranks, everywhere=True):
         sizes[name] = whole.nbytes
-        sums.append(_weighted_sums(_words(whole)))
+        sums.append(bit_sums(whole))
     return Manifest(
         version=version,
         policy_version=policy_version,
         buckets=buckets_of(sizes),
         nbytes=sum(sizes.values()),
-        fingerprint=_folded(sums),
+        fingerprint=folded(sums),
     )
 
 
@@ -95,46 +88,14 @@ def write_buckets(model: nn.Module, manifest: Manifest, buckets: Iterable[Sequen
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
         for names, arrays in zip(manifest.buckets, buckets, strict=True):
             for name, array in zip(names, arrays, strict=True):
-                words = _words(parameters[name])
-                sums.append(_weighted_sums(words, torch.from_numpy(array).view(words.dtype)))
-    found = _folded(sums)
+                parameter = parameters[name]
+                sums.append(bit_sums(parameter, torch.from_numpy(array).view(parameter.dtype)))
+    found = folded(sums)
     if found != manifest.fingerprint:
         raise TrainingError(
             f"weights of version {manifest.version} arrived as {found:016x}, they left as {manifest.fingerprint:016x}; "
             "look at the memory and the network of this machine, then resume"
         )
-
-
-@torch.no_grad()
-def fingerprint(parameters: Iterable[Tensor]) -> int:
-    """64 bits that change with any bit of the parameters, and with their order.
-
-    Sums of the numbers' bits, each times a weight that depends on its place, modulo 2^64: one pass over the memory, on
-    the device where it lies, and one read from there. It finds accidents, not attacks.
-    """
-    return _folded([_weighted_sums(_words(one)) for one in parameters])
-
-
-def _folded(sums: Sequence[Tensor]) -> int:
-    total = 0
-    for part in torch.cat(list(sums)).tolist() if sums else ():
-        total = (total * _STRIDE + part) % 2**64
-    return total
-
-
-def _weighted_sums(words: Int[Tensor, " W"], source: Int[Tensor, " W"] | None = None) -> Int[Tensor, " C"]:
-    """Of each chunk: the words times their places in it, modulo 2^64; with a `source`, once they are a copy of it."""
-    if serves(words):
-        return weighted_sums(words, _CHUNK, source)
-    if source is not None:
-        words.copy_(source)
-    places = torch.arange(1, min(len(words), _CHUNK) + 1, device=words.device)
-    return torch.stack([(chunk * places[: len(chunk)]).sum() for chunk in words.split(_CHUNK)])
-
-
-def _words(parameter: Tensor) -> Int[Tensor, " W"]:
-    """The whole numbers that its bits are."""
-    return parameter.detach().view(-1).view(_WORDS[parameter.element_size()])
 
 
 def _bytes(parameter: Tensor) -> Tensor:

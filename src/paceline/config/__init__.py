@@ -7,12 +7,22 @@ presets.py   published objectives as values of these options
 rules.py     how a section refuses a value
 reading.py   the table of options; one text or value to the option's type
 building.py  a flat mapping of names to a `Config`; the rules between options
+changing.py  which options a run that is gone on with may have otherwise
 flat_yaml.py YAML text to a flat mapping; a `Config` to its resolved YAML
 """
 
 from paceline.config.building import build_config, check
+from paceline.config.changing import (
+    RULES,
+    Difference,
+    changes_what_is_computed,
+    differences,
+    override_names,
+    plain_options,
+    refuse_changes,
+)
 from paceline.config.flat_yaml import parse_yaml, to_yaml, yaml_line
-from paceline.config.layout import ParallelConfig, Schedule, Sizes, layout
+from paceline.config.layout import ParallelConfig, Schedule, Sizes, layout, training_ranks
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig, PresetName
 from paceline.config.presets import PRESETS, Preset, preset_values
 from paceline.config.reading import Option, find_option, option_name, options, parse_value, suggest
@@ -38,6 +48,13 @@ __all__ = [
     "parse_value",
     "build_config",
     "check",
+    "RULES",
+    "Difference",
+    "differences",
+    "changes_what_is_computed",
+    "refuse_changes",
+    "override_names",
+    "plain_options",
     "parse_yaml",
     "to_yaml",
     "yaml_line",
@@ -62,4 +79,5 @@ __all__ = [
     "Schedule",
     "Sizes",
     "layout",
+    "training_ranks",
 ]

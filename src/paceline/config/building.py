@@ -70,6 +70,7 @@ def check(config: Config) -> None:
     _check_groups(config)
     _check_rewards(config)
     _check_layout(config)
+    _check_deterministic(config)
     if config.loop.max_steps is not None:
         require(
             config.optim.warmup_steps <= config.loop.max_steps,
@@ -118,6 +119,8 @@ def _check_layout(config: Config) -> None:
     """How many processes train is known here on a cluster only."""
     if config.cluster.cluster:
         layout(config.parallel, config.cluster.num_consumers)
+        apart = config.parallel.sampling_ranks
+        require(apart == 0, "sampling_ranks", apart, "be 0 with --cluster", "there --num-producers sample")
     require(
         config.parallel.pipeline_schedule != "zero_bubble" or config.model.gradient_checkpointing != "true",
         "gradient_checkpointing",
@@ -130,6 +133,19 @@ def _check_layout(config: Config) -> None:
         require(kept == "adamw", name, kept, "be adamw with --zero-stage above 0", "its state is sliced already")
         moved, name = config.optim.optimizer_offload, "optimizer_offload"
         require(not moved, name, moved, "be false with --zero-stage above 0", "--parameter-offload moves its state too")
+
+
+def _check_deterministic(config: Config) -> None:
+    """What hangs on time, or on a library that makes no promise."""
+    if config.model.deterministic:
+        taken, name = config.cluster.on_new_weights, "on_new_weights"
+        require(taken == "finish", name, taken, "be finish with --deterministic", "when weights come hangs on time")
+        engine = config.engine.engine
+        require(engine == "local", "engine", engine, "be local with --deterministic", "vLLM promises no such thing")
+        kind = config.optim.optimizer
+        require(
+            kind == "adamw", "optimizer", kind, "be adamw with --deterministic", "bitsandbytes promises no such thing"
+        )
 
 
 def _check_rewards(config: Config) -> None:

@@ -28,11 +28,15 @@ class ParallelConfig:
     process; or with the gradients of weights where a process would wait."""
     parameter_offload: bool = False
     """CUDA: slices of `zero_stage` wait in main memory, and are updated there."""
+    sampling_ranks: int = 0
+    """Of the ranks that torchrun, accelerate or srun start, how many sample only, the last ones; all others then only
+    train. 0: every rank does both."""
 
     def __post_init__(self) -> None:
         require(self.zero_stage in ZERO_STAGES, "zero_stage", self.zero_stage, "be 0, 1, 2 or 3")
         require(self.tensor_parallel >= 1, "tensor_parallel", self.tensor_parallel, "be at least 1")
         require(self.pipeline_parallel >= 1, "pipeline_parallel", self.pipeline_parallel, "be at least 1")
+        require(self.sampling_ranks >= 0, "sampling_ranks", self.sampling_ranks, "be at least 0")
         if self.shard_size is not None:
             require(self.shard_size >= 1, "shard_size", self.shard_size, "be at least 1")
         require(
@@ -110,6 +114,20 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
         f"such are {', '.join(map(str, _divisors(shares)))}",
     )
     return Sizes(pipeline=pipeline, replicate=shares // shard, shard=shard, tensor=tensor)
+
+
+def training_ranks(options: ParallelConfig, ranks: int) -> int:
+    """How many of a launcher's ranks train, the first ones.
+
+    >>> training_ranks(ParallelConfig(sampling_ranks=1), 7)
+    6
+
+    Raises:
+        ConfigError: all of them would sample.
+    """
+    apart = options.sampling_ranks
+    require(apart < ranks, "sampling_ranks", apart, f"be below the number of ranks, {ranks}", "the others train")
+    return ranks - apart
 
 
 def _nearest(tensor: int, pipeline: int, processes: int) -> list[tuple[int, int]]:

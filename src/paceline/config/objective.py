@@ -146,7 +146,10 @@ class OptimConfig:
     num_minibatches: int = 1
     """Parts that a batch of rollouts is cut into, each with an update of its own; above 1 the clip bounds bite."""
     micro_batch_tokens: int = 4096
-    """Tokens forwarded at once: memory and speed, never the gradient. More suits a GPU, less a CPU's cache."""
+    """Tokens forwarded at once: memory and speed, never the gradient. More suits a GPU, less a CPU's cache. Where
+    memory runs out in a step, that step is done again with half as many, and so are all later ones."""
+    max_skipped_updates: int = 3
+    """Updates in a row that may be skipped, as their loss or gradient is not finite, before the run stops."""
 
     def __post_init__(self) -> None:
         require(
@@ -168,6 +171,7 @@ class OptimConfig:
         require(self.num_iterations >= 1, "num_iterations", self.num_iterations, "be at least 1")
         require(self.num_minibatches >= 1, "num_minibatches", self.num_minibatches, "be at least 1")
         require(self.micro_batch_tokens >= 1, "micro_batch_tokens", self.micro_batch_tokens, "be at least 1")
+        require(self.max_skipped_updates >= 1, "max_skipped_updates", self.max_skipped_updates, "be at least 1")
 
     @property
     def moment_bytes(self) -> int:

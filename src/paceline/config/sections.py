@@ -28,6 +28,9 @@ class ModelConfig:
     AMX for models from 10 million parameters, else float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute. auto: CUDA when there is one."""
+    deterministic: bool = False
+    """Refuse whatever could give other bits in a second run with the same options. A CPU needs nothing for it; on CUDA
+    torch takes its deterministic operations, which are slower, and raises where it has none."""
     threads: int = 0
     """CPU threads to compute with; 0: one for a model below a million parameters, else one per core."""
     gradient_checkpointing: Literal["auto", "true", "false"] = "auto"
@@ -300,6 +303,9 @@ class LoopConfig:
     stop_grace: float = 25.0
     """Seconds that the step in hand, and the checkpoint after it, may take once a signal to stop has come; 0: however
     long that is. What sends the signal kills later, Kubernetes and Slurm after 30 seconds by default."""
+    step_timeout: float = 3600.0
+    """Seconds without any sign of progress (a pass of a micro-batch, tokens of completions, a reward function's call)
+    after which the run writes down where every thread stands, and ends."""
     seed: int = 0
     """Fixes data order and every sampled token."""
     report_to: tuple[str, ...] = ()
@@ -317,6 +323,7 @@ class LoopConfig:
         require(self.save_steps >= 0, "save_steps", self.save_steps, "be at least 0")
         require(self.save_total_limit >= 1, "save_total_limit", self.save_total_limit, "be at least 1")
         require(0 <= self.stop_grace < math.inf, "stop_grace", self.stop_grace, "be at least 0 and finite")
+        require(self.step_timeout > 0, "step_timeout", self.step_timeout, "be above 0")
         require(0 <= self.seed < 2**63, "seed", self.seed, "lie in [0, 2^63)")
 
 

@@ -3,6 +3,7 @@
 load_rows -> Row -> screen -> build_tasks -> Task, taken in the order of task_index
 """
 
+from paceline.data.fingerprint import TasksFingerprint, tasks_difference, tasks_fingerprint
 from paceline.data.formats import problem
 from paceline.data.lengths import length_histogram
 from paceline.data.order import task_index
@@ -21,6 +22,9 @@ __all__ = [
     "system_prompt",
     "build_tasks",
     "TaskSet",
+    "TasksFingerprint",
+    "tasks_fingerprint",
+    "tasks_difference",
     "length_histogram",
     "task_index",
 ]

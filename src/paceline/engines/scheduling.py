@@ -17,6 +17,7 @@ from paceline.engines.decoder import Decoder
 from paceline.engines.rows import rounded_up
 from paceline.engines.sampling import as_signed_64, draw, uniforms
 from paceline.engines.stopping import Stopping
+from paceline.pulse import PULSE
 
 UNIFORM_BLOCK = 32
 """Positions whose uniform numbers are made at once."""
@@ -161,6 +162,7 @@ class Schedule:
 
     def _next_uniforms(self) -> Float[Tensor, " S"]:
         if self._block_used == UNIFORM_BLOCK:
+            PULSE.beat("engine", f"{self._alive} completions under way")
             steps = torch.arange(UNIFORM_BLOCK, device=self._device)
             self._block = uniforms(self._to_device(self._keys), self._to_device(self._sampled) + steps[:, None])
             self._block_used = 0

@@ -1,14 +1,26 @@
 """Gradients and updates: one policy, its optimiser and, for `beta` above 0, the reference."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from paceline.batching import MicroBatch, Sample, cut, pack, share_out, shortest, token_weights
+from paceline.allocator import is_out_of_memory
+from paceline.batching import (
+    MicroBatch,
+    Sample,
+    cut,
+    input_tokens,
+    pack,
+    share_out,
+    shortest,
+    token_weights,
+)
 from paceline.config import LossConfig, OptimConfig
 from paceline.errors import TrainingError
+from paceline.learner.budget import Budget, MicroBatchSize
 from paceline.learner.objective import Logprobs, token_losses
 from paceline.learner.optimizers import make_optimizer
 from paceline.learner.passes import TokenValues
@@ -16,7 +28,7 @@ from paceline.learner.pipeline import make_passes
 from paceline.learner.samples import minibatches, samples_of
 from paceline.learner.stats import UpdateStats, UpdateSums, merge_sums, read_sums, summarise_updates
 from paceline.models import Loaded, PolicyForward, on_device
-from paceline.parallel import ONE_RANK, Ranks
+from paceline.parallel import ONE_RANK, Ranks, piece_of
 from paceline.types import RolloutGroup
 
 
@@ -30,6 +42,20 @@ class Prepared:
     ref_logprobs: Tensor | None
     is_idle: bool = False
     """Computed for the other ranks' sake, who make one pass more than this one has samples for; it adds nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Minibatch:
+    """What one update is made of."""
+
+    samples: tuple[Sample, ...]
+    """All that count in its averages."""
+    trained: tuple[int, ...]
+    """Positions of those that one rank or another computes."""
+    parts: tuple[Prepared, ...]
+    """This rank's micro-batches."""
+    cut_at: int
+    """Tokens of the budget that they were cut by."""
 
 
 class Learner:
@@ -60,6 +86,7 @@ class Learner:
         self.max_completion_length = max_completion_length
         self.passes = make_passes(forward, temperature=temperature, split=ranks.split)
         self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
+        self.budget = Budget(tokens=optim.micro_batch_tokens, ranks=ranks, device=policy.model.device)
         self.policy_version = 0
 
     def step(
@@ -71,33 +98,32 @@ class Learner:
     ) -> UpdateStats:
         """`num_iterations` passes over the groups of one step, each in `num_minibatches` updates.
 
-        `learning_rate` None leaves the optimiser's own. `after_update` is called after each update.
+        `learning_rate` None leaves the optimiser's own. `after_update` is called after each update that is made: one
+        whose loss or gradient is not finite is skipped, and weights, moments and version stay as they were before it.
 
         Raises:
-            TrainingError: a gradient that is not finite; the weights are as before that update.
+            TrainingError: memory ran out, and smaller micro-batches are no way out.
         """
         samples = samples_of(groups)
         runs = minibatches(len(samples), self.optim.num_minibatches)
         trained = [position for position, sample in enumerate(samples) if self._has_gradient(sample)]
-        prepared = [
-            self._prepare(samples, run, trained=trained) for run in runs if any(position in run for position in trained)
-        ]
+        runs = [run for run in runs if any(position in run for position in trained)]
         # the first update moves the policy: whatever is trained on after it must remember the policy before
-        prepared[1:] = [self._with_old_logprobs(parts) for parts in prepared[1:]]
+        prepared = [self._minibatch(samples, run, trained, is_later=number > 0) for number, run in enumerate(runs)]
         updates: list[UpdateSums] = []
         for iteration in range(self.optim.num_iterations):
-            for number, parts in enumerate(prepared):
-                prepared[number], sums = self._update(parts, first=iteration == 0, learning_rate=learning_rate)
+            for number, minibatch in enumerate(prepared):
+                prepared[number], sums = self._update(minibatch, first=iteration == 0, learning_rate=learning_rate)
                 updates.append(sums)
-                if after_update is not None:
+                if after_update is not None and not sums.skipped:
                     after_update()
-        return summarise_updates(updates)
+        return summarise_updates(updates, micro_batch_tokens=self.budget.tokens)
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """What one update would report of these groups, every completion computed; nothing moves."""
         samples = samples_of(groups)
         with torch.no_grad():
-            parts = self._prepare(samples, range(len(samples)), trained=range(len(samples)))
+            parts = self._prepare(samples, range(len(samples)))
             values = self.passes.values(self.policy, [part.batch for part in parts])
             sums = [
                 self._loss(part, found, first=True)[2]
@@ -105,7 +131,22 @@ class Learner:
                 if found is not None and not part.is_idle
             ]
         read = [self._sums(parts, sums, None, first=True)] if samples else []
-        return replace(summarise_updates(read), updates=0)
+        return replace(summarise_updates(read, micro_batch_tokens=self.budget.tokens), updates=0)
+
+    def check_weights(self) -> None:
+        """Before they are saved: one read of the weights that are trained, which writing them takes many times of.
+
+        Raises:
+            TrainingError: one is not finite, on this rank or another.
+        """
+        trained = [(name, one) for name, one in self.policy.model.named_parameters() if one.requires_grad]
+        found = [name for name, one in trained if not _is_finite(one)]
+        broken = [name for name in self.ranks.exchange(found[0] if found else "") if name]
+        if broken:
+            raise TrainingError(
+                f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved; lower "
+                "--learning-rate, then --resume goes on from the last checkpoint"
+            )
 
     def sync_reference(self) -> None:
         """Move the reference towards the policy: `ref_sync_mix` of the policy and the rest of itself.
@@ -145,12 +186,22 @@ class Learner:
             sums |= {"entropy": entropy.detach().sum(), "mismatch": mismatch.sum(), "mismatch_max": mismatch.max()}
         return loss, replace(part, old_logprobs=old), sums
 
-    def _prepare(self, samples: Sequence[Sample], run: range, *, trained: Sequence[int]) -> list[Prepared]:
-        """This rank's micro-batches of one update: weights over all samples of `run`, of which those in `trained` are
-        computed by one rank or another."""
-        counted, inside = [samples[position] for position in run], [at - run.start for at in trained if at in run]
-        shares = share_out(counted, trained=inside, ranks=self.ranks.shares)
-        cuts = [self._cut(counted, share) for share in shares]
+    def _minibatch(self, samples: Sequence[Sample], run: range, trained: Sequence[int], *, is_later: bool) -> Minibatch:
+        """The samples of `run`, of which those in `trained` are computed; `is_later`: after another update."""
+        counted = tuple(samples[position] for position in run)
+        inside = tuple(at - run.start for at in trained if at in run)
+
+        def work() -> list[Prepared]:
+            parts = self._prepare(counted, inside)
+            return self._with_old_logprobs(parts) if is_later else parts
+
+        parts = self.budget.fit(work, lambda: self._sizes(counted, inside))
+        return Minibatch(samples=counted, trained=inside, parts=tuple(parts), cut_at=self.budget.tokens)
+
+    def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[Prepared]:
+        """This rank's micro-batches of one update: weights over all samples of `counted`, of which those at the
+        positions `inside` are computed by one rank or another."""
+        cuts = self._cuts(counted, inside)
         own = cuts[self.ranks.share]
         idle = [[shortest(counted)] for _ in range(self.ranks.passes([len(one) for one in cuts]) - len(own))]
         model = self.policy.model
@@ -164,8 +215,34 @@ class Learner:
             for number, (batch, reference) in enumerate(zip(batches, references, strict=True))
         ]
 
-    def _cut(self, samples: Sequence[Sample], share: Sequence[int]) -> list[list[int]]:
-        return cut(samples, trained=share, micro_batch_tokens=self.optim.micro_batch_tokens) if share else []
+    def _cuts(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[list[list[int]]]:
+        """The micro-batches of every rank, as positions of their samples."""
+        shares = share_out(counted, trained=inside, ranks=self.ranks.shares)
+        return [cut(counted, trained=share, micro_batch_tokens=self.budget.tokens) if share else [] for share in shares]
+
+    def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatchSize]:
+        return [
+            MicroBatchSize(samples=len(members), tokens=input_tokens(counted, members))
+            for cuts in self._cuts(counted, inside)
+            for members in cuts
+        ]
+
+    def _cut_again(self, minibatch: Minibatch) -> Minibatch:
+        """The minibatch by the budget as it is now, with the old logprobs that it has: its weights may be gone."""
+        if minibatch.cut_at == self.budget.tokens:
+            return minibatch
+        known = dict[int, Tensor]()
+        for part in minibatch.parts:
+            if part.old_logprobs is not None:
+                of_samples = part.old_logprobs.split(part.batch.lengths.tolist())
+                known |= zip(part.batch.samples, of_samples, strict=True)
+        parts = self._prepare(minibatch.samples, minibatch.trained)
+        if known:
+            parts = [
+                replace(part, old_logprobs=torch.cat([known[sample] for sample in part.batch.samples]))
+                for part in parts
+            ]
+        return replace(minibatch, parts=tuple(parts), cut_at=self.budget.tokens)
 
     def _has_gradient(self, sample: Sample) -> bool:
         """A zero advantage has a gradient of exactly zero, unless divergence or entropy have one of their own."""
@@ -183,27 +260,47 @@ class Learner:
         return [None if values is None else values.logprobs for values in self.passes.values(loaded, batches)]
 
     def _update(
-        self, parts: Sequence[Prepared], *, first: bool, learning_rate: float | None
-    ) -> tuple[list[Prepared], UpdateSums]:
-        """One gradient over all micro-batches of all ranks, and one optimiser step."""
-        parts, sums = self.backward(parts, first=first)
+        self, minibatch: Minibatch, *, first: bool, learning_rate: float | None
+    ) -> tuple[Minibatch, UpdateSums]:
+        """One gradient over all micro-batches of all ranks, and one optimiser step where all of it is finite."""
+        minibatch, sums = self._gradient(minibatch, first=first)
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.ranks.add_up_gradients(self.policy.model)
         norm = self.ranks.clip_gradients(parameters, limit=self.optim.max_grad_norm or float("inf"))
-        found = self._sums(parts, sums, norm, first=first)
-        if not torch.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
-            raise TrainingError(
-                f"the gradient's norm is {found.values['grad_norm']} after update {self.policy_version}; lower "
-                "--learning-rate, or look for a reward or logprob that is not finite in the last step's rollouts"
-            )
+        found = self._sums(minibatch.parts, sums, norm, first=first)
+        if all(map(math.isfinite, found.values.values())):  # numbers of all ranks, so that all decide alike
+            self._step_optimizer(learning_rate)
+        else:
+            found = replace(found, skipped=True)
+        self.optimizer.zero_grad(set_to_none=True)
+        return minibatch, found
+
+    def _gradient(self, minibatch: Minibatch, *, first: bool) -> tuple[Minibatch, list[dict[str, Tensor]]]:
+        """This rank's share of an update's gradient, in micro-batches that memory has room for."""
+
+        def work() -> tuple[Minibatch, list[dict[str, Tensor]]]:
+            self.optimizer.zero_grad(set_to_none=True)  # of passes before the one that ran out of memory
+            whole = self._cut_again(minibatch)
+            parts, sums = self.backward(whole.parts, first=first)
+            return replace(whole, parts=tuple(parts)), sums
+
+        return self.budget.fit(work, lambda: self._sizes(minibatch.samples, minibatch.trained))
+
+    def _step_optimizer(self, learning_rate: float | None) -> None:
         if learning_rate is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            self.optimizer.step()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"memory ran out in the optimiser's update {self.policy_version + 1}, which cannot be done again in "
+                "parts; give --optimizer adamw_8bit, --optimizer-offload or --lora-rank, then start again "
+                f"({str(error).partition(chr(10))[0]})"
+            ) from None
         self.policy_version += 1
-        return parts, found
 
     def _sums(
         self, parts: Sequence[Prepared], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
@@ -214,3 +311,9 @@ class Learner:
             own["tokens"] = float(sum(part.batch.num_targets for part in parts if not part.is_idle))
             own["forwarded"] = float(sum(len(part.batch.input_ids) for part in parts))
         return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))
+
+
+def _is_finite(parameter: Tensor) -> bool:
+    """Of what this rank has of it; the least and the largest are not numbers where any is not."""
+    here = piece_of(parameter).tensor.detach()
+    return here.numel() == 0 or bool(torch.isfinite(torch.stack(torch.aminmax(here))).all())

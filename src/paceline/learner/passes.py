@@ -15,6 +15,7 @@ from paceline.losses import token_logprobs
 from paceline.models import Loaded, PolicyForward, is_recomputing
 from paceline.native.logits import logit_passes
 from paceline.parallel import WHOLE, Split
+from paceline.pulse import PULSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,10 @@ class WholeModel:
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
         """See `Passes`."""
         with torch.no_grad():
-            found: list[TokenValues | None] = [self._values(loaded, batch) for batch in batches]
+            found = list[TokenValues | None]()
+            for number, batch in enumerate(batches):
+                PULSE.beat("learner", f"pass {number + 1} of {len(batches)}, without gradient")
+                found.append(self._values(loaded, batch))
         self.split.rest(loaded.model)
         return found
 
@@ -65,6 +69,7 @@ class WholeModel:
         for number, batch in enumerate(batches):
             if is_short:
                 return_free_memory(loaded.model.device)
+            PULSE.beat("learner", f"pass {number + 1} of {len(batches)}")
             self.split.begin_pass(loaded.model, last=number == len(batches) - 1)
             value = loss(number, self._values(loaded, batch))
             if is_short:

@@ -26,12 +26,13 @@ from torch.distributed.pipelining import (
 )
 from torch.nn.functional import pad
 
-from paceline.allocator import return_free_memory
+from paceline.allocator import is_out_of_memory, return_free_memory
 from paceline.batching import MicroBatch
 from paceline.errors import ConfigError
 from paceline.learner.passes import Loss, Passes, TokenValues, WholeModel, head_values
 from paceline.models import Loaded, PolicyForward, is_recomputing
 from paceline.parallel import RankLost, Split, Stages, stage_of
+from paceline.pulse import PULSE
 
 _SEVERAL = (ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble, ScheduleLoopedBFS)
 SCHEDULES = {
@@ -144,6 +145,7 @@ class _StagePass:
 
     def __call__(self, number: int, entering: Tensor) -> Tensor:
         """What leaves the stage: hidden states [longest, H], behind the last one the loss."""
+        PULSE.beat("learner", f"micro-batch {number + 1} of {len(self.batches)} in a stage")
         batch, split, model = self.batches[number], self.how.split, self.loaded.model
         before = None if self.is_first else entering[: len(batch.input_ids)]
         if self.is_last:
@@ -211,6 +213,8 @@ def _lost_or_own() -> Iterator[None]:
     except RuntimeError as error:
         if error.__cause__ is not None:
             raise error.__cause__ from None
+        if is_out_of_memory(error):
+            raise
         raise RankLost(
             f"a pipeline's stage waited when another rank went away or was late ({str(error).splitlines()[0]})"
         ) from None

@@ -1,5 +1,7 @@
 """What the updates of a step did, from the sums that each micro-batch leaves on the device."""
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +15,12 @@ class UpdateStats:
 
     updates: int
     """Optimiser updates made; 0 when no completion carried signal."""
+    updates_skipped: int
+    """Updates that were not made, as a number of theirs was not finite. They count in none of the means."""
+    skipped_in_a_row: int
+    """Of those, how many came after the last update that was made."""
+    micro_batch_tokens: int
+    """Input tokens of a micro-batch at most: the option's, or fewer once memory had run out."""
     tokens_trained: int
     """Completion tokens with a gradient, per pass over the step's rollouts."""
     tokens_forwarded: int
@@ -52,6 +60,8 @@ class UpdateSums:
     values: Mapping[str, float]
     """Sums over tokens; the largest for names that end in `_max`; `loss`, `policy_loss` and `grad_norm`; `tokens`, the
     update's targets, and `forwarded`, its tokens that went through the model."""
+    skipped: bool = False
+    """Whether one of these is not finite, so that nothing was updated."""
 
 
 def read_sums(parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dict[str, float]:
@@ -78,30 +88,39 @@ def merge_sums(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     merged: dict[str, float] = {}
     for name in dict.fromkeys(name for values in ranks for name in values):
         found = [values[name] for values in ranks if name in values]
-        merged[name] = max(found) if name.endswith("_max") or name == "grad_norm" else sum(found)
+        merged[name] = _largest(found) if name.endswith("_max") or name == "grad_norm" else sum(found)
     return merged
 
 
-def summarise_updates(updates: Sequence[UpdateSums]) -> UpdateStats:
+def summarise_updates(updates: Sequence[UpdateSums], *, micro_batch_tokens: int) -> UpdateStats:
     """The step's numbers from its updates; there may be none."""
-    first = [update for update in updates if update.first]
+    made = [update for update in updates if not update.skipped]
+    first = [update for update in made if update.first]
     return UpdateStats(
-        updates=len(updates),
+        updates=len(made),
+        updates_skipped=len(updates) - len(made),
+        skipped_in_a_row=len(list(itertools.takewhile(lambda update: update.skipped, reversed(updates)))),
+        micro_batch_tokens=micro_batch_tokens,
         tokens_trained=round(sum(update.values["tokens"] for update in first)),
-        tokens_forwarded=round(sum(update.values["forwarded"] for update in first)),
-        loss=_mean(updates, "loss") or 0.0,
-        policy_loss=_mean(updates, "policy_loss") or 0.0,
-        grad_norm=_mean(updates, "grad_norm") or 0.0,
+        tokens_forwarded=round(sum(update.values["forwarded"] for update in updates if update.first)),
+        loss=_mean(made, "loss") or 0.0,
+        policy_loss=_mean(made, "policy_loss") or 0.0,
+        grad_norm=_mean(made, "grad_norm") or 0.0,
         entropy=_per_token(first, "entropy"),
-        kl=_per_token(updates, "kl"),
-        clip_low_fraction=_per_token(updates, "clip_low") or 0.0,
-        clip_high_fraction=_per_token(updates, "clip_high") or 0.0,
-        correction_masked_fraction=_per_token(updates, "correction_masked"),
-        off_policy_fraction=_per_token(updates, "off_policy"),
-        skipped_fraction=_per_token(updates, "skipped"),
+        kl=_per_token(made, "kl"),
+        clip_low_fraction=_per_token(made, "clip_low") or 0.0,
+        clip_high_fraction=_per_token(made, "clip_high") or 0.0,
+        correction_masked_fraction=_per_token(made, "correction_masked"),
+        off_policy_fraction=_per_token(made, "off_policy"),
+        skipped_fraction=_per_token(made, "skipped"),
         logprob_mismatch_mean=_per_token(first, "mismatch"),
         logprob_mismatch_max=max((update.values["mismatch_max"] for update in first), default=None),
     )
+
+
+def _largest(values: Sequence[float]) -> float:
+    """The largest; what is not a number is larger than all, wherever it stands."""
+    return max(values, key=lambda value: math.inf if math.isnan(value) else value)
 
 
 def _per_token(updates: Sequence[UpdateSums], name: str) -> float | None:

@@ -23,10 +23,11 @@ def kl_penalty(
         forward, KL(reference || policy):  ratio * (exp(-delta) - 1 + delta)
 
     The second is the estimator k3 of GRPO (arXiv:2402.03300, Eq. 4): unbiased as a value of the reverse KL, yet
-    differentiated inside a loss it gives the forward KL's gradient. The first, k2, gives the reverse KL's.
+    differentiated inside a loss it gives the forward KL's gradient. The first, k2, gives the reverse KL's. The ratio is
+    held at e^80, as that of `policy_ratio`: the gradient of a token that is left out is 0 times it.
     """
     delta = logprobs - ref_logprobs
-    ratio = torch.exp(logprobs - old_logprobs).detach()
+    ratio = torch.exp((logprobs - old_logprobs).detach().clamp(max=LOG_RATIO_LIMIT))
     return ratio * (delta.square() / 2 if kl == "reverse" else _k3(delta))
 
 

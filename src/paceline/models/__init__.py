@@ -1,7 +1,9 @@
 """Load policy and reference models, and run their forward pass over a micro-batch.
 
 places.py         what a model's name stands for: weights, adapter, tokenizer
+fingerprint.py    a model and a tokenizer known again
 devices.py        device, threads and precision
+determinism.py    the same bits in a second run
 loaded.py         a model that is ready to train
 loading.py        models from a name or a user's object
 split_loading.py  a policy of which each rank reads its own part
@@ -16,6 +18,7 @@ forward.py        hidden states of a micro-batch, packed where the model allows 
 attention.py      attention over packed micro-batches
 fused_layers.py   decoder layers that run packed micro-batches through kernels
 records.py        micro-batches on the model's device
+fingerprints.py   whether weights in two places are the same bits
 """
 
 from paceline.models.activations import (
@@ -24,8 +27,10 @@ from paceline.models.activations import (
     measure_activations,
     recompute,
 )
+from paceline.models.determinism import bits_hang_on
 from paceline.models.devices import choose_device, choose_dtype, free_memory
 from paceline.models.exporting import export_model, save_model
+from paceline.models.fingerprint import model_fingerprint, tokenizer_fingerprint
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
@@ -41,6 +46,7 @@ __all__ = [
     "PolicyForward",
     "add_adapter",
     "adopt_model",
+    "bits_hang_on",
     "check_adapter_kind",
     "choose_device",
     "choose_dtype",
@@ -53,6 +59,8 @@ __all__ = [
     "load_policy",
     "measure_by_twin",
     "load_reference",
+    "model_fingerprint",
+    "tokenizer_fingerprint",
     "load_tokenizer",
     "make_lora_config",
     "measure_activations",

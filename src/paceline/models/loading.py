@@ -12,6 +12,7 @@ from paceline.config import LoraConfig, ModelConfig
 from paceline.errors import ModelError
 from paceline.models.activations import is_recomputing, recompute
 from paceline.models.adapter_files import ADAPTER_CONFIG, fill_adapter, import_peft, read_adapter_config
+from paceline.models.determinism import be_deterministic
 from paceline.models.devices import choose_device, choose_dtype, choose_threads
 from paceline.models.filling import assembled, fill, has_all, is_in_pieces, weight_files
 from paceline.models.loaded import Loaded
@@ -157,6 +158,8 @@ def _as_peft_model(model: object) -> "PeftModel":
 
 def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
     """Before an adapter is attached: the faster products, one gradient of a tied matrix, and torch's threads."""
+    if config.deterministic:
+        be_deterministic(device)
     speed_up_linear_layers(model)
     add_up_in_place(model)
     if device.type == "cpu":

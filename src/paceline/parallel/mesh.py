@@ -3,6 +3,7 @@
 Ranks are numbered with `tensor` fastest, so that those who talk most stand next to each other.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from paceline.config import Sizes
 
 AXES = ("pipeline", "replicate", "shard", "tensor")
+PARTED = ("pipeline", "shard", "tensor")
+"""Along which ranks hold different parts of the model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +30,16 @@ class Mesh:
     def share(self) -> int:
         """Which part of a step's samples is this rank's."""
         return self.place("replicate") * self.sizes.shard + self.place("shard")
+
+    @property
+    def part(self) -> tuple[int, ...]:
+        """Which part of the model is this rank's: those with the same one hold copies of it."""
+        return tuple(self.place(axis) for axis in PARTED)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether another rank holds the same part."""
+        return self.sizes.ranks > math.prod(getattr(self.sizes, axis) for axis in PARTED)
 
     def place(self, axis: str) -> int:
         """Where on an axis this rank stands."""

@@ -148,7 +148,7 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE) -> Memory
     layer = forwarded * shape.linear_widths * number_bytes
     inputs = forwarded * shape.num_layers * shape.width * FLOAT32_BYTES
     logits = HEAD_ROWS * shape.vocabulary * number_bytes + (shape.matrix * number_bytes if is_half else 0)
-    samples_here = not config.cluster.cluster
+    samples_here = not config.cluster.cluster and not config.parallel.sampling_ranks
     return MemoryPlan(
         weights=(here + moved * (rank > 0)) // slices * FLOAT32_BYTES,
         gradients=parts.gradients(moved) * FLOAT32_BYTES,

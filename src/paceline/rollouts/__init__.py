@@ -6,6 +6,7 @@ sampling.py    tasks to scored completions, one round
 producer.py    rounds to a step's groups
 sharing.py     the same by several processes
 grouping.py    scores to groups with advantages
+regrouping.py  the same again under other options
 records.py     what a step writes down for readers
 restoring.py   the same so that its groups can be made again
 statistics.py  mean and deviation
@@ -13,6 +14,7 @@ statistics.py  mean and deviation
 
 from paceline.rollouts.producer import Producer, RolloutBatch, Take
 from paceline.rollouts.records import rollout_metrics, rollout_records, staleness_metrics
+from paceline.rollouts.regrouping import regrouped
 from paceline.rollouts.restoring import batch_about, restorable_records, restored_batch, restored_groups
 from paceline.rollouts.sampling import Drawn, EngineSampler, Round, Sampler, merge_rounds
 from paceline.rollouts.sharing import SamplingWorkers, SharedEngine, SharedSampler, even_shares
@@ -31,6 +33,7 @@ __all__ = [
     "batch_about",
     "even_shares",
     "merge_rounds",
+    "regrouped",
     "restorable_records",
     "restored_batch",
     "restored_groups",

@@ -1,12 +1,14 @@
 """From completions and their scores to groups with advantages. Pure: the same scores give the same groups."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from paceline.advantages import advantages, carries_signal, normalized_sums, overlong_penalty
 from paceline.config import AdvantageConfig
 from paceline.rewards import combine
+from paceline.rollouts.statistics import mean_and_std
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 
 OVERLONG = "overlong"
@@ -28,6 +30,27 @@ class Scored:
     """Of each completion, by reward function that has something to say."""
     left_out: Literal["filtered", "surplus"] | None
     """Why the group takes no part in anything: outside `filter_range`, or inside when the step was full."""
+
+
+def is_inside(columns: Mapping[str, Sequence[float | None]], failed: Sequence[bool], options: AdvantageConfig) -> bool:
+    """Whether a group's mean lies strictly inside `filter_range`; one without a number does not.
+
+    `columns` has, by reward function, what it gave to each completion of the group.
+    """
+    if options.filter_range is None:
+        return True
+    judge = columns[options.filter_func or next(iter(columns))]
+    mean, _ = mean_and_std([None if broken else value for value, broken in zip(judge, failed, strict=True)])
+    low, high = options.filter_range
+    return mean is not None and low < mean < high
+
+
+def without_surplus(scored: Sequence[Scored], count: int) -> list[Scored]:
+    """The first `count` that are inside stay so."""
+    places = itertools.count()
+    return [
+        replace(one, left_out="surplus") if one.left_out is None and next(places) >= count else one for one in scored
+    ]
 
 
 def make_groups(

@@ -1,13 +1,12 @@
 """A step's groups: sampled and scored, and again, a bounded number of times, in the place of filtered ones."""
 
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from paceline.config import AdvantageConfig
 from paceline.rewards import Scores, check_any_reward, check_failure_rate
-from paceline.rollouts.grouping import Scored, make_groups
+from paceline.rollouts.grouping import make_groups, without_surplus
 from paceline.rollouts.sampling import Drawn, Round, Sampler, merge_rounds
 from paceline.types import RolloutGroup
 
@@ -58,7 +57,7 @@ class Producer:
             whole, rounds = self._round(take(self._drawn_for(missing)), after=whole), rounds + 1
         check_any_reward(whole.scores)
         groups = make_groups(
-            _without_surplus(whole.scored, count),
+            without_surplus(whole.scored, count),
             self.advantage,
             weights=self.weights,
             max_completion_length=self.max_completion_length,
@@ -85,11 +84,3 @@ class Producer:
 
 def _missing(whole: Round, count: int) -> int:
     return max(0, count - sum(scored.left_out is None for scored in whole.scored))
-
-
-def _without_surplus(scored: Sequence[Scored], count: int) -> list[Scored]:
-    """The first `count` that are inside stay so."""
-    places = itertools.count()
-    return [
-        replace(one, left_out="surplus") if one.left_out is None and next(places) >= count else one for one in scored
-    ]

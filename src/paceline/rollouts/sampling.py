@@ -12,8 +12,7 @@ from typing import Protocol
 from paceline.config import AdvantageConfig
 from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.rewards import RewardFunction, Scores, early_start, merge_scores, part_of, score
-from paceline.rollouts.grouping import Scored
-from paceline.rollouts.statistics import mean_and_std
+from paceline.rollouts.grouping import Scored, is_inside
 from paceline.types import Completion, Task
 
 Drawn = Sequence[tuple[Task, int]]
@@ -90,7 +89,7 @@ class EngineSampler:
             rewards=tuple({name: column[at] for name, column in scores.values.items()} for at in places),
             failed=failed,
             notes=tuple({name: note for name, note in one.items() if note is not None} for one in notes),
-            left_out=None if self._is_inside(scores.values, failed) else "filtered",
+            left_out=None if is_inside(scores.values, failed, self.advantage) else "filtered",
         )
 
     def _request(self, task: Task, occurrence: int) -> Request:
@@ -99,15 +98,6 @@ class EngineSampler:
             for sample in range(self.num_generations)
         )
         return Request(prompt_ids=task.prompt_ids, keys=tuple(keys))
-
-    def _is_inside(self, columns: Mapping[str, Sequence[float | None]], failed: Sequence[bool]) -> bool:
-        """Whether a group's mean lies strictly inside `filter_range`; one without a number does not."""
-        if self.advantage.filter_range is None:
-            return True
-        judge = columns[self.advantage.filter_func or next(iter(columns))]
-        mean, _ = mean_and_std([None if broken else value for value, broken in zip(judge, failed, strict=True)])
-        low, high = self.advantage.filter_range
-        return mean is not None and low < mean < high
 
 
 def merge_rounds(parts: Sequence[Round], *, side_by_side: bool) -> Round:

@@ -1,12 +1,14 @@
 """The run directory, the public file interface: configuration, metrics, evaluations and every rollout.
 
     config.yaml            the resolved configuration; its presence makes a directory a run directory
+    identity.json          options, data, model and tokenizer as the run has them, and what changed after which step
     metrics.jsonl          one JSON object per optimiser step
     evals.jsonl            one JSON object per evaluation
     journal.jsonl          one JSON object per step whose rollouts are on disk, with their checksum
     rollouts/step-000001.jsonl        one JSON object per rollout of a step
     evals/SET-step-000000.jsonl       one JSON object per held-out completion (SET percent-encoded)
     kept/step-000001.jsonl            the rollouts of a step that is to be looked at, as they were
+    stuck/TIME/            where every thread stood when nothing happened any more
     summary.json           before, after and the time split, written when the run ends
     timeline.json          with `profile`: what each process did when, as trace events
     .lock                  process and host that write here now

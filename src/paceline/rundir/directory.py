@@ -21,7 +21,7 @@ from paceline.rundir.files import (
     write_or_explain,
     write_whole,
 )
-from paceline.rundir.journal import Committed, committed_after, describe_file, kept_lines, read_journal, seal
+from paceline.rundir.journal import Committed, committed_after, describe_file, is_whole, kept_lines, read_journal, seal
 
 _APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
 _STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")
@@ -141,6 +141,14 @@ class RunDir:
         """Write the completions of one evaluation: the whole file or none of it."""
         write_or_explain(self._eval_file(set_name, step), _lines(records))
 
+    def write_config(self, text: str) -> None:
+        """Put another configuration in the place of the one there is."""
+        write_or_explain(self.path / "config.yaml", text.encode())
+
+    def write_identity(self, record: Record) -> None:
+        """Write what the run is, which a run that is gone on with is held to."""
+        write_or_explain(self.path / "identity.json", json_line(record))
+
     def write_summary(self, record: Record) -> None:
         """Write the summary of a run that came to its end."""
         write_or_explain(self.path / "summary.json", json_line(record))
@@ -148,6 +156,16 @@ class RunDir:
     def write_timeline(self, record: Record) -> None:
         """Write what each process did when: the whole file or none of it."""
         write_or_explain(self.path / "timeline.json", json_line(record))
+
+    def identity(self) -> dict[str, Any] | None:
+        """What `write_identity` wrote; None: nothing did, as a process was killed before, or is older than this file.
+
+        Raises:
+            CheckpointError: the file is no JSON object.
+        """
+        file = self.path / "identity.json"
+        records = read_records(file)
+        return records[0] if records else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """All steps, in the order they were written, without an unfinished last line.
@@ -191,6 +209,22 @@ class RunDir:
         """What the journal says of every step whose rollouts are committed; damaged lines are left out."""
         return read_journal(self._journal)[0]
 
+    def committed(self, step: int) -> dict[str, Any]:
+        """What the journal says of a step whose rollouts are as they were committed.
+
+        Raises:
+            CheckpointError: they are not.
+        """
+        records = self.journal()
+        if step not in records:
+            raise CheckpointError(
+                f"{self.path} has no committed rollouts of step {step}, but of {_span(sorted(records))}; "
+                "runs of earlier versions have none at all"
+            )
+        if not is_whole(records[step], self._rollouts_content(step)):
+            raise CheckpointError(f"{self._rollouts_file(step)} is not the file that was committed; restore it")
+        return records[step]
+
     def truncate_after(self, step: int) -> Committed:
         """Forget everything after `step`, which a run resumed from there writes again, but for committed rollouts.
 
@@ -207,6 +241,10 @@ class RunDir:
             if file_step > step:
                 file.unlink()
         first = max(step, 0)
+        # what came after a step that went wrong is of weights that this attempt may not come to
+        wrong = [one for one in _step_files(self.path / "kept").values() if one > first]
+        if wrong:
+            self.discard_rollouts_after(min(wrong))
         committed = committed_after(self._journal, first, self._rollouts_content)
         self.discard_rollouts_after(first + len(committed.entries))
         return committed
@@ -263,7 +301,7 @@ def holds_work(path: Path) -> bool:
 
 def _forget_records(path: Path) -> None:
     """Remove what a run without a finished step wrote: a first evaluation, and lines that it did not finish."""
-    for file in (*(path / name for name in _APPENDED), *_step_files(path / "evals")):
+    for file in (*(path / name for name in (*_APPENDED, "identity.json")), *_step_files(path / "evals")):
         file.unlink(missing_ok=True)
 
 

@@ -47,6 +47,11 @@ def describe_file(content: bytes) -> dict[str, object]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
+def is_whole(entry: Record, content: bytes | None) -> bool:
+    """Whether a file of rollouts is the one that a line names; None: it is not there."""
+    return content is not None and describe_file(content) == {name: entry[name] for name in ("bytes", "sha256")}
+
+
 def read_journal(file: Path) -> tuple[dict[int, dict[str, Any]], list[str]]:
     """The records by step, and a sentence for every line that is damaged."""
     records, faults = dict[int, dict[str, Any]](), list[str]()
@@ -69,8 +74,7 @@ def committed_after(file: Path, step: int, content_of: Callable[[int], bytes | N
     entries = list[dict[str, Any]]()
     number = step + 1
     while (entry := records.get(number)) is not None:
-        content = content_of(number)
-        if content is None or describe_file(content) != {name: entry[name] for name in ("bytes", "sha256")}:
+        if not is_whole(entry, content_of(number)):
             faults.append(f"the rollouts of step {number} are not as {file} has them: they are made again")
             break
         entries.append(entry)

@@ -3,9 +3,15 @@
 environment.py  which rank a process is, from its environment
 meeting.py      where ranks find each other: a process group, and lines between the first of them and every other
 lifelines.py    who is still there: the end of one is the end of all, with the culprit named
-team.py         the first rank asks all of them; they answer
-working.py      what every rank does: samples, trains, saves
+roles.py        which ranks train, and which sample
+team.py         the first rank asks them; they answer
+seats.py        what a process is among them, and what it computes with
+training.py     what a rank does that trains: updates, saves
+sampling.py     what a rank does that only samples
+working.py      what a rank does that does both
 resident.py     a copy of the whole model to sample from, where training has it in parts
+handing.py      the trained weights to the ranks that only sample
+agreeing.py     whether ranks that should hold the same weights do
 halves.py       both halves of all ranks as the loop sees them
 placing.py      the way in, for the first rank and for the others
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paceline.config import Config, layout
+from paceline.config import Config, layout, training_ranks
 from paceline.errors import ConfigError
 
 PORTS = range(15_000, 30_000)
@@ -89,7 +89,7 @@ def check_launched(config: Config, place: Launched) -> None:
             f"--engine must be local where a launcher starts the processes, got {config.engine.engine!r}; "
             "vLLM makes a process group of its own, and samples in producers of --cluster"
         )
-    layout(config.parallel, place.size)
+    layout(config.parallel, training_ranks(config.parallel, place.size))
 
 
 def device_index(place: Launched, *, visible: int) -> int:

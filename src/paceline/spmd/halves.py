@@ -8,7 +8,9 @@ from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.learner import UpdateStats
 from paceline.rollouts import SharedEngine, SharedSampler
+from paceline.spmd.agreeing import Renewed, check_copies
 from paceline.spmd.team import Team
+from paceline.spmd.training import Updated
 from paceline.timeline import Span
 from paceline.train import (
     SHARED,
@@ -29,7 +31,7 @@ LEADER = "first rank"
 
 
 class SpmdHalves:
-    """`Halves` that take turns: all ranks sample, then all train."""
+    """`Halves` that take turns: ranks sample, then the same or others train."""
 
     def __init__(self, config: Config, feed: Feed, team: Team, *, policy_version: int) -> None:
         """`policy_version` is that of the weights that the ranks have."""
@@ -63,8 +65,11 @@ class SpmdHalves:
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
         with self._team.recorder.span(LEADER, f"update {number}"):
-            found = self._team.call("update", number, groups)[0]
-        self._policy_version, self._is_stale = found.policy_version, True
+            answers: list[Updated] = self._team.call_training("update", number, groups)
+        found = answers[0]
+        check_copies([one.held for one in answers], policy_version=found.policy_version)
+        self._is_stale = self._is_stale or found.policy_version != self._policy_version
+        self._policy_version = found.policy_version
         return found.stats, found.learning_rate
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:
@@ -74,9 +79,10 @@ class SpmdHalves:
             return meter.measure(SharedEngine(workers=self._team), step=step)
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Halves`. Every rank may write a part of it, so `root` must be all ranks' own."""
+        """See `Halves`. Every rank that trains may write a part of it, so `root` must be all ranks' own."""
+        given = root.absolute(), progress, frozenset(protected)
         with self._team.recorder.span(LEADER, f"checkpoint {progress.step}"):
-            found: tuple[str, ...] = self._team.call("save", root.absolute(), progress, frozenset(protected))[0]
+            found: tuple[str, ...] = self._team.call_training("save", *given)[0]
         return found
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
@@ -86,12 +92,12 @@ class SpmdHalves:
 
     def footprint(self) -> Footprint:
         """See `Halves`."""
-        found: Footprint = self._team.call("footprint")[0]
+        found: Footprint = self._team.call_training("footprint")[0]
         return found
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""
-        self._team.call("export", folder.absolute())
+        self._team.call_training("export", folder.absolute())
 
     def news(self) -> list[str]:
         """See `Halves`."""
@@ -109,6 +115,7 @@ class SpmdHalves:
         """What is sampled next is sampled from the weights as they are."""
         if not self._is_stale:
             return
-        found: Handover = self._team.call("renew")[0]
-        before, self._is_stale = self._handover, False
+        answers: list[Renewed] = self._team.call("renew", self._policy_version)
+        check_copies([one.held for one in answers], policy_version=self._policy_version)
+        before, found, self._is_stale = self._handover, answers[0].handover, False
         self._handover = Handover(seconds=before.seconds + found.seconds, nbytes=before.nbytes + found.nbytes)

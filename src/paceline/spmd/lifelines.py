@@ -11,16 +11,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
 from paceline import errors
 from paceline.errors import PacelineError, ProcessLost, TrainingError
 from paceline.parallel import RankLost
+from paceline.pulse import PULSE
+from paceline.watchdog import write_stacks
 
 BEAT_SECONDS = 1.0
 """Between two signs of life."""
@@ -32,6 +35,8 @@ GRACE = 5
 """Beats that the main thread has to come out, before the process is ended without it."""
 WORDS = 8192
 """Characters of what a rank says of an error, at most."""
+LATEST = 200
+"""Characters of what a rank did last."""
 FRAMES = 20
 """Innermost ones of a traceback that are told."""
 ALARM = signal.SIGURG
@@ -75,7 +80,7 @@ class Lifelines:
         self._peers, self._limit, self._force, self._beat = dict(peers), limit, force, beat
         self._alarm = alarm or _wake_main_thread
         self._uses_signal = alarm is None
-        self._silent = dict.fromkeys(peers, 0)
+        self._silent, self._pulses = dict.fromkeys(peers, 0), dict[int, int]()
         self._candidates = list[tuple[float, BaseException]]()
         self._verdict: BaseException | None = None
         self._known, self._left = threading.Event(), threading.Event()
@@ -105,6 +110,12 @@ class Lifelines:
         """Tell the others that the run is over, with this exit status."""
         self._tell({"end": status})
 
+    def ask_for_stacks(self, folder: Path) -> None:
+        """Have the others write into a folder of all ranks where their threads stand; they have two beats for it."""
+        for rank in list(self._peers):
+            self._tell({"write_stacks": str(folder.absolute() / f"rank-{rank}.txt")}, [rank])
+        self._known.wait(2 * self._beat)
+
     def tell_failure(self, error: BaseException) -> None:
         """Tell the first rank why this one cannot go on; it says so, and ends all."""
         self._tell(words_of(error))
@@ -120,12 +131,14 @@ class Lifelines:
             self._is_raised = True
             raise self._verdict
 
-    def _tell(self, words: Mapping[str, Any]) -> None:
+    def _tell(self, words: Mapping[str, Any], ranks: Collection[int] | None = None) -> None:
+        """To some ranks; None: to all."""
         said = json.dumps(words).encode()
         with self._telling:  # the work tells how it ends, the thread that it is alive
-            for line in list(self._peers.values()):
+            for rank, line in list(self._peers.items()):
                 with suppress(OSError):  # one that is gone knows what it needs to
-                    line.send_bytes(said)
+                    if ranks is None or rank in ranks:
+                        line.send_bytes(said)
 
     def _listen(self) -> None:
         next_beat = time.monotonic()
@@ -157,12 +170,19 @@ class Lifelines:
         self._silent[rank] = 0
         if "end" in words:
             self._propose(0, Ended(words["end"]))
+        elif "write_stacks" in words:
+            with suppress(OSError):  # the folder may be another machine's
+                write_stacks(Path(words["write_stacks"]))
+        # the first rank's own is none of theirs: each would take the other's answer for progress
+        elif "pulse" in words and rank > 0 and words["pulse"] != self._pulses.get(rank):
+            self._pulses[rank] = words["pulse"]
+            PULSE.beat(f"rank {rank}", words["latest"])
         elif "failed" in words:
             is_culprit = words["failed"] != RankLost.__name__
             self._propose(PATIENCE if is_culprit else DOUBT, error_of(rank, words))
 
     def _count(self) -> None:
-        self._tell({})
+        self._tell({"pulse": PULSE.count, "latest": PULSE.latest[:LATEST]})
         for rank in list(self._peers):
             self._silent[rank] += 1
             if self._silent[rank] * self._beat > self._limit:

@@ -2,11 +2,12 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,12 +17,19 @@ from paceline.config import Config
 from paceline.errors import PacelineError
 from paceline.models import choose_device
 from paceline.parallel import Meeting, RankLost, process_group
+from paceline.pulse import PULSE
+from paceline.rewards import RewardFunction
 from paceline.spmd.environment import Launched, device_index
 from paceline.spmd.halves import SpmdHalves
+from paceline.spmd.handing import Hand, WeightsGroup
 from paceline.spmd.lifelines import Ended, Lifelines, end_follower, end_leader
 from paceline.spmd.meeting import Lines, draw_lines, open_store
+from paceline.spmd.roles import Roles, roles_of
+from paceline.spmd.sampling import SamplingRank
+from paceline.spmd.seats import Seat
 from paceline.spmd.team import BLAME_SECONDS, LEAVE, Team, answer_calls
-from paceline.spmd.working import Seat, WorkingRank
+from paceline.spmd.training import TrainingRank
+from paceline.spmd.working import WorkingRank
 from paceline.stopping import StopRequest
 from paceline.timeline import Recorder
 from paceline.train import Placed, Prepared, make_feed
@@ -50,7 +58,7 @@ class Leader:
 
     place: Launched
     met: Met
-    device: torch.device
+    seat: Seat
     status: int = PacelineError.exit_status
     """That all ranks end with."""
 
@@ -58,20 +66,20 @@ class Leader:
     def on_all_ranks(self, config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
         """The `Place` of a run on them."""
         path = None if checkpoint is None else checkpoint.path.absolute()
+        roles = roles_of(config.parallel, self.place.size)
         team = Team(
-            partial(WorkingRank, _seat(self.place, self.device), prepared.functions),
+            _part(self.seat, roles, prepared.functions),
             (config, prepared.extent, path),
             lines=self.met.lines,
             watch=self.met.lifelines,
-            size=self.place.size,
+            roles=roles,
             recorder=Recorder(),
         )
         version = 0 if checkpoint is None else checkpoint.progress.policy_version
         halves = SpmdHalves(config, make_feed(config, prepared, checkpoint), team, policy_version=version)
-        yield Placed(
-            halves=halves,
-            sentences=(f"{self.place.size} ranks sample and train together", *team.call("sentences")[0]),
-        )
+        said = team.call("sentences")
+        others = said[roles.sampling.start] if roles.are_apart else ()
+        yield Placed(halves=halves, sentences=(roles.sentence, *others, *said[0]))
 
 
 @contextmanager
@@ -84,8 +92,9 @@ def leading(place: Launched, config: Config) -> Iterator[Leader]:
     met = _meet(place, config)
     with met.lifelines, _told_apart_from_a_loss(met.lifelines):
         try:
-            with _group(place, config, met) as device:
-                leader = Leader(place=place, met=met, device=device)
+            PULSE.witnesses["ranks"] = met.lifelines.ask_for_stacks
+            with _seated(place, config, met) as seat:
+                leader = Leader(place=place, met=met, seat=seat)
                 yield leader
                 met.lines.send(range(1, place.size), (LEAVE, ()))
         except BaseException as error:
@@ -121,8 +130,8 @@ def follow(place: Launched, config: Config) -> int:
 
 def _answer(place: Launched, config: Config, met: Met) -> None:
     try:
-        with _group(place, config, met) as device:
-            answer_calls(partial(WorkingRank, _seat(place, device), None), met.lines)
+        with _seated(place, config, met) as seat:
+            answer_calls(_part(seat, roles_of(config.parallel, place.size), None), met.lines)
     except Exception as error:  # noqa: BLE001 - not swallowed: the first rank says it and ends all
         met.lifelines.tell_failure(error)
 
@@ -137,23 +146,45 @@ def _meet(place: Launched, config: Config) -> Met:
 
 
 @contextmanager
-def _group(place: Launched, config: Config, met: Met) -> Iterator[torch.device]:
-    """The process group of all ranks, and this one's device."""
+def _seated(place: Launched, config: Config, met: Met) -> Iterator[Seat]:
+    """This rank with its device, among those that train, and in touch with those that only sample."""
     device = choose_device(config.model)
     if device.type == "cuda":
         device = torch.device("cuda", device_index(place, visible=torch.cuda.device_count()))
         torch.cuda.set_device(device)
     if place.is_one_machine:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing listens where others could reach it
-    meeting = Meeting(opened=met.store)
-    with process_group(meeting, rank=place.rank, size=place.size, device=device, timeout=COLLECTIVE_SECONDS):
-        yield device
+    roles = roles_of(config.parallel, place.size)
+    with _training_group(place, roles, met, device):
+        yield Seat(rank=place.rank, device=device, cores=_cores(place), hand=_hand(place, roles, met, device))
 
 
-def _seat(place: Launched, device: torch.device) -> Seat:
+def _training_group(place: Launched, roles: Roles, met: Met, device: torch.device) -> AbstractContextManager[None]:
+    if place.rank not in roles.training:
+        return nullcontext()
+    meeting = Meeting(opened=dist.PrefixStore("training", met.store))
+    size = len(roles.training)
+    return process_group(meeting, rank=place.rank, size=size, device=device, timeout=COLLECTIVE_SECONDS)
+
+
+def _hand(place: Launched, roles: Roles, met: Met, device: torch.device) -> Hand | None:
+    there = [0, *roles.sampling]
+    if not roles.are_apart or place.rank not in there:
+        return None
+    store, number = dist.PrefixStore("sampling", met.store), there.index(place.rank)
+    return WeightsGroup(store, rank=number, size=len(there), device=device, timeout=COLLECTIVE_SECONDS)
+
+
+def _cores(place: Launched) -> int:
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cores = place.cores or max(1, there // place.local_size)
-    return Seat(rank=place.rank, size=place.size, device=device, cores=cores)
+    return place.cores or max(1, there // place.local_size)
+
+
+def _part(seat: Seat, roles: Roles, functions: Mapping[str, RewardFunction] | None) -> Callable[..., Any]:
+    """What makes this rank's part of a run, given its configuration, extent and checkpoint."""
+    if not roles.are_apart:
+        return partial(WorkingRank, seat, functions)
+    return partial(TrainingRank if seat.rank in roles.training else SamplingRank, seat)
 
 
 @contextmanager

@@ -1,19 +1,22 @@
 """What a rank samples from where training has the model in parts: a whole copy, renewed from the parts."""
 
-import time
-
 import torch
+from torch import Tensor
 
 from paceline.models import Loaded
+from paceline.models.fingerprints import bit_sums, folded
 from paceline.parallel import Ranks, full_parameters
-from paceline.train import Handover
 
 
-def renew(resident: Loaded, policy: Loaded, ranks: Ranks) -> Handover:
-    """Put the trained weights, one whole after the other, into the copy; all ranks make this call together."""
-    started, nbytes = time.perf_counter(), 0
-    with torch.no_grad():
-        for name, whole in full_parameters(policy.model, ranks, everywhere=True):
-            resident.model.get_parameter(name).copy_(whole)
-            nbytes += whole.nbytes
-    return Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
+@torch.no_grad()
+def renew(resident: Loaded, policy: Loaded, ranks: Ranks) -> tuple[int, int]:
+    """Put the trained weights, one whole after the other, into the copy; all ranks make this call together.
+
+    Returns:
+        The fingerprint of what is in the copy then, and how many bytes came.
+    """
+    sums, nbytes = list[Tensor](), 0
+    for name, whole in full_parameters(policy.model, ranks, everywhere=True):
+        sums.append(bit_sums(resident.model.get_parameter(name), whole.contiguous()))
+        nbytes += whole.nbytes
+    return folded(sums), nbytes

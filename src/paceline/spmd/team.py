@@ -1,10 +1,12 @@
-"""All ranks as one: the first asks, every one does its part at the same time, itself included."""
+"""All ranks as one: the first asks, those that are asked do their part at the same time, itself often among them."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from paceline.errors import ProcessLost
 from paceline.parallel import RankLost
+from paceline.pulse import PULSE
+from paceline.spmd.roles import Roles
 from paceline.timeline import Recorder
 
 BUILD = "build"
@@ -40,7 +42,7 @@ class Watch(Protocol):
 
 
 class Team:
-    """`SamplingWorkers`, and more: every rank does what it is asked, the first one here."""
+    """`SamplingWorkers`, and more: ranks do what they are asked, the first one here."""
 
     def __init__(
         self,
@@ -49,22 +51,19 @@ class Team:
         *,
         lines: Lines,
         watch: Watch,
-        size: int,
+        roles: Roles,
         recorder: Recorder,
     ) -> None:
         """Have every rank make its part with these arguments; what each of them does goes to `recorder`."""
-        self._lines, self._watch, self._size, self.recorder = lines, watch, size, recorder
+        self._lines, self._watch, self._make_own, self.recorder = lines, watch, make_own, recorder
+        self.roles = roles
         self._own: Any = None
-
-        def build(*given: Any) -> None:
-            self._own = make_own(*given)
-
-        self._together({rank: (BUILD, arguments) for rank in range(size)}, build)
+        self._ask_same(roles.all, BUILD, arguments)
 
     @property
     def count(self) -> int:
-        """See `SamplingWorkers`: all ranks."""
-        return self._size
+        """See `SamplingWorkers`."""
+        return len(self.roles.sampling)
 
     def call(self, method: str, *arguments: object) -> list[Any]:
         """What every rank gives, by rank.
@@ -73,8 +72,16 @@ class Team:
             ProcessLost: a rank is gone, or silent.
             PacelineError: this rank's call raised it.
         """
-        own = getattr(self._own, method)
-        return self._together({rank: (method, arguments) for rank in range(self._size)}, own)
+        return self._ask_same(self.roles.all, method, arguments)
+
+    def call_training(self, method: str, *arguments: object) -> list[Any]:
+        """What every rank that trains gives, by rank.
+
+        Raises:
+            ProcessLost: a rank is gone, or silent.
+            PacelineError: this rank's call raised it.
+        """
+        return self._ask_same(self.roles.training, method, arguments)
 
     def ask_own(self, method: str, *arguments: object) -> Any:
         """What this rank gives, and nobody else is asked.
@@ -89,36 +96,39 @@ class Team:
             raise (self._watch.verdict(BLAME_SECONDS) or ProcessLost(str(lost))) from None
 
     def share_out(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """See `SamplingWorkers`: a share for each rank, of fewer the first ranks have one."""
-        own = getattr(self._own, method)
-        return self._together({rank: (method, share) for rank, share in enumerate(shares)}, own)
+        """See `SamplingWorkers`: a share for each rank that samples, of fewer the first of them have one."""
+        calls = {rank: (method, share) for rank, share in zip(self.roles.sampling, shares, strict=False)}
+        return self._together(calls, self._send_each)
 
-    def _together(self, calls: dict[int, Call], own: Callable[..., Any]) -> list[Any]:
-        if not calls:
-            return []
-        started = self.recorder.clock()
+    def _ask_same(self, ranks: range, method: str, arguments: tuple[Any, ...]) -> list[Any]:
+        return self._together(dict.fromkeys(ranks, (method, arguments)), self._send_all)
+
+    def _together(self, calls: Mapping[int, Call], send: Callable[[Mapping[int, Call]], None]) -> list[Any]:
+        started, answers = self.recorder.clock(), list[Any]()
         try:
-            self._send(calls)
-            answers = [own(*calls[0][1])]
-            self._note(0, calls[0][0], started)
-            for rank in list(calls)[1:]:
-                answers.append(self._lines.receive(rank))
-                self._note(rank, calls[rank][0], started)
+            send({rank: call for rank, call in calls.items() if rank != 0})
+            for rank, (method, arguments) in calls.items():
+                PULSE.beat("rank 0", f"waits for what rank {rank} gives of `{method}`" if rank else f"does `{method}`")
+                answers.append(self._lines.receive(rank) if rank else self._do(method, arguments))
+                self.recorder.end(f"rank {rank}", method, started)
         except RankLost as lost:
             raise (self._watch.verdict(BLAME_SECONDS) or ProcessLost(str(lost))) from None
         return answers
 
-    def _send(self, calls: dict[int, Call]) -> None:
-        """To all others at once where all are asked the same."""
-        others = list(calls)[1:]
-        if all(calls[rank] is calls[0] or calls[rank][1] is calls[0][1] for rank in others):
-            self._lines.send(others, calls[0])
-            return
-        for rank in others:
-            self._lines.send([rank], calls[rank])
+    def _do(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        if method == BUILD:
+            self._own = self._make_own(*arguments)
+            return None
+        return getattr(self._own, method)(*arguments)
 
-    def _note(self, rank: int, method: str, started: float) -> None:
-        self.recorder.end(f"rank {rank}", method, started)
+    def _send_each(self, calls: Mapping[int, Call]) -> None:
+        for rank, call in calls.items():
+            self._lines.send([rank], call)
+
+    def _send_all(self, calls: Mapping[int, Call]) -> None:
+        """What all are asked alike, turned into bytes once."""
+        if calls:
+            self._lines.send(list(calls), next(iter(calls.values())))
 
 
 def answer_calls(make: Callable[..., Any], lines: Lines) -> None:

@@ -1,57 +1,26 @@
-"""What every rank does: samples and scores a share of a step's tasks, trains with all others, saves."""
+"""What a rank does that trains and samples: both halves, around one set of weights where it has them whole."""
 
+import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from paceline.checkpoint import Checkpoint, Progress, read_checkpoint
 from paceline.config import Config
 from paceline.engines import Request, Sampling
-from paceline.learner import UpdateStats
-from paceline.models import Loaded, load_model, load_tokenizer
-from paceline.parallel import make_ranks
+from paceline.models import load_tokenizer
 from paceline.rewards import RewardFunction
 from paceline.rollouts import Drawn, Round
+from paceline.spmd.agreeing import Held, Renewed
 from paceline.spmd.resident import renew
-from paceline.train import (
-    SHARED,
-    Extent,
-    Footprint,
-    Handover,
-    configured_functions,
-    consumer_sentences,
-    engine_sentences,
-    make_consumer,
-    make_engine,
-    training_sampler,
-    with_reward_models,
-)
+from paceline.spmd.sampling import load_to_sample, make_sampler
+from paceline.spmd.seats import Seat
+from paceline.spmd.training import TrainingRank, Updated
+from paceline.train import SHARED, Extent, Footprint, Handover, engine_sentences, make_engine
 from paceline.types import Completion, RolloutGroup
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
-    """Which of the ranks a process is, and what it computes with."""
-
-    rank: int
-    size: int
-    device: torch.device
-    cores: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Updated:
-    """What a step's updates did."""
-
-    stats: UpdateStats
-    learning_rate: float
-    policy_version: int
-
-
 class WorkingRank:
-    """A rank's part of a run: both halves, around one set of weights where it has them whole.
+    """A rank's part of a run whose ranks all do both.
 
     Calls are made on all ranks together, but for `sample` and `generate`, of which each has a share.
     """
@@ -65,29 +34,19 @@ class WorkingRank:
         checkpoint: Path | None,
     ) -> None:
         """Read the weights, from a checkpoint where there is one; `functions` None: those of the configuration."""
-        torch.set_num_threads(seat.cores)  # launchers leave one, and what reads the weights takes what it finds
-        ranks = make_ranks(config.parallel, seat.device)
-        self._is_split = ranks.sizes.splits_the_model
+        self._training = TrainingRank(seat, config, extent, checkpoint)
+        self._policy, self._is_split = self._training.half.policy, self._training.is_split
         found = None if checkpoint is None else read_checkpoint(checkpoint)
-        tokenizer = load_tokenizer(config.model)
-        self.half = make_consumer(config, tokenizer, extent, checkpoint=found, ranks=ranks)
-        self._sampled = _frozen_copy(config, found) if self._is_split else self.half.policy
-        self.engine = make_engine(config, self._sampled, tokenizer)
-        self.engine.take_weights(self.half.policy_version)
-        if functions is None:
-            functions = with_reward_models(configured_functions(config), config)
-        self.sampler = training_sampler(config, self.engine, functions)
-
-    @property
-    def policy_version(self) -> int:
-        """Updates that the weights have seen."""
-        return self.half.policy_version
+        self._sampled = load_to_sample(config, found) if self._is_split else self._policy
+        self.engine = make_engine(config, self._sampled, load_tokenizer(config.model))
+        self.engine.take_weights(self._training.policy_version)
+        self.sampler = make_sampler(config, self.engine, functions)
 
     def sentences(self) -> tuple[str, ...]:
         """What a person should know of how the model is computed."""
         resident = ("every rank samples from a whole copy of the weights, renewed after each step",)
         layout = resident if self._is_split else ()
-        return (*layout, *engine_sentences(self.engine), *consumer_sentences(self.half))
+        return (*layout, *engine_sentences(self.engine), *self._training.sentences())
 
     def sample(self, drawn: Drawn) -> Round:
         """A share of a round."""
@@ -97,39 +56,35 @@ class WorkingRank:
         """A share of what is measured; whoever asked grades it."""
         return self.engine.generate(requests, sampling)
 
-    def renew(self) -> Handover:
-        """Have the engine sample from the weights as they are; what that took where it has a copy."""
-        if self.engine.policy_version == self.policy_version:
-            return SHARED
-        handover = renew(self._sampled, self.half.policy, self.half.learner.ranks) if self._is_split else SHARED
-        self.engine.take_weights(self.policy_version)
-        return handover
+    def renew(self, policy_version: int) -> Renewed:
+        """Have the engine sample from the weights as so many updates have made them; what that took where it has a
+        copy."""
+        found = Renewed(handover=SHARED, held=None)
+        if self._is_split and self.engine.policy_version != policy_version:
+            started = time.perf_counter()
+            fingerprint, nbytes = renew(self._sampled, self._policy, self._training.half.learner.ranks)
+            handover = Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
+            found = Renewed(handover=handover, held=Held(part=(), fingerprint=fingerprint))
+        self.engine.take_weights(policy_version)
+        return found
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> Updated:
         """See `Halves`."""
         self.engine.rest()
-        stats, rate = self.half.update(number, groups)
-        return Updated(stats=stats, learning_rate=rate, policy_version=self.policy_version)
+        return self._training.update(number, groups)
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
-        return self.half.save(root, progress, protected)
+        return self._training.save(root, progress, protected)
 
     def saved(self, wait: bool) -> Checkpoint | None:
         """See `Halves`; of the first rank, which commits for all."""
-        return self.half.saved(wait=wait)
+        return self._training.saved(wait)
 
     def footprint(self) -> Footprint:
         """See `Halves`."""
-        return self.half.footprint()
+        return self._training.footprint()
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""
-        self.half.export(folder)
-
-
-def _frozen_copy(config: Config, checkpoint: Checkpoint | None) -> Loaded:
-    place = None if checkpoint is None else checkpoint.model
-    loaded = load_model(config.model, config.lora, checkpoint=place, seed=config.loop.seed)
-    loaded.model.requires_grad_(False)
-    return loaded
+        self._training.export(folder)

@@ -6,6 +6,7 @@ consumer.py   the consumer half: how a step updates the policy, what is saved an
 held_out.py   held-out tasks and accuracy from the options
 measuring.py  what can be measured between two steps
 feed.py       which tasks a step takes
+replaying.py  a step again under another objective
 exporting.py  a checkpoint to the directory that a finished run has
 rates.py      learning rates that a torch scheduler sets
 notices.py    what a person should know before any number is read
@@ -13,8 +14,10 @@ observing.py  who watches a run and what they may ask for
 produced.py   what the producer half hands over
 journal.py    rollouts on their way to disk, and those that are there already
 halves.py     both halves of a step behind one border, and the two in this process
+guards.py     what is skipped, told or stopped when a step's numbers go wrong
 loop.py       the algorithm: prompts, completions, rewards, update
 records.py    what a step writes down and what a person reads
+identity.py   what a run is, held to when it is gone on with
 session.py    run directory, checkpoints, trackers, final model: the command line's way into the loop
 """
 
@@ -54,6 +57,7 @@ from paceline.train.measuring import (
 from paceline.train.observing import Observer, Wishes
 from paceline.train.produced import SHARED, Handover, Produced
 from paceline.train.records import consumer_sentences, engine_sentences, of_machine, run_sentences
+from paceline.train.replaying import Replay, replay
 from paceline.train.session import directory_sentences, finish, last_checkpoint, make_run, run_trackers, train
 
 __all__ = [
@@ -107,6 +111,8 @@ __all__ = [
     "of_machine",
     "finish",
     "export_checkpoint",
+    "Replay",
+    "replay",
     "run_trackers",
     "directory_sentences",
     "last_checkpoint",

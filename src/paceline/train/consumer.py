@@ -102,8 +102,14 @@ class ConsumerHalf:
         return stats, rate
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Halves`: everything that makes this half's next step."""
-        self.saved(wait=True)
+        """See `Halves`: everything that makes this half's next step.
+
+        Raises:
+            TrainingError: a weight is not finite, so that no checkpoint is made of it.
+            StorageError: it, or the one before it, cannot be written.
+        """
+        self.desk.take(wait=True)  # of ranks that nobody asks; the first one's was asked for
+        self.learner.check_weights()
         ranks = self.learner.ranks
         aside = ranks.aside()
         taken = take_checkpoint(
@@ -137,7 +143,12 @@ class ConsumerHalf:
             self.rate.go_to(checkpoint.progress.step * updates_per_step(self.config))
 
     def export(self, folder: Path) -> None:
-        """The trained model, as transformers or peft loads it; the first rank writes it."""
+        """The trained model, as transformers or peft loads it; the first rank writes it.
+
+        Raises:
+            TrainingError: a weight is not finite.
+        """
+        self.learner.check_weights()
         ranks, merge = self.learner.ranks, self.config.lora.merge_lora
         if ranks.size == 1 or self.policy.adapter is None or not merge:
             export_model(self.policy, self.tokenizer, folder, merge=merge, ranks=ranks)

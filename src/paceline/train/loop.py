@@ -15,9 +15,12 @@ from types import TracebackType
 from paceline.checkpoint import Progress
 from paceline.config import Config
 from paceline.errors import PacelineError, ProcessLost
+from paceline.pulse import PULSE
+from paceline.rollouts import restorable_records
 from paceline.rundir import RunDir
 from paceline.timeline import Span, trace
 from paceline.train.assembly import Prepared
+from paceline.train.guards import NOT_FINITE, Guards
 from paceline.train.halves import Halves
 from paceline.train.journal import Journal
 from paceline.train.measuring import Measurement, Meter
@@ -37,6 +40,7 @@ class Run:
     run_dir: RunDir
     journal: Journal
     observer: Observer
+    guards: Guards
     progress: Progress = START
     stopping: bool = False
     """The observer wished the run to end after this step."""
@@ -75,10 +79,12 @@ def step(run: Run) -> None:
     started, number = run.clocked_until or time.perf_counter(), run.progress.step + 1
     run.observer.step_begin(number)
     waiting = time.perf_counter()
+    PULSE.beat("run", f"step {number} is sampled")
     produced = run.halves.produce(number)
     batch, updating = produced.batch, time.perf_counter()
+    PULSE.beat("run", f"step {number} is trained on")
     stats, rate = run.halves.update(number, batch.groups)
-    updated = time.perf_counter()
+    updated, stats = time.perf_counter(), run.guards.counted(stats)
     run.progress = Progress(step=number, position=produced.position, policy_version=run.halves.policy_version)
     run.clocked_until = time.perf_counter()
     record = step_record(
@@ -97,10 +103,15 @@ def step(run: Run) -> None:
             total=run.clocked_until - started,
         ),
     )
+    record["alarms"] = list(run.guards.see(record))
     # a step whose rollouts are not on disk did not happen
     run.journal.settle()
     run.run_dir.append_metrics(record)
     tell(run, [*run.halves.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)])
+    tell(run, run.guards.sentences(number, stats))
+    if stats.updates_skipped:
+        kept = run.run_dir.keep_batch(number, restorable_records(batch.groups), reason=NOT_FINITE)
+        run.guards.check(number, kept)
     grant(run, run.observer.step_end(record, batch))
     spans = run.halves.spans()
     if run.config.loop.profile:
@@ -121,6 +132,7 @@ def grant(run: Run, wanted: Wishes) -> None:
 
 def evaluate(run: Run, meters: Iterable[Meter]) -> list[Measurement]:
     """Measure held-out tasks with the weights as they are, and write it down."""
+    PULSE.beat("run", f"evaluation after step {run.progress.step}")
     measurements = [run.halves.measure(meter, step=run.progress.step) for meter in meters]
     for measurement in measurements:
         run.run_dir.write_eval_completions(measurement.name, measurement.step, measurement.completion_records())
@@ -132,6 +144,7 @@ def save(run: Run) -> Wishes:
     """Begin a checkpoint of this moment once the one before is on disk; in the foreground it is there on return."""
     wishes = settle(run, wait=True)
     started = time.perf_counter()
+    PULSE.beat("run", f"checkpoint of step {run.progress.step}")
     sentences = run.halves.save(run.run_dir.path / "checkpoints", run.progress, run.protected)
     run.checkpoint_seconds += time.perf_counter() - started
     run.is_saving = True

@@ -10,7 +10,7 @@ from paceline.data import length_histogram
 from paceline.engines import TrainedEngine
 from paceline.learner import OUT_OF_THE_STEP, UpdateStats
 from paceline.metrics import OPTIONAL, check_record
-from paceline.models import Loaded
+from paceline.models import Loaded, bits_hang_on
 from paceline.native import library
 from paceline.plan import describe
 from paceline.rollouts import RolloutBatch, rollout_metrics, staleness_metrics
@@ -32,10 +32,10 @@ def step_record(
     weights_bytes: int,
     clock: dict[str, float],
 ) -> dict[str, object]:
-    """The step's line in `metrics.jsonl`; names and units are those of `metrics.METRICS`."""
+    """The step's line in `metrics.jsonl`, as long as no alarm rings; names and units are those of `metrics.METRICS`."""
     updates = {name: getattr(stats, name) for name in stats.__slots__}
     updates = {name: value for name, value in updates.items() if value is not None or name not in OPTIONAL}
-    record = {
+    record: dict[str, object] = {
         "step": progress.step,
         "epoch": progress.position / num_tasks,
         "policy_version": progress.policy_version,
@@ -43,6 +43,7 @@ def step_record(
         **rollout_metrics(batch),
         **staleness_metrics(batch.groups, policy_version=progress.policy_version - stats.updates),
         **updates,
+        "alarms": [],
         "clock": clock,
     }
     if weights_bytes:
@@ -124,6 +125,8 @@ def engine_sentences(engine: TrainedEngine) -> list[str]:
 def consumer_sentences(consumer: ConsumerHalf) -> list[str]:
     """How the model is computed, and where training does not take its fastest way."""
     lines = of_machine(consumer.policy)
+    if consumer.config.model.deterministic:
+        lines.append(bits_hang_on(consumer.policy.model.device))
     if consumer.recomputing is not None:
         lines += consumer.recomputing.describe()
     if consumer.learner.passes.forward.kind == "padded":

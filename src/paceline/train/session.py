@@ -1,14 +1,17 @@
 """A run from its directory to its final model: what lies around the loop, and the command line's way into it."""
 
+from collections.abc import Collection
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
 
 from paceline.checkpoint import Checkpoint, newest_checkpoint, set_damaged_aside
-from paceline.config import Config, options, to_yaml
+from paceline.config import Config, plain_options, to_yaml
 from paceline.console import RunDisplay
 from paceline.errors import ProcessLost
+from paceline.pulse import PULSE
 from paceline.report import write_report
 from paceline.rundir import Committed, RunDir
 from paceline.stopping import GraceOver, StopRequest
@@ -16,15 +19,28 @@ from paceline.summary import step_paces, summarise, unbroken_steps
 from paceline.trackers import Trackers, check_trackers, open_trackers
 from paceline.train.assembly import Prepared, prepare
 from paceline.train.footprint import refuse_no_room
+from paceline.train.guards import Guards
 from paceline.train.halves import Halves, Place, in_this_process, make_feed
+from paceline.train.identity import begin_identity, change_identity, find_change
 from paceline.train.journal import Journal
 from paceline.train.loop import START, Run, run_steps, save_last, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
 from paceline.train.records import opening_sentences
+from paceline.watchdog import Watchdog
 
 
-def train(config: Config, output_dir: Path, *, resume: bool, console: Console, place: Place = in_this_process) -> bool:
+def train(
+    config: Config,
+    output_dir: Path,
+    *,
+    resume: bool,
+    console: Console,
+    place: Place = in_this_process,
+    override: Collection[str] = (),
+) -> bool:
     """Train to the last step, or to an interrupt, with both halves where `place` puts them.
+
+    Options in `override` may be otherwise than the run that is gone on with has had them.
 
     After the loss of a process of a cluster another attempt goes on from the last checkpoint, up to `max_restarts`
     times; processes that a launcher started are its own to start again.
@@ -38,7 +54,7 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console, p
     restarts, most = 0, config.cluster.max_restarts if config.cluster.cluster else 0
     while True:
         try:
-            return _attempt(config, output_dir, resume=resume, console=console, place=place)
+            return _attempt(config, output_dir, resume=resume, console=console, place=place, override=override)
         except ProcessLost as lost:
             is_there = (output_dir / "config.yaml").exists()
             if restarts == most or not is_there:
@@ -48,28 +64,39 @@ def train(config: Config, output_dir: Path, *, resume: bool, console: Console, p
             console.print(f"{lost}: restart {restarts} of {most} from the last checkpoint")
 
 
-def _attempt(config: Config, output_dir: Path, *, resume: bool, console: Console, place: Place) -> bool:
+def _attempt(
+    config: Config, output_dir: Path, *, resume: bool, console: Console, place: Place, override: Collection[str]
+) -> bool:
     check_trackers(config.loop.report_to)
     prepared = prepare(config)
     with ExitStack() as closing:
         found = closing.enter_context(RunDir.open(output_dir)) if resume else None
         checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints") if resume else (None, ())
+        before = None if found is None else found.identity()
+        change = None if before is None else find_change(before, config, prepared, override=override)
         aside = set_damaged_aside(output_dir / "checkpoints", checkpoint) if checkpoint is not None else []
         placed = closing.enter_context(place(config, prepared, checkpoint))
         refuse_no_room(config, output_dir, placed.halves.footprint(), total_steps=prepared.total_steps)
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
         run_dir = found or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
+        stuck = output_dir / "stuck" / f"{datetime.now():%Y%m%d-%H%M%S}"
+        closing.enter_context(Watchdog(stuck, limit=config.loop.step_timeout))
+        done = 0 if checkpoint is None else checkpoint.progress.step
+        if before is None:
+            begin_identity(run_dir, config, prepared)
+        elif change is not None:
+            change_identity(run_dir, before, change, config, prepared, step=done)
         trackers = run_trackers(config, output_dir, run_name=output_dir.name)
         closing.callback(trackers.finish)
-        done = 0 if checkpoint is None else checkpoint.progress.step
         display = RunDisplay(console, total_steps=prepared.total_steps, done=done)
         observer = CommandLine(display=display, trackers=trackers, timetable=_timetable(config, prepared))
-        run, found = make_run(config, prepared, placed.halves, run_dir, checkpoint, observer=observer)
+        run, committed = make_run(config, prepared, placed.halves, run_dir, checkpoint, observer=observer)
         closing.callback(run.journal.close)
         if resume and checkpoint is None:
             tell(run, ["no checkpoint was written yet: the run starts again from its first step"])
         opening = opening_sentences(config, prepared, placed.sentences, checkpoint)
-        tell(run, [*damaged, *aside, *directory_sentences(run_dir, found), *opening])
+        changed = [] if change is None else [f"from here on {what}" for what in change.describe()]
+        tell(run, [*damaged, *aside, *directory_sentences(run_dir, committed), *opening, *changed])
         with display, StopRequest(config.loop.stop_grace) as stop:
             try:
                 run_steps(run, interrupted=lambda: stop.received is not None)
@@ -112,6 +139,7 @@ def make_run(
         run_dir=run_dir,
         journal=journal,
         observer=observer,
+        guards=Guards(config.optim, run_dir.metrics()),
         progress=START if checkpoint is None else checkpoint.progress,
         saved_step=None if checkpoint is None else checkpoint.progress.step,
     )
@@ -138,9 +166,8 @@ def run_trackers(config: Config, directory: Path, *, run_name: str) -> Trackers:
     Raises:
         ConfigError: one of them opens no run.
     """
-    every = {option.name: getattr(getattr(config, option.section), option.name) for option in options()}
     names, project = config.loop.report_to, config.loop.project
-    return open_trackers(names, project=project, run_name=run_name, directory=directory, settings=every)
+    return open_trackers(names, project=project, run_name=run_name, directory=directory, settings=plain_options(config))
 
 
 def _timetable(config: Config, prepared: Prepared) -> Timetable:
@@ -152,6 +179,7 @@ def _timetable(config: Config, prepared: Prepared) -> Timetable:
 def finish(run: Run, console: Console) -> None:
     """Export the model, sum the run up, draw its report."""
     output_dir, final = run.run_dir.path, run.run_dir.path / "final"
+    PULSE.beat("run", "export of the trained model")
     run.halves.export(final)
     steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)
     foreseen = run.halves.foresee(steps) if steps else None

@@ -22,6 +22,7 @@ from paceline.engines.vllm.room import Room
 from paceline.engines.vllm.starting import start
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import DataError, EngineError, PacelineError, TrainingError
+from paceline.pulse import PULSE
 from paceline.types import Completion
 
 
@@ -140,6 +141,7 @@ class VllmEngine:
                 self._go_on_with_newer()
                 with self._dying("it sampled"):
                     told = self._asker.step()
+                PULSE.beat("engine", "vLLM made a token of each completion under way")
                 for news in told:
                     stopped = collected[news.index].take(news, stopping)
                     if stopped and not news.has_ended:

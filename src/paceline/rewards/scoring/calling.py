@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
+from paceline.pulse import PULSE
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.scoring.deadline import RewardTimeout, deadline
 
@@ -42,7 +43,10 @@ def outcomes(calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: floa
 
     A call that takes more than `timeout` seconds fails; built-in functions keep deadlines of their own, per answer.
     """
-    called = [_call(function, arguments, timeout) for function, arguments in calls]
+    called = []
+    for number, (function, arguments) in enumerate(calls, start=1):
+        PULSE.beat("rewards", f"function {number} of {len(calls)}")
+        called.append(_call(function, arguments, timeout))
     waiting = {place: one for place, one in enumerate(called) if inspect.isawaitable(one.result)}
     if waiting:
         for place, outcome in zip(waiting, _together(list(waiting.values()), timeout), strict=True):

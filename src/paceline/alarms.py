@@ -1,0 +1,194 @@
+"""When a run goes wrong in a way that its numbers show: rules on the last steps, and which of them hold. Pure.
+
+A rule looks at the last `WINDOW` steps, so that one odd step rings nothing, and some compare with the first `WINDOW`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Record = Mapping[str, Any]
+"""A step's numbers, by the names of `metrics.METRICS`."""
+
+WINDOW = 5
+"""Steps that a rule looks at: a batch's chance evens out, and an alarm still comes while most of the run is to come."""
+ENTROPY_LEFT = 1 / 20
+"""Of the entropy at the start. A run that learns its task loses nine tenths of it (the embedded one: 0.345 to 0.035
+nats per token); with a twentieth left, the completions of a prompt are nearly all the same."""
+LENGTH_LEFT = 1 / 4
+"""Of the length at the start: a policy that stops writing its reasoning down."""
+MANY_TRUNCATED = 0.5
+"""With every second completion cut, what is rewarded is to be short rather than to be right."""
+WITHOUT_SIGNAL = 0.95
+"""Of the prompts of a step: 1 in 20 is all that an update comes from."""
+MANY_CLIPPED = 0.3
+"""Of the trained tokens. Some per cent are usual; beyond a third of them learn nothing and the others went too far."""
+FAR_MISMATCH = 0.1
+"""Nats per token, in the mean: engine and trainer give the same token probabilities 10 % apart, where bfloat16 makes
+1 to 2 %."""
+MANY_FAILURES = 0.01
+"""Of a reward function's calls. A sound grader fails on none; the run goes on up to `max_reward_failure_rate`."""
+MANY_SKIPPED = 2
+"""Updates. One may be chance, as of a broken row; two in so few steps have a cause."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """What is wrong where `holds` of the first and the last `WINDOW` steps."""
+
+    name: str
+    meaning: str
+    remedy: str
+    holds: Callable[[Sequence[Record], Sequence[Record]], bool]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """An alarm that begins with a step, or is over with it."""
+
+    rule: Rule
+    since: int
+    """The step that it began with."""
+    step: int
+    begins: bool
+
+    def describe(self) -> str:
+        """One sentence."""
+        if self.begins:
+            return f"alarm {self.rule.name} since step {self.since}: {self.rule.meaning}; {self.rule.remedy}"
+        return f"alarm {self.rule.name}, which began with step {self.since}, is over with step {self.step}"
+
+
+class Panel:
+    """The alarms of a run, step by step."""
+
+    def __init__(self, past: Iterable[Record] = ()) -> None:
+        """`past`: the steps that a resumed run has made already; what rang then still does."""
+        self._first, self._last = list[Record](), deque[Record](maxlen=WINDOW)
+        self._since = dict[str, int]()
+        for record in past:
+            self.see(record)
+
+    @property
+    def ringing(self) -> tuple[str, ...]:
+        """Names of the alarms that hold, in the order of `RULES`."""
+        return tuple(rule.name for rule in RULES if rule.name in self._since)
+
+    def see(self, record: Record) -> list[Change]:
+        """One more step; what it changes."""
+        self._last.append(record)
+        if len(self._first) < WINDOW:
+            self._first.append(record)
+        changes = []
+        for rule in RULES:
+            holds = len(self._last) == WINDOW and rule.holds(self._first, self._last)
+            if holds == (rule.name in self._since):
+                continue
+            since = self._since.setdefault(rule.name, record["step"])
+            if not holds:
+                del self._since[rule.name]
+            changes.append(Change(rule=rule, since=since, step=record["step"], begins=holds))
+        return changes
+
+
+def _numbers(records: Sequence[Record], name: str) -> list[float]:
+    """Of the steps that have one: some measured nothing, and those of an older version lack what came later."""
+    return [record[name] for record in records if record.get(name) is not None]
+
+
+def _mean(records: Sequence[Record], name: str) -> float | None:
+    found = _numbers(records, name)
+    return sum(found) / len(found) if found else None
+
+
+def _above(name: str, limit: float) -> Callable[[Sequence[Record], Sequence[Record]], bool]:
+    def holds(first: Sequence[Record], last: Sequence[Record]) -> bool:
+        mean = _mean(last, name)
+        return mean is not None and mean > limit
+
+    return holds
+
+
+def _fell_below(name: str, share: float) -> Callable[[Sequence[Record], Sequence[Record]], bool]:
+    def holds(first: Sequence[Record], last: Sequence[Record]) -> bool:
+        before, now = _mean(first, name), _mean(last, name)
+        return before is not None and now is not None and now < share * before
+
+    return holds
+
+
+def _without_signal(first: Sequence[Record], last: Sequence[Record]) -> bool:
+    names = ("groups_zero_deviation", "groups_no_reward", "groups_filtered")
+    silent = sum(sum(_numbers(last, name)) for name in names)
+    return silent >= WITHOUT_SIGNAL * sum(_numbers(last, "prompts"))
+
+
+def _clipped(first: Sequence[Record], last: Sequence[Record]) -> bool:
+    return sum(_mean(last, name) or 0.0 for name in ("clip_low_fraction", "clip_high_fraction")) > MANY_CLIPPED
+
+
+def _failing(first: Sequence[Record], last: Sequence[Record]) -> bool:
+    rollouts = sum(_numbers(last, "rollouts"))
+    rewards = [record["rewards"] for record in last if "rewards" in record]
+    failures = [
+        sum(one[name]["failures"] for one in rewards if name in one) for name in {n for r in rewards for n in r}
+    ]
+    return max(failures, default=0) > MANY_FAILURES * rollouts
+
+
+def _skipped(first: Sequence[Record], last: Sequence[Record]) -> bool:
+    return sum(_numbers(last, "updates_skipped")) >= MANY_SKIPPED
+
+
+RULES = (
+    Rule(
+        name="entropy_collapse",
+        meaning="entropy is below a twentieth of what it was in the first 5 steps",
+        remedy="where the reward still has room to grow, raise --clip-eps-high or --entropy-coef, or lower "
+        "--learning-rate",
+        holds=_fell_below("entropy", ENTROPY_LEFT),
+    ),
+    Rule(
+        name="length_collapse",
+        meaning="completions are less than a quarter as long as in the first 5 steps",
+        remedy="read some of rollouts/: if the reward can be had without the work, mend it",
+        holds=_fell_below("completion_length_mean", LENGTH_LEFT),
+    ),
+    Rule(
+        name="length_explosion",
+        meaning="more than half of the completions are cut at --max-completion-length",
+        remedy="raise it, or give --overlong-share so that length costs something",
+        holds=_above("truncated_fraction", MANY_TRUNCATED),
+    ),
+    Rule(
+        name="no_signal",
+        meaning="at most 1 prompt in 20 has completions with different rewards",
+        remedy="take tasks that are neither too easy nor too hard, or more --num-generations",
+        holds=_without_signal,
+    ),
+    Rule(
+        name="clip_fraction",
+        meaning="the clip holds more than 30 % of the trained tokens",
+        remedy="lower --learning-rate, --num-iterations or --num-minibatches",
+        holds=_clipped,
+    ),
+    Rule(
+        name="logprob_mismatch",
+        meaning="engine and trainer differ by more than 0.1 nats per token",
+        remedy="give --rollout-correction truncate, lower --max-staleness, or sample without top-p, top-k and min-p",
+        holds=_above("logprob_mismatch_mean", FAR_MISMATCH),
+    ),
+    Rule(
+        name="reward_failures",
+        meaning="a reward function fails on more than 1 % of the completions",
+        remedy="`rewards` in metrics.jsonl says which; its first failure is what to mend",
+        holds=_failing,
+    ),
+    Rule(
+        name="skipped_updates",
+        meaning="two or more updates of the last 5 steps were not finite and were skipped",
+        remedy="lower --learning-rate or --max-grad-norm, and look at the steps in kept/",
+        holds=_skipped,
+    ),
+)

@@ -1,0 +1,121 @@
+"""`paceline replay`: a step of a run under another objective."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.arguments import Command, DoorOption, Given, help_page, parse
+from paceline.cli.configuration import read_run_configuration
+from paceline.cli.status import DONE
+from paceline.config import Config, build_config, options, parse_yaml, preset_values, to_yaml
+from paceline.errors import ConfigError
+from paceline.rundir import RunDir
+
+if TYPE_CHECKING:
+    from paceline.train import Replay
+
+STEP = DoorOption(name="step", metavar="N", help="The step, 1 for the first; its rollouts must be there.")
+NEAREST = DoorOption(
+    name="nearest",
+    metavar="",
+    help="Compute with the weights of the nearest checkpoint before the step as they are, instead of training the "
+    "steps in between again on their rollouts.",
+    is_switch=True,
+)
+JSON = DoorOption(name="json", metavar="", help="Print one JSON object instead of a table.", is_switch=True)
+FIXED = ("ref_sync_steps", "ref_sync_mix")
+"""Options of the objective that decide how the weights before the step came about."""
+COMMAND = Command(
+    name="replay",
+    usage="paceline replay RUN --step N [--nearest] [--json] [--option value ...]",
+    summary="What another objective would have made of a step of a run: loss, gradient norm, clipping and divergence "
+    "on the same rollouts, from the same weights, beside those of the run's own. Nothing is sampled, and the run is "
+    "left as it is. Takes the time of the updates from the nearest checkpoint to the step, and the memory of training.",
+    door_options=(STEP, NEAREST, JSON),
+    options=tuple(
+        option
+        for option in options()
+        if (option.section in ("advantage", "loss") and option.name not in FIXED) or option.name == "reward_weights"
+    ),
+)
+SHOWN = (
+    *("loss", "policy_loss", "grad_norm", "entropy", "kl", "clip_low_fraction", "clip_high_fraction"),
+    *("correction_masked_fraction", "off_policy_fraction", "skipped_fraction", "logprob_mismatch_mean"),
+    *("updates", "tokens_trained", "groups_zero_deviation", "groups_filtered", "groups_missing", "rollouts_masked"),
+)
+"""Numbers of `metrics.METRICS`, in the order of the table."""
+
+
+def run(argv: list[str]) -> int:
+    """Replay as argv says; the exit status."""
+    place, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
+    given = parse(COMMAND, words)
+    if given.help:
+        print(help_page(COMMAND), end="")
+        return DONE
+    if place is None:
+        raise ConfigError("replay needs a run directory first; write `paceline replay runs/NAME --step N`")
+    step, path = _step(given), Path(place).expanduser()
+    config = read_run_configuration(path, flag="replay")
+    other = other_objective(config, given.options)
+    run_dir = RunDir(path)
+    run_dir.committed(step)  # refused before torch is loaded
+    from paceline.train import replay
+
+    found = replay(run_dir, config, other, step, nearest="nearest" in given.door)
+    changed = {} if other is None else differences(config, other)
+    if "json" in given.door:
+        print(json.dumps({"run": str(path), "changed": changed, **asdict(found)}))
+    else:
+        _show(found, changed)
+    return DONE
+
+
+def other_objective(config: Config, given: Mapping[str, object]) -> Config | None:
+    """The run's configuration with these options, a preset's values among them; None: nothing is given."""
+    if not given:
+        return None
+    own = parse_yaml(to_yaml(config), "config.yaml")
+    values = {**own, **preset_values(given.get("preset")), **given}
+    without = build_config({**values, **dict.fromkeys(FIXED[:1], 0)})
+    # a reference that moves belongs to how the run came about, and there is none without a divergence
+    return build_config(values) if without.loss.beta > 0 else without
+
+
+def differences(config: Config, other: Config) -> dict[str, list[Any]]:
+    """By option: the run's value and the other one."""
+    pairs = {
+        option.name: [getattr(getattr(one, option.section), option.name) for one in (config, other)]
+        for option in options()
+    }
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _step(given: Given) -> int:
+    text = given.door.get("step", "")
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"--step must be a whole number of at least 1, got {text!r}; `paceline replay RUN --step N`")
+    return int(text)
+
+
+def _show(found: "Replay", changed: Mapping[str, list[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"step {found.step}, weights: {found.weights}", soft_wrap=True)
+    for name, (own, other) in changed.items():
+        console.print(f"--{name.replace('_', '-')}: {own} -> {other}", soft_wrap=True, markup=False)
+    columns = {"as it was": found.recorded, "own objective": found.own, "other": found.other}
+    there = {name: numbers for name, numbers in columns.items() if numbers is not None}
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in there:
+        table.add_column(name, justify="right")
+    for number in SHOWN:
+        values = [numbers.get(number) for numbers in there.values()]
+        if any(value is not None for value in values):
+            table.add_row(number, *("-" if value is None else f"{value:.6g}" for value in values))
+    console.print(table)

@@ -1,0 +1,221 @@
+"""What a run that is gone on with may have otherwise: a rule for every option, and what differs from before.
+
+A rule has no middle: an option is `freely` another, where each step computes what it would have computed (to rounding);
+or `by name`, with `--override`, where it does not; or `never`, where the checkpoint could not be gone on with.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.config.reading import find_option, options
+from paceline.config.sections import Config
+from paceline.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """What may be done with some options, and why."""
+
+    may_change: Literal["freely", "by name", "never"]
+    because: str
+    options: tuple[str, ...]
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        may_change="freely",
+        because="the same numbers are computed elsewhere or in another order, which is the same to rounding",
+        options=(
+            *(
+                "deterministic",
+                "threads",
+                "gradient_checkpointing",
+                "activation_offload",
+                "optimizer_offload",
+                "micro_batch_tokens",
+            ),
+            *("concurrent_sequences", "vllm_cache_gib", "vllm_gpu_share", "vllm_tensor_parallel", "vllm_eager"),
+            *("cluster", "num_producers", "num_consumers", "placement", "ray_address"),
+            *("zero_stage", "shard_size", "tensor_parallel", "pipeline_parallel", "pipeline_schedule"),
+            *("parameter_offload", "sampling_ranks"),
+        ),
+    ),
+    Rule(
+        may_change="freely",
+        because="it says how long is waited and how much may fail, not what comes of what does not",
+        options=(
+            "max_reward_failure_rate",
+            "max_skipped_updates",
+            "reward_timeout",
+            "step_timeout",
+            "stop_grace",
+            "sandbox",
+            "actor_timeout",
+            "max_restarts",
+        ),
+    ),
+    Rule(
+        may_change="freely",
+        because="it says what is written down, when and for whom, not what is computed",
+        options=(
+            "merge_lora",
+            "eval_steps",
+            "save_steps",
+            "save_total_limit",
+            "background_save",
+            "report_to",
+            "project",
+            "profile",
+        ),
+    ),
+    Rule(
+        may_change="by name",
+        because="completions are drawn from another distribution, or of other prompts",
+        options=(
+            *("model", "dtype", "device", "trust_remote_code"),
+            *("dataset", "dataset_split", "prompt_column", "answer_column", "system_prompt", "system_prompt_file"),
+            *("enable_thinking", "max_prompt_length", "long_prompts", "shuffle", "dataset_size", "on_bad_row", "seed"),
+            *("num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop", "engine"),
+            *("prompts_per_step", "max_staleness", "on_new_weights", "max_refills", "oversampling"),
+        ),
+    ),
+    Rule(
+        may_change="by name",
+        because="completions are worth something else",
+        options=(
+            *("reward_funcs", "reward_models", "reward_weights", "sandbox_url"),
+            *("preset", "advantage", "reward_aggregation", "overlong_share", "overlong_weight", "mask_truncated"),
+            *("filter_range", "filter_func"),
+        ),
+    ),
+    Rule(
+        may_change="by name",
+        because="the loss or the update is another",
+        options=(
+            *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "dual_clip", "cispo_max_ratio"),
+            *("average", "beta", "kl", "ref_sync_mix", "entropy_coef", "rollout_correction", "correction_level"),
+            *("correction_max", "off_policy_threshold", "skip_threshold"),
+            *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "adam_beta1", "adam_beta2", "adam_eps"),
+            *("weight_decay", "max_grad_norm", "num_iterations", "num_minibatches"),
+        ),
+    ),
+    Rule(
+        may_change="by name",
+        because="the learning rate falls towards the last step, unless --lr-schedule is constant",
+        options=("max_steps", "num_epochs"),
+    ),
+    Rule(
+        may_change="by name",
+        because="accuracies before and after it are not of the same measurement",
+        options=(
+            *("eval_dataset", "eval_split", "eval_size", "eval_temperature", "eval_generations"),
+            "eval_reward_func",
+        ),
+    ),
+    Rule(
+        may_change="never",
+        because="a checkpoint holds the weights and moments of what it was saved of",
+        options=("lora_rank", "lora_targets", "optimizer", "ref_sync_steps"),
+    ),
+    Rule(
+        may_change="freely",
+        because="the directory behind --resume is where a run goes on, wherever it was moved",
+        options=("output_dir",),
+    ),
+)
+"""Each option is in exactly one of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """An option that is otherwise than it was."""
+
+    option: str
+    old: object
+    new: object
+
+    def describe(self) -> str:
+        """For a sentence."""
+        return f"{find_option(self.option).flag} is {_word(self.new)} and was {_word(self.old)}"
+
+
+def rule_of(option: str) -> Rule:
+    """The one rule that holds for an option."""
+    (rule,) = [rule for rule in RULES if option in rule.options]
+    return rule
+
+
+def plain_options(config: Config) -> dict[str, object]:
+    """Every option with its value as JSON has it: a list in the place of a tuple."""
+    values = {option.name: getattr(getattr(config, option.section), option.name) for option in options()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def differences(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[Difference, ...]:
+    """Options that are otherwise; one that only one side knows, as another version of Paceline, is at its default."""
+    return tuple(
+        Difference(option=name, old=old[name], new=new[name]) for name in new if name in old and old[name] != new[name]
+    )
+
+
+def changes_what_is_computed(difference: Difference, new: Mapping[str, object], old: Mapping[str, object]) -> bool:
+    """Whether a step is otherwise with it, beyond rounding."""
+    is_constant = old.get("lr_schedule") == new.get("lr_schedule") == "constant"
+    if difference.option in ("max_steps", "num_epochs") and is_constant:
+        return False
+    return rule_of(difference.option).may_change != "freely"
+
+
+def refuse_changes(
+    old: Mapping[str, object], new: Mapping[str, object], *, override: Collection[str], written: Collection[str] = ()
+) -> tuple[Difference, ...]:
+    """The options that are otherwise; those that change what is computed have to be named.
+
+    Args:
+        old: the options that the run has been computed with.
+        new: those that it is to go on with.
+        override: options that may be otherwise, by name.
+        written: options that the command gives itself; a difference in another one is of an edited config.yaml.
+
+    Raises:
+        ConfigError: an option is otherwise that is not named, or that never can be.
+    """
+    found = differences(old, new)
+    telling = [one for one in found if changes_what_is_computed(one, new, old)]
+    never = [one for one in telling if rule_of(one.option).may_change == "never"]
+    if never:
+        raise ConfigError(
+            f"{_listed(never, written)}, which a run cannot change, as {rule_of(never[0].option).because}; "
+            "leave it as it was, or start a new run from this one's model"
+        )
+    unnamed = [one for one in telling if one.option not in override]
+    if unnamed:
+        names = " ".join(one.option for one in telling)
+        raise ConfigError(
+            f"{_listed(unnamed, written)}, with which the run would compute something else than before; leave "
+            f"{'it' if len(unnamed) == 1 else 'them'} as before, or go on so from the last checkpoint by "
+            f"--override {names}"
+        )
+    return found
+
+
+def override_names(given: Sequence[str]) -> frozenset[str]:
+    """The options behind `--override`, in any spelling, also with commas between them.
+
+    Raises:
+        ConfigError: there is no such option.
+    """
+    return frozenset(find_option(word).name for entry in given for word in entry.split(",") if word)
+
+
+def _listed(found: Sequence[Difference], written: Collection[str]) -> str:
+    return ", ".join(one.describe() + ("" if one.option in written else " (config.yaml was edited)") for one in found)
+
+
+def _word(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return repr(value) if value == "" else str(value)

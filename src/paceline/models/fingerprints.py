@@ -1,0 +1,55 @@
+"""Whether weights in two places are the same bits: 64 bits of each that are compared.
+
+Sums of the numbers' bits, each times a weight that depends on its place, modulo 2^64: one pass over the memory, on the
+device where it lies, and one read from there. It finds accidents, not attacks.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from paceline.native.sums import serves, weighted_sums
+
+WORDS = {8: torch.int32, 4: torch.int32, 2: torch.int16}
+"""Whole numbers that a parameter's bits are read as, by its bytes: half a sum's width, so that no product overflows."""
+CHUNK = 1 << 20
+"""Numbers that are widened to 64 bits at a time."""
+_STRIDE = 0x100000001B3
+"""Odd, so that no bit of what came before is lost: the prime of FNV-1a."""
+
+
+@torch.no_grad()
+def fingerprint(parameters: Iterable[Tensor]) -> int:
+    """64 bits that change with any bit of the parameters, and with their order."""
+    return folded([bit_sums(one) for one in parameters])
+
+
+def bit_sums(parameter: Tensor, source: Tensor | None = None) -> Int[Tensor, " C"]:
+    """Of each chunk: the words times their places in it, modulo 2^64. With a `source` of the same precision and size
+    `parameter` becomes what it holds, in the same pass."""
+    own = words(parameter)
+    return _weighted_sums(own, None if source is None else words(source))
+
+
+def folded(sums: Sequence[Tensor]) -> int:
+    """The fingerprint of parameters with these sums."""
+    total = 0
+    for part in torch.cat(list(sums)).tolist() if sums else ():
+        total = (total * _STRIDE + part) % 2**64
+    return total
+
+
+def words(parameter: Tensor) -> Int[Tensor, " W"]:
+    """The whole numbers that its bits are; it is contiguous."""
+    return parameter.detach().view(-1).view(WORDS[parameter.element_size()])
+
+
+def _weighted_sums(numbers: Int[Tensor, " W"], source: Int[Tensor, " W"] | None) -> Int[Tensor, " C"]:
+    if serves(numbers):
+        return weighted_sums(numbers, CHUNK, source)
+    if source is not None:
+        numbers.copy_(source)
+    places = torch.arange(1, min(len(numbers), CHUNK) + 1, device=numbers.device)
+    return torch.stack([(chunk * places[: len(chunk)]).sum() for chunk in numbers.split(CHUNK)])

@@ -1,0 +1,114 @@
+"""What another objective would have made of a step of a run: the same rollouts, the same weights before them.
+
+Weights come from the run's checkpoints. Where none is of the step before, those in between are made again from the one
+before them: the steps' rollouts are on disk, so that takes their updates and no sampling.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoint import Checkpoint, Progress, checkpoints_before
+from paceline.config import Config
+from paceline.errors import CheckpointError
+from paceline.learner import UpdateStats
+from paceline.models import load_tokenizer
+from paceline.plan import batch_plan
+from paceline.rollouts import RolloutBatch, regrouped, restored_batch, restored_groups, rollout_metrics
+from paceline.rundir import RunDir
+from paceline.train.consumer import ConsumerHalf, Extent, make_consumer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replay:
+    """A step under its run's objective and under another one."""
+
+    step: int
+    weights: str
+    """Which weights they were computed with, for a person."""
+    is_exact: bool
+    """Whether those are what the run had before the step; on other hardware, or of several processes, to rounding."""
+    recorded: Mapping[str, Any] | None
+    """The step's numbers when it was made; None: the run ended before they were written."""
+    own: Mapping[str, Any]
+    other: Mapping[str, Any] | None
+    """None: there is no other objective."""
+
+
+def replay(run_dir: RunDir, config: Config, other: Config | None, step: int, *, nearest: bool) -> Replay:
+    """Replay a step of a run that `config` made; `nearest`: with the nearest checkpoint's weights as they are.
+
+    Raises:
+        CheckpointError: the step's rollouts are not there, or its weights cannot be made.
+    """
+    entry = run_dir.committed(step)
+    batch = restored_batch(entry, restored_groups(run_dir.rollouts(step)))
+    records = {record["step"]: record for record in run_dir.metrics()}
+    extent = _extent(config, records, run_dir.journal(), batch)
+    start = next(iter(checkpoints_before(run_dir.path / "checkpoints", step)), None)
+    first = 0 if start is None else start.progress.step
+    between = [] if nearest else list(range(first + 1, step))
+    groups = {number: run_dir.committed(number) for number in between}  # refused before weights are read
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        half = _half(config, extent, start)
+        for number in groups:
+            half.update(number, restored_groups(run_dir.rollouts(number)))
+        if other is not None and between:
+            progress = Progress(step=step - 1, position=0, policy_version=half.policy_version)
+            half.save(Path(folder), progress, ())
+            start = half.saved(wait=True)
+        own = _numbers(half, config, step, batch)
+        del half
+        changed = None if other is None else _numbers(_half(other, extent, start), other, step, batch)
+    return Replay(
+        step=step,
+        weights=_weights(first, between, step),
+        is_exact=first + len(between) == step - 1,
+        recorded=records.get(step),
+        own=own,
+        other=changed,
+    )
+
+
+def _half(config: Config, extent: Extent, start: Checkpoint | None) -> ConsumerHalf:
+    return make_consumer(config, load_tokenizer(config.model), extent, checkpoint=start)
+
+
+def _numbers(half: ConsumerHalf, config: Config, step: int, batch: RolloutBatch) -> dict[str, Any]:
+    made = regrouped(
+        batch,
+        config.advantage,
+        weights=config.rewards.weights,
+        max_completion_length=config.sampling.max_completion_length,
+    )
+    stats, _ = half.update(step, made.groups)
+    return {**rollout_metrics(made), **{name: getattr(stats, name) for name in UpdateStats.__slots__}}
+
+
+def _extent(
+    config: Config,
+    records: Mapping[int, Mapping[str, Any]],
+    journal: Mapping[int, Mapping[str, Any]],
+    batch: RolloutBatch,
+) -> Extent:
+    """The length of the run, on which its learning rates hang, without its dataset: a line tells how large that is."""
+    sizes = [
+        round(journal[number]["position"] / record["epoch"]) for number, record in records.items() if number in journal
+    ]
+    steps = batch_plan(config, sizes[-1] if sizes else None).steps
+    if steps is None:
+        raise CheckpointError(
+            "no step of the run was finished, so the number of its steps is not known; --resume it for a step first"
+        )
+    return Extent(total_steps=steps, longest_prompt=max(len(group.task.prompt_ids) for group in batch.groups))
+
+
+def _weights(first: int, between: list[int], step: int) -> str:
+    origin = "the model that the run began with" if first == 0 else f"checkpoint step-{first:06d}"
+    if between:
+        return f"those before step {step}: {origin}, and {len(between)} steps trained again on their rollouts"
+    if first == step - 1:
+        return f"those before step {step}: {origin}"
+    return f"{origin}, {step - 1 - first} steps older than those that step {step} had"

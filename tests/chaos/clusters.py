@@ -1,0 +1,141 @@
+"""Faults of a run on a cluster of this machine, or on ranks of a launcher: a process of it dies, stops or is slow."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+from tests.chaos.kills import CLUSTER, left_after
+from tests.chaos.processes import LONGEST_SECONDS, Ended, descendants
+from tests.chaos.runs import Outcome, Place, mischief
+from tests.chaos.scene import REMEDY, Impossible, Scene, must
+
+CONSUMER = (
+    "for entry in filter(str.isdigit, os.listdir('/proc')):",
+    "    title = pathlib.Path('/proc', entry, 'cmdline').read_text()",
+    "    status = pathlib.Path('/proc', entry, 'status').read_text()",
+    "    if title.startswith('ray::ConsumerActor') and f'PPid:\\t{os.getppid()}\\n' in status: pid = int(entry)",
+)
+"""A reward function's lines that find the trainer of its own cluster."""
+ONCE = (
+    "if (PLACE / 'scored').read_text().count(chr(10)) < 60: return",
+    "try: (PLACE / 'sprung').touch(exist_ok=False)",
+    "except FileExistsError: return",
+)
+QUICK = ("--actor-timeout", 4)
+
+
+def _within(scene: Scene, *lines: str, options: tuple[object, ...] = (), words: tuple[str, ...] = ()) -> None:
+    """The reward function does this once, in the midst of the run, which ends as if it had not."""
+    place = scene.place()
+    mischief(place, *ONCE, "import signal", *lines)
+    must(place.train(*CLUSTER, *options), 0, *words)
+    assert (place.folder / "sprung").exists(), "nothing was done"
+    _must_be_whole(scene, place.outcome())
+
+
+def _must_be_whole(scene: Scene, outcome: Outcome) -> None:
+    """Its logprobs in producers are of other batches, to rounding, so that one metric differs from one process."""
+    for name in ("weights", "evals", "completions"):
+        assert getattr(outcome, name) == getattr(scene.life.outcome, name), f"{name} differ from the undisturbed run's"
+
+
+def dead_producer(scene: Scene) -> None:
+    _within(scene, "os.kill(os.getpid(), signal.SIGKILL)")
+
+
+def stopped_producer(scene: Scene) -> None:
+    _within(scene, "os.kill(os.getpid(), signal.SIGSTOP)", options=QUICK)
+
+
+def slow_producer(scene: Scene) -> None:
+    _within(scene, "import time", "time.sleep(6)", options=QUICK)
+
+
+def dead_trainer(scene: Scene) -> None:
+    _within(scene, *CONSUMER, "os.kill(pid, signal.SIGKILL)", words=("restart 1 of 3",))
+
+
+def stopped_trainer(scene: Scene) -> None:
+    _within(scene, *CONSUMER, "os.kill(pid, signal.SIGSTOP)", options=QUICK, words=("restart 1 of 3",))
+
+
+def _of_the_whole(scene: Scene, harm: Callable[[int, dict[int, str]], None]) -> Place:
+    """Harm done to a cluster whose first step was scored; nothing of it is left when it has ended."""
+    place = scene.place()
+    running = place.begin(*CLUSTER)
+    while not place.scored() and not running.ends_within(0.1):
+        pass
+    below = descendants(running.pid)
+    harm(running.pid, below)
+    ended = running.end()
+    assert ended.status != 0, "it did not notice"
+    left = left_after(below, 60.0)
+    assert not left, f"processes are left: {left}"
+    return place
+
+
+def dead_driver(scene: Scene) -> None:
+    place = _of_the_whole(scene, lambda driver, below: os.kill(driver, signal.SIGKILL))
+    _gone_on_with(scene, place)
+
+
+def dead_node(scene: Scene) -> None:
+    """What Ray itself runs on this machine."""
+
+    def kill(driver: int, below: dict[int, str]) -> None:
+        for pid, title in below.items():
+            if "/raylet" in title.split(" ")[0]:
+                os.kill(pid, signal.SIGKILL)
+
+    _gone_on_with(scene, _of_the_whole(scene, kill))
+
+
+def _gone_on_with(scene: Scene, place: Place) -> None:
+    must(place.resume(), 0)
+    _must_be_whole(scene, place.outcome())
+
+
+def dead_vllm_worker(scene: Scene) -> None:
+    if importlib.util.find_spec("vllm") is None:
+        raise Impossible("vLLM is not installed; `make test-vllm` has a killed producer that samples with it")
+    vllm = ("--engine", "vllm", "--dtype", "float32")
+    place = scene.place("undisturbed")
+    must(place.train(*CLUSTER, *vllm), 0)
+    harmed = scene.place("harmed")
+    mischief(harmed, *ONCE, "import signal", "os.kill(os.getpid(), signal.SIGKILL)")
+    must(harmed.train(*CLUSTER, *vllm), 0)
+    assert harmed.outcome().weights == place.outcome().weights
+
+
+def dead_rank(scene: Scene) -> None:
+    place = scene.place()
+    lines = ("if os.environ.get('RANK') != '1': return", *ONCE, "import signal", "os.kill(os.getpid(), signal.SIGKILL)")
+    undisturbed = scene.place("undisturbed")
+    assert _ranks(undisturbed).status == 0
+    mischief(place, *lines)
+    ended = _ranks(place)
+    assert ended.status != 0
+    assert "rank 1 is gone" in ended.said, ended.said[-600:]
+    assert REMEDY in ended.said, ended.said[-600:]
+    mischief(place, "pass")
+    assert _ranks(place, "--resume", "run").status == 0
+    assert place.outcome().weights == undisturbed.outcome().weights
+
+
+def _ranks(place: Place, *instead: str) -> Ended:
+    """The run on two ranks that torchrun starts."""
+    words = list(instead) or place.words()
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline", "train"]
+    done = subprocess.run(
+        [*launcher, *words],
+        cwd=place.folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * LONGEST_SECONDS,
+    )
+    return Ended(status=done.returncode, said=" ".join((done.stdout + done.stderr).split()), seconds=0.0)

@@ -1,0 +1,206 @@
+"""`kill -9` at moments drawn from a seed: by the clock over the whole life of a run, and at a write to its disk."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tests.chaos.processes import Ended, Running, descendants
+from tests.chaos.runs import Outcome, Place, committed, furnish
+from tests.chaos.sabotage import Trap
+
+DISK = ("os:fsync", "os:replace", "os:rename")
+"""What every file goes through on its way to being there: a kill before each of them is a kill between any two."""
+CLUSTER = ("--cluster", "--num-producers", "2", "--actor-timeout", "20")
+TARGETS = ("driver", "ProducerActor", "ConsumerActor")
+JUDGED = 32
+"""Completions: those of the trial and the first evaluation, and some of the first step."""
+GONE_SECONDS = 60.0
+"""In which all processes of a cluster are gone after its driver."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Life:
+    """A run that nothing happened to."""
+
+    outcome: Outcome
+    seconds: float
+    writes: dict[str, int]
+    """Calls of each function of `DISK`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kill:
+    """One kill and what came of it."""
+
+    target: str
+    moment: str
+    found: str
+    """What the run was doing, by what it left."""
+    is_same: bool
+    """Whether the resumed run left what the undisturbed one did."""
+    committed: int
+    """Completions that the journal called committed at the kill."""
+    generated_twice: int
+    """Of them, those that were sampled again."""
+    problem: str = ""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the promise was."""
+        return self.is_same and self.generated_twice == 0 and not self.problem
+
+
+def live(folder: Path, *more: object) -> Life:
+    """The undisturbed run, watched."""
+    place = furnish(folder)
+    tallies = {name: folder / name.replace(":", "-") for name in DISK}
+    traps = [Trap(function=name, deed="count", first=0, tally=tally) for name, tally in tallies.items()]
+    ended = place.train(*more, traps=traps)
+    assert ended.status == 0, ended.said
+    writes = {name: tally.stat().st_size if tally.exists() else 0 for name, tally in tallies.items()}
+    again = furnish(folder.with_name(f"{folder.name}-again"))
+    ended = again.train(*more)  # the first one also started the server of processes
+    assert again.outcome() == place.outcome(), "two undisturbed runs differ"
+    return Life(outcome=place.outcome(), seconds=ended.seconds, writes=writes)
+
+
+def draw(life: Life, count: int, *, seed: int) -> list[float | Trap]:
+    """So many moments: two of three by the clock, each in its own part of the life, and one of three at a write."""
+    drawn, moments = random.Random(seed), list[float | Trap]()
+    by_clock = count - count // 3
+    moments += [life.seconds * (number + drawn.random()) / by_clock for number in range(by_clock)]
+    writes = [(name, call) for name, calls in life.writes.items() for call in range(1, calls + 1)]
+    moments += [Trap(function=name, deed="SIGKILL", first=call) for name, call in drawn.sample(writes, k=count // 3)]
+    return moments
+
+
+def kill(folder: Path, moment: float | Trap, life: Life) -> Kill:
+    """Kill a run in one process, go on with it, compare."""
+    place = furnish(folder)
+    if isinstance(moment, Trap):
+        place.begin(traps=[moment]).end()
+        said = f"before call {moment.first} of {moment.function.replace(':', '.')}"
+    else:
+        running = place.begin()
+        if not running.ends_within(moment):
+            running.send(signal.SIGKILL)
+        running.end()
+        said = f"after {moment:.3f} s of {life.seconds:.3f}"
+    return _gone_on_with(place, life, target="one process", moment=said)
+
+
+def live_on_cluster(folder: Path, life: Life) -> tuple[Life, float]:
+    """The undisturbed run on a cluster, and the seconds from its first judged completions to its end."""
+    place = furnish(folder)
+    running = place.begin(*CLUSTER)
+    _until_judging(place, running)
+    started = time.perf_counter()
+    ended = running.end()
+    assert ended.status == 0, ended.said
+    outcome = place.outcome()
+    # logprobs in producers are of other batches, to rounding: one metric is another
+    assert (outcome.weights, outcome.completions) == (life.outcome.weights, life.outcome.completions)
+    return replace(life, outcome=outcome, seconds=ended.seconds), time.perf_counter() - started
+
+
+def kill_of_cluster(folder: Path, target: str, seconds: float, life: Life) -> Kill:
+    """Kill one of a cluster's processes so long after its first completions were judged.
+
+    After the loss of the driver somebody goes on with the run; after that of an actor the run does so by itself.
+    """
+    place = furnish(folder)
+    running = place.begin(*CLUSTER)
+    moment = f"{seconds:.2f} s after the first completions were judged"
+    _until_judging(place, running)
+    running.ends_within(seconds)
+    below = descendants(running.pid)
+    actors = [pid for pid, title in below.items() if f"ray::{target}" in title]
+    for victim in [running.pid] if target == "driver" else actors[:1]:
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+    if target != "driver":
+        return _gone_on_by_itself(place, running, life, target=target, moment=moment)
+    running.end()
+    left = left_after(below, GONE_SECONDS)
+    found = _gone_on_with(place, life, *CLUSTER, target=target, moment=moment)
+    return replace(found, problem=f"processes outlive the driver: {left}") if left else found
+
+
+def _until_judging(place: Place, running: Running) -> None:
+    """A step's completions, beside the trial of the reward function and the first evaluation."""
+    while len(place.scored()) < JUDGED and not running.ends_within(0.02):
+        pass
+
+
+def _gone_on_by_itself(place: Place, running: Running, life: Life, *, target: str, moment: str) -> Kill:
+    found, known, before = _found(place), committed(place), len(place.scored())
+    return _compared(place, life, running.end(), known, before, target=target, moment=moment, found=found)
+
+
+def _gone_on_with(place: Place, life: Life, *more: object, target: str, moment: str) -> Kill:
+    """Go on with the run, or start it again where it had not begun, as whoever finds it would."""
+    found, known, before = _found(place), committed(place), len(place.scored())
+    ended = place.resume() if (place.run.path / "config.yaml").exists() else place.train(*more)
+    return _compared(place, life, ended, known, before, target=target, moment=moment, found=found)
+
+
+def _compared(
+    place: Place, life: Life, ended: Ended, known: set[str], before: int, *, target: str, moment: str, found: str
+) -> Kill:
+    """What came of it, beside what the undisturbed run left; `before`: how many completions had been judged by then."""
+    is_same = ended.status == 0 and place.outcome() == life.outcome
+    again = len(known & set(place.scored()[before:]))
+    problem = "" if ended.status == 0 else f"status {ended.status}: {ended.said[-300:]}"
+    if is_same:
+        shutil.rmtree(place.folder)
+    return Kill(
+        target=target,
+        moment=moment,
+        found=found,
+        is_same=is_same,
+        generated_twice=again,
+        committed=len(known),
+        problem=problem,
+    )
+
+
+def _found(place: Place) -> str:
+    """What the run was doing when it was killed, by what it has left."""
+    run = place.run
+    if not (run.path / "config.yaml").exists():
+        return "before the run began"
+    if (run.path / "report.html").exists():
+        return "after the end"
+    if any(run.path.glob("checkpoints/draft-*")):
+        return "while saving"
+    if (run.path / "final").exists():
+        return "at the end"
+    return f"in step {len(run.metrics()) + 1}"
+
+
+def left_after(below: dict[int, str], seconds: float) -> list[str]:
+    """The processes of `below` that are still there when the time is over."""
+    until = time.monotonic() + seconds
+    while left := [title for pid, title in below.items() if _is_there(pid, title)]:
+        if time.monotonic() > until:
+            return left
+        time.sleep(0.1)
+    return []
+
+
+def _is_there(pid: int, title: str) -> bool:
+    try:
+        found = Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return False
+    return found == title and title != ""
+
+
+def records(kills: list[Kill]) -> list[dict[str, object]]:
+    """For the result file."""
+    return [asdict(one) | {"kept": one.is_kept} for one in kills]

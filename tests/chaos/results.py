@@ -1,0 +1,69 @@
+"""What a whole campaign found: the records of `results.json`, and the page made of them."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+PAGE = HERE.parent.parent / "docs" / "survival.md"
+Record = dict[str, Any]
+
+TOP = """# What runs survive
+
+`make chaos` does everything on this page to short runs of a tiny model and writes the page. A run has six steps, three
+checkpoints and three evaluations; its twin, to which nothing happened, says what it should have left: the same final
+weights (SHA-256 of the safetensors file), the same numbers in `metrics.jsonl` and `evals.jsonl` without clocks, the
+same completions. Moments are drawn from seed {seed}. A sample of it is part of `make test`.
+
+{machine}
+"""
+
+
+def write(results: Record) -> None:
+    """Keep the results, and the page beside the other documents."""
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    PAGE.write_text(page(results))
+
+
+def page(results: Record) -> str:
+    """The page of these results."""
+    top = TOP.format(seed=results["seed"], machine=results["machine"])
+    return "\n".join([top, *_kills(results["kills"]), *_faults(results["faults"])])
+
+
+def is_kept(results: Record) -> bool:
+    """Whether every promise was."""
+    return all(kill["kept"] for kill in results["kills"]) and not any(
+        fault["outcome"] == "broken" for fault in results["faults"]
+    )
+
+
+def _kills(kills: list[Record]) -> list[str]:
+    lines = [
+        "## `kill -9`",
+        "",
+        "Two of three kills of one process fall by the clock, spread over the whole life of a run, one of three before",
+        "a call of `fsync`, `replace` or `rename`. On a cluster driver, producer and trainer are killed in turn. Then",
+        "the run is gone on with, or goes on by itself.",
+        "",
+        "| killed | times | same end | committed completions | of them sampled again |",
+        "|---|---|---|---|---|",
+    ]
+    for target in dict.fromkeys(kill["target"] for kill in kills):
+        own = [kill for kill in kills if kill["target"] == target]
+        same, committed = sum(kill["is_same"] for kill in own), sum(kill["committed"] for kill in own)
+        again = sum(kill["generated_twice"] for kill in own)
+        lines.append(f"| {target} | {len(own)} | {same} | {committed} | {again} |")
+    found = Counter(kill["found"] for kill in kills if kill["target"] == "one process")
+    where = ", ".join(f"{count} {place}" for place, count in sorted(found.items()))
+    return [*lines, "", f"Where those of one process fell: {where}.", ""]
+
+
+def _faults(faults: list[Record]) -> list[str]:
+    lines = ["## Other faults", "", "| fault | promised | outcome |", "|---|---|---|"]
+    for fault in faults:
+        why = f": {fault['why']}" if fault["why"] else ""
+        lines.append(f"| {fault['injected']} | {fault['promised']} | {fault['outcome']}{why} |".replace("\n", " "))
+    return [*lines, ""]

@@ -1,0 +1,8 @@
+"""What a run imports, read once by a server that forks a process per run: a start costs milliseconds, not seconds.
+
+Nothing here may start a thread, which a fork would leave behind.
+"""
+
+import paceline.cli.main
+import paceline.report
+import paceline.train  # noqa: F401 - the import is the point

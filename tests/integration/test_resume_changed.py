@@ -1,0 +1,155 @@
+"""A run that is gone on with after something has changed: an option, its configuration, its data, its model."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from paceline.cli.main import main
+from paceline.config import build_config, parse_yaml
+from paceline.rundir import RunDir
+from tests.cluster_runs import ROWS, train, weights
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("changed") / "place"
+    train(place, "--save-steps", 2, "--eval-dataset", f"set={place / 'rows.jsonl'}", "--eval-reward-func", "format")
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole(finished) -> bytes:
+    return weights(RunDir(finished / "run"))
+
+
+@pytest.fixture
+def cut(finished) -> Iterator[RunDir]:
+    """The run as a process left it that was killed after step 3, with its checkpoint of step 2, its files in place."""
+    before = {file: file.read_bytes() for file in finished.rglob("*") if file.is_file()}
+    run = RunDir(finished / "run")
+    for later in ("final", "checkpoints/step-000004"):
+        shutil.rmtree(run.path / later)
+    yield run
+    shutil.rmtree(finished)
+    for file, content in before.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
+def resume(run: RunDir, line: str = "") -> int:
+    return main(["train", "--resume", str(run.path), *line.split()])
+
+
+def refusal(run: RunDir, capsys, line: str = "") -> str:
+    """The sentence of a refusal, after which the directory is as it was."""
+    before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file() and file.name != ".lock"}
+    assert resume(run, line) == 2
+    after = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file() and file.name != ".lock"}
+    assert after == before
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def changes(run: RunDir) -> list[dict]:
+    found = run.identity()
+    assert found is not None
+    return found["changes"]
+
+
+def test_the_options_of_the_run_itself_may_stand_beside_resume_in_any_spelling(finished, whole, cut):
+    again = f"--learning_rate 1e-2 --max-steps 4 --output-dir {cut.path} --model {finished / 'model'}"
+    assert resume(cut, again) == 0
+    assert weights(cut) == whole
+    assert changes(cut) == []
+
+
+def test_what_changes_no_number_is_taken_and_written_down_with_its_step(whole, cut, capsys):
+    assert resume(cut, "--save-steps 1 --eval-steps 1") == 0
+    assert "--save-steps is 1 and was 2" in " ".join(capsys.readouterr().out.split())
+    assert weights(cut) == whole
+    assert changes(cut) == [
+        {
+            "after_step": 2,
+            "options": {"eval_steps": {"old": 0, "new": 1}, "save_steps": {"old": 2, "new": 1}},
+            "files": {},
+        }
+    ]
+    text = (cut.path / "config.yaml").read_text()
+    assert "# after step 2: --save-steps is 1 and was 2\n" in text
+    assert build_config(parse_yaml(text, "config.yaml")).loop.save_steps == 1
+
+
+def test_what_changes_the_maths_goes_on_only_by_name_and_then_without_asking_again(whole, cut, capsys):
+    assert "--learning-rate is 0.02 and was 0.01" in refusal(cut, capsys, "--learning-rate 0.02")
+    assert resume(cut, "--learning-rate 0.02 --override learning_rate") == 0
+    assert weights(cut) != whole
+    (entry,) = changes(cut)
+    assert entry["after_step"] == 2
+    assert entry["options"] == {"learning_rate": {"old": 0.01, "new": 0.02}}
+    assert [record["learning_rate"] for record in cut.metrics()] == [0.01, 0.01, 0.02, 0.02]
+    assert resume(cut) == 0
+    assert len(changes(cut)) == 1
+
+
+def test_a_preset_that_is_given_anew_brings_its_values(cut, capsys):
+    said = refusal(cut, capsys, "--preset gspo")
+    assert "--preset is gspo and was none" in said
+    assert "--ratio-level is sequence and was token" in said
+
+
+def test_an_edited_configuration_is_found_out(cut, capsys):
+    file = cut.path / "config.yaml"
+    file.write_text(file.read_text().replace("temperature: 1.0", "temperature: 0.5", 1))
+    assert "--temperature is 0.5 and was 1.0 (config.yaml was edited)" in refusal(cut, capsys)
+
+
+def test_a_changed_row_is_found_out_by_its_name_and_taken_by_name(finished, cut, capsys):
+    rows = [{**row, "answer": "#### 9"} if number == 3 else row for number, row in enumerate(ROWS)]
+    (finished / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = refusal(cut, capsys)
+    assert "rows.jsonl has other content than it had, first in row" in said
+    assert "rows.jsonl:4" in said
+    assert "--override dataset eval_dataset" in said
+    assert resume(cut, "--override dataset eval_dataset") == 0
+    assert list(changes(cut)[0]["files"]) == ["dataset", "eval_dataset"]
+
+
+def test_rows_that_are_gone_are_counted(finished, cut, capsys):
+    (finished / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[:5]))
+    assert "has 5 rows and had 6" in refusal(cut, capsys)
+
+
+def test_another_model_in_the_same_place_is_found_out(finished, cut, capsys):
+    file = finished / "model" / "model.safetensors"
+    save_file({name: tensor + 1 for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+    assert "has another model.safetensors than it had" in refusal(cut, capsys)
+    config = finished / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "rms_norm_eps": 1e-3}))
+    assert "(and one more difference)" in refusal(cut, capsys)
+    assert resume(cut, "--override model") == 0
+
+
+def test_another_tokenizer_in_the_same_place_is_found_out(finished, cut, capsys):
+    file = finished / "model" / "chat_template.jinja"
+    file.write_text(file.read_text() + " ")
+    assert "--model" in refusal(cut, capsys)
+
+
+def test_a_run_whose_record_was_not_written_yet_goes_on(cut):
+    (cut.path / "identity.json").unlink()
+    assert resume(cut) == 0
+    assert changes(cut) == []
+
+
+def test_another_place_is_no_way_to_go_on(cut, capsys):
+    assert "--output-dir elsewhere is not the run behind --resume" in refusal(cut, capsys, "--output-dir elsewhere")
+
+
+def test_there_is_nothing_to_override_in_a_new_run(capsys):
+    assert main(["train", "--override", "beta"]) == 2
+    assert "there is no --resume" in capsys.readouterr().err

@@ -1,0 +1,36 @@
+"""Ranks of a launch that answer what a script says, and remember what they were sent."""
+
+from collections import defaultdict, deque
+from collections.abc import Collection
+from typing import Any
+
+
+class ScriptedLines:
+    """Lines to them, from the first rank."""
+
+    def __init__(self, answers: dict[int, list[Any]]) -> None:
+        """Answers by rank, behind the one to its making."""
+        self.answers = {rank: deque([None, *script]) for rank, script in answers.items()}
+        self.sent = defaultdict[int, list[Any]](list)
+        self.messages = 0
+
+    def send(self, ranks: Collection[int], message: Any) -> None:
+        self.messages += 1
+        for rank in ranks:
+            self.sent[rank].append(message)
+
+    def receive(self, rank: int) -> Any:
+        found = self.answers[rank].popleft()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class Knowing:
+    """Knows who is lost, or does not."""
+
+    def __init__(self, verdict: BaseException | None = None) -> None:
+        self.found = verdict
+
+    def verdict(self, seconds: float) -> BaseException | None:
+        return self.found

@@ -1,0 +1,72 @@
+"""A process in which nothing happens any more: what is written down, and how it ends."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from paceline.errors import TrainingError
+from paceline.pulse import Pulse
+from paceline.watchdog import ALARM, Watchdog
+
+SOON = 30.0
+"""Seconds that a test waits for what comes within one."""
+
+
+def test_a_main_thread_that_waits_for_nothing_is_woken_and_the_report_says_who_did_what_last(tmp_path):
+    now = [100.0]
+    pulse = Pulse(clock=lambda: now[0])
+    pulse.beat("producer 0", "gave its `sample`")
+    pulse.queues["steps produced and not taken"] = lambda: 3
+    pulse.witnesses["producer 0"] = lambda folder: (folder / "producer-0.txt").write_text("its threads")
+    now[0] = 112.5
+    with (
+        pytest.raises(TrainingError, match=r"for --step-timeout 0\.2 s, at last run: begins; .*stuck/report\.txt has"),
+        Watchdog(tmp_path / "stuck", limit=0.2, pulse=pulse),
+    ):
+        threading.Event().wait(SOON)
+    report = (tmp_path / "stuck" / "report.txt").read_text()
+    assert "run: begins, 0.0 s ago\nproducer 0: gave its `sample`, 12.5 s ago\n" in report
+    assert "steps produced and not taken: 3" in report
+    assert "test_a_main_thread_that_waits_for_nothing" in report  # where the main thread stood
+    assert (tmp_path / "stuck" / "producer-0.txt").read_text() == "its threads"
+
+
+def test_a_process_that_makes_progress_is_left_alone_however_long_it_takes(tmp_path):
+    pulse, idle = Pulse(), threading.Event()
+    with Watchdog(tmp_path / "stuck", limit=1.0, pulse=pulse):
+        for number in range(15):
+            pulse.beat("learner", f"pass {number}")
+            idle.wait(0.1)
+    assert not (tmp_path / "stuck").exists()
+
+
+def test_a_main_thread_that_does_not_come_out_is_ended_with_the_reason(tmp_path):
+    ended, reasons = threading.Event(), []
+
+    def force(verdict: TrainingError) -> None:
+        reasons.append(str(verdict))
+        ended.set()
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {ALARM})  # as deaf as a call into C
+    with Watchdog(tmp_path, limit=0.1, pulse=Pulse(), grace=0.1, force=force):
+        assert ended.wait(SOON)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {ALARM})
+    assert reasons[0].startswith("nothing has happened for --step-timeout 0.1 s")
+
+
+HOLDS_THE_LOCK = """
+import ctypes, pathlib, sys
+from paceline.watchdog import Watchdog
+with Watchdog(pathlib.Path(sys.argv[1]), limit=0.5, grace=0.5):
+    ctypes.PyDLL(None).sleep(60)  # in C, with the interpreter's lock: no other thread of Python runs
+"""
+
+
+def test_a_process_that_hangs_with_the_interpreters_lock_is_ended_with_its_stacks_on_stderr(tmp_path):
+    command = [sys.executable, "-c", HOLDS_THE_LOCK, str(tmp_path / "stuck")]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=False)
+    assert found.returncode == 1
+    assert "<module>" in found.stderr.partition("most recent call first")[2]
