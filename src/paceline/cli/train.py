@@ -142,8 +142,8 @@ def _train(
             return _on_ranks(config, output_dir, resume=resume, place=place, override=override)
         where = _cluster() if config.cluster.cluster else in_this_process
         return _to_the_end(config, output_dir, resume=resume, where=where, override=override)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_go_on(output_dir)) from None
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(*interrupt.args, _how_to_go_on(output_dir)) from None
 
 
 def _on_ranks(config: Config, output_dir: Path, *, resume: bool, place: Launched, override: Collection[str]) -> int:
