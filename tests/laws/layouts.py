@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -38,6 +38,8 @@ LAYOUTS = {
     "pipeline 2, 1f1b": (Sizes(pipeline=2), Sharding(stage=0)),
     "pipeline 2, interleaved": (Sizes(pipeline=2), Sharding(stage=0)),
     "pipeline 2, zero bubble": (Sizes(pipeline=2), Sharding(stage=0)),
+    "context 2": (Sizes(replicate=2, context=2), Sharding(stage=0)),
+    "context 2 of ZeRO-3 over 2": (Sizes(shard=2, context=2), Sharding(stage=3)),
     "ZeRO-3 over 3": (Sizes(shard=3), Sharding(stage=3)),
     "4 replicas": (Sizes(replicate=4), Sharding(stage=0)),
     "ZeRO-2 over 4": (Sizes(shard=4), Sharding(stage=2)),
@@ -47,11 +49,18 @@ LAYOUTS = {
     "pipeline 2 of 2 replicas": (Sizes(pipeline=2, replicate=2), Sharding(stage=0)),
     "pipeline 2, interleaved, of ZeRO-3 over 2": (Sizes(pipeline=2, shard=2), Sharding(stage=3)),
     "pipeline 2 of ZeRO-3 over 2": (Sizes(pipeline=2, shard=2), Sharding(stage=3)),
+    "2 copies of context 2": (Sizes(replicate=4, context=2), Sharding(stage=0)),
+    "ZeRO-3 over 4 of context 2": (Sizes(shard=4, context=2), Sharding(stage=3)),
+    "context 4": (Sizes(replicate=4, context=4), Sharding(stage=0)),
+    "context 2 of tensor 2": (Sizes(replicate=2, context=2, tensor=2), Sharding(stage=0)),
+    "pipeline 2 of context 2": (Sizes(pipeline=2, replicate=2, context=2), Sharding(stage=0)),
+    "pipeline 2, zero bubble, of context 2": (Sizes(pipeline=2, replicate=2, context=2), Sharding(stage=0)),
 }
 SCHEDULES: dict[str, Schedule] = {
     "pipeline 2, interleaved": "interleaved",
     "pipeline 2, interleaved, of ZeRO-3 over 2": "interleaved",
     "pipeline 2, zero bubble": "zero_bubble",
+    "pipeline 2, zero bubble, of context 2": "zero_bubble",
 }
 """Of pipelines that do not go by 1F1B."""
 LAYERS = {layout: 4 for layout, schedule in SCHEDULES.items() if schedule == "interleaved"}
@@ -142,7 +151,8 @@ def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks
         forward,
         reference=reference,
         loss=LOSSES[loss],
-        optim=OPTIMS[optim],
+        # for the micro-batches of one process: ranks that share their tokens take as many more
+        optim=replace(OPTIMS[optim], micro_batch_tokens=OPTIMS[optim].micro_batch_tokens // ranks.sizes.context),
         temperature=TEMPERATURE,
         max_completion_length=MAX_LENGTH,
         ranks=ranks,

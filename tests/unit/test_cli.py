@@ -212,6 +212,20 @@ def test_memory_of_a_process_of_several_by_hand(options, sizes, weights, gradien
         assert memory_plan(elsewhere, shape, sizes).total == sum(found), "who samples is elsewhere"
 
 
+def test_processes_that_share_tokens_keep_their_part_of_a_long_completion():
+    shape = model_shape(LARGE, parameters=41_000)
+    given = {**REQUIRED, "max_completion_length": 4_000, "max_prompt_length": 96, "micro_batch_tokens": 100}
+    alone = memory_plan(build_config(given), shape)
+    shared = memory_plan(build_config(given | {"context_parallel": 4}), shape, Sizes(replicate=4, context=4))
+    assert (alone.activations, alone.recomputed) == (4 * shared.activations, 4 * shared.recomputed)
+    assert (alone.weights, shared.resident) == (shared.weights, 0)
+    # below the longest completion the budget is each process's own
+    short = given | {"max_completion_length": 4}
+    budget = {**short, "prompts_per_step": 100}
+    of_four = memory_plan(build_config(budget | {"context_parallel": 4}), shape, Sizes(replicate=4, context=4))
+    assert memory_plan(build_config(budget), shape).activations == of_four.activations
+
+
 def test_plan_says_what_each_of_several_processes_takes(tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"question": "1+1?", "answer": "2"}\n' * 4)

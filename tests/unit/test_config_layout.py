@@ -23,6 +23,10 @@ GIVEN = {"model": "m", "dataset": "d"}
         ({"tensor_parallel": 2}, 4, Sizes(replicate=2, tensor=2)),
         ({"tensor_parallel": 2, "pipeline_parallel": 2, "zero_stage": 2}, 8, Sizes(pipeline=2, shard=2, tensor=2)),
         ({"zero_stage": 3}, 1, Sizes()),
+        ({"context_parallel": 2}, 4, Sizes(replicate=4, context=2)),
+        # slices are made for those that share tokens too
+        ({"context_parallel": 2, "zero_stage": 3}, 2, Sizes(shard=2, context=2)),
+        ({"context_parallel": 2, "zero_stage": 1, "tensor_parallel": 2}, 8, Sizes(shard=4, context=2, tensor=2)),
     ],
 )
 def test_a_grid_follows_from_the_options_and_the_number_of_processes(options, processes, sizes):
@@ -49,11 +53,25 @@ def test_slices_for_a_number_of_processes_that_does_not_divide_them_are_refused_
         layout(ParallelConfig(zero_stage=2, shard_size=3), 4)
 
 
+def test_tokens_for_a_number_of_processes_that_does_not_divide_them_are_refused_with_those_that_do():
+    with pytest.raises(
+        ConfigError, match=r"--context-parallel must divide the 4 processes .*, got 3; such are 1, 2, 4"
+    ):
+        layout(ParallelConfig(context_parallel=3, tensor_parallel=2), 8)
+
+
+def test_those_that_share_tokens_have_one_share_of_the_samples():
+    sizes = layout(ParallelConfig(context_parallel=2, tensor_parallel=2, zero_stage=1), 8)
+    assert (sizes.ranks, sizes.shares) == (8, 2)
+    assert not Sizes(replicate=4, context=2).splits_the_model
+
+
 @pytest.mark.parametrize(
     ("option", "value", "rule"),
     [
         ("zero_stage", 4, "be 0, 1, 2 or 3"),
         ("tensor_parallel", 0, "be at least 1"),
+        ("context_parallel", 0, "be at least 1"),
         ("shard_size", 2, "be left out with --zero-stage 0"),
         ("parameter_offload", True, "be false with --zero-stage 0"),
         ("pipeline_schedule", "interleaved", "be 1f1b with --pipeline-parallel 1"),
@@ -95,6 +113,9 @@ def test_consumers_of_a_cluster_that_cannot_be_laid_out_are_refused_before_anyth
         ("--fsdp shard_grad_op", {"zero_stage": "2"}),
         ("--tp 2 --pp_size=4", {"tensor_parallel": "2", "pipeline_parallel": "4"}),
         ("--tensor-parallel-size 2", {"tensor_parallel": "2"}),
+        ("--sequence_parallel_size 4", {"context_parallel": "4"}),
+        ("--ulysses-sequence-parallel-size=4", {"context_parallel": "4"}),
+        ("--cp 2", {"context_parallel": "2"}),
     ],
 )
 def test_a_layout_is_known_by_the_names_that_other_tools_have_for_it(words, options):
@@ -112,6 +133,9 @@ def test_a_layout_for_several_processes_is_refused_in_one_with_the_way_to_start_
     said = " ".join(capsys.readouterr().err.split())
     assert "--tensor-parallel 2 times --pipeline-parallel 2 needs 4 processes that train, and this is one" in said
     assert "`torchrun --nproc-per-node 4 -m paceline train`" in said
+    assert main(["train", "--tp", "2", "--cp", "2"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--pipeline-parallel 1 times --context-parallel 2 needs 4 processes that train, and this is one" in said
 
 
 def test_ranks_that_only_sample_are_refused_in_one_process_with_the_way_to_start_them(capsys):

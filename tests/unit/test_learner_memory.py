@@ -37,12 +37,12 @@ class Scarce:
         self.sizes = list[int]()
         self.error: BaseException = REASONS[0]
 
-    def __call__(self, model, batch):
+    def of(self, model, tokens):
         self.made += 1
-        if self.made in self.calls or len(batch.input_ids) > self.tokens:
+        if self.made in self.calls or len(tokens.batch.input_ids) > self.tokens:
             raise self.error
-        self.sizes.append(len(batch.input_ids))
-        return self.forward(model, batch)
+        self.sizes.append(len(tokens.batch.input_ids))
+        return self.forward.of(model, tokens)
 
 
 def loaded(seed: int = 0) -> Loaded:

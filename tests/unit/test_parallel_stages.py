@@ -9,7 +9,7 @@ from transformers import GraniteConfig, GraniteForCausalLM
 from paceline.batching import pack
 from paceline.errors import ConfigError, ModelError
 from paceline.models import PolicyForward, choose_forward
-from paceline.parallel import Stages, check_stages, divide, stage_of
+from paceline.parallel import AllTokens, Stages, check_stages, divide, stage_of
 from paceline.parallel.stages import Elsewhere, is_at_both_ends, keep_stages, mark_both_ends, own_layers
 from tests.laws.splitting import random_samples
 from tests.tiny import VOCAB_SIZE, tiny_model
@@ -152,4 +152,4 @@ def test_padded_rows_do_not_go_through_a_stage():
     batch = pack(samples, [1.0] * len(samples), range(len(samples)), dtype=torch.float32)
     padded = PolicyForward(kind="padded", reason="some layers attend to a sliding window")
     with pytest.raises(ModelError, match=r"padded rows \(some layers attend to a sliding window\); train it without"):
-        padded.through(model, stage_of(model, stages(2), 0), batch, None)
+        padded.through(model, stage_of(model, stages(2), 0), AllTokens(batch=batch), None)

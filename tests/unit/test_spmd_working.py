@@ -29,9 +29,12 @@ from tests.laws.layouts import CPU, groups_of
 LAYOUTS: dict[str, dict[str, object]] = {
     "copies": {},
     "ZeRO-3": {"zero_stage": 3},
+    "context": {"context_parallel": 2},
     "tensor": {"tensor_parallel": 2},
     "pipeline": {"pipeline_parallel": 2},
 }
+WHOLE = ("copies", "context")
+"""Where each rank has all of the weights."""
 SAMPLING = Sampling(max_completion_length=8)
 REQUESTS = [Request(prompt_ids=(65 + number, 66), keys=(number, 100 + number)) for number in range(4)]
 EXTENT = Extent(total_steps=2, longest_prompt=9)
@@ -151,9 +154,12 @@ def test_the_update_moves_what_is_sampled_from(found):
 
 def test_only_a_copy_takes_bytes_and_only_where_it_is_old(found):
     for rank in found:
-        copies, *others = (rank[layout]["way"]["nbytes"] for layout in LAYOUTS)
-        assert copies == 0
-        assert set(others) == {found[0]["ZeRO-3"]["way"]["nbytes"]} != {0}
+        whole, others = (
+            {rank[layout]["way"]["nbytes"] for layout in LAYOUTS if (layout in WHOLE) == is_whole}
+            for is_whole in (True, False)
+        )
+        assert whole == {0}
+        assert others == {found[0]["ZeRO-3"]["way"]["nbytes"]} != {0}
         assert all(one["again"] == {"nbytes": 0, "fingerprint": None} for one in rank.values())
 
 
@@ -167,7 +173,8 @@ def test_what_arrives_at_a_rank_that_only_samples_is_what_the_first_one_sent_and
 
 def test_copies_tell_what_they_hold_after_an_update_and_parts_have_nothing_to_compare(found, apart):
     for ranks in (found, apart[:TRAINING]):
-        first, second = (rank["copies"]["held"] for rank in ranks)
-        assert first == second
-        assert first["part"] == [0, 0, 0]
-        assert all(rank[layout]["held"] is None for rank in ranks for layout in LAYOUTS if layout != "copies")
+        for layout in WHOLE:
+            first, second = (rank[layout]["held"] for rank in ranks)
+            assert first == second
+            assert first["part"] == [0, 0, 0]
+        assert all(rank[layout]["held"] is None for rank in ranks for layout in LAYOUTS if layout not in WHOLE)

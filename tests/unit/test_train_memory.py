@@ -85,6 +85,13 @@ def test_a_forward_pass_takes_the_budget_the_longest_row_or_the_whole_step():
     assert most_tokens(configured(**sizes), prompt=10, padded=True) == 2 * 4 * (10 + 50)
 
 
+def test_ranks_that_share_tokens_take_the_budget_each_and_their_part_of_the_longest_row():
+    sizes = {"num_generations": 4, "max_completion_length": 50, "prompts_per_step": 2, "context_parallel": 3}
+    assert most_tokens(configured(**sizes, micro_batch_tokens=100), prompt=10, padded=False) == 100
+    assert most_tokens(configured(**sizes, micro_batch_tokens=5), prompt=10, padded=False) == 60 / 3
+    assert most_tokens(configured(**sizes), prompt=10, padded=False) == 2 * (10 + 4 * 50) / 3
+
+
 def test_gradients_and_moments_are_still_to_come():
     trained, optim = policy(), configured().optim
     assert to_come(optim, trained) == trained.model.num_parameters() * (4 + 8)

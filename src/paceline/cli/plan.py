@@ -63,7 +63,7 @@ def _sizes(config: Config, processes: str | None) -> Sizes:
     if config.cluster.cluster:
         return layout(config.parallel, config.cluster.num_consumers)
     if processes is None:
-        return layout(config.parallel, config.parallel.tensor_parallel * config.parallel.pipeline_parallel)
+        return layout(config.parallel, config.parallel.fewest)
     if not processes.isdecimal() or int(processes) < 1:
         raise ConfigError(f"--processes must be a whole number of at least 1, got {processes!r}")
     return layout(config.parallel, training_ranks(config.parallel, int(processes)))

@@ -115,16 +115,17 @@ def _check_layout(config: Config, place: Launched | None) -> None:
         return
     if config.cluster.cluster:
         return
-    needed, apart = config.parallel.tensor_parallel * config.parallel.pipeline_parallel, config.parallel.sampling_ranks
+    options, needed, apart = config.parallel, config.parallel.fewest, config.parallel.sampling_ranks
     if apart:
         raise ConfigError(
             f"--sampling-ranks must be 0 in one process, got {apart}; start `torchrun "
             f"--nproc-per-node {needed + apart} -m paceline train` with the same options, where others train"
         )
     if needed > 1:
+        context = f" times --context-parallel {options.context_parallel}" if options.context_parallel > 1 else ""
         raise ConfigError(
-            f"--tensor-parallel {config.parallel.tensor_parallel} times --pipeline-parallel "
-            f"{config.parallel.pipeline_parallel} needs {needed} processes that train, and this is one; start "
+            f"--tensor-parallel {options.tensor_parallel} times --pipeline-parallel {options.pipeline_parallel}"
+            f"{context} needs {needed} processes that train, and this is one; start "
             f"`torchrun --nproc-per-node {needed} -m paceline train` with the same options, or give --cluster "
             f"--num-consumers {needed}"
         )

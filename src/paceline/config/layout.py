@@ -21,6 +21,9 @@ class ParallelConfig:
     """Processes that slices are made for; when there are more, they hold copies of these slices. None: all of them."""
     tensor_parallel: int = 1
     """Processes that share every layer: heads, width and vocabulary."""
+    context_parallel: int = 1
+    """Processes that share the tokens of each micro-batch, for completions too long for one: in attention each has some
+    of the heads. `micro_batch_tokens` is what each of them computes."""
     pipeline_parallel: int = 1
     """Processes that share the layers out: each has some of them."""
     pipeline_schedule: Schedule = "1f1b"
@@ -36,6 +39,7 @@ class ParallelConfig:
         require(self.zero_stage in ZERO_STAGES, "zero_stage", self.zero_stage, "be 0, 1, 2 or 3")
         require(self.tensor_parallel >= 1, "tensor_parallel", self.tensor_parallel, "be at least 1")
         require(self.pipeline_parallel >= 1, "pipeline_parallel", self.pipeline_parallel, "be at least 1")
+        require(self.context_parallel >= 1, "context_parallel", self.context_parallel, "be at least 1")
         require(self.sampling_ranks >= 0, "sampling_ranks", self.sampling_ranks, "be at least 0")
         if self.shard_size is not None:
             require(self.shard_size >= 1, "shard_size", self.shard_size, "be at least 1")
@@ -59,6 +63,11 @@ class ParallelConfig:
         ):
             require(right or value == default, name, value, rule, "it would have no effect")
 
+    @property
+    def fewest(self) -> int:
+        """Processes that it takes at least."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
@@ -67,11 +76,13 @@ class Sizes:
     pipeline: int = 1
     """Each has some of the layers."""
     replicate: int = 1
-    """Each has a copy, and samples of its own."""
+    """Each has a copy, and samples of its own, or tokens of the same samples."""
     shard: int = 1
-    """Each has slices of what belongs to every weight, and samples of its own."""
+    """Each has slices of what belongs to every weight, and samples or tokens of its own."""
     tensor: int = 1
     """Each has some of every layer's heads, of its width and of the vocabulary."""
+    context: int = 1
+    """Neighbours among the processes of `replicate` and `shard` that share the tokens of the same samples."""
 
     @property
     def ranks(self) -> int:
@@ -81,7 +92,7 @@ class Sizes:
     @property
     def shares(self) -> int:
         """In how many parts a step's samples are shared out."""
-        return self.replicate * self.shard
+        return self.replicate * self.shard // self.context
 
     @property
     def splits_the_model(self) -> bool:
@@ -93,27 +104,28 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
     """The grid of so many processes.
 
     >>> layout(ParallelConfig(zero_stage=3, tensor_parallel=2), 8)
-    Sizes(pipeline=1, replicate=1, shard=4, tensor=2)
+    Sizes(pipeline=1, replicate=1, shard=4, tensor=2, context=1)
 
     Raises:
         ConfigError: the options need another number of processes; the sentence has the nearest layouts that fit.
     """
-    tensor, pipeline = options.tensor_parallel, options.pipeline_parallel
+    tensor, pipeline, context = options.tensor_parallel, options.pipeline_parallel, options.context_parallel
     if processes % (tensor * pipeline):
         raise ConfigError(
             f"--tensor-parallel {tensor} times --pipeline-parallel {pipeline} must divide the number of processes that "
             f"train, {processes}; the nearest that do are {_named(_nearest(tensor, pipeline, processes))}"
         )
-    shares = processes // (tensor * pipeline)
-    shard = (options.shard_size or shares) if options.zero_stage else 1
-    require(
-        shares % shard == 0,
-        "shard_size",
-        shard,
-        f"divide the {shares} processes with samples of their own",
-        f"such are {', '.join(map(str, _divisors(shares)))}",
-    )
-    return Sizes(pipeline=pipeline, replicate=shares // shard, shard=shard, tensor=tensor)
+    data = processes // (tensor * pipeline)
+    shard = (options.shard_size or data) if options.zero_stage else 1
+    for name, size in (("context_parallel", context), ("shard_size", shard)):
+        require(
+            data % size == 0,
+            name,
+            size,
+            f"divide the {data} processes with samples or tokens of their own",
+            f"such are {', '.join(map(str, _divisors(data)))}",
+        )
+    return Sizes(pipeline=pipeline, replicate=data // shard, shard=shard, tensor=tensor, context=context)
 
 
 def training_ranks(options: ParallelConfig, ranks: int) -> int:

@@ -146,8 +146,8 @@ class OptimConfig:
     num_minibatches: int = 1
     """Parts that a batch of rollouts is cut into, each with an update of its own; above 1 the clip bounds bite."""
     micro_batch_tokens: int = 4096
-    """Tokens forwarded at once: memory and speed, never the gradient. More suits a GPU, less a CPU's cache. Where
-    memory runs out in a step, that step is done again with half as many, and so are all later ones."""
+    """Tokens forwarded at once by a process: memory and speed, never the gradient. More suits a GPU, less a CPU's
+    cache. Where memory runs out in a step, that step is done again with half as many, and so are all later ones."""
     max_skipped_updates: int = 3
     """Updates in a row that may be skipped, as their loss or gradient is not finite, before the run stops."""
 

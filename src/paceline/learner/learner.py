@@ -218,7 +218,8 @@ class Learner:
     def _cuts(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[list[list[int]]]:
         """The micro-batches of every rank, as positions of their samples."""
         shares = share_out(counted, trained=inside, ranks=self.ranks.shares)
-        return [cut(counted, trained=share, micro_batch_tokens=self.budget.tokens) if share else [] for share in shares]
+        tokens = self.budget.tokens * self.ranks.sizes.context  # of all ranks that compute a micro-batch together
+        return [cut(counted, trained=share, micro_batch_tokens=tokens) if share else [] for share in shares]
 
     def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatchSize]:
         return [

@@ -14,7 +14,7 @@ from paceline.batching import MicroBatch
 from paceline.losses import token_logprobs
 from paceline.models import Loaded, PolicyForward, is_recomputing
 from paceline.native.logits import logit_passes
-from paceline.parallel import WHOLE, Split
+from paceline.parallel import WHOLE, Split, Tokens
 from paceline.pulse import PULSE
 
 
@@ -77,12 +77,13 @@ class WholeModel:
             value.backward()
 
     def _values(self, loaded: Loaded, batch: MicroBatch) -> TokenValues:
-        return TokenValues(*self.split.run(loaded.model, lambda: self._run(loaded, batch)))
+        tokens = self.split.tokens(batch)
+        return TokenValues(*tokens.join(*self.split.run(loaded.model, lambda: self._run(loaded, tokens))))
 
-    def _run(self, loaded: Loaded, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        half = loaded.compute_dtype != loaded.model.dtype
+    def _run(self, loaded: Loaded, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        half, batch = loaded.compute_dtype != loaded.model.dtype, tokens.batch
         with torch.autocast(batch.input_ids.device.type, dtype=loaded.compute_dtype, enabled=half):
-            hidden = self.forward(loaded.model, batch)
+            hidden = self.forward.of(loaded.model, tokens)
         hidden = hidden.to(loaded.compute_dtype) if half else hidden
         return head_values(loaded.model, hidden, batch.targets, temperature=self.temperature, split=self.split)
 

@@ -31,7 +31,7 @@ from paceline.batching import MicroBatch
 from paceline.errors import ConfigError
 from paceline.learner.passes import Loss, Passes, TokenValues, WholeModel, head_values
 from paceline.models import Loaded, PolicyForward, is_recomputing
-from paceline.parallel import RankLost, Split, Stages, stage_of
+from paceline.parallel import RankLost, Split, Stages, Tokens, stage_of
 from paceline.pulse import PULSE
 
 _SEVERAL = (ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble, ScheduleLoopedBFS)
@@ -95,7 +95,8 @@ class Pipelined:
 
     def _parts(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> list[PipelineStage]:
         """This rank's stages as torch's schedules take them."""
-        model, longest = loaded.model, max(len(batch.input_ids) for batch in batches)
+        model, tokens = loaded.model, [self.split.tokens(batch) for batch in batches]
+        longest = max(len(one.batch.input_ids) for one in tokens)
         width = model.config.get_text_config().hidden_size
         # of what travels only the shape is read; a loss and a micro-batch's number are what the ends have instead
         states = torch.empty(longest, width, dtype=model.dtype, device="meta", requires_grad=torch.is_grad_enabled())
@@ -105,7 +106,7 @@ class Pipelined:
         )
         return [
             PipelineStage(
-                _Calls(_StagePass(self, loaded, batches, loss, stage, longest)),
+                _Calls(_StagePass(self, loaded, tokens, loss, stage, longest)),
                 stage,
                 self.stages.number,
                 model.device,
@@ -136,45 +137,45 @@ class _StagePass:
     """Passes of a call's micro-batches through one stage."""
 
     def __init__(
-        self, how: Pipelined, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss, stage: int, longest: int
+        self, how: Pipelined, loaded: Loaded, tokens: Sequence[Tokens], loss: Loss, stage: int, longest: int
     ) -> None:
-        self.how, self.loaded, self.batches, self.loss, self.longest = how, loaded, batches, loss, longest
+        self.how, self.loaded, self.tokens, self.loss, self.longest = how, loaded, tokens, loss, longest
         self.is_first, self.is_last = stage == 0, stage == how.stages.number - 1
         self.layers = stage_of(loaded.model, how.stages, stage)
         self.gone_back = 0
 
     def __call__(self, number: int, entering: Tensor) -> Tensor:
         """What leaves the stage: hidden states [longest, H], behind the last one the loss."""
-        PULSE.beat("learner", f"micro-batch {number + 1} of {len(self.batches)} in a stage")
-        batch, split, model = self.batches[number], self.how.split, self.loaded.model
-        before = None if self.is_first else entering[: len(batch.input_ids)]
+        PULSE.beat("learner", f"micro-batch {number + 1} of {len(self.tokens)} in a stage")
+        tokens, split, model = self.tokens[number], self.how.split, self.loaded.model
+        before = None if self.is_first else entering[: len(tokens.batch.input_ids)]
         if self.is_last:
-            result = self._value(number, batch, before)
+            result = self._value(number, tokens, before)
         else:
-            result = split.run(model, lambda: self._padded(self._through(batch, before)))
+            result = split.run(model, lambda: self._padded(self._through(tokens, before)))
             if torch.is_grad_enabled() and not result.requires_grad:
                 result.requires_grad_()  # nothing is trained so far, but the next stage's gradient comes all the same
         if result.requires_grad:
             result.register_hook(self._before_backward)
         return result
 
-    def _through(self, batch: MicroBatch, before: Tensor | None) -> Tensor:
+    def _through(self, tokens: Tokens, before: Tensor | None) -> Tensor:
         dtype, model = self.loaded.compute_dtype, self.loaded.model
-        with torch.autocast(batch.input_ids.device.type, dtype=dtype, enabled=dtype != model.dtype):
-            return self.how.forward.through(model, self.layers, batch, before)
+        with torch.autocast(model.device.type, dtype=dtype, enabled=dtype != model.dtype):
+            return self.how.forward.through(model, self.layers, tokens, before)
 
     def _padded(self, states: Tensor) -> Tensor:
         return pad(states.to(self.loaded.model.dtype), (0, 0, 0, self.longest - len(states)))
 
-    def _value(self, number: int, batch: MicroBatch, before: Tensor | None) -> Tensor:
+    def _value(self, number: int, tokens: Tokens, before: Tensor | None) -> Tensor:
         split, model = self.how.split, self.loaded.model
         if not (self.how.stages.schedule == "zero_bubble" and torch.is_grad_enabled()):
-            values = split.run(model, lambda: self._head(batch, self._through(batch, before)))
-            return self.loss(number, TokenValues(*values))
+            values = split.run(model, lambda: self._head(tokens.batch, self._through(tokens, before)))
+            return self.loss(number, TokenValues(*tokens.join(*values)))
         # the head's two gradients come from one pass over its logits, which must not be made once for each of them
-        states = split.run(model, lambda: self._through(batch, before))
+        states = split.run(model, lambda: self._through(tokens, before))
         cut = states.detach().requires_grad_()
-        self.loss(number, TokenValues(*self._head(batch, cut))).backward()
+        self.loss(number, TokenValues(*tokens.join(*self._head(tokens.batch, cut)))).backward()
         assert cut.grad is not None
         return (states * cut.grad).sum()
 
@@ -188,7 +189,7 @@ class _StagePass:
         self.gone_back += 1
         if is_recomputing(self.loaded.model):  # then memory is short
             return_free_memory(gradient.device)
-        self.how.split.begin_pass(self.loaded.model, last=self.gone_back == len(self.batches))
+        self.how.split.begin_pass(self.loaded.model, last=self.gone_back == len(self.tokens))
 
 
 def _run(kind: type, parts: list[PipelineStage], count: int, loss_fn: Callable | None = None) -> None:

@@ -19,6 +19,7 @@ from paceline.flash import FlashKernel, flash_problem
 from paceline.models.records import on_device
 from paceline.models.varlen import VarlenLayout, varlen_attention, varlen_layout
 from paceline.native.attention import SequenceTable, attention_serves, packed_attention, sequence_table
+from paceline.parallel import HeadExchange
 
 NAME = "paceline"
 
@@ -31,6 +32,8 @@ class PackedLayout:
     """Where the sequences of a micro-batch lie, for all layers of a forward pass; each form is made when first used."""
 
     batch: MicroBatch
+    exchange: HeadExchange | None = None
+    """How a rank that has some of the tokens comes to all of them; None: it has all."""
 
     @functools.cached_property
     def table(self) -> SequenceTable:
@@ -71,11 +74,19 @@ def attention(
 def attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scaling: float) -> Tensor:
     """Query [M, heads, D], key and value [M, kv heads, D] to [M, heads, D], by the kernel where it serves.
 
-    Prompts attend causally to themselves; completions to their prompt's keys and to their own.
+    Prompts attend causally to themselves; completions to their prompt's keys and to their own. Where ranks share the
+    tokens, M are this rank's, and it computes some of the heads of all of them.
     """
     kind = query.device.type
     if torch.is_autocast_enabled(kind):
         query, key, value = (states.to(torch.get_autocast_dtype(kind)) for states in (query, key, value))
+    if layout.exchange is None:
+        return _attend(query, key, value, layout, scaling)
+    return layout.exchange.to_tokens(_attend(*layout.exchange.to_heads(query, key, value), layout, scaling))
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scaling: float) -> Tensor:
+    kind = query.device.type
     if attention_serves(query.device, query.dtype, query.shape[-1]):
         return packed_attention(query, key, value, layout.table, scale=scaling)
     heads = (query.shape[1], key.shape[1])

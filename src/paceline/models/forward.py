@@ -16,6 +16,7 @@ from paceline.models.activations import in_main_memory
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
 from paceline.models.records import on_device
+from paceline.parallel import AllTokens, Tokens
 from paceline.windows import slides
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
@@ -35,12 +36,26 @@ class PolicyForward:
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> Float[Tensor, "N H"]:
         """Hidden state, after the final norm, that predicts each target. `batch` lies on the model's device."""
-        hidden = _packed_hidden if self.kind == "packed" else _padded_hidden
+        return self.of(model, AllTokens(batch=batch))
+
+    def of(self, model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "N H"]:
+        """The same for the tokens that this rank computes.
+
+        Raises:
+            ModelError: this model takes padded rows only, whose tokens ranks cannot share.
+        """
         with self._keeping(model):
-            return hidden(model, batch)
+            if self.kind == "packed":
+                return _packed_states(model.base_model, tokens, None)[tokens.batch.sources]
+            if tokens.exchange is not None:
+                raise ModelError(
+                    f"ranks share the tokens of packed micro-batches, and this model computes padded rows "
+                    f"({self.reason}); train it with --context-parallel 1"
+                )
+            return _padded_hidden(model, tokens.batch)
 
     def through(
-        self, model: PreTrainedModel, stage: PreTrainedModel, batch: MicroBatch, states: Float[Tensor, "M H"] | None
+        self, model: PreTrainedModel, stage: PreTrainedModel, tokens: Tokens, states: Float[Tensor, "M H"] | None
     ) -> Float[Tensor, "M H"]:
         """The residual stream after a pipeline's stage of `model`, or after the final norm where the stage has it.
 
@@ -55,7 +70,7 @@ class PolicyForward:
                 "train it without a pipeline"
             )
         with self._keeping(model):
-            return _packed_states(stage, batch, states)
+            return _packed_states(stage, tokens, states)
 
     def _keeping(self, model: PreTrainedModel) -> contextlib.AbstractContextManager[object]:
         return in_main_memory(model) if self.offload else contextlib.nullcontext()
@@ -124,17 +139,17 @@ def _in_precision(
 
 
 def _packed_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
-    return _packed_states(model.base_model, batch, None)[batch.sources]
+    return _packed_states(model.base_model, AllTokens(batch=batch), None)[batch.sources]
 
 
-def _packed_states(base: PreTrainedModel, batch: MicroBatch, states: Tensor | None) -> Tensor:
-    device = batch.input_ids.device
+def _packed_states(base: PreTrainedModel, tokens: Tokens, states: Tensor | None) -> Tensor:
+    batch, device = tokens.batch, tokens.batch.input_ids.device
     entering = {"input_ids": batch.input_ids[None]} if states is None else {"inputs_embeds": states[None]}
     output = base(
         **entering,
         position_ids=batch.position_ids[None],
         attention_mask=NO_MASK.to(device),
-        packed_attention=PackedLayout(batch=batch),
+        packed_attention=PackedLayout(batch=batch, exchange=tokens.exchange),
         use_cache=False,
     )
     states = output.last_hidden_state[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from paceline.models.attention import PackedLayout
+from paceline.models.attention import PackedLayout, attend
 from paceline.native.attention import attention_serves, packed_attention
 from paceline.native.training import add_rms_norm, gated_product
 
@@ -112,8 +112,18 @@ def _attended(attention: Any, x: Tensor, rotation: tuple[Tensor, Tensor], layout
         query = _normed(attention.q_norm, query.float(), None, x.dtype)[1]
         key = _normed(attention.k_norm, key.float(), None, x.dtype)[1]
     cosines, sines = (part[0].float().contiguous() for part in rotation)
-    mixed = packed_attention(query, key, value, layout.table, scale=attention.scaling, rotation=(cosines, sines))
+    if layout.exchange is None:
+        mixed = packed_attention(query, key, value, layout.table, scale=attention.scaling, rotation=(cosines, sines))
+    else:  # the rotation is of the tokens that are here, and the kernel is given all of them
+        query, key = (_turned(states, cosines, sines).to(value.dtype) for states in (query, key))
+        mixed = attend(query, key, value, layout, attention.scaling)
     return mixed.flatten(1)[None]
+
+
+def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Llama's rotary embedding of [m, heads, D], which pairs the halves of a head."""
+    first, second = states.chunk(2, dim=-1)
+    return states * cosines[:, None] + torch.cat([-second, first], dim=-1) * sines[:, None]
 
 
 def _normed(norm: Any, x: Tensor, addend: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

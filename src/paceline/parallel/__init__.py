@@ -11,12 +11,16 @@ tensor.py         heads, widths and tokens to the ranks of the tensor axis
 vocabulary.py     logprobs where each rank has the logits of some tokens
 split.py          a model's weights to the places of a mesh
 stages.py         a model's layers to the stages of a pipeline
+tokens.py         what of a micro-batch's tokens a rank computes
+context.py        tokens to ranks in turn, and heads in their place for attention
+context_heads.py  over how many ranks heads can be dealt out
 mesh_ranks.py     gradients and numbers of all, over a mesh
 pieces.py         what of whole tensors lies on a rank
 piece_files.py    tensors in files, written in one layout and read in any other
 gathering.py      whole weights, one at a time
 """
 
+from paceline.parallel.context_heads import check_context_size, context_sizes
 from paceline.parallel.gathering import full_parameters, full_tensors
 from paceline.parallel.mesh import Mesh, make_mesh
 from paceline.parallel.mesh_ranks import MeshRanks, make_ranks
@@ -28,6 +32,7 @@ from paceline.parallel.sharding import Sharding
 from paceline.parallel.split import MeshSplit
 from paceline.parallel.stages import Stages, check_stages, divide, mark_both_ends, stage_of
 from paceline.parallel.tensor_plan import check_tensor_size, tensor_sizes
+from paceline.parallel.tokens import AllTokens, HeadExchange, Tokens
 
 __all__ = [
     "Ranks",
@@ -43,6 +48,11 @@ __all__ = [
     "Sharding",
     "check_tensor_size",
     "tensor_sizes",
+    "check_context_size",
+    "context_sizes",
+    "Tokens",
+    "AllTokens",
+    "HeadExchange",
     "MeshSplit",
     "MeshRanks",
     "make_ranks",

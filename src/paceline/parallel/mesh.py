@@ -1,6 +1,7 @@
 """The ranks of a run in a grid: which of them hold the same, which hold shares of it.
 
-Ranks are numbered with `tensor` fastest, so that those who talk most stand next to each other.
+Ranks are numbered with `tensor` fastest, so that those who talk most stand next to each other. Neighbours on the axes
+`replicate` and `shard`, `context` of them, share the tokens of their samples.
 """
 
 import math
@@ -24,11 +25,22 @@ class Mesh:
     sizes: Sizes
     devices: DeviceMesh
     data: dist.ProcessGroup
-    """The ranks that hold the same part of the model, or slices of it, each with samples of its own."""
+    """The ranks that hold the same part of the model, or slices of it, with samples, or tokens, of their own."""
+    context: dist.ProcessGroup | None = None
+    """Those of them that share the tokens of their samples with this one; None: none does."""
 
     @property
     def share(self) -> int:
         """Which part of a step's samples is this rank's."""
+        return self._among_data // self.sizes.context
+
+    @property
+    def turn(self) -> int:
+        """Which of those that share the same samples this rank is."""
+        return self._among_data % self.sizes.context
+
+    @property
+    def _among_data(self) -> int:
         return self.place("replicate") * self.sizes.shard + self.place("shard")
 
     @property
@@ -59,5 +71,8 @@ def make_mesh(sizes: Sizes, device: torch.device) -> Mesh:
     if sizes.ranks != dist.get_world_size():
         raise ValueError(f"{sizes} needs {sizes.ranks} ranks, there are {dist.get_world_size()}")
     devices = init_device_mesh(device.type, tuple(getattr(sizes, axis) for axis in AXES), mesh_dim_names=AXES)
-    data = devices["replicate", "shard"]._flatten("data").get_group()
-    return Mesh(sizes=sizes, devices=devices, data=data)
+    data = devices["replicate", "shard"]._flatten("data")
+    context = None
+    if sizes.context > 1:
+        context = data._unflatten(0, (sizes.shares, sizes.context), ("share", "context")).get_group("context")
+    return Mesh(sizes=sizes, devices=devices, data=data.get_group(), context=context)

@@ -39,10 +39,11 @@ class MeshRanks:
         """`split` is how the model that they train lies on them."""
         self.mesh = mesh
         # copies are computed as one process computes them
-        self.split: Split = split if mesh.sizes.splits_the_model else WHOLE
+        self.split: Split = split if mesh.sizes.splits_the_model or mesh.sizes.context > 1 else WHOLE
         self.rank, self.size, self.sizes = dist.get_rank(), dist.get_world_size(), mesh.sizes
         self.share, self.shares = mesh.share, mesh.sizes.shares
-        self.speaks = mesh.place("tensor") == 0 and mesh.place("pipeline") == mesh.sizes.pipeline - 1
+        is_last = mesh.place("pipeline") == mesh.sizes.pipeline - 1
+        self.speaks = is_last and mesh.place("tensor") == 0 and mesh.turn == 0
 
     def passes(self, counts: Sequence[int]) -> int:
         """See `Ranks`: slices are fetched from each other in every pass, and a pipeline's schedule has its numbers."""
@@ -65,8 +66,8 @@ class MeshRanks:
                 _add_up(bucket, self.mesh.group("tensor"))
 
     def _add_up_copies(self, copies: Sequence[nn.Parameter]) -> None:
-        """Gradients of the ranks that hold the same, with samples of their own."""
-        if self.shares == 1 or not copies:
+        """Gradients of the ranks that hold the same, with samples or tokens of their own."""
+        if dist.get_world_size(self.mesh.data) == 1 or not copies:
             return
         for parameter, is_there in zip(copies, self._somewhere(copies), strict=True):
             if is_there and parameter.grad is None:

@@ -6,10 +6,12 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from paceline.batching import MicroBatch
 from paceline.config import Sizes
 from paceline.errors import TrainingError
 from paceline.losses import LogitPasses
 from paceline.parallel.stages import Stages
+from paceline.parallel.tokens import AllTokens, Tokens
 
 Numbers = Mapping[str, float]
 Found = TypeVar("Found")
@@ -25,6 +27,9 @@ class Split(Protocol):
     @property
     def stages(self) -> Stages | None:
         """Which of a pipeline's stages are this rank's; None where every rank has something of all layers."""
+
+    def tokens(self, batch: MicroBatch) -> Tokens:
+        """What of a micro-batch this rank computes."""
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """A pass: whatever is done with the model's weights. Tensors in a tuple are what a gradient may come to."""
@@ -48,7 +53,8 @@ class Split(Protocol):
 class Ranks(Protocol):
     """`size` processes that train one policy, each with a share of every step's samples. All make the same calls.
 
-    Ranks that hold parts of the same copy of the weights have the same share, and one of them speaks for all.
+    Ranks that hold parts of the same copy of the weights, or share the tokens of the same samples, have the same share,
+    and one of them speaks for all.
     """
 
     rank: int
@@ -108,6 +114,10 @@ class _Whole:
     """`Split` of a rank that has all of every layer, always."""
 
     stages: Stages | None = None
+
+    def tokens(self, batch: MicroBatch) -> Tokens:
+        """See `Split`."""
+        return AllTokens(batch=batch)
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """See `Split`."""

@@ -9,13 +9,17 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from paceline.batching import MicroBatch
 from paceline.config import Schedule
 from paceline.losses import LogitPasses
+from paceline.parallel.context import some_tokens
+from paceline.parallel.context_heads import check_context_size
 from paceline.parallel.mesh import Mesh
 from paceline.parallel.sharding import Sharding, begin_pass, give_back, run, shard
 from paceline.parallel.stages import Stages, keep_stages, mark_both_ends, own_layers
 from paceline.parallel.tensor import split_over_tensor
 from paceline.parallel.tensor_layers import is_part, shared
+from paceline.parallel.tokens import AllTokens, Tokens
 from paceline.parallel.vocabulary import vocabulary_passes
 
 Found = TypeVar("Found")
@@ -45,6 +49,8 @@ class MeshSplit:
             ModelError: the model cannot be split over the mesh.
         """
         sizes = self.mesh.sizes
+        if sizes.context > 1:
+            check_context_size(model.config, sizes.context, tensor=sizes.tensor)
         if self.stages is not None:
             keep_stages(model, self.stages)
         if sizes.tensor > 1:
@@ -52,6 +58,10 @@ class MeshSplit:
         if sizes.shard > 1:
             shard(model, own_layers(model), self.mesh, self.sharding, compute_dtype)
         mark_both_ends(model)  # last, as what comes before may put another parameter in its place
+
+    def tokens(self, batch: MicroBatch) -> Tokens:
+        """See `Split`."""
+        return AllTokens(batch=batch) if self.mesh.context is None else some_tokens(batch, self.mesh.context)
 
     def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
         """See `Split`."""

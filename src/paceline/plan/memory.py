@@ -142,7 +142,8 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE) -> Memory
     step_tokens = config.loop.prompts_per_step * (
         config.data.max_prompt_length + config.sampling.num_generations * config.sampling.max_completion_length
     )
-    forwarded = min(max(config.optim.micro_batch_tokens, longest), step_tokens)
+    budget = config.optim.micro_batch_tokens * sizes.context
+    forwarded = math.ceil(min(max(budget, longest), step_tokens) / sizes.context)
     layer = forwarded * shape.linear_widths * number_bytes
     inputs = forwarded * shape.num_layers * shape.width * FLOAT32_BYTES
     logits = HEAD_ROWS * shape.vocabulary * number_bytes + (shape.matrix * number_bytes if is_half else 0)

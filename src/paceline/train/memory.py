@@ -1,6 +1,7 @@
 """What the options about memory come to on this machine and this model."""
 
 import importlib.util
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -100,11 +101,13 @@ def choose_recomputing(
 
 
 def most_tokens(config: Config, *, prompt: int, padded: bool) -> int:
-    """Input tokens of a forward pass, at most, with prompts of `prompt` tokens; padded rows hold the prompt each."""
+    """Input tokens of a forward pass on a rank, at most, with prompts of `prompt` tokens; padded rows hold the prompt
+    each."""
     completion, rows = config.sampling.max_completion_length, config.sampling.num_generations
     group = rows * (prompt + completion) if padded else prompt + rows * completion
-    budget = config.optim.micro_batch_tokens * (rows if padded else 1)
-    return min(max(budget, prompt + completion), config.loop.prompts_per_step * group)
+    ranks = config.parallel.context_parallel
+    budget = config.optim.micro_batch_tokens * ranks * (rows if padded else 1)
+    return math.ceil(min(max(budget, prompt + completion), config.loop.prompts_per_step * group) / ranks)
 
 
 def to_come(optim: OptimConfig, policy: Loaded) -> int:
