@@ -282,6 +282,6 @@ def _scalar(name: str, word: str, kinds: set[Any]) -> object:
             except ValueError:
                 continue
     if kinds & {int, float, bool} and str not in kinds:
-        kind = "true or false" if bool in kinds else "a number"
-        raise ConfigError(f"--{name} must be {kind}, got {word!r}")
+        wanted = "true or false" if bool in kinds else "a number"
+        raise ConfigError(f"--{name} must be {wanted}, got {word!r}")
     return word
