@@ -1,12 +1,13 @@
-"""What it costs a run to survive: the same run without checkpoints, and with them in the foreground and background.
+"""What it costs a run to survive: the same run without journal and checkpoints, and with them.
 
     python benchmarks/bench_survival.py [--steps 60] [--save-steps 10] [--repetitions 5] [--quick]
 
-| row        | what it is                                                                     |
-|------------|--------------------------------------------------------------------------------|
-| none       | no checkpoint                                                                  |
-| foreground | one every `--save-steps` steps, and the run waits until it is on disk          |
-| background | the same, written from a copy while the run goes on: the default               |
+| row        | what it is                                                                      |
+|------------|---------------------------------------------------------------------------------|
+| bare       | no checkpoint, and rollouts that are not written down (`train_unjournalled.py`) |
+| journal    | no checkpoint                                                                   |
+| foreground | one every `--save-steps` steps, and the run waits until it is on disk           |
+| background | the same, written from a copy while the run goes on: the default                |
 
 Every run is a process of its own on the embedded model, rows take turns, and the order turns round with each
 repetition. A run's time is its steps and what it waited for checkpoints, without evaluations; a row's is the median.
@@ -38,19 +39,21 @@ def rows(save_steps: int) -> dict[str, list[str]]:
     """The options of each row."""
     often = ["--save-steps", str(save_steps)]
     return {
-        "none": ["--save-steps", "0"],
+        "bare": ["--save-steps", "0"],
+        "journal": ["--save-steps", "0"],
         "foreground": [*often, "--background-save", "false"],
         "background": [*often, "--background-save", "true"],
     }
 
 
-def train(options: Sequence[str], *, steps: int, threads: int) -> dict[str, object]:
-    """One run: seconds per step, of which it waited for checkpoints, and the hash of its weights."""
+def train(row: str, options: Sequence[str], *, steps: int, threads: int) -> dict[str, object]:
+    """One run of a row: seconds per step, of which it waited for checkpoints, and the hash of its weights."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        words = ["train", "--output-dir", str(run), "--max-steps", str(steps), "--eval-size", "1", *options]
+        words = ["--output-dir", str(run), "--max-steps", str(steps), "--eval-size", "1", *options]
         environment = os.environ | QUIET | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-        command = [sys.executable, "-m", "paceline", *words]
+        program = [str(ROOT / "benchmarks" / "train_unjournalled.py")] if row == "bare" else ["-m", "paceline", "train"]
+        command = [sys.executable, *program, *words]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         if done.returncode:
             raise SystemExit(f"a run with {' '.join(options)} failed: {done.stderr.strip()}")
@@ -62,13 +65,13 @@ def train(options: Sequence[str], *, steps: int, threads: int) -> dict[str, obje
 
 
 def compare(found: Mapping[str, Sequence[Mapping[str, object]]]) -> dict[str, dict[str, float]]:
-    """Of each row the median seconds of a step, what of them it waited, and its throughput relative to `none`."""
+    """Of each row the median seconds of a step, what of them it waited, and its throughput relative to `bare`."""
     medians = {name: statistics.median(float(str(one["step"])) for one in runs) for name, runs in found.items()}
     return {
         name: {
             "step": medians[name],
             "waited": statistics.median(float(str(one["waited"])) for one in runs),
-            "throughput": medians["none"] / medians[name],
+            "throughput": medians["bare"] / medians[name],
         }
         for name, runs in found.items()
     }
@@ -89,8 +92,8 @@ def main() -> int:
     found: dict[str, list[dict[str, object]]] = {name: [] for name in options}
     for repetition in range(repetitions):
         for name in list(options)[:: -1 if repetition % 2 else 1]:
-            found[name].append(train(options[name], steps=steps, threads=asked.threads))
-    print("| checkpoints | a step | of which waited | throughput |\n|---|--:|--:|--:|")
+            found[name].append(train(name, options[name], steps=steps, threads=asked.threads))
+    print("| row | a step | of which waited | throughput |\n|---|--:|--:|--:|")
     compared = compare(found)
     for name, one in compared.items():
         print(f"| {name} | {one['step']:.4f} s | {one['waited']:.4f} s | {one['throughput']:.3f} |")
