@@ -18,11 +18,12 @@ FLOORS = {
         "batching",
         "metrics",
         "intervals",
+        "at_k",
         "schedule",
         "extraction",
         "programs",
     },
-    1.5: {"native", "parallel", "pulse"},
+    1.5: {"native", "parallel", "pulse", "formula", "comparisons"},
     2: {
         "data",
         "rewards",
@@ -41,8 +42,9 @@ FLOORS = {
     3: {"rollouts", "learner", "evaluate", "reward_context", "audit", "summary", "plan"},
     4: {"train"},
     4.5: {"cluster", "spmd"},
-    5: {"dialects"},
-    5.5: {"cli", "api"},
+    5: {"api"},
+    5.25: {"dialects"},
+    5.5: {"cli"},
     6: {"__main__", "__init__"},
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}

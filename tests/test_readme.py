@@ -11,7 +11,7 @@ import pytest
 
 from paceline.api.building import NOT_OFFERED
 from paceline.api.refused import NOT_NEEDED, REFUSED
-from paceline.cli import audit, plan, replay, train, translate
+from paceline.cli import audit, explain, plan, replay, train, translate
 from paceline.cli import eval as eval_command
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
@@ -20,6 +20,8 @@ from paceline.data.formats import problem
 from paceline.data.rows import Row
 from paceline.dialects.colossalchat.arguments import FIELDS, SHORT, long_flag
 from paceline.dialects.layouts import NUMBERS, VALUES
+from paceline.dialects.swift.tables import KNOWN
+from paceline.dialects.trl.reading import known_flags
 from paceline.errors import ConfigError
 from paceline.rewards import BUILT_IN, resolve
 from tests.test_architecture import FLOORS
@@ -37,21 +39,30 @@ OPTIONS_OF = {
     "train": train.COMMAND,
     "eval": eval_command.COMMAND,
     "plan": plan.COMMAND,
+    "explain": explain.COMMAND,
     "audit": audit.COMMAND,
     "replay": replay.COMMAND,
 }
 OTHERS_FLAGS = {
+    "--only",
     *("--security-opt", "--cap-add", "--workload", "--head", "--node-ip-address", "--address", "--temp-dir"),
     *map(long_flag, FIELDS),
     *("--num-tr", "--agentic-type"),
     *("--nproc-per-node", "--multi_gpu", "--num_processes", "--ntasks-per-node", "--shutdown-timeout", "--cpu"),
     *("--kill-on-bad-exit", "--multi", "--num", *NUMBERS, *VALUES, "--fsdp2"),
+    *(f"--{name.partition('_')[0]}" for name in (*KNOWN, *known_flags())),
 }
-"""Of docker, of the scripts in benchmarks, of Ray, of ColossalChat, of launchers, and of layouts elsewhere."""
+"""Of docker, of scripts for developers, of Ray, of ColossalChat, of launchers, of layouts elsewhere, and of ms-swift
+and TRL, up to the first underscore."""
 DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {
     "--help",
     *translate.FLAGS,
 }
+
+
+def named_file(path: str) -> str:
+    """A file that a command in a document names: one of the golden ones."""
+    return (ROOT / "tests" / "golden" / "translate" / f"{path}.txt").read_text()
 
 
 def code_of(text: str) -> list[str]:
@@ -86,7 +97,7 @@ def test_every_command_is_one_that_the_command_line_takes(line):
         refusal = pytest.raises(ConfigError, match="add -ibs 2 -tMbs 2 at the end") if clashes else nullcontext()
         with refusal:
             asked = translate.read(words[1:] or ["--", "python", "rl_example.py"])
-            translate.translate(asked.command, repair="--repair" in asked.flags)
+            translate.translate(asked.command, repair="--repair" in asked.flags, read=named_file)
         return
     begins = 2 if words[0] == "replay" and len(words) > 1 else 1  # the run comes first
     given = parse(OPTIONS_OF[words[0]], words[begins:])

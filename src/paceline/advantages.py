@@ -81,6 +81,15 @@ def overlong_penalty(length: int, *, max_length: int, buffer: int) -> float:
     return -1.0 if over >= buffer else -over / buffer
 
 
+def overlong_buffer(share: float, *, max_length: int) -> int:
+    """Tokens before `max_length` over which `overlong_penalty` falls: this share of it, at least one.
+
+    >>> overlong_buffer(0.2, max_length=512)
+    102
+    """
+    return max(1, round(share * max_length))
+
+
 def carries_signal(group_advantages: Sequence[float]) -> bool:
     """Whether a group moves the policy: its policy gradient is exactly zero when every advantage is.
 

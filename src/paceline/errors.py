@@ -9,6 +9,7 @@
     ├── CheckpointError   a checkpoint or run directory that is damaged exit status 2
     ├── EngineError       what samples completions has failed           exit status 1; a cluster replaces it
     └── TrainingError     the run itself went wrong                     exit status 1
+        ├── StorageError  a checkpoint cannot be written: it can go on from the one before
         └── ProcessLost   one of its processes is gone or hangs: it can go on from its last checkpoint
 
 The first four are wrong input, and therefore ValueErrors too, as callers of a Python library expect.
@@ -58,6 +59,10 @@ class EngineError(PacelineError):
 
 class TrainingError(PacelineError):
     """The run cannot go on: for example a loss that is not finite."""
+
+
+class StorageError(TrainingError):
+    """A checkpoint cannot be written: the disk is full, or fails; those before it are whole."""
 
 
 class ProcessLost(TrainingError):

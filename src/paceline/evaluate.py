@@ -5,10 +5,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from paceline.at_k import Vote, avg_at_k, maj_at_k, pass_at_k
+from paceline.comparisons import CHANGING, detectable_difference
 from paceline.console import percent
 from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.errors import DataError
-from paceline.intervals import Interval, mean_interval, pass_at_k, wilson
+from paceline.extraction import final_answer, prefills_think, visible_text
+from paceline.intervals import Interval, mean_interval, wilson
 from paceline.rewards import RIGHT, BuiltIn, RewardFunction, check_failure_rate, early_start, score
 from paceline.types import Completion, Task
 
@@ -21,6 +24,18 @@ class EvalSet:
     tasks: tuple[Task, ...]
     notes: tuple[str, ...] = ()
     """What a person should know of them before any number: rows left out, how programs are isolated."""
+
+    @property
+    def reach(self) -> str:
+        """One sentence, before anything is measured: how small a difference so many tasks can show."""
+        found, n = detectable_difference(len(self.tasks)), len(self.tasks)
+        if found is None:
+            return f"{self.name}: {n} tasks are too few to tell any difference between two models; take more"
+        changing = "all to one side" if found > CHANGING else f"in {100 * CHANGING:.0f} % of the tasks"
+        return (
+            f"{self.name}: {n} tasks can tell a difference from {100 * found:.1f} points on "
+            f"(paired, 80 % power at p < 0.05, if answers change {changing})"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +110,16 @@ class Outcome:
         """Completions that were right."""
         return sum(reward is not None and reward >= self.right for reward in self.rewards)
 
+    @property
+    def votes(self) -> tuple[Vote, ...]:
+        """The final answer of each graded completion, outside its thinking, and whether it was right."""
+        prefilled = prefills_think(self.task.prompt)
+        return tuple(
+            (final_answer(visible_text(completion.text, prefilled=prefilled)), reward >= self.right)
+            for completion, reward in zip(self.completions, self.rewards, strict=True)
+            if reward is not None
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
@@ -111,7 +136,7 @@ class Evaluation:
         graded = [outcome for outcome in self.outcomes if outcome.graded]
         if all(len(outcome.rewards) == 1 for outcome in graded):
             return wilson(sum(outcome.correct for outcome in graded), len(graded))
-        return mean_interval([outcome.correct / outcome.graded for outcome in graded])
+        return mean_interval([avg_at_k(outcome.correct, outcome.graded) for outcome in graded])
 
     def record(self) -> dict[str, object]:
         """The object that goes to `evals.jsonl`."""
@@ -131,15 +156,30 @@ class Evaluation:
             "completion_length_mean": sum(len(one.token_ids) for one in completions) / len(completions),
             "truncated_fraction": sum(one.finish_reason == "length" for one in completions) / len(completions),
         }
-        if generations > 1:
-            passes = [pass_at_k(o.correct, o.graded, o.graded) for o in graded]
-            record[f"pass_at_{generations}"] = math.fsum(passes) / len(passes)
-        return record | {"clock": {"seconds": self.seconds}}
+        at_k = {f"{name}_at_{generations}": value for name, value in self.at_k().items()}
+        return record | at_k | {"clock": {"seconds": self.seconds}}
+
+    def at_k(self) -> dict[str, float]:
+        """pass@k and maj@k of k completions per task; maj only where completions state answers, none for k = 1."""
+        graded = [outcome for outcome in self.outcomes if outcome.graded]
+        if len(self.outcomes[0].rewards) == 1:
+            return {}
+        found = {"pass": math.fsum(pass_at_k(o.correct, o.graded, o.graded) for o in graded) / len(graded)}
+        votes = [outcome.votes for outcome in graded]
+        if any(answer is not None for task in votes for answer, _ in task):
+            found["maj"] = math.fsum(map(maj_at_k, votes)) / len(graded)
+        return found
+
+    def shown(self) -> str:
+        """The accuracy with its interval, and of several completions per task what else they say."""
+        k = len(self.outcomes[0].rewards)
+        others = [f"{name}@{k} {100 * value:.1f} %" for name, value in self.at_k().items()]
+        return ", ".join([f"{percent(self.accuracy)}{f' (avg@{k})' if k > 1 else ''}", *others])
 
     def describe(self) -> str:
         """The accuracy with its interval, the set, and of how many tasks."""
         return (
-            f"held-out accuracy after step {self.step}: {percent(self.accuracy)} "
+            f"held-out accuracy after step {self.step}: {self.shown()} "
             f"({self.name}, n = {len(self.outcomes)}, {self.seconds:.1f} s)"
         )
 

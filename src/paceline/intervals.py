@@ -73,11 +73,3 @@ def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> Interval
     difference = (gained_share - lost_share) / n
     half = Z * math.sqrt(gained_share + lost_share - (gained_share - lost_share) ** 2 / n) / n
     return Interval(value=(gained - lost) / len(before), low=difference - half, high=difference + half)
-
-
-def pass_at_k(correct: int, n: int, k: int) -> float:
-    """Chance that at least one of `k` samples is right, from `correct` right ones among `n`: 1 - C(n-c, k) / C(n, k).
-
-    Source: M. Chen et al., arXiv:2107.03374, Eq. 1.
-    """
-    return 1 - math.comb(n - correct, k) / math.comb(n, k)

@@ -5,8 +5,10 @@ from typing import Any
 
 from rich.console import Console
 
+from paceline.comparisons import Comparison, compare_records, level_of_best, probability
 from paceline.console import percent, points, print_time_split
-from paceline.intervals import Interval, paired_difference
+from paceline.errors import DataError
+from paceline.intervals import Interval
 from paceline.rundir import RunDir
 
 PHASES = ("generate", "reward", "update", "other")
@@ -50,11 +52,15 @@ def summarise(
 def _outcome(run_dir: RunDir, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One set before and after, and the difference, paired by task."""
     first, last = records[0], records[-1]
-    difference = gain(*(run_dir.eval_completions(one["set"], one["step"]) for one in (first, last)))
+    found = gain(*(run_dir.eval_completions(one["set"], one["step"]) for one in (first, last)))
+    # of equals the last: there is nothing to choose then
+    best = max(reversed(records[1:]), key=lambda record: record["accuracy"])
     return {
         "before": _as_record(_accuracy(first)) | {"n": first["n"]},
         "after": _as_record(_accuracy(last)) | {"n": last["n"]},
-        "difference": {"value": difference.value, "ci_low": difference.low, "ci_high": difference.high},
+        "difference": _as_record(found.difference, "value"),
+        "test": as_record(found),
+        "looks": {"evaluations": len(records) - 1, "best_step": best["step"], "best_accuracy": best["accuracy"]},
     }
 
 
@@ -66,6 +72,34 @@ def _print_outcome(console: Console, name: str, outcome: Mapping[str, Any], *, l
     )
     console.print(f"after       {percent(after)}   step {last_step}")
     console.print(f"difference  {points(_accuracy(outcome['difference'], 'value'))}   paired by task")
+    test, looks = outcome["test"], outcome["looks"]
+    console.print(f"test        {verdict(test)}", soft_wrap=True)
+    if looks["best_accuracy"] > outcome["after"]["accuracy"]:
+        console.print(
+            f"looks       step {looks['best_step']} was the highest of {looks['evaluations']} evaluations, "
+            f"{100 * looks['best_accuracy']:.1f} %: chosen for that, it counts as better from "
+            f"p < {level_of_best(looks['evaluations']):.2g} on",
+            soft_wrap=True,
+        )
+
+
+def as_record(found: Comparison) -> dict[str, Any]:
+    """The test of a difference, as `summary.json` has it."""
+    return {
+        "gained": found.gained,
+        "lost": found.lost,
+        "mcnemar_p": found.p_value,
+        "bootstrap": _as_record(found.bootstrap, "value"),
+    }
+
+
+def verdict(test: Mapping[str, Any]) -> str:
+    """`as_record` as a sentence: tasks that changed sides, the p-value, and the other interval of the difference."""
+    bootstrap = _accuracy(test["bootstrap"], "value")
+    return (
+        f"{test['gained']} tasks gained, {test['lost']} lost: exact McNemar {probability(test['mcnemar_p'])}; "
+        f"bootstrap [{100 * bootstrap.low:+.1f}, {100 * bootstrap.high:+.1f}]"
+    )
 
 
 def time_split(run_dir: RunDir, *, checkpoint_seconds: float) -> dict[str, float]:
@@ -98,16 +132,21 @@ def step_paces(steps: Sequence[Mapping[str, Any]], *, foreseen_seconds: float) -
     return {"predicted": foreseen_seconds / len(totals), "measured": sum(totals) / len(totals)}
 
 
-def gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Interval:
-    """Difference in accuracy between two measurements of one set, from their completion records, paired by task."""
-    pairs = [(b["correct"], a["correct"]) for b, a in zip(before, after, strict=True)]
-    graded = [(b, a) for b, a in pairs if b is not None and a is not None]
-    return paired_difference([b for b, _ in graded], [a for _, a in graded])
+def gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Comparison:
+    """What changed between two measurements of one set, from their completion records, paired by task.
+
+    Raises:
+        DataError: no task was graded both times.
+    """
+    found = compare_records(before, after)
+    if found is None:
+        raise DataError("no held-out task was graded before and after; look at `note` in the files of evals/")
+    return found
 
 
 def _accuracy(record: Mapping[str, Any], value: str = "accuracy") -> Interval:
     return Interval(value=record[value], low=record["ci_low"], high=record["ci_high"])
 
 
-def _as_record(interval: Interval) -> dict[str, float]:
-    return {"accuracy": interval.value, "ci_low": interval.low, "ci_high": interval.high}
+def _as_record(interval: Interval, value: str = "accuracy") -> dict[str, float]:
+    return {value: interval.value, "ci_low": interval.low, "ci_high": interval.high}

@@ -51,7 +51,7 @@ def try_fault(fault: Fault, root: Path, life: Life, *, may_cluster: bool) -> Rec
     except Impossible as reason:
         outcome, why = "not tried", str(reason)
     except AssertionError as broken:
-        outcome, why = "broken", str(broken)
+        outcome, why = "broken", str(broken).replace(str(root), "...")[:200]
     seconds = time.perf_counter() - started
     print(f"{seconds:6.1f} s  {outcome:8} {fault.name}{': ' + why if why else ''}", flush=True)
     if outcome == "kept" and scene.root.exists():

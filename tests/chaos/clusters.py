@@ -38,7 +38,7 @@ def _within(scene: Scene, *lines: str, options: tuple[object, ...] = (), words: 
 
 def _must_be_whole(scene: Scene, outcome: Outcome) -> None:
     """Its logprobs in producers are of other batches, to rounding, so that one metric differs from one process."""
-    for name in ("weights", "evals", "completions"):
+    for name in ("weights", "evals", "texts"):
         assert getattr(outcome, name) == getattr(scene.life.outcome, name), f"{name} differ from the undisturbed run's"
 
 

@@ -104,7 +104,7 @@ def live_on_cluster(folder: Path, life: Life) -> tuple[Life, float]:
     assert ended.status == 0, ended.said
     outcome = place.outcome()
     # logprobs in producers are of other batches, to rounding: one metric is another
-    assert (outcome.weights, outcome.completions) == (life.outcome.weights, life.outcome.completions)
+    assert (outcome.weights, outcome.texts) == (life.outcome.weights, life.outcome.texts)
     return replace(life, outcome=outcome, seconds=ended.seconds), time.perf_counter() - started
 
 

@@ -66,6 +66,8 @@ class Outcome:
     evals: tuple[str, ...]
     completions: tuple[str, ...]
     """A step's rollouts each, as a hash."""
+    texts: tuple[str, ...]
+    """The same without logprobs, which in a cluster's producers are of other batches, to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,14 +120,13 @@ class Place:
         """What the finished run has left."""
         run = self.run
         weights = (run.path / "final" / "model.safetensors").read_bytes()
+        rollouts = [run.rollouts(step) for step in run.rollout_steps()]
         return Outcome(
             weights=hashlib.sha256(weights).hexdigest(),
             metrics=tuple(_text(record) for record in run.metrics()),
             evals=tuple(_text(record) for record in run.evals()),
-            completions=tuple(
-                hashlib.sha256("".join(map(_text, run.rollouts(step))).encode()).hexdigest()
-                for step in run.rollout_steps()
-            ),
+            completions=tuple(_hash(records) for records in rollouts),
+            texts=tuple(_hash([_without_logprobs(one) for one in records]) for records in rollouts),
         )
 
 
@@ -157,6 +158,14 @@ def committed(place: Place) -> set[str]:
     lines = journal.read_bytes().split(b"\n")[:-1] if journal.exists() else []
     steps = [json.loads(line)["step"] for line in lines]
     return {repr((record["prompt"], record["completion"])) for step in steps for record in place.run.rollouts(step)}
+
+
+def _hash(records: list[dict[str, Any]]) -> str:
+    return hashlib.sha256("".join(map(_text, records)).encode()).hexdigest()
+
+
+def _without_logprobs(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "logprobs"}
 
 
 def _text(record: Any) -> str:

@@ -13,9 +13,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import PreTrainedModel
 
-from paceline.checkpoint import Progress, load_optimizer, newest_checkpoint, save_checkpoint
+from paceline.checkpoint import Progress, Writing, load_optimizer, newest_checkpoint, save_checkpoint, take_checkpoint
 from paceline.config import ModelConfig, Sizes, build_config
-from paceline.errors import CheckpointError
+from paceline.errors import CheckpointError, StorageError
 from paceline.learner import Learner
 from paceline.models import export_model, load_policy, restore_weights
 from paceline.parallel import (
@@ -39,6 +39,7 @@ WRITERS = {
     "ZeRO-3 over 4": (Sizes(shard=4), Sharding(stage=3)),
     "2 replicas of ZeRO-3 over 2": (Sizes(replicate=2, shard=2), Sharding(stage=3)),
     "4 replicas": (Sizes(replicate=4), Sharding(stage=0)),
+    "tensor 2 x pipeline 2": (Sizes(tensor=2, pipeline=2), Sharding(stage=0)),
 }
 READERS = {
     "ZeRO-3 over 2": (Sizes(shard=2), Sharding(stage=3)),
@@ -52,18 +53,21 @@ BEFORE, NEXT = [(3, 2, 4, 1), (5, 5)], (2, 3)
 
 
 class Full:
-    """A `Trained` whose weights do not fit on the disk of one rank."""
+    """A `Trained` whose weights do not fit on the disk of one rank, and the `Writer` of them."""
+
+    nbytes = 0
 
     def __init__(self, loaded, rank: int) -> None:
-        self.model, self.rank = loaded.model, rank
+        self.model, self.rank, self.here = loaded.model, rank, -1
 
     def weights_writer(self, ranks: Ranks):
-        def write(directory: Path) -> list[Path]:
-            if ranks.rank == self.rank:
-                raise OSError(28, "No space left on device")
-            return []
+        self.here = ranks.rank
+        return self
 
-        return write
+    def write(self, folder: Path) -> list[Path]:
+        if self.here == self.rank:
+            raise OSError(28, "No space left on device")
+        return []
 
 
 def fresh(family: str, ranks: Ranks) -> Learner:
@@ -81,6 +85,21 @@ def save(half: Learner, root: Path, loaded=None):
         keep=2,
         ranks=half.ranks,
     )
+
+
+def begin(half: Learner, root: Path) -> Writing:
+    """The same in the background."""
+    taken = take_checkpoint(
+        root,
+        Progress(step=2, position=6, policy_version=2),
+        loaded=half.policy,
+        tokenizer=tiny_tokenizer(),
+        optimizer=half.optimizer,
+        keep=2,
+        ranks=half.ranks,
+        copy_within=lambda: None,
+    )
+    return Writing(partial(taken.write, half.ranks.aside()), name="a checkpoint")
 
 
 def go_on(half: Learner) -> tuple[float, dict[str, Tensor]]:
@@ -124,16 +143,17 @@ def write(rank: int, size: int, folder: Path) -> None:
         chance = random.Random(5)
         for sizes in BEFORE:
             half.step(groups_of(sizes, chance), learning_rate=1e-3)
-        save(half, place / "checkpoints")
+        writing = begin(half, place / "checkpoints")  # in words of its own, while the ranks gather, export and train
         export_model(half.policy, tiny_tokenizer(), place / "final", merge=False, ranks=half.ranks)
         led = [name for name, _ in full_parameters(half.policy.model, half.ranks)]
         (place / f"names-{rank}.json").write_text(json.dumps(led))
         found = go_on(half)
         if rank == 0:
             torch.save(found, place / "next.pt")
+        writing.result(wait=True)
     try:
         save(half, folder / "full", Full(half.policy, rank=2))
-    except CheckpointError as error:
+    except StorageError as error:
         (folder / f"full-{rank}").write_text(str(error))
 
 
@@ -144,7 +164,7 @@ def by_stages(rank: int, folder: Path) -> None:
     model = loaded.model
     ranks.split.apply(model, model.dtype)
     folder.mkdir(exist_ok=True)
-    loaded.weights_writer(ranks)(folder)
+    loaded.weights_writer(ranks).write(folder)
     led = list(full_parameters(model, ranks))
     assert len(led) == 0 or rank == 0
     torch.save(list(full_parameters(model, ranks, everywhere=True)), folder / f"{rank}.pt")

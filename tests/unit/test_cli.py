@@ -177,6 +177,13 @@ def test_memory_by_hand():
     assert (memory.weights, memory.gradients, memory.optimizer, memory.reference) == (4_000, 4_000, 8_000, 4_000)
     assert memory.kv_cache == 16 * 40 * 2 * 2 * 2 * 8 * 2  # sequences, tokens, layers, K and V, heads, width, bytes
     assert memory.total == 20_000 + 81_920
+    assert memory.saved == 12_000, "weights and moments"
+    moving = memory_plan(build_config({**REQUIRED, **given, "ref_sync_steps": 5}), shape)
+    assert moving.saved == 16_000, "and the reference that moves"
+    waiting = memory_plan(build_config({**REQUIRED, **given, "background_save": False}), shape)
+    assert waiting.saved == 0
+    assert "while it is saved, in main memory" in describe_memory(memory)
+    assert "while it is saved" not in describe_memory(waiting)
 
 
 LARGE = SHAPE | {"vocab_size": 10, "hidden_size": 100, "num_hidden_layers": 4, "tie_word_embeddings": True}

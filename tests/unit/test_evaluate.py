@@ -1,5 +1,6 @@
 import pytest
 
+from paceline.cli.eval import compared
 from paceline.engines import Sampling
 from paceline.errors import DataError
 from paceline.evaluate import EvalSet, Evaluator
@@ -89,4 +90,59 @@ def test_every_completion_is_recorded_with_its_verdict():
 def test_a_gain_is_paired_by_task_over_those_graded_both_times():
     before = measure(("right",), ("wrong",), ("wrong",), ("skip",)).completion_records()
     after = measure(("right",), ("right",), ("wrong",), ("right",)).completion_records()
-    assert gain(before, after).value == pytest.approx(1 / 3)
+    assert gain(before, after).difference.value == pytest.approx(1 / 3)
+
+
+def test_the_reach_of_a_set_is_said_before_it_is_measured():
+    def reach(count: int) -> str:
+        return EvalSet(name="a:test", tasks=tuple(task(str(number)) for number in range(count))).reach
+
+    assert reach(100) == (
+        "a:test: 100 tasks can tell a difference from 12.4 points on "
+        "(paired, 80 % power at p < 0.05, if answers change in 20 % of the tasks)"
+    )
+    assert "from 34.8 points on (paired, 80 % power at p < 0.05, if answers change all to one side)" in reach(20)
+    assert reach(3) == "a:test: 3 tasks are too few to tell any difference between two models; take more"
+
+
+def boxed_or_not(completions: list[str], **columns: object) -> list[float]:
+    return [float("4" in text) for text in completions]
+
+
+def test_of_several_completions_the_majority_of_their_answers_is_taken():
+    script = [(r"\boxed{4}", r"\boxed{4}", r"\boxed{5}"), ("#### 5", "<answer>5</answer>", "4"), ("4", "?", "?")]
+    evaluator = Evaluator(
+        eval_set=EvalSet(name="a:test", tasks=tuple(task(str(number)) for number in range(3))),
+        function={"grade": boxed_or_not},
+        sampling=Sampling(max_completion_length=8, temperature=1.0),
+        generations=3,
+        max_failure_rate=0.0,
+        reward_timeout=60.0,
+        seed=0,
+    )
+    engine = ScriptedEngine([[completion(text) for text in texts] for texts in script])
+    evaluation = evaluator.measure(engine, step=0)
+    record = evaluation.record()
+    assert (record["accuracy"], record["pass_at_3"]) == (pytest.approx(4 / 9), 1.0)
+    assert record["maj_at_3"] == pytest.approx(1 / 3)
+    assert evaluation.shown().endswith(" (avg@3), pass@3 100.0 %, maj@3 33.3 %")
+
+
+def test_where_no_completion_states_an_answer_there_is_no_majority():
+    record = measure(("right", "wrong")).record()
+    assert "pass_at_2" in record
+    assert "maj_at_2" not in record
+
+
+def test_two_models_are_compared_in_one_line():
+    before = measure(("wrong",), ("wrong",), ("right",), ("skip",))
+    after = measure(("right",), ("right",), ("right",), ("right",))
+    line = compared(before, after)
+    # of the three tasks graded both times two were gained: 2 / 2^2
+    assert line.startswith("difference +66.7 points [")
+    assert "paired by task; 2 tasks gained, 0 lost: exact McNemar p = 0.5; bootstrap [" in line
+
+
+def test_two_models_that_were_graded_on_no_common_task_are_not_compared():
+    with pytest.raises(DataError, match="no held-out task was graded before and after"):
+        compared(measure(("right",), ("skip",)), measure(("skip",), ("right",)))

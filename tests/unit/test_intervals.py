@@ -1,6 +1,6 @@
 import pytest
 
-from paceline.intervals import mean_interval, paired_difference, pass_at_k, wilson
+from paceline.intervals import mean_interval, paired_difference, wilson
 
 
 def test_wilsons_interval_has_the_textbook_values():
@@ -45,9 +45,3 @@ def test_two_equal_measurements_differ_by_zero_with_an_interval_around_it():
 def test_a_difference_needs_the_same_tasks_on_both_sides():
     with pytest.raises(ValueError, match="got 1 and 2"):
         paired_difference([True], [True, False])
-
-
-def test_pass_at_k_is_the_chance_that_one_of_k_drawn_samples_is_right():
-    assert pass_at_k(correct=1, n=4, k=1) == pytest.approx(1 / 4)
-    assert pass_at_k(correct=2, n=4, k=2) == pytest.approx(1 - 1 / 6)  # 1 of the 6 pairs holds no right one
-    assert pass_at_k(correct=0, n=4, k=4) == 0.0

@@ -12,6 +12,7 @@ from paceline.errors import CheckpointError
 from paceline.report import compare, write_report
 from paceline.report.accounting import dropped_counts, time_split, total_seconds
 from paceline.report.figures import Band, Chart, Line, draw, figure
+from paceline.report.headline import headline
 from paceline.report.outcome import fates, outcome, pairs
 from paceline.report.reading import read_run
 from paceline.report.samples import distinctive, training_pairs
@@ -175,6 +176,19 @@ def test_the_headline_of_an_unfinished_run_is_computed_as_the_summary_of_a_finis
     assert finished.last_step == 20
 
 
+def test_the_headline_has_the_test_of_the_difference_and_says_what_was_the_best_of_several(tmp_path):
+    run = RunDir.create(tmp_path / "run", "")
+    for step, right in ((0, 0), (1, 8), (2, 5)):
+        side = {"n": 10, "accuracy": right / 10, "ci_low": 0.0, "ci_high": 1.0}
+        run.append_eval({"set": "held-out", "step": step, **side})
+        verdicts = [{"task_id": str(task), "correct": task < right} for task in range(10)]
+        run.write_eval_completions("held-out", step, verdicts)
+    page = headline(read_run(tmp_path / "run"))
+    # 2 / 2^5: all five to one side
+    assert "5 tasks gained, 0 lost; exact McNemar test: p = 0.062." in page
+    assert "Step 1 was the highest of 2 evaluations; chosen for that, it counts as better from p &lt; 0.025 on." in page
+
+
 def test_every_held_out_task_has_one_of_four_fates(finished):
     both = pairs(read_run(finished))
     sorted_pairs = fates(both)
@@ -205,6 +219,9 @@ def test_what_was_dropped_is_counted_over_all_steps(tmp_path):
             "rollouts": 32,
             "groups_zero_deviation": groups,
             "groups_no_reward": 0,
+            "updates": 1,
+            "updates_skipped": groups,
+            "alarms": ["no_signal", "clip_fraction"][:step],
         }
         run.append_metrics(
             step_record | {"truncated_fraction": 3 / 32, "rewards": {"accuracy": {"mean": 0.5, "failures": 2}}}
@@ -213,6 +230,9 @@ def test_what_was_dropped_is_counted_over_all_steps(tmp_path):
     assert counts["Groups without signal: all rewards equal"] == (4, 8)
     assert counts["Completions on which the reward function accuracy failed"] == (4, 64)
     assert counts["Training completions cut at the length limit"] == (6, 64)
+    assert counts["Updates skipped, as loss or gradient was not finite"] == (4, 6)
+    assert counts["Steps with the alarm no_signal"] == (2, 2)
+    assert counts["Steps with the alarm clip_fraction"] == (1, 2)
 
 
 def test_comparing_runs_gives_one_aligned_line_each(finished, tmp_path):

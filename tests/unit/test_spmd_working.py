@@ -79,6 +79,7 @@ def steps_apart(config: Config, seat: Seat, root: Path) -> dict[str, Any]:
     rank = TrainingRank(seat, config, EXTENT, None)
     found = {"held": update(rank), "way": renewed(rank)}
     rank.save(root, Progress(step=1, position=4, policy_version=1), ())
+    assert rank.saved(True) is not None  # on every rank: what follows reads it
     renewed(rank)
     return found
 

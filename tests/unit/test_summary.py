@@ -1,5 +1,50 @@
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from paceline.intervals import wilson
 from paceline.rundir import RunDir
-from paceline.summary import step_paces, unbroken_steps
+from paceline.summary import step_paces, summarise, unbroken_steps
+
+
+def summary_of(path, *rights: list[bool]) -> tuple[dict, str]:
+    """The summary, and what is printed, of a run whose evaluations, a step apart, found these tasks right."""
+    run, out = RunDir.create(path / "run", ""), StringIO()
+    for step, right in enumerate(rights):
+        found = wilson(sum(right), len(right))
+        run.append_eval(
+            {
+                "set": "held-out",
+                "step": step,
+                "n": len(right),
+                "accuracy": found.value,
+                "ci_low": found.low,
+                "ci_high": found.high,
+                "clock": {"seconds": 1.0},
+            }
+        )
+        run.write_eval_completions(
+            "held-out", step, [{"task_id": str(task), "correct": one} for task, one in enumerate(right)]
+        )
+    console = Console(file=out, width=200)
+    return summarise(run, checkpoint_seconds=0.0, paces=None, console=console), out.getvalue()
+
+
+def test_a_difference_comes_with_its_test(tmp_path):
+    summary, printed = summary_of(tmp_path, [False] * 8 + [True], [True] * 8 + [False])
+    assert (summary["test"]["gained"], summary["test"]["lost"]) == (8, 1)
+    assert summary["test"]["mcnemar_p"] == pytest.approx(0.0390625)
+    assert "test        8 tasks gained, 1 lost: exact McNemar p = 0.039; bootstrap [" in printed
+    assert "looks" not in printed
+
+
+def test_an_evaluation_that_was_higher_than_the_last_is_called_the_best_of_so_many(tmp_path):
+    summary, printed = summary_of(tmp_path, [False] * 10, [True] * 8 + [False] * 2, [True] * 4 + [False] * 6)
+    assert summary["looks"] == {"evaluations": 2, "best_step": 1, "best_accuracy": 0.8}
+    assert "looks       step 1 was the highest of 2 evaluations, 80.0 %: chosen for that, it counts as" in printed
+    assert "better from p < 0.025 on" in printed
+    assert "difference  +40.0 points" in printed
 
 
 def test_steps_after_an_evaluation_or_a_checkpoint_are_not_compared_with_a_forecast(tmp_path):

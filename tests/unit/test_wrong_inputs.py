@@ -1,6 +1,9 @@
 """Wrong inputs, one by one: exit status 2, one sentence that names what and where, no traceback, nothing written."""
 
+import gzip
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +46,11 @@ def here(tmp_path, monkeypatch, model):
         "folder/notes.txt": "x",
         "earlier/config.yaml": "model: model\ndataset: rows.jsonl\n",
         "earlier/metrics.jsonl": '{"step": 1}\n',
+        "torn_run/config.yaml": "model: {name: x}\n",
+        "unsure/config.yaml": "model: model\ndataset: rows.jsonl\n",
+        "unsure/identity.json": "{",
+        "damaged/config.yaml": "model: model\ndataset: rows.jsonl\n",
+        "damaged/checkpoints/step-000001/manifest.json": "{}",
         "unknown.yaml": "model: model\nlerning_rate: 1\n",
         "bad.yaml": "model:\n\t- x\n",
         "twice.yaml": "seed: 1\nmodel: model\nseed: 2\n",
@@ -53,10 +61,61 @@ def here(tmp_path, monkeypatch, model):
         "torn.py": "def paid(:\n",
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "latin.yaml").write_bytes(b"model: \xe9\n")
+    for name, content in CONTENTS.items():
+        (tmp_path / name).write_bytes(content)
+    for name, change in MODELS.items():
+        change(Path(shutil.copytree(model, tmp_path / name)))
     return tmp_path
+
+
+def cut(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def only_pickle(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def configured(**changes):
+    def change(folder):
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+    return change
+
+
+CONTENTS = {
+    "latin.jsonl": b'{"question": "caf\xe9?", "answer": "2"}\n',
+    "nul.jsonl": b'{"question": "a\x00b", "answer": "2"}\n',
+    "cut.jsonl.gz": gzip.compress(ROW.encode() * 400)[:40],
+    "cut.parquet": b"PAR1",
+    "rows.pkl": b"\x80\x04.",
+    "number.jsonl": b'{"prompt": 5, "answer": "2"}\n',
+    "list.jsonl": b"[1, 2]\n",
+    "tests_text.jsonl": b'{"prompt": "Print 1.", "test_cases": "no JSON"}\n',
+    "tests_short.jsonl": b'{"prompt": "Print 1.", "test_cases": {"inputs": ["1", "2"], "outputs": ["1"]}}\n',
+    "list.yaml": b"- model\n",
+    "nested.yaml": b"model: {name: x}\n",
+    "system.txt": b"\xff\xfe",
+    "returns.py": b"def one(completions, **columns):\n    return [1.0]\n"
+    b"def words(completions, **columns):\n    return list(completions)\n"
+    b"def nothing(completions, **columns):\n    pass\n",
+}
+MODELS = {
+    "cut_model": cut,
+    "pickled_model": only_pickle,
+    "broken_config": lambda folder: (folder / "config.json").write_text("{"),
+    "unknown_kind": configured(model_type="no_such_type"),
+    "own_code": configured(model_type="mine", auto_map={"AutoConfig": "mine.Config"}),
+    "other_shapes": configured(hidden_size=64),
+    "few_tokens": configured(vocab_size=90),
+    "broken_tokenizer": lambda folder: (folder / "tokenizer.json").write_text("{}"),
+    "no_template": lambda folder: (folder / "chat_template.jinja").unlink(),
+}
 
 
 CASES = {
@@ -161,8 +220,83 @@ CASES = {
         TRAIN + "--reward-funcs accuracy --reward-models rm --reward-weights 1",
         ["--reward-weights", "2 rewards (accuracy, rm)"],
     ),
+    "rate of one": (TRAIN + "--learning-rate 2", ["--learning-rate", "below 1", "2.0"]),
+    "infinite rate": (TRAIN + "--learning-rate inf", ["--learning-rate", "finite", "'inf'"]),
+    "upper clip bound": (TRAIN + "--clip-eps-high=-1", ["--clip-eps-high", "at least 0", "-1"]),
+    "parts that do not divide": (
+        TRAIN + "--prompts-per-step 3 --num-generations 2 --num-minibatches 4",
+        ["--num-minibatches", "divide the 6", "got 4", "3 and 6"],
+    ),
+    "unknown preset": (TRAIN + "--preset gpro", ["--preset", "'gpro'", "grpo"]),
+    "unknown average": (TRAIN + "--average tokens", ["--average", "'tokens'", "did you mean token?"]),
+    "unknown device": (TRAIN + "--device cuda:7", ["--device", "'cuda:7'", "did you mean cuda?"]),
+    "share of a device": (TRAIN + "--vllm-gpu-share 1.5", ["--vllm-gpu-share", "(0, 1)", "1.5"]),
+    "foreign settings": (TRAIN + "--deepspeed nowhere.json", ["--deepspeed", "zero3", "'nowhere.json'"]),
+    "more processes than one": (TRAIN + "--tensor-parallel 2", ["--tensor-parallel 2", "torchrun --nproc-per-node 2"]),
+    "no epoch": (TRAIN + "--num-epochs 0", ["--num-epochs", "above 0", "got 0"]),
+    "no checkpoint kept": (TRAIN + "--save-total-limit 0", ["--save-total-limit", "at least 1", "got 0"]),
+    "negative seed": (TRAIN + "--seed=-1", ["--seed", "[0, 2^63)", "-1"]),
+    "range the wrong way": (TRAIN + "--filter-range 1 0", ["--filter-range", "the lower first", "(1.0, 0.0)"]),
+    "unknown tracker": (TRAIN + "--report-to wanbd", ["--report-to", "'wanbd'", "'wandb'"]),
+    "system prompt in latin-1": (TRAIN + "--system-prompt-file system.txt", ["--system-prompt-file", "UTF-8"]),
+    "many greedy completions": (TRAIN + "--eval-generations 4", ["--eval-generations", "--eval-temperature", "got 4"]),
+    "function twice": (TRAIN + "--reward-funcs accuracy accuracy", ["--reward-funcs", "once", "accuracy"]),
+    "parameter of a function": (TRAIN + "--reward-funcs cosine(min_wrong=x)", ["min_wrong", "a number", "'x'"]),
+    "no time": (TRAIN + "--reward-timeout 0", ["--reward-timeout", "above 0", "got 0"]),
+    "judge by ftp": (TRAIN + "--sandbox-url ftp://x", ["--sandbox-url", "https://", "'ftp://x'"]),
+    "programs without tests": (TRAIN + "--reward-funcs code", ["'code'", "4 tasks", "docs/rewards.md"]),
+    "one number for all": (TRAIN + "--reward-funcs returns.py:one", ["returns.py:one", "1 items", "4 numbers"]),
+    "words for numbers": (TRAIN + "--reward-funcs returns.py:words", ["returns.py:words", "of type str"]),
+    "nothing for numbers": (TRAIN + "--reward-funcs returns.py:nothing", ["returns.py:nothing", "None"]),
+    "cluster without a port": (TRAIN + "--cluster --ray-address here", ["--ray-address", "HOST:PORT", "'here'"]),
+    "cluster of nobody": (
+        TRAIN + "--cluster --ray-address 127.0.0.1:1",
+        ["--ray-address", "'127.0.0.1:1' (Connection refused)", "ray start --head"],
+    ),
+    "rows in latin-1": (TRAIN + "--dataset latin.jsonl", ["latin.jsonl, line 1", "UTF-8", "byte 18"]),
+    "NUL in a row": (TRAIN + "--dataset nul.jsonl", ["nul.jsonl, line 1", "control character"]),
+    "half of an archive": (TRAIN + "--dataset cut.jsonl.gz", ["--dataset cut.jsonl.gz", "ended before"]),
+    "half of a parquet file": (TRAIN + "--dataset cut.parquet", ["cut.parquet", "parquet"]),
+    "pickled rows": (TRAIN + "--dataset rows.pkl", ["--dataset rows.pkl", ".jsonl"]),
+    "prompt of a number": (TRAIN + "--dataset number.jsonl", ["number.jsonl:1", "got int"]),
+    "row of a list": (TRAIN + "--dataset list.jsonl", ["list.jsonl, line 1", "JSON list"]),
+    "tests that are no JSON": (
+        TRAIN + "--dataset tests_text.jsonl --reward-funcs code",
+        ["tests_text.jsonl:1", "test_cases", "--on-bad-row skip"],
+    ),
+    "test without an output": (
+        TRAIN + "--dataset tests_short.jsonl --reward-funcs code",
+        ["tests_short.jsonl:1", "2 inputs and 1 outputs"],
+    ),
+    "no row used": (TRAIN + "--dataset-size 0", ["--dataset-size", "at least 1", "got 0"]),
+    "configuration of a list": ("train --config list.yaml", ["list.yaml", "option: value", "list"]),
+    "configuration in levels": ("train --config nested.yaml", ["nested.yaml line 1", "nested mapping"]),
+    "half of a model": (TRAIN + "--model cut_model", ["--model cut_model", "get its files again"]),
+    "pickled weights": (TRAIN + "--model pickled_model", ["--model pickled_model", "pickle is not loaded"]),
+    "model configuration": (TRAIN + "--model broken_config", ["--model broken_config", "config.json"]),
+    "unknown kind of model": (TRAIN + "--model unknown_kind", ["--model unknown_kind", "no_such_type"]),
+    "model with code of its own": (TRAIN + "--model own_code", ["--model own_code", "--trust-remote-code"]),
+    "weights of other shapes": (TRAIN + "--model other_shapes", ["--model other_shapes", "config.json", "one place"]),
+    "tokenizer of another model": (
+        TRAIN + "--model few_tokens",
+        ["--model few_tokens", "90 tokens", "row rows.jsonl:1", "tokenizer"],
+    ),
+    "broken tokenizer": (TRAIN + "--model broken_tokenizer", ["--model broken_tokenizer", "tokenizer"]),
+    "no chat template": (TRAIN + "--model no_template", ["rows.jsonl:1", "chat template", "`prompt`"]),
+    "a file for a model": (TRAIN + "--model rows.jsonl", ["--model rows.jsonl", "directory"]),
+    "resume of a file": ("train --resume rows.jsonl", ["--resume rows.jsonl", "config.yaml"]),
+    "resume of a run with another form": ("train --resume torn_run", ["torn_run/config.yaml line 1", "nested"]),
+    "resume of a damaged record": ("train --resume unsure", ["unsure/identity.json is damaged", "delete it"]),
+    "export of nothing": ("export nowhere", ["export nowhere", "config.yaml"]),
+    "export of no whole checkpoint": ("export damaged", ["damaged/checkpoints", "no whole checkpoint"]),
+    "audit of nothing": ("audit --reward-funcs nowhere.py:f", ["nowhere.py", "check the path"]),
+    "another tool's command": ("translate -- python", ["paceline translate", "'python'"]),
     "reward file with a slip": (TRAIN + "--reward-funcs torn.py:paid", ["torn.py"]),
 }
+
+
+def test_there_are_at_least_60_of_them():
+    assert len(CASES) >= 60
 
 
 @pytest.mark.parametrize(("line", "named"), CASES.values(), ids=CASES)
@@ -173,6 +307,7 @@ def test_a_wrong_input_is_one_sentence_and_leaves_nothing_behind(line, named, he
     assert status == 2
     assert error.startswith("paceline: ")
     assert error.count("\n") == 1
+    assert "Traceback" not in error
     for word in named:
         assert word in error
     assert sorted(path for path in here.rglob("*") if "__pycache__" not in path.parts) == before

@@ -1,7 +1,7 @@
 """Fields that mean nothing here: refused when set, or, where no result depends on them, accepted and said."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING
 
 from paceline.config import PRESETS
@@ -263,7 +263,7 @@ def accepted_without_effect(args: "GRPOConfig") -> str:
 
 
 def _is_default(args: "GRPOConfig", name: str) -> bool:
-    of_class = next(item for item in fields(args) if item.name == name)
+    of_class = type(args).__dataclass_fields__[name]
     default = of_class.default_factory() if of_class.default is MISSING else of_class.default
     return _same(getattr(args, name), default)
 

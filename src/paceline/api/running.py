@@ -30,7 +30,7 @@ from paceline.config import (
 from paceline.errors import CheckpointError
 from paceline.models import restore_weights
 from paceline.rundir import RunDir
-from paceline.stopping import StopRequest
+from paceline.stopping import GraceOver, StopRequest
 from paceline.train import (
     OneProcess,
     Parts,
@@ -40,12 +40,14 @@ from paceline.train import (
     directory_sentences,
     engine_sentences,
     finish,
+    last_checkpoint,
     make_feed,
     make_run,
+    refuse_no_room,
     run_sentences,
     run_steps,
     run_trackers,
-    save,
+    save_last,
     tell,
     updates_per_step,
 )
@@ -84,6 +86,7 @@ def run_training(job: Job, start: Start) -> TrainOutput:
                 f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; "
                 "make a new trainer"
             )
+        refuse_no_room(job.config, job.output_dir, job.parts.consumer.footprint(), total_steps=job.prepared.total_steps)
         remove_later(job.output_dir / "checkpoints", 0 if checkpoint is None else checkpoint.progress.step)
         drop_broken_links(job.output_dir)
         changed = start.resumed and _computes_otherwise(run_dir, job.config)
@@ -128,14 +131,18 @@ def _steps(run: Run) -> None:
         KeyboardInterrupt: that signal was Ctrl-C.
         SystemExit: it was SIGTERM.
     """
-    stop = StopRequest()
+    stop = StopRequest(run.config.loop.stop_grace)
     # a thread of a program's own gets no signals
     with stop if threading.current_thread() is threading.main_thread() else nullcontext():
-        run_steps(run, interrupted=lambda: stop.received is not None)
-    if stop.received is None or run.stopping or run.progress.step == run.prepared.total_steps:
-        return
-    save(run)
-    tell(run, [f"{stop.received} after step {run.progress.step}; train(resume_from_checkpoint=True) goes on"])
+        try:
+            run_steps(run, interrupted=lambda: stop.received is not None)
+            if stop.received is None or run.stopping or run.progress.step == run.prepared.total_steps:
+                return
+            save_last(run)
+            how = f"{stop.received} after step {run.progress.step}"
+        except GraceOver as over:
+            how = f"{over}; {last_checkpoint(run)}"
+    tell(run, [f"{how}; train(resume_from_checkpoint=True) goes on"])
     if stop.received == signal.SIGTERM.name:
         raise SystemExit(128 + signal.SIGTERM)
     raise KeyboardInterrupt

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.api.links import PREFIX
-from paceline.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from paceline.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint, set_damaged_aside
 from paceline.errors import CheckpointError, ConfigError
 from paceline.rundir import holds_work
 
@@ -36,7 +36,8 @@ def starting_point(output_dir: Path, resume: Resume) -> Start:
     if resume is True or Path(resume).resolve() in (output_dir.resolve(), root.resolve()):
         _refuse_trl_run(output_dir)
         checkpoint, damaged = newest_checkpoint(root)
-        return Start(resumed=True, checkpoint=checkpoint, damaged=damaged)
+        aside = set_damaged_aside(root, checkpoint) if checkpoint is not None else []
+        return Start(resumed=True, checkpoint=checkpoint, damaged=(*damaged, *aside))
     place = Path(resume).resolve()
     _refuse_trl_checkpoint(place, resume)
     if place.parent != root.resolve():

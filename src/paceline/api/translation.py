@@ -235,6 +235,7 @@ def _loop(args: GRPOConfig, surroundings: Surroundings) -> Options:
         "max_steps": math.ceil(args.max_steps / batches.updates_per_step) if args.max_steps > 0 else None,
         "seed": args.seed,
         "save_steps": interval(args, "save", surroundings.num_prompts),
+        "background_save": False,  # on_save finds the checkpoint on disk, and the trainer's state as it was
         "save_total_limit": args.save_total_limit or NO_LIMIT,
         "eval_steps": interval(args, "eval", surroundings.num_prompts),
         "eval_size": None,

@@ -16,13 +16,16 @@ A file is read in whole or in pieces alike, so a checkpoint is gone on with by a
 Randomness needs no saving: order and samples are functions of the seed and of the position. A checkpoint is written
 beside its place, synced and renamed, so it is complete or absent.
 
-saving.py    all ranks write one checkpoint
-finding.py   whole checkpoints in a directory
-moments.py   an optimiser's state, and a reference's weights
-trained.py   what they know of a model
-files.py     synced, fingerprinted, removed
+saving.py      all ranks take and write one checkpoint
+background.py  in a thread, while the run goes on
+room.py        on the disk, and in memory for copies
+finding.py     whole checkpoints in a directory, damaged ones set aside
+moments.py     an optimiser's state, and a reference's weights
+trained.py     what they know of a model
+files.py       synced, fingerprinted, removed
 """
 
+from paceline.checkpoint.background import Desk, Writing
 from paceline.checkpoint.finding import (
     Checkpoint,
     Progress,
@@ -31,15 +34,22 @@ from paceline.checkpoint.finding import (
     read_checkpoint,
     remove_later,
     remove_leftovers,
+    set_damaged_aside,
 )
 from paceline.checkpoint.moments import load_optimizer, load_reference_weights
-from paceline.checkpoint.saving import save_checkpoint
-from paceline.checkpoint.trained import Trained
+from paceline.checkpoint.room import refuse_small_disk, room_of_run
+from paceline.checkpoint.saving import Taken, save_checkpoint, take_checkpoint
+from paceline.checkpoint.trained import Trained, Writer
 
 __all__ = [
     "Progress",
     "Checkpoint",
     "Trained",
+    "Writer",
+    "Taken",
+    "Writing",
+    "Desk",
+    "take_checkpoint",
     "save_checkpoint",
     "newest_checkpoint",
     "checkpoints_before",
@@ -48,4 +58,7 @@ __all__ = [
     "load_reference_weights",
     "remove_later",
     "remove_leftovers",
+    "set_damaged_aside",
+    "refuse_small_disk",
+    "room_of_run",
 ]

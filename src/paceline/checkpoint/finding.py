@@ -88,6 +88,26 @@ def remove_later(root: Path, step: int) -> None:
             discard(place)
 
 
+def set_damaged_aside(root: Path, found: Checkpoint) -> list[str]:
+    """Keep for inspection what is newer than the newest whole checkpoint, and so damaged, under a name that nothing
+    takes or removes; a sentence for each that says which."""
+    sentences = []
+    for number, place in numbered(root):
+        if number > found.progress.step:
+            aside = _free_name(root, f"damaged-{place.name}")
+            place.rename(aside)
+            sentences.append(f"{place} is kept as {aside}")
+    return sentences
+
+
+def _free_name(root: Path, name: str) -> Path:
+    """Of that name, or with a number behind it: a step may be damaged more than once."""
+    count, place = 1, root / name
+    while place.exists():
+        count, place = count + 1, root / f"{name}-{count + 1}"
+    return place
+
+
 def remove_leftovers(root: Path) -> None:
     """Remove half-written and half-removed checkpoints of an attempt that was killed."""
     for leftover in [*root.glob("draft-*"), *root.glob("discarded-*")]:

@@ -1,6 +1,6 @@
 """What a checkpoint knows of a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -8,8 +8,23 @@ from transformers import PreTrainedModel
 
 from paceline.parallel import Ranks
 
-Write = Callable[[Path], Sequence[Path]]
-"""Writes this rank's files into a directory that is there, and says which."""
+
+class Writer(Protocol):
+    """What a rank has to write."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of its tensors."""
+
+    def copied(self) -> "Writer":
+        """The same in memory of its own, so that it can be written while the originals change."""
+
+    def write(self, folder: Path) -> Sequence[Path]:
+        """Write this rank's files into a directory that is there, and say which.
+
+        Raises:
+            OSError, SafetensorError: they cannot be written.
+        """
 
 
 class Trained(Protocol):
@@ -19,5 +34,5 @@ class Trained(Protocol):
     def model(self) -> PreTrainedModel:
         """The model whose parameters the optimiser has; of several ranks, this one's part."""
 
-    def weights_writer(self, ranks: Ranks) -> Write:
+    def weights_writer(self, ranks: Ranks) -> Writer:
         """Agree with all ranks on who writes what of the weights that training changes, exactly as they are."""

@@ -21,6 +21,8 @@ class Configuration:
     config: Config
     origin: str
     """One line for the person at the terminal."""
+    ground: Path | None
+    """The file that the flags were laid over: `--config`'s, a recipe, or none."""
 
 
 def read_configuration(given: Given) -> Configuration:
@@ -35,14 +37,18 @@ def read_configuration(given: Given) -> Configuration:
     flags = given.options
     if "config" in given.door:
         path = Path(given.door["config"]).expanduser()
-        ground = parse_yaml(_read(path, f"--config {path}"), str(path))
-        return Configuration(config=_laid_over(ground, flags), origin=f"Options: {path}{_and(flags)}.")
+        ground = parse_yaml(read_text(path, f"--config {path}"), str(path))
+        origin = f"Options: {path}{_and(flags)}."
+        return Configuration(config=_laid_over(ground, flags), origin=origin, ground=path)
     model = str(flags.get("model", DEFAULT))
     if model not in EMBEDDED:
-        return Configuration(config=build_config(flags), origin="Options: the flags given, else the defaults.")
+        origin = "Options: the flags given, else the defaults."
+        return Configuration(config=build_config(flags), origin=origin, ground=None)
     why = "" if "model" in flags else ", as neither --config nor --model is given"
     origin = f"Options: the {model} recipe{_and(flags)}{why}."
-    return Configuration(config=_laid_over(_recipe(model, flags), flags), origin=origin)
+    return Configuration(
+        config=_laid_over(_recipe(model, flags), flags), origin=origin, ground=EMBEDDED[model] / RECIPE
+    )
 
 
 def _recipe(model: str, flags: Mapping[str, object]) -> dict[str, object]:
@@ -72,7 +78,7 @@ def read_run_configuration(
         raise CheckpointError(
             f"{flag} {run} is not a run directory (it has no config.yaml); give the directory of an earlier run"
         )
-    ground = parse_yaml(_read(path, f"{flag} {run}"), str(path))
+    ground = parse_yaml(read_text(path, f"{flag} {run}"), str(path))
     if "preset" in given and (preset := parse_value(find_option("preset"), given["preset"])) != ground.get("preset"):
         ground |= preset_values(preset)
     return _laid_over(ground, given)
@@ -87,7 +93,7 @@ def given_options(given: Given) -> dict[str, object]:
     if "config" not in given.door:
         return dict(given.options)
     path = Path(given.door["config"]).expanduser()
-    return parse_yaml(_read(path, f"--config {path}"), str(path)) | given.options
+    return parse_yaml(read_text(path, f"--config {path}"), str(path)) | given.options
 
 
 def _laid_over(ground: Mapping[str, object], flags: Mapping[str, object]) -> Config:
@@ -98,7 +104,8 @@ def _and(flags: Mapping[str, object]) -> str:
     return " and the flags given" if flags else ""
 
 
-def _read(path: Path, place: str) -> str:
+def read_text(path: Path, place: str) -> str:
+    """A file's text; `place` names it in the sentence where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -2,14 +2,15 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from paceline.cli.arguments import CONFIG, Command, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.preflight import preflight_held_out
 from paceline.cli.status import DONE
 from paceline.config import Config, options
-from paceline.console import percent
+from paceline.console import points
 from paceline.errors import ConfigError
 from paceline.spmd.environment import launched
 
@@ -31,11 +32,18 @@ SINGLE = (
 OF_TRAINING = ("gradient_checkpointing", "activation_offload")
 """Options of those sections that say how gradients are computed."""
 
+BASELINE = DoorOption(
+    name="baseline",
+    metavar="MODEL",
+    help="Another model, such as the one that training began with: it is measured first, on the same tasks, and the "
+    "difference is paired by task.",
+)
+
 COMMAND = Command(
     name="eval",
     usage="paceline eval --model MODEL --dataset DATASET [--option value ...]\n       paceline eval --config FILE",
     summary="Measure the accuracy of a model on held-out tasks. Without options: the embedded model and task.",
-    door_options=(CONFIG,),
+    door_options=(CONFIG, BASELINE),
     options=tuple(
         option
         for option in options()
@@ -60,31 +68,49 @@ def run(argv: list[str]) -> int:
         return DONE
     configuration = read_configuration(given)
     print(configuration.origin)
-    preflight_held_out(configuration.config)
-    for evaluation in _measure(configuration.config):
+    config, before = configuration.config, list["Evaluation"]()
+    preflight_held_out(config)
+    if "baseline" in given.door:
+        baseline = replace(config, model=replace(config.model, model=given.door["baseline"]))
+        for evaluation in _measure(baseline, quiet=False):
+            before.append(evaluation)
+            print(f"baseline {describe(evaluation)}", flush=True)
+    for number, evaluation in enumerate(_measure(config, quiet=bool(before))):
         print(describe(evaluation))
+        if before:
+            print(compared(before[number], evaluation))
     return DONE
 
 
 def describe(evaluation: "Evaluation") -> str:
     """One line: the accuracy with its 95 % interval, the set, and of how many tasks."""
     n = evaluation.record()["n"]
-    return f"accuracy {percent(evaluation.accuracy)}, 95 % interval, on {evaluation.name}, n = {n}"
+    return f"accuracy {evaluation.shown()}, 95 % interval, on {evaluation.name}, n = {n}"
 
 
-def _measure(config: Config) -> Iterator["Evaluation"]:
+def compared(before: "Evaluation", after: "Evaluation") -> str:
+    """One line: the difference with its 95 % interval, and the test behind it."""
+    from paceline.summary import as_record, gain, verdict
+
+    found = gain(before.completion_records(), after.completion_records())
+    return f"difference {points(found.difference)}, paired by task; {verdict(as_record(found))}"
+
+
+def _measure(config: Config, *, quiet: bool) -> Iterator["Evaluation"]:
+    """Every held-out set; `quiet`: what is to be known of sets and machine was said already."""
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     from paceline.models import load_model, load_tokenizer
     from paceline.train import make_engine, make_evaluators, of_machine
 
     tokenizer = load_tokenizer(config.model)
     evaluators = make_evaluators(config, tokenizer)
+    notes = list[str]()
     for eval_set in (evaluator.eval_set for evaluator in evaluators):
-        for note in eval_set.notes:
-            print(note if len(evaluators) == 1 else f"{eval_set.name}: {note}")
+        notes += [note if len(evaluators) == 1 else f"{eval_set.name}: {note}" for note in eval_set.notes]
+        notes.append(eval_set.reach)
     policy = load_model(config.model)
-    for note in of_machine(policy):
-        print(note)
+    for note in [] if quiet else [*notes, *of_machine(policy)]:
+        print(note, flush=True)
     engine = make_engine(config, policy, tokenizer)
     for evaluator in evaluators:
         yield evaluator.measure(engine, step=0)

@@ -3,29 +3,19 @@
 0 done    1 the run failed    2 wrong usage    130 interrupted
 """
 
+import importlib
 import importlib.metadata
 import os
 import sys
 from collections.abc import Callable
 
-from paceline.cli import audit, doctor, export, plan, replay, report, train, translate
-from paceline.cli import eval as eval_command
 from paceline.cli.lasting import lasting_output
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import suggest
 from paceline.errors import ConfigError, PacelineError
 
-COMMANDS = {
-    "train": train.run,
-    "eval": eval_command.run,
-    "plan": plan.run,
-    "report": report.run,
-    "export": export.run,
-    "replay": replay.run,
-    "audit": audit.run,
-    "translate": translate.run,
-    "doctor": doctor.run,
-}
+COMMANDS = ("train", "eval", "plan", "explain", "report", "export", "replay", "audit", "translate", "doctor")
+"""Each a module of this package with `run(argv)`, imported when it is asked for: none waits for what others need."""
 
 HELP = """Fine-tune language models with group-relative reinforcement learning on verifiable rewards.
 
@@ -33,6 +23,7 @@ usage: paceline train [--config FILE] [--option value ...]   train; without opti
        paceline train --resume RUN                           go on with a run where it stood
        paceline eval [--config FILE] [--option value ...]    accuracy with its interval
        paceline plan [train's options]                       batches, steps and memory, before anything is loaded
+       paceline explain [train's options] | RUN              the objective as a formula, every option and its origin
        paceline report RUN [RUN ...]                         what happened, as a page; several runs, as a table
        paceline export RUN [DIRECTORY]                       a checkpoint's model, as transformers loads it
        paceline replay RUN --step N [objective's options]    what another objective would have made of a step
@@ -94,7 +85,8 @@ def _dispatch(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         otherwise = f"the commands are {', '.join(COMMANDS)}"
         raise ConfigError(f"there is no command {argv[0]!r}; {suggest(argv[0], COMMANDS, otherwise=otherwise)}")
-    return COMMANDS[argv[0]](argv[1:])
+    status: int = importlib.import_module(f"paceline.cli.{argv[0]}").run(argv[1:])
+    return status
 
 
 def _say(sentence: str) -> None:

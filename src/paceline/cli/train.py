@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, Given, help_page, parse
 from paceline.cli.configuration import given_options, read_configuration, read_run_configuration
 from paceline.cli.preflight import preflight
+from paceline.cli.reaching import check_reachable
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import Config, options, override_names, plain_options, refuse_changes
 from paceline.dialects.layouts import in_our_words
@@ -108,6 +109,7 @@ def _check_same_place(output_dir: object, run: Path) -> None:
 
 def _check_layout(config: Config, place: Launched | None) -> None:
     """Whether the processes that there will be are those that the layout needs."""
+    check_reachable(config.cluster)
     if place is not None:
         check_launched(config, place)
         return
@@ -140,8 +142,8 @@ def _train(
             return _on_ranks(config, output_dir, resume=resume, place=place, override=override)
         where = _cluster() if config.cluster.cluster else in_this_process
         return _to_the_end(config, output_dir, resume=resume, where=where, override=override)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_go_on(output_dir)) from None
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(*interrupt.args, _how_to_go_on(output_dir)) from None
 
 
 def _on_ranks(config: Config, output_dir: Path, *, resume: bool, place: Launched, override: Collection[str]) -> int:

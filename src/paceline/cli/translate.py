@@ -1,8 +1,11 @@
 """`paceline translate`: another tool's command line as Paceline's, with what is otherwise."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from paceline.cli import train
 from paceline.cli.status import DONE
@@ -13,9 +16,12 @@ from paceline.errors import ConfigError
 USAGE = """usage: paceline translate [--repair] [--yaml] [--run] -- COMMAND
 
 Print the `paceline train` that another tool's command amounts to, below comments that say what means something else,
-what was wrong there, what is not here yet and what has no effect. COMMAND is the whole of it:
+what was wrong there, what is not here yet and what has no effect. COMMAND is the whole of it; a script is only read:
 
-    python rl_example.py --dataset D --model M -t 4 -i 4 ...          ColossalChat
+    python rl_example.py --dataset D --model M -t 4 -i 4 ...              ColossalChat
+    NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --dataset D    ms-swift
+    trl grpo --config run.yaml --num_processes 4                          TRL
+    accelerate launch train_grpo.py                                       a script of TRL's, or the tutorial's
 
 --repair   Take the nearest numbers that work where those of COMMAND are refused by its own tool.
 --yaml     Print a file for `paceline train --config` in the place of a command.
@@ -38,13 +44,32 @@ def run(argv: list[str]) -> int:
         print(USAGE, end="")
         return DONE
     asked = read(argv)
-    found = translate(asked.command, repair="--repair" in asked.flags)
+    found = translate(asked.command, repair="--repair" in asked.flags, read=text_of)
     print(as_comments(found.notes), end="")
     if "--run" in asked.flags:
         os.environ.update(found.environment)
-        return train.run(as_words(found.options))
+        words = as_words(found.options)
+        return train.run(words) if not found.launch else _on_ranks(found.launch, words)
     print(as_yaml(found.options) if "--yaml" in asked.flags else as_shell(found), end="")
     return DONE
+
+
+def _on_ranks(launch: Sequence[str], words: Sequence[str]) -> int:
+    """Several processes, by torchrun of this Python."""
+    start = [sys.executable, "-m", "torch.distributed.run", *launch, "-m", "paceline", "train"]
+    return subprocess.run([*start, *words], check=False).returncode
+
+
+def text_of(path: str) -> str:
+    """A file that the command names.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}, which the command names, cannot be read as text ({error}); check it") from None
 
 
 def read(argv: Sequence[str]) -> Asked:

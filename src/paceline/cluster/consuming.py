@@ -14,7 +14,7 @@ from paceline.config import Config
 from paceline.learner import UpdateStats
 from paceline.models import choose_device, load_tokenizer
 from paceline.parallel import ONE_RANK, Meeting, Ranks, make_ranks, process_group
-from paceline.train import Extent, consumer_sentences, make_consumer
+from paceline.train import Extent, Footprint, consumer_sentences, make_consumer
 from paceline.types import RolloutGroup
 
 COLLECTIVE_SECONDS = 1800.0
@@ -81,9 +81,17 @@ class ConsumingProcess:
         """One bucket of the weights as they are; of the first rank, which the others help."""
         return read_bucket(self.half.policy.model, names, self.half.learner.ranks)
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
         return self.half.save(root, progress, protected)
+
+    def saved(self, wait: bool) -> Checkpoint | None:
+        """See `Halves`; of the first rank, which commits for all."""
+        return self.half.saved(wait=wait)
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        return self.half.footprint()
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""

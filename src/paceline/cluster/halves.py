@@ -20,6 +20,7 @@ from paceline.timeline import Span
 from paceline.train import (
     SHARED,
     Feed,
+    Footprint,
     Handover,
     Journal,
     Measurement,
@@ -134,7 +135,7 @@ class ClusterHalves:
             found: Measurement = self._work.production.measure(lambda: meter.measure(engine, step=step))
         return found
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`. Consumers write it, so `root` must be theirs too.
 
         A run that goes on from it has none of the weights before it, so what is sampled from those is committed first.
@@ -143,7 +144,17 @@ class ClusterHalves:
             self._work.production.reach(min(progress.step + self._max_staleness, self._last))
             self._work.journal.settle()
         with self._recorder.span(DRIVER, f"checkpoint {progress.step}"):
-            found: Checkpoint = self._consumers.ask_all("save", root.absolute(), progress, protected)
+            found: tuple[str, ...] = self._consumers.ask_all("save", root.absolute(), progress, protected)
+        return found
+
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        """See `Halves`. The first consumer commits for all."""
+        found: Checkpoint | None = self._consumers.ask("saved", wait)
+        return found
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        found: Footprint = self._consumers.ask_all("footprint")
         return found
 
     def export(self, folder: Path) -> None:

@@ -3,6 +3,7 @@
 sections.py  every option, once: type, default, meaning, rule
 objective.py the same for what a step optimises
 layout.py    the same for how model and samples lie on the processes that train
+sources.py   where an option or a value of it was published
 presets.py   published objectives as values of these options
 rules.py     how a section refuses a value
 reading.py   the table of options; one text or value to the option's type
@@ -21,7 +22,7 @@ from paceline.config.changing import (
     plain_options,
     refuse_changes,
 )
-from paceline.config.flat_yaml import parse_yaml, to_yaml, yaml_line
+from paceline.config.flat_yaml import option_lines, parse_yaml, to_yaml, yaml_line
 from paceline.config.layout import ParallelConfig, Schedule, Sizes, layout, training_ranks
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig, PresetName
 from paceline.config.presets import PRESETS, Preset, preset_values
@@ -38,6 +39,7 @@ from paceline.config.sections import (
     RewardConfig,
     SamplingConfig,
 )
+from paceline.config.sources import source_of
 
 __all__ = [
     "Option",
@@ -56,6 +58,8 @@ __all__ = [
     "override_names",
     "plain_options",
     "parse_yaml",
+    "option_lines",
+    "source_of",
     "to_yaml",
     "yaml_line",
     "PRESETS",

@@ -49,6 +49,7 @@ RULES: tuple[Rule, ...] = (
             "max_skipped_updates",
             "reward_timeout",
             "step_timeout",
+            "stop_grace",
             "sandbox",
             "actor_timeout",
             "max_restarts",
@@ -57,7 +58,16 @@ RULES: tuple[Rule, ...] = (
     Rule(
         may_change="freely",
         because="it says what is written down, when and for whom, not what is computed",
-        options=("merge_lora", "eval_steps", "save_steps", "save_total_limit", "report_to", "project", "profile"),
+        options=(
+            "merge_lora",
+            "eval_steps",
+            "save_steps",
+            "save_total_limit",
+            "background_save",
+            "report_to",
+            "project",
+            "profile",
+        ),
     ),
     Rule(
         may_change="by name",

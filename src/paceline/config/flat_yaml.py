@@ -10,7 +10,7 @@ import math
 
 import yaml
 
-from paceline.config.reading import Option, find_option, options, parse_value, section_classes
+from paceline.config.reading import Option, find_option, option_name, options, parse_value, section_classes
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
@@ -43,6 +43,13 @@ def parse_yaml(text: str, source: str) -> dict[str, object]:
             raise ConfigError(f"{_place(source, key)}: {option.name} is given a second time; keep one of them")
         values[option.name] = value
     return values
+
+
+def option_lines(text: str) -> dict[str, int]:
+    """The line, from 1, of each option in a text that `parse_yaml` takes."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    pairs = [] if root is None else root.value
+    return {option_name(key.value): key.start_mark.line + 1 for key, _ in pairs}
 
 
 def _read_line(key: yaml.Node, node: yaml.Node, source: str) -> tuple[Option, object]:

@@ -3,6 +3,7 @@
 A field's docstring is the option's help text. Names are unique over all sections, so that flags and files are flat.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -296,6 +297,12 @@ class LoopConfig:
     """Checkpoint every so many steps, and at an interrupt; 0: only at an interrupt."""
     save_total_limit: int = 2
     """Checkpoints kept, newest first."""
+    background_save: bool = True
+    """Write a checkpoint from a copy in main memory while the run goes on, where that takes at most half of what is
+    free; false: the run waits until it is on disk."""
+    stop_grace: float = 25.0
+    """Seconds that the step in hand, and the checkpoint after it, may take once a signal to stop has come; 0: however
+    long that is. What sends the signal kills later, Kubernetes and Slurm after 30 seconds by default."""
     step_timeout: float = 3600.0
     """Seconds without any sign of progress (a pass of a micro-batch, tokens of completions, a reward function's call)
     after which the run writes down where every thread stands, and ends."""
@@ -315,6 +322,7 @@ class LoopConfig:
             require(self.max_steps >= 1, "max_steps", self.max_steps, "be at least 1")
         require(self.save_steps >= 0, "save_steps", self.save_steps, "be at least 0")
         require(self.save_total_limit >= 1, "save_total_limit", self.save_total_limit, "be at least 1")
+        require(0 <= self.stop_grace < math.inf, "stop_grace", self.stop_grace, "be at least 0 and finite")
         require(self.step_timeout > 0, "step_timeout", self.step_timeout, "be above 0")
         require(0 <= self.seed < 2**63, "seed", self.seed, "lie in [0, 2^63)")
 

@@ -3,16 +3,27 @@
 translation.py   the records of this room, and the border behind which each tool's vocabulary lies
 writing.py       options and notes as a command line or a file
 colossalchat/    ColossalChat's `rl_example.py`
+trl/             TRL's `trl grpo`, its files, and scripts that take its flags
+swift/           ms-swift's `swift rlhf --rlhf_type grpo`
+scripts/         Python scripts that call TRL's trainer or the from-scratch tutorial's loop: read, never run
+fields.py        the fields of TRL's trainer, by the tables of `paceline.api`
+field_tables.py  those of them that mean something else on a command line
+flags.py         flags as transformers' parser reads them
+launching.py     torchrun, accelerate and deepspeed in front of a command, and variables that say the same
+devices.py       who samples, who trains, in how many processes
 layouts.py       the names that layouts of several processes have elsewhere
 """
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from paceline.config import build_config
 from paceline.dialects.colossalchat import ColossalChat
-from paceline.dialects.translation import KINDS, CommandLine, Dialect, Note, Translation
+from paceline.dialects.scripts import Scripts
+from paceline.dialects.swift import Swift
+from paceline.dialects.translation import KINDS, CommandLine, Dialect, Note, ReadText, Translation, no_files
+from paceline.dialects.trl import Trl
 from paceline.dialects.writing import as_comments, as_shell, as_words, as_yaml, without_defaults
 from paceline.errors import ConfigError
 
@@ -29,20 +40,24 @@ __all__ = [
     "as_yaml",
 ]
 
-DIALECTS: tuple[Dialect, ...] = (ColossalChat(),)
+DIALECTS: tuple[Dialect, ...] = (ColossalChat(), Swift(), Trl(), Scripts())
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+COPIES: Mapping[str, str] = {"NPROC_PER_NODE": "nproc_per_node"}
+"""Variables that examples set from one of their own, which the shell has replaced by nothing before it came here."""
 
 
-def translate(words: Sequence[str], *, repair: bool = False) -> Translation:
+def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no_files) -> Translation:
     """The options that another tool's command line amounts to, those at their defaults left out.
 
     `words` are the command as a shell splits it, environment assignments before it included. `repair`: numbers that the
-    tool itself refuses are replaced by the nearest that it takes; otherwise they are refused here too.
+    tool itself refuses are replaced by the nearest that it takes; otherwise they are refused here too. `read`: the text
+    of a file that the command names.
 
     Raises:
         ConfigError: no known tool's command, a flag or value that it does not have, or options at odds.
     """
-    command = read_command(words)
+    command = dataclasses.replace(read_command(words), read=read)
     dialect = next((one for one in DIALECTS if one.recognises(command)), None)
     if dialect is None:
         known = "; ".join(f"{one.name}'s `{one.example}`" for one in DIALECTS)
@@ -57,11 +72,26 @@ def translate(words: Sequence[str], *, repair: bool = False) -> Translation:
 
 
 def read_command(words: Sequence[str]) -> CommandLine:
-    """Leading assignments and the command behind them.
+    """Leading assignments and the command behind them; a variable among the values is one that was set before.
 
     >>> read_command(["CUDA_VISIBLE_DEVICES=0,1", "python", "rl_example.py"]).words
     ('python', 'rl_example.py')
     """
     count = next((at for at, word in enumerate(words) if not ASSIGNMENT.fullmatch(word)), len(words))
-    environment = dict(word.split("=", 1) for word in words[:count])
-    return CommandLine(environment=environment, words=tuple(words[count:]))
+    environment = dict[str, str]()
+    for word in words[:count]:
+        name, _, value = word.partition("=")
+        environment[name] = REFERENCE.sub(lambda found: _value(found, environment), value)
+    for name, source in COPIES.items():
+        if environment.get(name) == "" and source in environment:
+            environment[name] = environment[source]
+    used = {source for name, source in COPIES.items() if name in environment}
+    return CommandLine(
+        environment={name: value for name, value in environment.items() if name not in used},
+        words=tuple(words[count:]),
+    )
+
+
+def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
+    name = found[1] or found[2]
+    return environment[name] if name in environment else found[0]

@@ -9,9 +9,11 @@
 --sequence-parallel-size  --context-parallel        ms-swift; verl: --ulysses-sequence-parallel-size
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from paceline.config import suggest
+from paceline.config import find_option, option_name, parse_value, suggest
+from paceline.dialects.translation import ReadText
 from paceline.errors import ConfigError
 
 Words = tuple[str, ...]
@@ -78,3 +80,31 @@ def _layout(flag: str, value: str) -> Words:
         near = suggest(value, known, otherwise="a file's other settings are options of their own here")
         raise ConfigError(f"{flag} must be one of {', '.join(known)}, got {value!r}; {near}")
     return known[value]
+
+
+def slices(flag: str, value: str, read: ReadText) -> dict[str, object]:
+    """What `--deepspeed` or `--fsdp` amounts to, in options: by name, or from DeepSpeed's own file.
+
+    Raises:
+        ConfigError: an unknown name, or a file that does not say which stage it is of.
+    """
+    if value.endswith(".json"):
+        return _from_file(flag, value, read)
+    first = value.split()[0] if value.split() else value
+    words = FSDP["full_shard"] if flag == "--fsdp" and first == "fsdp2" else _layout(flag, first)
+    names = [option_name(word.removeprefix("--")) for word in words[::2]]
+    return {name: parse_value(find_option(name), word) for name, word in zip(names, words[1::2], strict=True)}
+
+
+def _from_file(flag: str, path: str, read: ReadText) -> dict[str, object]:
+    try:
+        found = json.loads(read(path))
+    except ValueError:
+        raise ConfigError(f"{flag} {path} is not JSON; mend it, or give one of {', '.join(VALUES[flag])}") from None
+    settings = found.get("zero_optimization") if isinstance(found, dict) else None
+    stage = settings.get("stage") if isinstance(settings, dict) else None
+    if not isinstance(settings, dict) or stage not in (0, 1, 2, 3):
+        raise ConfigError(f"{flag} {path} must name a stage of 0 to 3 in zero_optimization, got {stage!r}")
+    moved = [settings[name] for name in ("offload_param", "offload_optimizer") if name in settings]
+    away = any(isinstance(one, dict) and one.get("device") not in (None, "none") for one in moved)
+    return {"zero_stage": stage, **({"parameter_offload": True} if away and stage > 1 else {})}

@@ -1,8 +1,10 @@
 """What a foreign command line is and what comes of it: the records of this room, and the border to a tool's words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+from paceline.errors import ConfigError
 
 NoteKind = Literal["settled", "changed", "mended", "missing", "idle"]
 
@@ -15,6 +17,19 @@ KINDS: Mapping[NoteKind, str] = {
 }
 
 
+ReadText = Callable[[str], str]
+"""The text of a file that a command names.
+
+Raises:
+    ConfigError: it cannot be read.
+"""
+
+
+def no_files(path: str) -> str:
+    """Where there is nothing to read from."""
+    raise ConfigError(f"{path} cannot be read here; give its options as flags")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandLine:
     """A command as a shell has split it."""
@@ -22,6 +37,8 @@ class CommandLine:
     environment: Mapping[str, str]
     """Assignments that stood before the command."""
     words: tuple[str, ...]
+    read: ReadText = no_files
+    """For configuration files and scripts; those that are not named are not read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +59,8 @@ class Translation:
     notes: tuple[Note, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     """Assignments that mean the same before `paceline train`."""
+    launch: tuple[str, ...] = ()
+    """What `torchrun` is told where several processes train; empty: there is no launcher."""
 
     def __add__(self, other: "Translation") -> "Translation":
         assert not self.options.keys() & other.options.keys(), "each option is decided in one place"
@@ -49,11 +68,12 @@ class Translation:
             options={**self.options, **other.options},
             notes=self.notes + other.notes,
             environment={**self.environment, **other.environment},
+            launch=self.launch + other.launch,
         )
 
 
 class Dialect(Protocol):
-    """One tool's vocabulary. Knows nothing of files, and of Paceline no more than its options."""
+    """One tool's vocabulary. Reads no file but by the command's own `read`."""
 
     @property
     def name(self) -> str:

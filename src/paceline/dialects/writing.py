@@ -29,7 +29,8 @@ def as_shell(found: Translation) -> str:
     """The command for a POSIX shell, one option a line."""
     assignments = "".join(f"{name}={shlex.quote(value)} " for name, value in found.environment.items())
     lines = [shlex.join(_flag_words(name, value)) for name, value in found.options.items()]
-    return " \\\n    ".join([f"{assignments}paceline train", *lines]) + "\n"
+    start = shlex.join(["torchrun", *found.launch, "-m", "paceline", "train"]) if found.launch else "paceline train"
+    return " \\\n    ".join([f"{assignments}{start}", *lines]) + "\n"
 
 
 def as_yaml(values: Mapping[str, object]) -> str:

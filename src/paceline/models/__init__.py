@@ -35,7 +35,7 @@ from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.lora import add_adapter, check_adapter_kind, make_lora_config
-from paceline.models.places import context_length, load_tokenizer, model_directory
+from paceline.models.places import context_length, load_tokenizer, model_directory, vocabulary_size
 from paceline.models.records import on_device
 from paceline.models.reference import frozen_copy, load_reference
 from paceline.models.split_loading import load_policy, measure_by_twin
@@ -59,6 +59,7 @@ __all__ = [
     "load_policy",
     "measure_by_twin",
     "load_reference",
+    "vocabulary_size",
     "model_fingerprint",
     "tokenizer_fingerprint",
     "load_tokenizer",

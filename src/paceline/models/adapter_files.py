@@ -1,7 +1,8 @@
 """An adapter's directory in peft's format, and the import of peft, which is installed only where adapters are used."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
-from paceline.parallel import ONE_RANK, Ranks, full_parameters
+from paceline.parallel import NOTHING, ONE_RANK, Part, Ranks, copies, full_parameters
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -36,10 +37,29 @@ def import_peft() -> ModuleType:
     return peft
 
 
-def adapter_writer(
-    adapter: "PeftModel", model: PreTrainedModel, ranks: Ranks = ONE_RANK
-) -> Callable[[Path], list[Path]]:
-    """What writes the adapter of `model` alone, weights as they are, into a directory that peft loads.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterFiles:
+    """An adapter, to be written as peft loads it."""
+
+    adapter: "PeftModel"
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Of its tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def copied(self) -> "AdapterFiles":
+        """The same in memory of its own, so that it can be written while the originals change."""
+        return replace(self, tensors=copies(self.tensors))
+
+    def write(self, directory: Path) -> list[Path]:
+        """Write the adapter's two files."""
+        return _write_adapter(self.adapter, self.tensors, directory)
+
+
+def adapter_writer(adapter: "PeftModel", model: PreTrainedModel, ranks: Ranks = ONE_RANK) -> AdapterFiles | Part:
+    """The adapter of `model` alone, weights as they are, to be written into a directory that peft loads.
 
     All ranks make this call; the first one writes, the others have nothing to write.
 
@@ -51,10 +71,10 @@ def adapter_writer(
     if ranks.size > 1:  # peft's names begin with the place of the model in its own
         whole = {f"base_model.model.{name}": tensor.cpu() for name, tensor in full_parameters(model, ranks)}
     if ranks.rank:
-        return lambda directory: []
+        return NOTHING
     # peft would else ask the Hub whether the base model's vocabulary has grown
     tensors = peft.get_peft_model_state_dict(adapter, state_dict=whole, save_embedding_layers=False)
-    return lambda directory: _write_adapter(adapter, tensors, directory)
+    return AdapterFiles(adapter=adapter, tensors=tensors)
 
 
 def _write_adapter(adapter: "PeftModel", tensors: Mapping[str, Tensor], directory: Path) -> list[Path]:

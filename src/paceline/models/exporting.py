@@ -46,9 +46,9 @@ def export_model(
     elif merge:
         loaded, state = replace(loaded, model=_merged(loaded), adapter=None), None
     else:
-        write = loaded.weights_writer(ranks)
+        writer = loaded.weights_writer(ranks)
         if ranks.rank == 0:
-            write(path)
+            writer.write(path)
             tokenizer.save_pretrained(path)
         return
     if ranks.rank == 0:

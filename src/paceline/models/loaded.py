@@ -1,7 +1,7 @@
 """A model that is ready to train, with its adapter where it has one."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import PreTrainedModel
 
-from paceline.models.adapter_files import adapter_writer
-from paceline.models.model_files import model_writer
-from paceline.parallel import ONE_RANK, Ranks
+from paceline.models.adapter_files import AdapterFiles, adapter_writer
+from paceline.models.model_files import ModelFiles, model_writer
+from paceline.parallel import ONE_RANK, Part, Ranks
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -34,16 +34,13 @@ class Loaded:
 
     def save_weights(self, directory: Path) -> None:
         """What training changes, exactly as it is: the adapter in peft's format, or the whole model in float32."""
-        self.weights_writer()(directory)
+        self.weights_writer().write(directory)
 
-    def weights_writer(self, ranks: Ranks = ONE_RANK) -> Callable[[Path], list[Path]]:
+    def weights_writer(self, ranks: Ranks = ONE_RANK) -> ModelFiles | AdapterFiles | Part:
         """Agree with all ranks on who writes what of the weights that training changes, exactly as they are.
 
         The first rank writes an adapter in peft's format, or the whole model as transformers loads it, where it has all
         of it; else each rank writes a file of pieces, and the first one what describes the model.
-
-        Returns:
-            What writes this rank's files into a directory, and says which.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.

@@ -144,9 +144,15 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
         return AutoModelForCausalLM.from_pretrained(
             place, dtype=torch.float32, trust_remote_code=config.trust_remote_code, use_safetensors=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, AssertionError, SafetensorError) as error:
         name = config.model if place == model_place(config.model).base else place
-        raise ModelError(f"--model {name} cannot be loaded: {first_line(error)}") from error
+        if "ignore_mismatched_sizes" in str(error):
+            raise ModelError(
+                f"--model {name}: its weights have other shapes than its config.json says; get both from one place"
+            ) from error
+        raise ModelError(
+            f"--model {name} cannot be loaded: {first_line(error)}; get its files again where they are not whole"
+        ) from error
 
 
 def _as_peft_model(model: object) -> "PeftModel":

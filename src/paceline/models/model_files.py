@@ -1,19 +1,48 @@
 """A whole model's directory: as transformers loads it, or in the pieces that several ranks have of it."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.parallel import Part, Ranks, part_of, piece_of, saved_tensors
+from paceline.parallel import NOTHING, Part, Ranks, copies, part_of, piece_of, saved_tensors
 
 PIECES = "pieces"
 """What files of pieces are called: transformers must not take one of them for the whole."""
 
 
-def model_writer(model: PreTrainedModel, ranks: Ranks) -> Callable[[Path], list[Path]]:
-    """What writes this rank's part of a model, weights as they are, into a directory; it says which files.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFiles:
+    """What a rank writes of a model: the whole as transformers loads it, or a part, described where it leads."""
+
+    model: PreTrainedModel
+    state: Mapping[str, Tensor]
+    """The whole model's; empty where there is a part."""
+    part: Part = NOTHING
+    leads: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Of its tensors, of which those with two names are one."""
+        return self.part.nbytes + sum({tensor.data_ptr(): tensor.nbytes for tensor in self.state.values()}.values())
+
+    def copied(self) -> "ModelFiles":
+        """The same in memory of its own, so that it can be written while the originals change."""
+        return replace(self, state=copies(self.state), part=self.part.copied())
+
+    def write(self, directory: Path) -> list[Path]:
+        """Write this rank's files into a directory that is there, and say which."""
+        if not self.state:
+            return _save_part(self.model, self.part, directory, leads=self.leads)
+        self.model.save_pretrained(directory, state_dict=dict(self.state))
+        return sorted(path for path in directory.iterdir() if path.is_file())
+
+
+def model_writer(model: PreTrainedModel, ranks: Ranks) -> ModelFiles | Part:
+    """This rank's part of a model, weights as they are, to be written into a directory.
 
     All ranks make this call. The first one alone writes where it has all of the model.
 
@@ -25,13 +54,15 @@ def model_writer(model: PreTrainedModel, ranks: Ranks) -> Callable[[Path], list[
     is_whole = len(part.pieces) == len(tensors) and all(piece_of(one).is_whole for one in tensors.values())
     said = ranks.exchange("whole" if is_whole else part.name)
     if said[0] == "whole" and not any(said[1:]):
-        return lambda directory: _save_whole(model, directory) if ranks.rank == 0 else []
-    return lambda directory: _save_part(model, part, directory, leads=ranks.rank == 0)
+        return ModelFiles(model=model, state=_whole_state(model)) if ranks.rank == 0 else NOTHING
+    return ModelFiles(model=model, state={}, part=part, leads=ranks.rank == 0)
 
 
-def _save_whole(model: PreTrainedModel, directory: Path) -> list[Path]:
-    model.save_pretrained(directory)
-    return sorted(path for path in directory.iterdir() if path.is_file())
+def _whole_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """All of a model's tensors under all of their names, a tensor with two names as one object."""
+    state = model.state_dict(keep_vars=True)
+    own = {id(tensor): piece_of(tensor).tensor for tensor in state.values()}
+    return {name: own[id(tensor)] for name, tensor in state.items()}
 
 
 def _save_part(model: PreTrainedModel, part: Part, directory: Path, *, leads: bool) -> list[Path]:

@@ -59,7 +59,10 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             str(place.adapter) if own else place.base, trust_remote_code=config.trust_remote_code
         )
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"--model {config.model}: its tokenizer cannot be loaded: {first_line(error)}") from error
+        raise ModelError(
+            f"--model {config.model}: its tokenizer cannot be loaded ({type(error).__name__}: {first_line(error)}); "
+            "get its files again where they are not whole"
+        ) from error
 
 
 def context_length(config: ModelConfig) -> int | None:
@@ -68,8 +71,18 @@ def context_length(config: ModelConfig) -> int | None:
     try:
         loaded = AutoConfig.from_pretrained(place, trust_remote_code=config.trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"--model {config.model}: its config.json cannot be loaded: {first_line(error)}") from error
+        own_code = "custom code" in str(error) and not config.trust_remote_code
+        remedy = "; read that code, then give --trust-remote-code to run it" if own_code else ""
+        raise ModelError(
+            f"--model {config.model}: its config.json cannot be loaded: {first_line(error)}{remedy}"
+        ) from error
     return getattr(loaded.get_text_config(), "max_position_embeddings", None)
+
+
+def vocabulary_size(config: ModelConfig) -> int | None:
+    """Tokens that the model has weights for, None where its configuration does not say. Reads no weights."""
+    loaded = AutoConfig.from_pretrained(model_directory(config.model), trust_remote_code=config.trust_remote_code)
+    return getattr(loaded.get_text_config(), "vocab_size", None)
 
 
 def first_line(error: Exception) -> str:

@@ -15,19 +15,22 @@ tokens.py         what of a micro-batch's tokens a rank computes
 context.py        tokens to ranks in turn, and heads in their place for attention
 context_heads.py  over how many ranks heads can be dealt out
 mesh_ranks.py     gradients and numbers of all, over a mesh
+words.py          words of all, beside the training where they are a thread's
 pieces.py         what of whole tensors lies on a rank
+copies.py         tensors as they are at a moment
 piece_files.py    tensors in files, written in one layout and read in any other
 gathering.py      whole weights, one at a time
 """
 
 from paceline.parallel.context_heads import check_context_size, context_sizes
+from paceline.parallel.copies import copies
 from paceline.parallel.gathering import full_parameters, full_tensors
 from paceline.parallel.mesh import Mesh, make_mesh
 from paceline.parallel.mesh_ranks import MeshRanks, make_ranks
-from paceline.parallel.piece_files import Part, Stored, files_of, open_stored, part_of
-from paceline.parallel.pieces import Piece, like, piece_of, saved_tensors
+from paceline.parallel.piece_files import NOTHING, Part, Stored, files_of, open_stored, part_of
+from paceline.parallel.pieces import Piece, like, piece_of, saved_tensors, written_here
 from paceline.parallel.process_group import Meeting, meeting_at, process_group
-from paceline.parallel.ranks import ONE_RANK, WHOLE, RankLost, Ranks, Split
+from paceline.parallel.ranks import ONE_RANK, WHOLE, RankLost, Ranks, Split, Words
 from paceline.parallel.sharding import Sharding
 from paceline.parallel.split import MeshSplit
 from paceline.parallel.stages import Stages, check_stages, divide, mark_both_ends, stage_of
@@ -37,6 +40,7 @@ from paceline.parallel.tokens import AllTokens, HeadExchange, Tokens
 __all__ = [
     "Ranks",
     "Split",
+    "Words",
     "ONE_RANK",
     "WHOLE",
     "RankLost",
@@ -65,7 +69,10 @@ __all__ = [
     "piece_of",
     "like",
     "saved_tensors",
+    "written_here",
+    "copies",
     "Part",
+    "NOTHING",
     "Stored",
     "part_of",
     "files_of",

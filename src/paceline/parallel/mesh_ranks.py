@@ -16,6 +16,7 @@ from paceline.parallel.sharding import Sharding, is_sharded
 from paceline.parallel.split import MeshSplit
 from paceline.parallel.stages import is_at_both_ends
 from paceline.parallel.tensor_layers import PartialGradients
+from paceline.parallel.words import Aside, exchange
 
 BUCKET_BYTES = 1 << 25
 """Of one message, unless a single gradient is larger: many small messages cost a round trip each."""
@@ -44,6 +45,7 @@ class MeshRanks:
         self.share, self.shares = mesh.share, mesh.sizes.shares
         is_last = mesh.place("pipeline") == mesh.sizes.pipeline - 1
         self.speaks = is_last and mesh.place("tensor") == 0 and mesh.turn == 0
+        self._aside: Aside | None = None
 
     def passes(self, counts: Sequence[int]) -> int:
         """See `Ranks`: slices are fetched from each other in every pass, and a pipeline's schedule has its numbers."""
@@ -112,17 +114,17 @@ class MeshRanks:
 
     def exchange(self, text: str) -> Sequence[str]:
         """See `Ranks`."""
-        said = text.encode()
-        device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
+        is_nccl = dist.get_backend() == "nccl"
+        device = torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
         with lost(f"rank {self.rank} was exchanging words with the others"):
-            own = torch.tensor([len(said)], device=device)
-            lengths = [torch.empty_like(own) for _ in range(self.size)]
-            dist.all_gather(lengths, own)
-            longest = max(1, *(int(length) for length in lengths))
-            padded = torch.tensor([*said.ljust(longest)], dtype=torch.uint8, device=device)
-            texts = [torch.empty_like(padded) for _ in range(self.size)]
-            dist.all_gather(texts, padded)
-        return [bytes(one[:length].tolist()).decode() for one, length in zip(texts, lengths, strict=True)]
+            return exchange(text, size=self.size, device=device)
+
+    def aside(self) -> Aside:
+        """See `Ranks`."""
+        if self._aside is None:
+            with lost(f"rank {self.rank} was meeting the others beside the training"):
+                self._aside = Aside()
+        return self._aside
 
     def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
         """See `Ranks`."""

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from paceline.parallel.copies import copied_pieces
 from paceline.parallel.pieces import Piece, piece_of, saved_tensors, written_here
 from paceline.parallel.ranks import Ranks
 
@@ -37,6 +38,15 @@ class Part:
     pieces: Mapping[str, Piece]
     header: Mapping[str, str]
 
+    @property
+    def nbytes(self) -> int:
+        """What it writes."""
+        return sum(piece.tensor.nbytes for piece in self.pieces.values())
+
+    def copied(self) -> "Part":
+        """The same in memory of its own, so that it can be written while the originals change."""
+        return replace(self, pieces=copied_pieces(self.pieces))
+
     def write(self, folder: Path) -> list[Path]:
         """Write the file, if any, into a directory that is there.
 
@@ -52,6 +62,10 @@ class Part:
         return [folder / self.name]
 
 
+NOTHING = Part(name="", pieces={}, header={})
+"""What a rank writes of that which others have written."""
+
+
 def part_of(stem: str, tensors: Mapping[str, Tensor], ranks: Ranks, header: Mapping[str, str]) -> Part:
     """What this rank writes of `tensors`, each of which is whole or a DTensor; all ranks make this call.
 
@@ -63,7 +77,7 @@ def part_of(stem: str, tensors: Mapping[str, Tensor], ranks: Ranks, header: Mapp
     pieces = {name: piece_of(tensor) for name, tensor in tensors.items()}
     mine, writers = written_here(pieces, ranks)
     if ranks.rank not in (writers or [0]):
-        return Part(name="", pieces={}, header={})
+        return NOTHING
     own = {name: pieces[name] for name in mine}
     place = f"-{writers.index(ranks.rank) + 1:05d}-of-{len(writers):05d}" if len(writers) > 1 else ""
     return Part(name=f"{stem}{place}.safetensors", pieces=own, header={"format": "pt", **header})

@@ -50,6 +50,20 @@ class Split(Protocol):
         """The passes over logits of which each rank has those of its rows of the output embedding; None: it has all."""
 
 
+class Words(Protocol):
+    """What all ranks say to each other, whatever else they do meanwhile."""
+
+    rank: int
+    """Which of them this is, from 0."""
+
+    def exchange(self, text: str) -> Sequence[str]:
+        """What each rank said, by rank.
+
+        Raises:
+            RankLost: another rank is gone, or silent for too long.
+        """
+
+
 class Ranks(Protocol):
     """`size` processes that train one policy, each with a share of every step's samples. All make the same calls.
 
@@ -97,6 +111,13 @@ class Ranks(Protocol):
 
     def exchange(self, text: str) -> Sequence[str]:
         """What each rank said, by rank.
+
+        Raises:
+            RankLost: another rank is gone, or silent for too long.
+        """
+
+    def aside(self) -> Words:
+        """A way to exchange words from another thread, that nothing of the training comes into.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
@@ -172,6 +193,10 @@ class _OneRank:
     def exchange(self, text: str) -> Sequence[str]:
         """See `Ranks`."""
         return [text]
+
+    def aside(self) -> Words:
+        """See `Ranks`."""
+        return self
 
     def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
         """See `Ranks`."""

@@ -73,6 +73,8 @@ class MemoryPlan:
     """The same with every layer computed again."""
     head: int
     """Logits, and the head in the precision of the computation."""
+    saved: int
+    """The copy in main memory that a checkpoint is written from; 0 without `background_save`."""
 
     @property
     def total(self) -> int:
@@ -160,7 +162,14 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE) -> Memory
         activations=shape.num_layers * layer // sizes.pipeline,
         recomputed=inputs // sizes.pipeline + layer,
         head=logits // sizes.tensor,
+        saved=_copied(config, here, moved) // slices if config.loop.background_save else 0,
     )
+
+
+def _copied(config: Config, here: int, moved: int) -> int:
+    """Bytes of trained weights, their moments, and a reference that moves."""
+    reference = here if config.loss.beta > 0 and config.loss.ref_sync_steps else 0
+    return moved * (FLOAT32_BYTES + config.optim.moment_bytes) + reference * FLOAT32_BYTES
 
 
 def _parameters_here(shape: ModelShape, sizes: Sizes) -> int:
@@ -212,6 +221,7 @@ def describe_memory(memory: MemoryPlan) -> str:
         ("activations", memory.activations),
         ("  computed again", memory.recomputed),
         ("logits", memory.head),
+        ("while it is saved, in main memory", memory.saved),
         *([] if memory.optimizer_on_device else [("optimiser, in main memory", memory.optimizer)]),
     ]
     lines = [(name, f"{size / 2**30:10.3f} GiB") for name, size in rows if size]

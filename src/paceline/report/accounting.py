@@ -1,5 +1,6 @@
 """Sums over a whole run: where the seconds went, and everything that was dropped, cut, failed or unreadable."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,7 +75,23 @@ def dropped_counts(run: RunRecord) -> list[DroppedCount]:
         DroppedCount(
             what="Held-out completions that could not be graded", number=total(run.evals, "ungraded"), of=None
         ),
+        DroppedCount(
+            what="Updates skipped, as loss or gradient was not finite",
+            number=total(run.metrics, "updates_skipped"),
+            of=total(run.metrics, "updates") + total(run.metrics, "updates_skipped"),
+        ),
+        *_alarms(run.metrics),
         DroppedCount(what="Unreadable lines in this run's files", number=run.unreadable_lines, of=None),
+    ]
+
+
+def _alarms(metrics: Sequence[Record]) -> list[DroppedCount]:
+    """Steps that an alarm held for; no row for one that never rang."""
+    rang = [record["alarms"] for record in metrics if isinstance(record.get("alarms"), list)]
+    steps = Counter(name for alarms in rang for name in alarms if isinstance(name, str))
+    return [
+        DroppedCount(what=f"Steps with the alarm {name}", number=number, of=len(metrics))
+        for name, number in steps.items()
     ]
 
 

@@ -2,6 +2,7 @@
 
 from html import escape
 
+from paceline.comparisons import level_of_best, probability
 from paceline.intervals import Interval
 from paceline.report.accounting import total_seconds
 from paceline.report.numbers import count, duration, percent, points, short
@@ -42,7 +43,7 @@ def _outcome(found: Outcome) -> str:
     sides += (
         f'<span class="arrow" aria-hidden="true">&rarr;</span>{_side(f"step {found.last_step}", found.after, "to")}'
     )
-    return f'<p class="lead">{lead}</p><div class="numbers">{sides}{_gain(found)}</div>{_strip(found)}'
+    return f'<p class="lead">{lead}</p><div class="numbers">{sides}{_gain(found)}</div>{_test(found)}{_strip(found)}'
 
 
 def _side(when: str, accuracy: Interval, style: str) -> str:
@@ -60,6 +61,21 @@ def _gain(found: Outcome) -> str:
         f'<div class="side gain"><span class="when">difference</span><strong>{points(gain.value)}</strong>'
         f"<span>percentage points, {points(gain.low)} to {points(gain.high)}</span></div>"
     ).replace("-", "&minus;")
+
+
+def _test(found: Outcome) -> str:
+    """Tasks that changed sides and the test's p-value; where an earlier evaluation was higher, what that is worth."""
+    changed = found.comparison
+    if changed is None:
+        return ""
+    sides = f"{count(changed.gained, 'task')} gained, {changed.lost:,} lost"
+    sentence = f"{sides}; exact McNemar test: {probability(changed.p_value)}."
+    if found.best_step != found.last_step:
+        sentence += (
+            f" Step {found.best_step} was the highest of {found.looks} evaluations; chosen for that, it counts as "
+            f"better from p < {level_of_best(found.looks):.2g} on."
+        )
+    return f'<p class="note">{escape(sentence)}</p>'
 
 
 def _strip(found: Outcome) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.intervals import Interval, paired_difference
+from paceline.comparisons import Comparison, compare_records
+from paceline.intervals import Interval
 from paceline.report.reading import Record, RunRecord, read_lines, value_at
 
 
@@ -20,6 +21,12 @@ class Outcome:
     """None while there is one evaluation only."""
     difference: Interval | None
     """None too where the two did not measure the same tasks."""
+    comparison: Comparison | None
+    """The test behind the difference, likewise."""
+    best_step: int
+    """The highest of the evaluations after the first, the last of equals; the first, where it is alone."""
+    looks: int
+    """Evaluations after the first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,11 +51,15 @@ def outcome(run: RunRecord) -> Outcome | None:
         return None
     first, last = evals[0], evals[-1]
     summary = run.summary or {}
-    before, after, difference = _interval(first), None, None
+    before, after, difference, comparison = _interval(first), None, None, None
     if len(evals) > 1:
         before = _summarised(summary, "before", "accuracy") or before
         after = _summarised(summary, "after", "accuracy") or _interval(last)
-        difference = _summarised(summary, "difference", "value") or _paired(pairs(run))
+        difference = _summarised(summary, "difference", "value")
+        both = pairs(run)
+        comparison = compare_records([b for b, _ in both], [a for _, a in both])
+        if difference is None and comparison is not None:
+            difference = comparison.difference
     return Outcome(
         set_name=str(first["set"]),
         num_tasks=int(value_at(first, "n") or 0),
@@ -57,6 +68,11 @@ def outcome(run: RunRecord) -> Outcome | None:
         before=before,
         after=after,
         difference=difference,
+        comparison=comparison,
+        best_step=int(
+            max(reversed(evals[1:] or evals), key=lambda record: value_at(record, "accuracy") or 0.0)["step"]
+        ),
+        looks=len(evals) - 1,
     )
 
 
@@ -106,13 +122,6 @@ def fates(both: Sequence[tuple[Record, Record]]) -> Fates:
 def correct(record: Record) -> bool | None:
     """Whether a held-out completion was right; None: it could not be graded."""
     return record["correct"] if "correct" in record and isinstance(record["correct"], bool) else None
-
-
-def _paired(both: Sequence[tuple[Record, Record]]) -> Interval | None:
-    graded = [
-        (b, a) for before, after in both if (b := correct(before)) is not None and (a := correct(after)) is not None
-    ]
-    return paired_difference([b for b, _ in graded], [a for _, a in graded]) if graded else None
 
 
 def _interval(record: Record, value: str = "accuracy") -> Interval:

@@ -2,6 +2,9 @@
 
 from html import escape
 
+from paceline.config import build_config, parse_yaml
+from paceline.errors import ConfigError
+from paceline.formula import as_text, objective
 from paceline.report import charts
 from paceline.report.accounting import dropped_counts, time_split
 from paceline.report.cards import pair_cards
@@ -117,12 +120,28 @@ def dropped(run: RunRecord) -> str:
 
 
 def configuration(run: RunRecord) -> str:
-    """The resolved configuration, folded."""
+    """The objective as a formula, and the resolved configuration, folded."""
     if not run.config_text:
         return ""
     options = count(len(run.config), "line")
     fold = f"<details><summary>config.yaml, {options}</summary><pre>{escape(run.config_text)}</pre></details>"
-    return _section("Configuration", fold)
+    return _section("Configuration", _formula(run.config_text) + fold)
+
+
+def _formula(config_text: str) -> str:
+    """Nothing where the file is damaged or of a version with other options: the page still shows the file."""
+    try:
+        config = build_config(parse_yaml(config_text, "config.yaml"))
+    except ConfigError:
+        return ""
+    lines = objective(
+        advantage=config.advantage,
+        loss=config.loss,
+        optim=config.optim,
+        rewards=config.rewards,
+        sampling=config.sampling,
+    )
+    return f'<p class="note">The objective, minimised</p><pre>{escape(as_text(lines))}</pre>'
 
 
 def grader(run: RunRecord) -> str:

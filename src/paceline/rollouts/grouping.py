@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from paceline.advantages import advantages, carries_signal, normalized_sums, overlong_penalty
+from paceline.advantages import advantages, carries_signal, normalized_sums, overlong_buffer, overlong_penalty
 from paceline.config import AdvantageConfig
 from paceline.rewards import combine
 from paceline.rollouts.statistics import mean_and_std
@@ -62,7 +62,8 @@ def make_groups(
 ) -> tuple[RolloutGroup, ...]:
     """One group per task, in order; `weights` is by reward function."""
     all_weights = {**weights, OVERLONG: options.overlong_weight}
-    buffer = max(1, round(options.overlong_share * max_completion_length)) if options.overlong_share else 0
+    share = options.overlong_share
+    buffer = overlong_buffer(share, max_length=max_completion_length) if share else 0
     rewards = [
         [_with_length(*pair, max_length=max_completion_length, buffer=buffer) for pair in _pairs(one)] for one in scored
     ]

@@ -27,6 +27,10 @@ _APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
 _STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")
 
 
+IDENTITY = {"options", "dataset", "eval_dataset", "model", "changes"}
+"""What `identity.json` says, each of which going on compares."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
     """One run directory. `create` and `open` take its lock for this process; `RunDir(path)` is for reading alone."""
@@ -161,11 +165,18 @@ class RunDir:
         """What `write_identity` wrote; None: nothing did, as a process was killed before, or is older than this file.
 
         Raises:
-            CheckpointError: the file is no JSON object.
+            CheckpointError: the file does not hold what was written.
         """
         file = self.path / "identity.json"
+        if not file.exists():
+            return None
         records = read_records(file)
-        return records[0] if records else None
+        if len(records) != 1 or not records[0].keys() >= IDENTITY:
+            raise CheckpointError(
+                f"{file} is damaged, and a run that is gone on with is held to it; restore it from a copy, or delete "
+                "it to go on with whatever options, data and model there are now"
+            )
+        return records[0]
 
     def metrics(self) -> list[dict[str, Any]]:
         """All steps, in the order they were written, without an unfinished last line.

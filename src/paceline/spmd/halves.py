@@ -15,6 +15,7 @@ from paceline.timeline import Span
 from paceline.train import (
     SHARED,
     Feed,
+    Footprint,
     Handover,
     Journal,
     Measurement,
@@ -77,10 +78,21 @@ class SpmdHalves:
             self._renew()
             return meter.measure(SharedEngine(workers=self._team), step=step)
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`. Every rank that trains may write a part of it, so `root` must be all ranks' own."""
+        given = root.absolute(), progress, frozenset(protected)
         with self._team.recorder.span(LEADER, f"checkpoint {progress.step}"):
-            found: Checkpoint = self._team.call_training("save", root.absolute(), progress, frozenset(protected))[0]
+            found: tuple[str, ...] = self._team.call_training("save", *given)[0]
+        return found
+
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        """See `Halves`. The first rank commits for all, so nobody else is asked: that holds after an error too."""
+        found: Checkpoint | None = self._team.ask_own("saved", wait)
+        return found
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        found: Footprint = self._team.call_training("footprint")[0]
         return found
 
     def export(self, folder: Path) -> None:

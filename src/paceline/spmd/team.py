@@ -83,6 +83,18 @@ class Team:
         """
         return self._ask_same(self.roles.training, method, arguments)
 
+    def ask_own(self, method: str, *arguments: object) -> Any:
+        """What this rank gives, and nobody else is asked.
+
+        Raises:
+            ProcessLost: a rank is gone, or silent.
+            PacelineError: the call raised it.
+        """
+        try:
+            return getattr(self._own, method)(*arguments)
+        except RankLost as lost:
+            raise (self._watch.verdict(BLAME_SECONDS) or ProcessLost(str(lost))) from None
+
     def share_out(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
         """See `SamplingWorkers`: a share for each rank that samples, of fewer the first of them have one."""
         calls = {rank: (method, share) for rank, share in zip(self.roles.sampling, shares, strict=False)}

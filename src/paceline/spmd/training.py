@@ -16,7 +16,7 @@ from paceline.parallel import full_parameters, make_ranks, piece_of
 from paceline.spmd.agreeing import Held, Renewed
 from paceline.spmd.handing import give_weights
 from paceline.spmd.seats import Seat
-from paceline.train import SHARED, Extent, Handover, consumer_sentences, make_consumer
+from paceline.train import SHARED, Extent, Footprint, Handover, consumer_sentences, make_consumer
 from paceline.types import RolloutGroup
 
 
@@ -76,9 +76,17 @@ class TrainingRank:
         stats, rate = self.half.update(number, groups)
         return Updated(stats=stats, learning_rate=rate, policy_version=self.policy_version, held=self._held())
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
         return self.half.save(root, progress, protected)
+
+    def saved(self, wait: bool) -> Checkpoint | None:
+        """See `Halves`; of the first rank, which commits for all."""
+        return self.half.saved(wait=wait)
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        return self.half.footprint()
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""

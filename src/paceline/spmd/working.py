@@ -15,7 +15,7 @@ from paceline.spmd.resident import renew
 from paceline.spmd.sampling import load_to_sample, make_sampler
 from paceline.spmd.seats import Seat
 from paceline.spmd.training import TrainingRank, Updated
-from paceline.train import SHARED, Extent, Handover, engine_sentences, make_engine
+from paceline.train import SHARED, Extent, Footprint, Handover, engine_sentences, make_engine
 from paceline.types import Completion, RolloutGroup
 
 
@@ -73,9 +73,17 @@ class WorkingRank:
         self.engine.rest()
         return self._training.update(number, groups)
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
         return self._training.save(root, progress, protected)
+
+    def saved(self, wait: bool) -> Checkpoint | None:
+        """See `Halves`; of the first rank, which commits for all."""
+        return self._training.saved(wait)
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        return self._training.footprint()
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""

@@ -33,6 +33,7 @@ from paceline.train.assembly import (
 from paceline.train.consumer import ConsumerHalf, Extent, make_consumer, updates_per_step
 from paceline.train.exporting import export_checkpoint
 from paceline.train.feed import Feed, prompts_of_step
+from paceline.train.footprint import Footprint, refuse_no_room
 from paceline.train.given import Given
 from paceline.train.halves import (
     Halves,
@@ -44,7 +45,7 @@ from paceline.train.halves import (
 )
 from paceline.train.held_out import has_held_out, make_evaluators
 from paceline.train.journal import Journal
-from paceline.train.loop import Run, evaluate, run_steps, save, tell
+from paceline.train.loop import Run, evaluate, run_steps, save, save_last, tell
 from paceline.train.measuring import (
     Measurement,
     Meter,
@@ -57,7 +58,7 @@ from paceline.train.observing import Observer, Wishes
 from paceline.train.produced import SHARED, Handover, Produced
 from paceline.train.records import consumer_sentences, engine_sentences, of_machine, run_sentences
 from paceline.train.replaying import Replay, replay
-from paceline.train.session import directory_sentences, finish, make_run, run_trackers, train
+from paceline.train.session import directory_sentences, finish, last_checkpoint, make_run, run_trackers, train
 
 __all__ = [
     "train",
@@ -69,6 +70,8 @@ __all__ = [
     "with_reward_models",
     "assemble",
     "ConsumerHalf",
+    "Footprint",
+    "refuse_no_room",
     "Extent",
     "make_consumer",
     "updates_per_step",
@@ -100,6 +103,7 @@ __all__ = [
     "run_steps",
     "evaluate",
     "save",
+    "save_last",
     "tell",
     "engine_sentences",
     "consumer_sentences",
@@ -111,4 +115,5 @@ __all__ = [
     "replay",
     "run_trackers",
     "directory_sentences",
+    "last_checkpoint",
 ]

@@ -3,17 +3,18 @@
 So mistakes cost seconds, whichever door a run comes through.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
 from paceline.checkpoint import Checkpoint
-from paceline.config import Config
+from paceline.config import Config, ModelConfig
 from paceline.data import TaskSet, build_tasks, load_rows, system_prompt
 from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local import LocalEngine
-from paceline.models import Loaded, choose_device, context_length, load_tokenizer
+from paceline.errors import ModelError
+from paceline.models import Loaded, choose_device, context_length, load_tokenizer, vocabulary_size
 from paceline.plan import BatchPlan, batch_plan
 from paceline.reward_context import reward_context
 from paceline.rewards import (
@@ -33,6 +34,7 @@ from paceline.train.held_out import check_completion_fits, check_prompts_fit, ha
 from paceline.train.measuring import Meter, reward_meter, training_producer, training_sampler
 from paceline.train.memory import check_memory_options
 from paceline.train.vllm import make_vllm_engine
+from paceline.types import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +82,8 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
     check_completion_fits(completion, limit=limit)
     tokenizer = given.tokenizer or load_tokenizer(config.model)
     tasks = given.tasks or _configured_tasks(config, tokenizer, functions)
+    if given.model is None:
+        check_tokens(config.model, tasks.tasks)
     for some in (tasks.tasks, *(given.held_out or {}).values()):
         check_prompts_fit(some, limit=limit, completion=completion)
     check_selections(config.rewards.names, tasks.tasks)
@@ -99,6 +103,17 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
         plan=plan,
         total_steps=plan.steps,
     )
+
+
+def check_tokens(model: ModelConfig, tasks: Sequence[Task]) -> None:
+    """Refuse prompts that hold tokens which the model has no weights for: a tokenizer of another model."""
+    size = vocabulary_size(model)
+    for task in tasks:
+        if size is not None and max(task.prompt_ids) >= size:
+            raise ModelError(
+                f"--model {model.model} has weights for {size} tokens, and its tokenizer gives the prompt of row "
+                f"{task.task_id} the token {max(task.prompt_ids)}; put the model's own tokenizer beside it"
+            )
 
 
 def positions(config: Config, given: Given) -> int | None:

@@ -6,9 +6,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
-from paceline.checkpoint import Checkpoint, Progress, load_optimizer, load_reference_weights, save_checkpoint
+from paceline.checkpoint import (
+    Checkpoint,
+    Desk,
+    Progress,
+    load_optimizer,
+    load_reference_weights,
+    take_checkpoint,
+)
 from paceline.config import Config
 from paceline.errors import ConfigError
 from paceline.learner import Learner, UpdateStats
@@ -19,6 +27,7 @@ from paceline.models import (
     adopt_model,
     choose_forward,
     export_model,
+    free_memory,
     frozen_copy,
     load_model,
     load_policy,
@@ -30,6 +39,7 @@ from paceline.models import (
 from paceline.parallel import ONE_RANK, MeshSplit, Ranks
 from paceline.schedule import learning_rate
 from paceline.train.exporting import export_saved
+from paceline.train.footprint import Footprint, footprint
 from paceline.train.given import Given
 from paceline.train.memory import Recomputing, choose_recomputing, least_memory, memory_for_activations
 from paceline.train.observing import is_due
@@ -57,6 +67,7 @@ class ConsumerHalf:
     learner: Learner
     rate: SteppedRate | None
     """Where a torch scheduler sets the learning rate; None: the options' schedule does."""
+    desk: Desk
     recomputing: Recomputing | None
     """What `--gradient-checkpointing auto` chose; None where it did not choose."""
 
@@ -90,14 +101,18 @@ class ConsumerHalf:
             learner.sync_reference()
         return stats, rate
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
-        """Everything that makes this half's next step, below `root`; checkpoints in `protected` stay.
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+        """See `Halves`: everything that makes this half's next step.
 
         Raises:
             TrainingError: a weight is not finite, so that no checkpoint is made of it.
+            StorageError: it, or the one before it, cannot be written.
         """
+        self.desk.take(wait=True)  # of ranks that nobody asks; the first one's was asked for
         self.learner.check_weights()
-        return save_checkpoint(
+        ranks = self.learner.ranks
+        aside = ranks.aside()
+        taken = take_checkpoint(
             root,
             progress,
             loaded=self.policy,
@@ -106,8 +121,19 @@ class ConsumerHalf:
             keep=self.config.loop.save_total_limit,
             reference=self.learner.reference if self.config.loss.ref_sync_steps else None,
             protected=protected,
-            ranks=self.learner.ranks,
+            ranks=ranks,
+            copy_within=partial(free_memory, torch.device("cpu")) if self.config.loop.background_save else None,
         )
+        self.desk.begin(taken, aside)
+        return taken.sentences
+
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        """See `Halves`."""
+        return self.desk.take(wait=wait)
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        return footprint(self.config, self.policy, self.learner.ranks)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Put weights, optimiser, rate and counts of a checkpoint into a half that was built without it."""
@@ -127,10 +153,10 @@ class ConsumerHalf:
         if ranks.size == 1 or self.policy.adapter is None or not merge:
             export_model(self.policy, self.tokenizer, folder, merge=merge, ranks=ranks)
             return
-        write = self.policy.weights_writer(ranks)
+        writer = self.policy.weights_writer(ranks)
         if ranks.rank == 0:  # no rank may have all of the model that the adapter belongs on: it is read once more
             with tempfile.TemporaryDirectory(prefix="paceline-") as saved:
-                write(Path(saved))
+                writer.write(Path(saved))
                 export_saved(self.config, Path(saved), self.tokenizer, folder)
 
 
@@ -178,6 +204,7 @@ def make_consumer(
         policy=policy,
         learner=learner,
         rate=rate,
+        desk=Desk(),
         recomputing=recomputing,
     )
 

@@ -12,6 +12,7 @@ from paceline.learner import UpdateStats
 from paceline.timeline import Recorder, Span
 from paceline.train.assembly import Parts, Prepared, assemble
 from paceline.train.feed import Feed, prompts_of_step
+from paceline.train.footprint import Footprint
 from paceline.train.journal import Journal
 from paceline.train.measuring import Measurement, Meter
 from paceline.train.produced import Produced
@@ -41,8 +42,27 @@ class Halves(Protocol):
     def measure(self, meter: Meter, *, step: int) -> Measurement:
         """A held-out set with the weights as they are."""
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
-        """A checkpoint of this moment below `root`; those in `protected` stay, however many come after them."""
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+        """Begin a checkpoint of this moment below `root`; those in `protected` stay, however many come after them.
+
+        It may be written while steps follow. The one before it must have been asked for by `saved`.
+
+        Returns:
+            What a person should know of it.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        """The checkpoint that was begun, once it is on disk; None: it is not yet, and nobody wished to `wait`.
+
+        Raises:
+            StorageError: it cannot be written, or is not in time.
+        """
+
+    def footprint(self) -> Footprint:
+        """What a checkpoint and the final model take on a disk."""
 
     def export(self, folder: Path) -> None:
         """The trained model, as transformers or peft loads it."""
@@ -117,10 +137,18 @@ class OneProcess:
         with self.recorder.span(HERE, f"evaluate {step}"):
             return meter.measure(self.parts.engine, step=step)
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> Checkpoint:
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
         with self.recorder.span(HERE, f"checkpoint {progress.step}"):
             return self.parts.consumer.save(root, progress, protected)
+
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        """See `Halves`."""
+        return self.parts.consumer.saved(wait=wait)
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        return self.parts.consumer.footprint()
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""

@@ -6,11 +6,15 @@ wherever the work is done: here, or in other processes behind the same `Halves`.
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 
 from paceline.checkpoint import Progress
 from paceline.config import Config
+from paceline.errors import PacelineError, ProcessLost
 from paceline.pulse import PULSE
 from paceline.rollouts import restorable_records
 from paceline.rundir import RunDir
@@ -40,7 +44,12 @@ class Run:
     progress: Progress = START
     stopping: bool = False
     """The observer wished the run to end after this step."""
+    is_saving: bool = False
+    """A checkpoint was begun that the observer has not been told of."""
+    saved_step: int | None = None
+    """Of the newest checkpoint that is on disk; None: there is none."""
     checkpoint_seconds: float = 0.0
+    """That the run waited for checkpoints."""
     clocked_until: float | None = None
     """Up to where the steps' clocks have counted; None: what came last has a clock of its own."""
     protected: set[Path] = field(default_factory=set)
@@ -52,9 +61,12 @@ class Run:
 def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
     """From where the run stands to its last step, or until somebody wishes to stop."""
     try:
-        grant(run, run.observer.begin(run.progress.step))
-        while run.progress.step < run.prepared.total_steps and not run.stopping and not interrupted():
-            step(run)
+        with ExitStack() as closing:
+            closing.push(partial(settle_at_end, run))
+            grant(run, run.observer.begin(run.progress.step))
+            while run.progress.step < run.prepared.total_steps and not run.stopping and not interrupted():
+                step(run)
+                grant(run, settle(run, wait=False))
     finally:
         if run.config.loop.profile:
             run.run_dir.write_timeline(trace([*run.spans, *run.halves.spans()]))
@@ -129,12 +141,50 @@ def evaluate(run: Run, meters: Iterable[Meter]) -> list[Measurement]:
 
 
 def save(run: Run) -> Wishes:
-    """Write a checkpoint of this moment."""
+    """Begin a checkpoint of this moment once the one before is on disk; in the foreground it is there on return."""
+    wishes = settle(run, wait=True)
     started = time.perf_counter()
     PULSE.beat("run", f"checkpoint of step {run.progress.step}")
-    checkpoint = run.halves.save(run.run_dir.path / "checkpoints", run.progress, run.protected)
+    sentences = run.halves.save(run.run_dir.path / "checkpoints", run.progress, run.protected)
     run.checkpoint_seconds += time.perf_counter() - started
+    run.is_saving = True
+    tell(run, sentences)
+    return wishes | settle(run, wait=not run.config.loop.background_save)
+
+
+def save_last(run: Run) -> None:
+    """Have a checkpoint of this moment on disk, where it is not there already."""
+    settle(run, wait=True)
+    if run.saved_step != run.progress.step:
+        save(run)
+        settle(run, wait=True)
+
+
+def settle(run: Run, *, wait: bool) -> Wishes:
+    """Tell the observer of the checkpoint that was begun, once it is on disk; what that makes it ask for."""
+    if not run.is_saving:
+        return Wishes()
+    started = time.perf_counter()
+    checkpoint = run.halves.saved(wait=wait)
+    run.checkpoint_seconds += time.perf_counter() - started
+    if checkpoint is None:
+        return Wishes()
+    run.is_saving, run.saved_step = False, checkpoint.progress.step
     return run.observer.saved(checkpoint)
+
+
+def settle_at_end(
+    run: Run, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+) -> None:
+    """Wait for the checkpoint that was begun, whatever ended the steps; but not where there is no time, or nobody who
+    could finish it: then it is not there."""
+    if error is None:
+        settle(run, wait=True)
+    elif not isinstance(error, KeyboardInterrupt | ProcessLost):
+        try:
+            settle(run, wait=True)
+        except PacelineError as second:  # what ended the run is what is raised
+            tell(run, [str(second)])
 
 
 def tell(run: Run, sentences: Iterable[str]) -> None:

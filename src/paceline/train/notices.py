@@ -24,6 +24,8 @@ def of_graders(functions: Iterable[RewardFunction]) -> list[str]:
 
 
 def of_held_out(meters: Iterable[Meter], *, known: Collection[str]) -> list[str]:
-    """What was left out of each held-out set, under its name, and what else is not `known` of its grader."""
+    """What was left out of each held-out set, under its name, what else is not `known` of its grader, and how small a
+    difference it can show."""
     sets = [meter.eval_set for meter in meters if isinstance(meter, Evaluator)]
-    return [f"{one.name}: {note}" for one in sets for note in one.notes if note not in known]
+    notes = [f"{one.name}: {note}" for one in sets for note in one.notes if note not in known]
+    return [*notes, *(one.reach for one in sets)]

@@ -57,7 +57,8 @@ def replay(run_dir: RunDir, config: Config, other: Config | None, step: int, *, 
             half.update(number, restored_groups(run_dir.rollouts(number)))
         if other is not None and between:
             progress = Progress(step=step - 1, position=0, policy_version=half.policy_version)
-            start = half.save(Path(folder), progress, ())
+            half.save(Path(folder), progress, ())
+            start = half.saved(wait=True)
         own = _numbers(half, config, step, batch)
         del half
         changed = None if other is None else _numbers(_half(other, extent, start), other, step, batch)

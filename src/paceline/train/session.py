@@ -7,22 +7,23 @@ from pathlib import Path
 
 from rich.console import Console
 
-from paceline.checkpoint import Checkpoint, newest_checkpoint
+from paceline.checkpoint import Checkpoint, newest_checkpoint, set_damaged_aside
 from paceline.config import Config, plain_options, to_yaml
 from paceline.console import RunDisplay
 from paceline.errors import ProcessLost
 from paceline.pulse import PULSE
 from paceline.report import write_report
 from paceline.rundir import Committed, RunDir
-from paceline.stopping import StopRequest
+from paceline.stopping import GraceOver, StopRequest
 from paceline.summary import step_paces, summarise, unbroken_steps
 from paceline.trackers import Trackers, check_trackers, open_trackers
 from paceline.train.assembly import Prepared, prepare
+from paceline.train.footprint import refuse_no_room
 from paceline.train.guards import Guards
 from paceline.train.halves import Halves, Place, in_this_process, make_feed
 from paceline.train.identity import begin_identity, change_identity, find_change
 from paceline.train.journal import Journal, of_these_tasks
-from paceline.train.loop import START, Run, run_steps, save, tell
+from paceline.train.loop import START, Run, run_steps, save_last, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
 from paceline.train.records import opening_sentences
 from paceline.watchdog import Watchdog
@@ -73,7 +74,9 @@ def _attempt(
         checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints") if resume else (None, ())
         before = None if found is None else found.identity()
         change = None if before is None else find_change(before, config, prepared, override=override)
+        aside = set_damaged_aside(output_dir / "checkpoints", checkpoint) if checkpoint is not None else []
         placed = closing.enter_context(place(config, prepared, checkpoint))
+        refuse_no_room(config, output_dir, placed.halves.footprint(), total_steps=prepared.total_steps)
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
         run_dir = found or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
         stuck = output_dir / "stuck" / f"{datetime.now():%Y%m%d-%H%M%S}"
@@ -93,16 +96,27 @@ def _attempt(
             tell(run, ["no checkpoint was written yet: the run starts again from its first step"])
         opening = opening_sentences(config, prepared, placed.sentences, checkpoint)
         changed = [] if change is None else [f"from here on {what}" for what in change.describe()]
-        tell(run, [*damaged, *directory_sentences(run_dir, committed), *opening, *changed])
-        with display, StopRequest() as stop:
-            run_steps(run, interrupted=lambda: stop.received is not None)
+        tell(run, [*damaged, *aside, *directory_sentences(run_dir, committed), *opening, *changed])
+        with display, StopRequest(config.loop.stop_grace) as stop:
+            try:
+                run_steps(run, interrupted=lambda: stop.received is not None)
+                if run.progress.step < prepared.total_steps:
+                    save_last(run)
+            except GraceOver as over:
+                raise KeyboardInterrupt(str(over), last_checkpoint(run)) from None
         if run.progress.step < prepared.total_steps:
-            save(run)
             step, remedy = run.progress.step, f"`paceline train --resume {output_dir}` goes on"
             tell(run, [f"{stop.received} after step {step}; {remedy}"])
             return False
         finish(run, console)
     return True
+
+
+def last_checkpoint(run: Run) -> str:
+    """What a run that ends before a checkpoint of its last step goes on from."""
+    if run.saved_step is None:
+        return "there is no checkpoint yet, so the run begins anew"
+    return f"the last checkpoint is that of step {run.saved_step}"
 
 
 def make_run(
@@ -129,6 +143,7 @@ def make_run(
         observer=observer,
         guards=Guards(config.optim, run_dir.metrics()),
         progress=START if checkpoint is None else checkpoint.progress,
+        saved_step=None if checkpoint is None else checkpoint.progress.step,
     )
     return run, committed
 

@@ -1,0 +1,92 @@
+"""Where each value of a configuration came from: a flag, a line of a file, a preset, the default."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from paceline.config import (
+    Config,
+    Option,
+    build_config,
+    find_option,
+    option_lines,
+    option_name,
+    options,
+    preset_values,
+    source_of,
+    yaml_line,
+)
+
+FOLLOWS = "follows from others"
+DEFAULT = "default"
+DIALECT = "another tool's flag"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """One option of a configuration."""
+
+    option: Option
+    value: object
+    origin: str
+    source: str | None
+    """Paper and equation, where there is one."""
+
+    @property
+    def text(self) -> str:
+        """The value as a file has it."""
+        return yaml_line(self.option.name, self.value).partition(":")[2].strip()
+
+
+def explained(config: Config, *, flags: Mapping[str, str], file: Mapping[str, tuple[object, str]]) -> list[Explained]:
+    """Every option in the order of the sections.
+
+    `flags` has the origin of each option that was given as a flag, `file` value and origin of each that a file gives. A
+    file's value that is another now was fitted to the flags, as a recipe's warm-up is to a shorter run.
+    """
+    preset = config.advantage.preset
+    found = []
+    for option in options():
+        value = getattr(getattr(config, option.section), option.name)
+        if option.name in flags:
+            origin = flags[option.name]
+        elif option.name in file:
+            written, origin = file[option.name]
+            origin += "" if written == value else ", fitted to the flags"
+        elif option.name in preset_values(preset):
+            origin = f"preset {preset}"
+        else:
+            origin = DEFAULT if value == option.default else FOLLOWS
+        found.append(Explained(option=option, value=value, origin=origin, source=source_of(option.name, value)))
+    return found
+
+
+def of_file(text: str, values: Mapping[str, object], name: str) -> dict[str, tuple[object, str]]:
+    """Value and line of each option of a configuration file."""
+    lines = option_lines(text)
+    return {option: (value, f"{name} line {lines[option]}") for option, value in values.items()}
+
+
+def of_run(config: Config, text: str) -> dict[str, tuple[object, str]]:
+    """The lines of a run's `config.yaml` that say something: the file holds every option, whoever gave it.
+
+    Left out are values that are also what would hold if the file did not have them.
+    """
+    preset, model, dataset = config.advantage.preset, config.model.model, config.data.dataset
+    base = build_config({"model": model, "dataset": dataset, "preset": preset})
+    lines = option_lines(text)
+    values = {option.name: getattr(getattr(config, option.section), option.name) for option in options()}
+    return {
+        name: (value, f"config.yaml line {lines[name]}")
+        for name, value in values.items()
+        if name in lines and (name in ("model", "dataset", "preset") or value != _held(base, name))
+    }
+
+
+def of_flags(given: Iterable[str], written: Iterable[str]) -> dict[str, str]:
+    """The origin of each option that argv gives; `written`: argv before layouts in other tools' words became ours."""
+    own = {option_name(word.partition("=")[0]) for word in written if word.startswith("--")}
+    return {name: "flag" if name in own else DIALECT for name in given}
+
+
+def _held(config: Config, name: str) -> object:
+    return getattr(getattr(config, find_option(name).section), name)

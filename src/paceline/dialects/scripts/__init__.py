@@ -1,0 +1,50 @@
+"""Python scripts that call TRL's `GRPOTrainer` or the from-scratch tutorial's `train_with_grpo`: read, never run.
+
+reading.py   the calls of a script and their arguments, as far as they are written out
+trainers.py  GRPOTrainer, GRPOConfig, LoraConfig and load_dataset, as flags of `trl grpo`
+tutorial.py  train_with_grpo
+"""
+
+from pathlib import PurePosixPath
+
+from paceline.dialects.launching import PYTHON, started
+from paceline.dialects.scripts.reading import calls_of
+from paceline.dialects.scripts.trainers import from_trainer
+from paceline.dialects.scripts.tutorial import from_tutorial
+from paceline.dialects.translation import CommandLine, Translation
+from paceline.errors import ConfigError
+
+OTHERS = ("rl_example.py", "rl_example_zero_bubble.py")
+"""Scripts with a dialect of their own."""
+
+
+class Scripts:
+    """See `Dialect`."""
+
+    name = "a script of TRL or of GRPO From Scratch"
+    example = "python train_grpo.py"
+
+    def recognises(self, command: CommandLine) -> bool:
+        """See `Dialect`."""
+        script = _script(started(command).words)
+        return script is not None and PurePosixPath(script).name not in OTHERS
+
+    def translate(self, command: CommandLine, *, repair: bool) -> Translation:
+        """See `Dialect`."""
+        start = started(command)
+        script = _script(start.words)
+        assert script is not None
+        calls = calls_of(command.read(script), script)
+        about = Translation(notes=start.notes, environment=dict(start.environment))
+        if "GRPOTrainer" in calls:
+            return about + from_trainer(calls, start, command)
+        if "train_with_grpo" in calls:
+            return about + from_tutorial(calls) + Translation(launch=start.torchrun)
+        raise ConfigError(f"{script} calls neither GRPOTrainer nor train_with_grpo; give a script that does")
+
+
+def _script(words: tuple[str, ...]) -> str | None:
+    """The script of a command that gives it no flags."""
+    if words[:1] and PYTHON.fullmatch(PurePosixPath(words[0]).name):
+        words = words[1:]
+    return words[0] if len(words) == 1 and words[0].endswith(".py") else None

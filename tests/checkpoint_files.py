@@ -1,0 +1,15 @@
+"""What is in a checkpoint's files, to be compared."""
+
+import json
+from pathlib import Path
+
+
+def content(place: Path) -> dict[str, object]:
+    """Every file but the manifest, by name; of tensors the header as an object, as its entries come in any order."""
+    found: dict[str, object] = {}
+    for path in place.rglob("*"):
+        if path.is_file() and path.name != "manifest.json":
+            data, start = path.read_bytes(), 8 + int.from_bytes(path.read_bytes()[:8], "little")
+            is_tensors = path.suffix == ".safetensors"
+            found[str(path.relative_to(place))] = (json.loads(data[8:start]), data[start:]) if is_tensors else data
+    return found

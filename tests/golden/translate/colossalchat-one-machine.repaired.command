@@ -1,0 +1,16 @@
+python rl_example.py \
+--dataset /path/to/train_data.jsonl \
+--model /path/to/Qwen2.5-3B/ \
+-t 4 -i 4 \
+-b vllm \
+-ibs 2 -tbs 4 -tMbs 1 -tmbs 4 -imbs 1 \
+-rt boxed \
+-g 4 \
+-ibs 1 \
+-tbs 2 \
+-tMbs 1 \
+-tmbs 2 \
+-imbs 1 \
+-s "Please reason step by step, and put your final answer within \\boxed{}." \
+-tMbs 8 \
+-p GRPO-Train-Align-Debug \

@@ -1,0 +1,1 @@
+python rl_example_zero_bubble.py --dataset D --model M -t 4 -i 4 -b vllm -a DAPO -imbs 8 -ibs 8 -tbs 8 -e 2 -rt boxed -si 25 -s "Please reason step by step, and put your final answer within \\boxed{}." -tMbs 2 -tmbs 2 -p P -zero 2 -mpt 512 -mnt 3584

@@ -1,0 +1,1 @@
+trl grpo --config grpo.yaml --learning_rate 2e-6

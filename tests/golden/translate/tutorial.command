@@ -1,0 +1,1 @@
+python grpo_multi_gpu.py

@@ -1,0 +1,178 @@
+"""Checkpoints written from copies by a thread, the room that they need, and what is left where there is none."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.checkpoint import (
+    Progress,
+    Writing,
+    newest_checkpoint,
+    refuse_small_disk,
+    room_of_run,
+    save_checkpoint,
+    set_damaged_aside,
+    take_checkpoint,
+)
+from paceline.checkpoint.room import Asked, copies_fit, refuse_full
+from paceline.errors import ConfigError, StorageError
+from paceline.models import Loaded
+from paceline.parallel import ONE_RANK
+from tests.checkpoint_files import content
+from tests.tiny import tiny_model, tiny_tokenizer
+
+
+class Failing:
+    """A `Trained` whose weights the disk does not take, and the `Writer` of them: half a file, then an error."""
+
+    nbytes = 12_345
+
+    def __init__(self, loaded: Loaded, number: int) -> None:
+        self.model, self.number = loaded.model, number
+
+    def weights_writer(self, ranks):
+        return self
+
+    def copied(self):
+        return self
+
+    def write(self, folder: Path) -> list[Path]:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(self.number, os.strerror(self.number))
+
+
+def trained(kind: str = "qwen2"):
+    model = tiny_model(kind)
+    if kind == "llama":
+        model.config.tie_word_embeddings = True
+        model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    update(model, optimizer)
+    return Loaded(model=model, compute_dtype=torch.float32, eos_token_ids=frozenset()), optimizer
+
+
+def update(model, optimizer) -> None:
+    model(torch.tensor([[1, 2, 3]])).logits.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def arguments(loaded, optimizer) -> dict:
+    return {"loaded": loaded, "tokenizer": tiny_tokenizer(), "optimizer": optimizer, "keep": 2}
+
+
+def progress(step: int) -> Progress:
+    return Progress(step=step, position=step, policy_version=step)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+def test_what_is_written_later_is_the_moment_that_was_taken(tmp_path, kind):
+    loaded, optimizer = trained(kind)
+    given = arguments(loaded, optimizer) | {"reference": loaded}
+    at_once = save_checkpoint(tmp_path / "at once", progress(1), **given)
+    taken = take_checkpoint(tmp_path / "later", progress(1), **given, copy_within=lambda: 1 << 40)
+    update(loaded.model, optimizer)
+    later = taken.write(ONE_RANK)
+    assert taken.is_copied
+    assert taken.sentences == ()
+    assert content(later.path) == content(at_once.path)
+
+
+def test_a_moment_that_is_not_copied_is_the_memory_itself(tmp_path):
+    loaded, optimizer = trained()
+    for free in (0, None):
+        taken = take_checkpoint(
+            tmp_path, progress(1), **arguments(loaded, optimizer), copy_within=lambda free=free: free
+        )
+        assert taken.is_copied == (free is None)
+        assert taken.nbytes == sum(one.nbytes for one in loaded.model.parameters()) * 3 + 4 * len(optimizer.state)
+    taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), copy_within=lambda: taken.nbytes)
+    (sentence,) = taken.sentences
+    assert f"{taken.nbytes:,} bytes, take more than 50% of the main memory" in sentence
+
+
+def test_copies_share_the_memory_of_a_machine():
+    def asked(nbytes: int, free: int | None, host: str) -> Asked:
+        return Asked(nbytes=nbytes, free=free, host=host)
+
+    assert copies_fit([asked(25, 100, "a"), asked(25, 101, "a"), asked(40, 80, "b"), asked(99, None, "c")])
+    assert not copies_fit([asked(25, 100, "a"), asked(26, 101, "a")])
+    assert not copies_fit([asked(1, 100, "a"), asked(41, 80, "b")])
+
+
+def test_a_thread_writes_and_is_waited_for(tmp_path):
+    loaded, optimizer = trained()
+    taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), copy_within=lambda: None)
+    go = threading.Event()
+
+    def write():
+        go.wait()
+        return taken.write(ONE_RANK)
+
+    writing = Writing(write, name="the checkpoint of step 1")
+    assert writing.result(wait=False) is None
+    assert newest_checkpoint(tmp_path) == (None, ())
+    with pytest.raises(StorageError, match=r"the checkpoint of step 1 is not on disk after 0\.01 s; look at the disk"):
+        writing.result(wait=True, seconds=0.01)
+    go.set()
+    assert writing.result(wait=True) == newest_checkpoint(tmp_path)[0]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
+def test_a_disk_that_fails_leaves_the_last_checkpoint_and_no_draft(tmp_path, number):
+    loaded, optimizer = trained()
+    good = save_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer))
+    given = arguments(Failing(loaded, number), optimizer)
+    writing = Writing(
+        lambda: take_checkpoint(tmp_path, progress(2), **given, copy_within=lambda: None).write(ONE_RANK), name="it"
+    )
+    with pytest.raises(StorageError) as raised:
+        writing.result(wait=True)
+    assert raised.value.exit_status == 1
+    for words in (str(tmp_path / "draft-000002"), os.strerror(number), "a checkpoint needs", "are free; make room"):
+        assert words in str(raised.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+    assert newest_checkpoint(tmp_path) == (good, ())
+
+
+def test_a_checkpoint_that_has_no_room_is_not_begun(tmp_path):
+    with pytest.raises(StorageError, match=r"a checkpoint needs 4,611,686,018,427,387,904 bytes, [\d,]+ are free"):
+        refuse_full(tmp_path, needed=1 << 62)
+    refuse_full(tmp_path, needed=1)
+
+
+def test_the_room_of_a_run_by_hand():
+    assert room_of_run(checkpoint=10, final=4, saves=50, keep=2) == 34  # two that are kept, and the one on its way
+    assert room_of_run(checkpoint=10, final=4, saves=1, keep=2) == 14
+    assert room_of_run(checkpoint=10, final=4, saves=0, keep=2) == 14  # that of an interrupt
+
+
+def test_a_disk_that_is_too_small_is_refused_before_the_run_and_what_is_there_counts_as_room(tmp_path):
+    place = tmp_path / "run" / "checkpoints" / "step-000001"
+    with pytest.raises(
+        ConfigError, match=r"--output-dir .*/run must have room for .*, [\d,]+ bytes, and [\d,]+ are free"
+    ):
+        refuse_small_disk(tmp_path / "run", needed=1 << 62)
+    place.mkdir(parents=True)
+    with (place / "model").open("wb") as file:
+        file.truncate(1 << 40)
+    refuse_small_disk(tmp_path / "run", needed=1 << 40)
+
+
+def test_a_damaged_checkpoint_is_kept_under_another_name_however_many_come_after_it(tmp_path):
+    given = arguments(*trained())
+    for _ in range(2):
+        for step in (1, 2):
+            save_checkpoint(tmp_path, progress(step), **given)
+        (tmp_path / "step-000002" / "progress.json").write_text("{")
+        found, _ = newest_checkpoint(tmp_path)
+        (sentence,) = set_damaged_aside(tmp_path, found)
+        assert sentence.startswith(f"{tmp_path / 'step-000002'} is kept as {tmp_path / 'damaged-step-000002'}")
+    for step in (3, 4, 5):
+        save_checkpoint(tmp_path, progress(step), **given)
+    kept = ["damaged-step-000002", "damaged-step-000002-2", "step-000004", "step-000005"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept

@@ -1,0 +1,187 @@
+"""Checkpoints as the loop sees them: begun, told of once they are on disk, waited for at the right moments."""
+
+import io
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from paceline.checkpoint import Checkpoint, Progress, newest_checkpoint
+from paceline.config import build_config
+from paceline.errors import ProcessLost, RewardError, StorageError
+from paceline.rundir import RunDir
+from paceline.train import Halves, Run, Wishes, in_this_process, train
+from paceline.train.loop import save, save_last, settle, settle_at_end
+from tests.checkpoint_files import content
+from tests.cluster_runs import options_in, weights
+
+
+@dataclass
+class SlowHalves:
+    """`Halves` whose checkpoints are on disk when somebody waits for them, or when `is_written` says so."""
+
+    events: list[str]
+    is_written: bool = False
+    error: StorageError | None = None
+    _begun: Checkpoint | None = None
+
+    def save(self, root, progress, protected):
+        self.events.append(f"begin {progress.step}")
+        self._begun = Checkpoint(path=root / f"step-{progress.step:06d}", progress=progress)
+        return (f"a sentence of {progress.step}",)
+
+    def saved(self, *, wait):
+        if self.error is not None:
+            raise self.error
+        return self._begun if wait or self.is_written else None
+
+
+@dataclass
+class Diary:
+    """An `Observer` that writes down what it is told."""
+
+    events: list[str]
+
+    def saved(self, checkpoint):
+        self.events.append(f"saved {checkpoint.progress.step}")
+        return Wishes(stop=True)
+
+    def tell(self, sentence):
+        self.events.append(sentence)
+
+
+@dataclass
+class Scripted:
+    """A run that stands after a step, with halves and an observer that share a diary."""
+
+    events: list[str] = field(default_factory=list)
+
+    def at(self, step: int, **options) -> Run:
+        return Run(
+            config=build_config({"model": "embedded", "dataset": "arithmetic", **options}),
+            prepared=None,
+            halves=SlowHalves(self.events),
+            run_dir=RunDir(Path("run")),
+            journal=None,
+            observer=Diary(self.events),
+            guards=None,
+            progress=at(step),
+        )
+
+
+def at(step: int) -> Progress:
+    return Progress(step=step, position=step, policy_version=step)
+
+
+def test_a_checkpoint_is_told_of_once_it_is_on_disk_and_the_next_one_waits_for_it():
+    one = Scripted()
+    run = one.at(1)
+    assert save(run) == settle(run, wait=False) == Wishes()
+    assert one.events == ["begin 1", "a sentence of 1"]
+    run.progress = at(2)
+    assert save(run) == Wishes(stop=True)
+    run.halves.is_written = True
+    assert settle(run, wait=False) == Wishes(stop=True)
+    assert settle(run, wait=True) == Wishes()
+    assert one.events == ["begin 1", "a sentence of 1", "saved 1", "begin 2", "a sentence of 2", "saved 2"]
+    assert run.saved_step == 2
+
+
+def test_in_the_foreground_it_is_there_when_the_loop_goes_on():
+    one = Scripted()
+    assert save(one.at(1, background_save=False)) == Wishes(stop=True)
+    assert one.events == ["begin 1", "a sentence of 1", "saved 1"]
+
+
+def test_a_last_checkpoint_is_not_written_twice():
+    one = Scripted()
+    run = one.at(1)
+    save(run)
+    save_last(run)
+    run.progress = at(2)
+    save_last(run)
+    save_last(run)
+    assert [event for event in one.events if "sentence" not in event] == ["begin 1", "saved 1", "begin 2", "saved 2"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [(None, True), (RewardError("too many"), True), (KeyboardInterrupt(), False), (ProcessLost("gone"), False)],
+    ids=["end", "error", "second signal", "lost rank"],
+)
+def test_the_end_of_a_run_waits_unless_there_is_no_time_or_nobody_who_writes(error, is_told):
+    one = Scripted()
+    run = one.at(1)
+    save(run)
+    settle_at_end(run, None if error is None else type(error), error, None)
+    assert ("saved 1" in one.events) == is_told
+
+
+def test_an_error_of_the_checkpoint_ends_the_run_and_beside_another_error_it_is_told():
+    one = Scripted()
+    run = one.at(1)
+    save(run)
+    run.halves.error = StorageError("the disk is full")
+    for moment in (lambda: settle(run, wait=False), lambda: save(run), lambda: settle_at_end(run, None, None, None)):
+        with pytest.raises(StorageError, match="the disk is full"):
+            moment()
+    settle_at_end(run, RewardError, RewardError("too many"), None)
+    assert one.events[-1] == "the disk is full"
+
+
+@dataclass
+class HangingHalves:
+    """Halves that get a signal in the update of a step, and do not end it."""
+
+    halves: Halves
+    step: int
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.halves, name)
+
+    def update(self, number: int, groups: Any) -> Any:
+        if number == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(60)
+        return self.halves.update(number, groups)
+
+
+@pytest.mark.parametrize(
+    ("step", "left"), [(1, "there is no checkpoint yet"), (3, "the last checkpoint is that of step 2")]
+)
+def test_a_step_that_does_not_end_within_the_grace_leaves_the_last_whole_checkpoint(tmp_path, step, left):
+    @contextmanager
+    def place(config, prepared, checkpoint):
+        with in_this_process(config, prepared, checkpoint) as placed:
+            yield replace(placed, halves=HangingHalves(placed.halves, step))
+
+    config = build_config(
+        {**options_in(tmp_path / "given"), "save_steps": 2, "stop_grace": 0.01, "background_save": False}
+    )
+    console = Console(file=io.StringIO(), width=1000)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        train(config, tmp_path / "run", resume=False, console=console, place=place)
+    why, what = raised.value.args
+    assert why == "SIGTERM: the step in hand did not end within 0.01 s (--stop-grace)"
+    assert what.startswith(left)
+    found, damaged = newest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert (found and found.progress.step, damaged) == (2 if step == 3 else None, ())
+
+
+def test_a_run_that_saves_in_the_background_leaves_what_one_in_the_foreground_leaves(tmp_path):
+    found = []
+    for background in (True, False):
+        place = tmp_path / str(background)
+        config = build_config({**options_in(place), "save_steps": 1, "background_save": background})
+        console = Console(file=io.StringIO(), width=1000)
+        assert train(config, place / "run", resume=False, console=console, place=in_this_process)
+        places = sorted((place / "run" / "checkpoints").iterdir())
+        found.append((weights(RunDir(place / "run")), {one.name: content(one) for one in places}))
+    assert found[0] == found[1]
+    assert len(found[0][1]) == 2
