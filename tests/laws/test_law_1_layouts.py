@@ -93,4 +93,5 @@ def test_every_rank_reports_what_one_process_reports(found, case):
         for shared, expected in zip(one["stats"], wanted, strict=True):
             forwarded, at_least = shared.pop("tokens_forwarded"), expected["tokens_forwarded"]
             assert at_least <= forwarded <= COMPUTED_TWICE * at_least
+            shared["micro_batch_tokens"] *= LAYOUTS[case[0]][0].context  # each rank's budget
             assert shared == pytest.approx({key: value for key, value in expected.items() if key != "tokens_forwarded"})
