@@ -94,7 +94,7 @@ def from_fields(given: Given, around: Around) -> Translation:
     kept = {name: value for name, value in kept.items() if name not in HERE or name.endswith("_strategy")}
     refused = [name for name in kept if name in REFUSED]
     try:
-        args = GRPOConfig(output_dir="run", use_cpu=True, bf16=False, **kept)  # type: ignore[arg-type]
+        args = GRPOConfig(output_dir="run", use_cpu=True, bf16=False, **kept)
         _check_schedule(args)
         surroundings = Surroundings(
             model="model", reward_names=around.rewards, adapter=around.adapter, context_length=None
@@ -282,6 +282,6 @@ def _scalar(name: str, word: str, kinds: set[Any]) -> object:
             except ValueError:
                 continue
     if kinds & {int, float, bool} and str not in kinds:
-        wanted = "true or false" if bool in kinds else "a number"
-        raise ConfigError(f"--{name} must be {wanted}, got {word!r}")
+        rule = "true or false" if bool in kinds else "a number"
+        raise ConfigError(f"--{name} must be {rule}, got {word!r}")
     return word
