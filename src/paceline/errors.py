@@ -9,7 +9,7 @@
     ├── CheckpointError   a checkpoint or run directory that is damaged exit status 2
     ├── EngineError       what samples completions has failed           exit status 1; a cluster replaces it
     └── TrainingError     the run itself went wrong                     exit status 1
-        ├── StorageError  a checkpoint cannot be written: it can go on from the one before
+        ├── StorageError  a checkpoint or record cannot be written: it can go on from the one before
         └── ProcessLost   one of its processes is gone or hangs: it can go on from its last checkpoint
 
 The first four are wrong input, and therefore ValueErrors too, as callers of a Python library expect.
@@ -62,7 +62,7 @@ class TrainingError(PacelineError):
 
 
 class StorageError(TrainingError):
-    """A checkpoint cannot be written: the disk is full, or fails; those before it are whole."""
+    """A checkpoint or a record cannot be written: the disk is full, or fails; what was written before is whole."""
 
 
 class ProcessLost(TrainingError):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from paceline.errors import CheckpointError, ConfigError
+from paceline.errors import CheckpointError, ConfigError, StorageError
 from paceline.rundir import RunDir
 
 CONFIG = "model: embedded\n"
@@ -170,7 +170,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_line(run):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))  # room for the first bytes of the second line only
     try:
-        with pytest.raises(CheckpointError, match=r"metrics\.jsonl cannot be written \(.*\); make room"):
+        with pytest.raises(StorageError, match=r"metrics\.jsonl cannot be written \(.*\); make room"):
             run.append_metrics({"step": 2, "text": "x" * 100})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -57,7 +57,7 @@ def refuse_full(place: Path, *, needed: int) -> None:
         StorageError: the disk has not so many bytes left.
     """
     free = free_bytes(place)
-    if needed > free:
+    if free is not None and needed > free:
         raise StorageError(storage_sentence(place, "there is not enough room on the disk", needed=needed, free=free))
 
 
@@ -70,11 +70,12 @@ def storage_sentence(place: Path, why: str, *, needed: int, free: int | None) ->
     )
 
 
-def free_bytes(place: Path) -> int:
-    """What a user may still write where a directory is, or is to be made."""
+def free_bytes(place: Path) -> int | None:
+    """What a user may still write where a directory is, or is to be made; None: the file system counts no bytes."""
     while not place.exists() and place != place.parent:
         place = place.parent
-    return shutil.disk_usage(place).free
+    usage = shutil.disk_usage(place)
+    return usage.free if usage.total else None
 
 
 def bytes_below(place: Path) -> int:
@@ -97,7 +98,7 @@ def refuse_small_disk(output_dir: Path, *, needed: int) -> None:
     """
     there = sum(bytes_below(output_dir / name) for name in ("checkpoints", "final"))
     free = free_bytes(output_dir)
-    if needed > free + there:
+    if free is not None and needed > free + there:
         raise ConfigError(
             f"--output-dir {output_dir} must have room for its checkpoints and the final model, {needed:,} bytes, and "
             f"{free + there:,} are free there; make room, name another disk, or lower --save-total-limit"

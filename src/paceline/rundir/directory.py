@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from paceline.errors import CheckpointError, ConfigError
+from paceline.errors import CheckpointError, ConfigError, StorageError
 from paceline.rundir.files import (
     Record,
     append,
@@ -106,7 +106,7 @@ class RunDir:
 
         Raises:
             ValueError: a number is not finite; the message names its key.
-            CheckpointError: the disk refused; nothing half-written stays behind.
+            StorageError: the disk refused; nothing half-written stays behind.
         """
         append(self.path / "metrics.jsonl", json_line(record))
 
@@ -122,7 +122,7 @@ class RunDir:
         """Write all rollouts of a step and their line in the journal, in which `about` stands: then they are committed.
 
         Raises:
-            CheckpointError: the disk refused; the step is not committed.
+            StorageError: the disk refused; the step is not committed.
         """
         file, content = self._rollouts_file(step), _lines(records)
         write_or_explain(file, content)
@@ -135,7 +135,7 @@ class RunDir:
         try:
             file.parent.mkdir(exist_ok=True)
         except OSError as error:
-            raise CheckpointError(
+            raise StorageError(
                 f"{file.parent} cannot be made ({error.strerror}); make room for it, then --resume the run"
             ) from error
         write_or_explain(file, _lines({**record, "kept": reason} for record in records))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import CheckpointError
+from paceline.errors import CheckpointError, StorageError
 
 Record = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ def append(file: Path, line: bytes) -> None:
     """Add a line; on return it survives a crash.
 
     Raises:
-        CheckpointError: the disk refused; nothing half-written stays behind.
+        StorageError: the disk refused; nothing half-written stays behind.
     """
     try:
         with file.open("ab", buffering=0) as stream:
@@ -52,7 +52,7 @@ def write_or_explain(file: Path, content: bytes) -> None:
     """Write a whole file or none of it.
 
     Raises:
-        CheckpointError: the disk refused.
+        StorageError: the disk refused.
     """
     try:
         write_whole(file, content)
@@ -127,5 +127,5 @@ def _refuse_not_finite(value: object, key: str) -> None:
         raise ValueError(f"{key} must be a finite number to be recorded, got {value}")
 
 
-def _refused(file: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(f"{file} cannot be written ({error.strerror}); make room for it, then --resume the run")
+def _refused(file: Path, error: OSError) -> StorageError:
+    return StorageError(f"{file} cannot be written ({error.strerror}); make room for it, then --resume the run")

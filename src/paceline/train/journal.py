@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paceline.errors import CheckpointError
+from paceline.errors import StorageError
 from paceline.rollouts import batch_about, restorable_records, restored_batch, restored_groups
 from paceline.rundir import Committed, RunDir
 from paceline.train.feed import Feed
@@ -71,7 +71,7 @@ class Journal:
         """Begin to write a step's rollouts, after those before it are on disk.
 
         Raises:
-            CheckpointError: the disk refused those before it.
+            StorageError: the disk refused those before it.
         """
         self.settle()
         if not self._is_closed:
@@ -81,7 +81,7 @@ class Journal:
         """Wait until everything that was begun is on disk.
 
         Raises:
-            CheckpointError: the disk refused, or took too long.
+            StorageError: the disk refused, or took too long.
         """
         writing = self._writing
         if writing is not None:
@@ -109,7 +109,7 @@ class _Writing:
     def settle(self) -> None:
         self.join()
         if self._thread.is_alive():
-            raise CheckpointError(
+            raise StorageError(
                 f"rollouts were not on disk after {WRITE_SECONDS:.0f} s; look at the disk, then --resume the run"
             )
         if self._failure is not None:
