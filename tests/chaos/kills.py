@@ -19,8 +19,8 @@ CLUSTER = ("--cluster", "--num-producers", "2", "--actor-timeout", "20")
 TARGETS = ("driver", "ProducerActor", "ConsumerActor")
 JUDGED = 32
 """Completions: those of the trial and the first evaluation, and some of the first step."""
-GONE_SECONDS = 60.0
-"""In which all processes of a cluster are gone after its driver."""
+GONE_SECONDS = 90.0
+"""In which all processes of a cluster are gone after its driver: agents of Ray wait 60 s for a lost control service."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
