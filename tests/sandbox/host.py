@@ -1,5 +1,6 @@
 """Things on the host that hostile programs are told of, and a look at them afterwards."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -210,17 +211,15 @@ def _taken(own: socket.socket) -> bytes:
 
 def _tree(directory: Path) -> Iterator[tuple[object, ...]]:
     for path in (directory, *directory.rglob("*")):
-        facts = path.lstat()
-        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        yield (
-            str(path),
-            facts.st_mode,
-            facts.st_uid,
-            facts.st_nlink,
-            facts.st_mtime_ns,
-            content,
-            tuple(os.listxattr(path)),
-        )
+        with contextlib.suppress(FileNotFoundError):  # it went while one looked: what is removed is not left
+            yield _described(path)
+
+
+def _described(path: Path) -> tuple[object, ...]:
+    facts = path.lstat()
+    content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+    attributes = tuple(os.listxattr(path, follow_symlinks=False))
+    return str(path), facts.st_mode, facts.st_uid, facts.st_nlink, facts.st_mtime_ns, content, attributes
 
 
 def _library() -> Iterator[tuple[object, ...]]:

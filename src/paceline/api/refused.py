@@ -105,9 +105,7 @@ REFUSED: Mapping[str, Refusal] = {
     ),
     **_because("a resumed run goes on exactly where it stood", "ignore_data_skip"),
     **_because("callbacks of a resumed run start anew", "restore_callback_states_from_checkpoint"),
-    **_because(
-        "on a CPU a run is deterministic already; for CUDA the command line has an option", "full_determinism"
-    ),
+    **_because("on a CPU a run is deterministic already; for CUDA the command line has an option", "full_determinism"),
     **_because("one seed fixes data order and sampling; give seed", "data_seed"),
     **_because("a shuffled or the given order are offered (shuffle_dataset)", "train_sampling_strategy"),
     **_because("no order by length is offered", "length_column_name"),

@@ -38,7 +38,7 @@ RULES: tuple[Rule, ...] = (
             *("concurrent_sequences", "vllm_cache_gib", "vllm_gpu_share", "vllm_tensor_parallel", "vllm_eager"),
             *("cluster", "num_producers", "num_consumers", "placement", "ray_address"),
             *("zero_stage", "shard_size", "tensor_parallel", "pipeline_parallel", "pipeline_schedule"),
-            *("parameter_offload", "sampling_ranks"),
+            *("context_parallel", "parameter_offload", "sampling_ranks"),
         ),
     ),
     Rule(

@@ -32,7 +32,7 @@ RENAMED = re.compile(r"\w+(?:;.*)?")
 ELSEWHERE = ("engine", "cluster", "parallel", "lora")
 """Sections that the trainer of Python has no fields for: whoever asks decides them."""
 OF_OTHERS = (
-    *("device", "dtype", "threads", "model", "output_dir", "report_to", "reward_models"),
+    *("device", "dtype", "threads", "model", "output_dir", "report_to", "reward_models", "background_save"),
     *("dataset", "dataset_split", "dataset_size", "eval_dataset", "eval_split", "system_prompt", "system_prompt_file"),
 )
 """Options that the fields leave to whoever asks, or to the machine that trains."""
