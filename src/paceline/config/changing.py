@@ -27,14 +27,8 @@ RULES: tuple[Rule, ...] = (
         may_change="freely",
         because="the same numbers are computed elsewhere or in another order, which is the same to rounding",
         options=(
-            *(
-                "deterministic",
-                "threads",
-                "gradient_checkpointing",
-                "activation_offload",
-                "optimizer_offload",
-                "micro_batch_tokens",
-            ),
+            *("deterministic", "threads", "micro_batch_tokens"),
+            *("gradient_checkpointing", "activation_offload", "optimizer_offload"),
             *("concurrent_sequences", "vllm_cache_gib", "vllm_gpu_share", "vllm_tensor_parallel", "vllm_eager"),
             *("cluster", "num_producers", "num_consumers", "placement", "ray_address"),
             *("zero_stage", "shard_size", "tensor_parallel", "pipeline_parallel", "pipeline_schedule"),
