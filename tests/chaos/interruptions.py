@@ -41,7 +41,7 @@ def sighup(scene: Scene) -> None:
 def sigterm_twice(scene: Scene) -> None:
     place = scene.place()
     must(place.train(traps=[Trap(function=UPDATE, deed="two SIGTERM", first=4)]), 130)
-    scene.must_resume(place, "going on after step 2")
+    scene.must_resume(place)  # the second one does not wait for the checkpoint that is being written
 
 
 def stopped_and_continued(scene: Scene) -> None:
