@@ -76,6 +76,8 @@ def options_in(place: Path, *, kind: Literal["qwen2", "llama"] = "qwen2") -> dic
         "max_completion_length": 12,
         "learning_rate": 0.01,
         "system_prompt": "",
+        # traps, and what is read again after a loss, wait for a checkpoint of the step before
+        "background_save": False,
     }
 
 

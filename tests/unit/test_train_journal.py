@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.config import AdvantageConfig, build_config
-from paceline.errors import CheckpointError
+from paceline.errors import StorageError
 from paceline.rundir import Committed, RunDir
 from paceline.spmd.halves import SpmdHalves
 from paceline.timeline import Recorder
@@ -79,9 +79,9 @@ def test_a_step_of_other_prompts_than_the_dataset_has_is_named_and_not_used(run)
 def test_a_disk_that_refuses_is_told_before_anything_is_said_of_the_step(run, tmp_path):
     journal, feed = Journal(RunDir(tmp_path / "nowhere"), fresh(), Committed()), fresh()
     journal.produce(1, lambda number: made(feed, 0.0))
-    with pytest.raises(CheckpointError, match=r"step-000001\.jsonl cannot be written"):
+    with pytest.raises(StorageError, match=r"step-000001\.jsonl cannot be written"):
         journal.settle()
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    with pytest.raises(StorageError, match="cannot be written"):
         journal.commit(2, made(feed, 0.0))
 
 
