@@ -97,6 +97,9 @@ def main(path: str, threads: str, device: str, backend: str, dtype: str, rows: s
     """
     channel, imported = Channel.open(), peak_mib()
     torch.set_num_threads(int(threads))
+    # torch 2.11 takes cuDNN's attention for bfloat16 with a mask, and its gradient of padded rows is no number: on an
+    # H100 TRL's weights are nan after one step of completions of different lengths
+    torch.backends.cuda.enable_cudnn_sdp(False)
     given = Given.read(path)
     watch = Watch(channel, given)
     model = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32, attn_implementation="sdpa")

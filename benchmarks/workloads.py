@@ -123,8 +123,8 @@ STEP = {
     "30m": MEDIUM,
     "30m-fixed": replace(MEDIUM, lengths="equal", max_new_tokens=128),
     "qwen-0.5b": replace(LARGE, prompts=1, takes_turns=False),
-    "qwen-0.5b-long": replace(ON_A_GPU, takes_turns=False),
-    "qwen-1.5b-long": replace(ON_A_GPU, size="qwen-1.5b", takes_turns=False),
+    "qwen-0.5b-long": replace(ON_A_GPU, takes_turns=False, repetitions=2),
+    "qwen-1.5b-long": replace(ON_A_GPU, size="qwen-1.5b", takes_turns=False, repetitions=2),
 }
 ON_CPU = ("shipped", "30m", "30m-fixed", "qwen-0.5b")
 """What a benchmark measures on a CPU unless it is told otherwise."""

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import PreTrainedModel
 
-from paceline.checkpoint import Progress, Writing, load_optimizer, newest_checkpoint, save_checkpoint, take_checkpoint
+from paceline.checkpoint import Checkpoint, Progress, load_optimizer, newest_checkpoint, take_checkpoint
 from paceline.config import ModelConfig, Sizes, build_config
 from paceline.errors import CheckpointError, StorageError
 from paceline.learner import Learner
@@ -32,6 +32,8 @@ from paceline.parallel import (
     process_group,
 )
 from paceline.train import ConsumerHalf, Extent, make_consumer
+from paceline.writing import Writing
+from tests.checkpoint_files import save_checkpoint
 from tests.laws.layouts import CPU, groups_of, learner, llama_with_one_embedding
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -87,7 +89,7 @@ def save(half: Learner, root: Path, loaded=None):
     )
 
 
-def begin(half: Learner, root: Path) -> Writing:
+def begin(half: Learner, root: Path) -> Writing[Checkpoint]:
     """The same in the background."""
     taken = take_checkpoint(
         root,
@@ -150,7 +152,7 @@ def write(rank: int, size: int, folder: Path) -> None:
         found = go_on(half)
         if rank == 0:
             torch.save(found, place / "next.pt")
-        writing.result(wait=True)
+        writing.result(wait=True, seconds=60)
     try:
         save(half, folder / "full", Full(half.policy, rank=2))
     except StorageError as error:

@@ -115,7 +115,7 @@ def llama_with_one_embedding(dtype: torch.dtype, seed: int, layers: int = 2) -> 
 
 def qwen2_with_an_adapter(dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:
     loaded = add_adapter(qwen2(dtype, seed, layers), make_lora_config(LoraConfig(lora_rank=4)), seed=seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for parameter in loaded.model.parameters():
         if parameter.requires_grad:  # the second matrices start as zeros, under which the first have no gradient
             parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=dtype)

@@ -116,7 +116,7 @@ class Splitter:
 
     def _old_logprobs(self, *, spread: float) -> list[Tensor]:
         """Per row, away from the policy's own by some tenths of nats, so that bounds hold some tokens."""
-        half, generator = self.learner, torch.Generator().manual_seed(len(self.samples))
+        half, generator = self.learner, torch.Generator(torch.get_default_device()).manual_seed(len(self.samples))
         rows = []
         for row in range(len(self.samples)):
             batch = pack(self.samples, self.weights, [row], dtype=half.policy.model.dtype)
@@ -139,7 +139,7 @@ def relative(got: Tensor, wanted: Tensor) -> float:
 def _loaded(kind: str, dtype: torch.dtype, *, noise: float = 0.0) -> Loaded:
     """The tiny model of a kind; with `noise`, a relative of it: a reference as far away as training leads."""
     model = with_exact_norms(tiny_model(kind, dtype=dtype)).train()
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=dtype)

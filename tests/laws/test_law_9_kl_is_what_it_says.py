@@ -16,7 +16,11 @@ Logits = tuple[Tensor, Tensor, Tensor]
 @pytest.fixture
 def logits() -> Logits:
     """Policy, policy at the start of the step, and reference: three different softmaxes of 8 tokens."""
-    return tuple(torch.randn(3, TOKENS, generator=torch.Generator().manual_seed(5), dtype=torch.float64))
+    return tuple(
+        torch.randn(
+            3, TOKENS, generator=torch.Generator(torch.get_default_device()).manual_seed(5), dtype=torch.float64
+        )
+    )
 
 
 def penalties(logits: Logits, kl: str, *, on_policy: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,7 +41,7 @@ def expected_gradient(logits: Logits, kl: str, *, on_policy: bool) -> Tensor:
 def sampled_gradient(logits: Logits, kl: str, *, on_policy: bool) -> Tensor:
     """The same over a million drawn tokens."""
     policy, probabilities, penalty = penalties(logits, kl, on_policy=on_policy)
-    generator = torch.Generator().manual_seed(9)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(9)
     drawn = torch.multinomial(probabilities, SAMPLES, replacement=True, generator=generator)
     return torch.autograd.grad(penalty[drawn].mean(), policy)[0]
 

@@ -15,6 +15,7 @@ from paceline.engines.stopping import Stopping
 from paceline.errors import DataError, TrainingError
 from paceline.native import library
 from paceline.native.decoding import decoding_kernels
+from tests.headway import Told
 from tests.tiny import tiny_model, tiny_tokenizer
 
 END = 258
@@ -209,12 +210,14 @@ def test_a_stop_string_is_found_across_tokens_and_bytes():
 
 
 def test_more_requests_than_slots_of_mixed_sizes_come_back_in_order():
-    model, counted = tiny_model("qwen3"), []
+    model, told = tiny_model("qwen3"), Told()
     requests = [request(3 + 5 * index, samples) for index, samples in enumerate((2, 5, 1, 0, 9, 3, 4))]
-    local = engine(model, slots=6, on_progress=counted.append)
+    local = engine(model, slots=6, headway=told)
     groups = local.generate(requests, Sampling(max_completion_length=25))
     assert [len(group) for group in groups] == [2, 5, 1, 0, 9, 3, 4]
-    assert sum(counted) == sum(len(completion.token_ids) for group in groups for completion in group)
+    tokens = sum(len(completion.token_ids) for group in groups for completion in group)
+    assert (told.said[0], told.said[-1]) == (("generate", 0, 24, 0), ("generate", 24, 24, tokens))
+    assert told.said == sorted(told.said)  # neither ended completions nor tokens are ever fewer than before
     for asked, group in zip(requests, groups, strict=True):
         for completion in group:
             expected = forward_logprobs(model, asked, completion.token_ids)

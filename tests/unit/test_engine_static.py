@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from paceline.engines import Sampling
 from paceline.engines.fused import FusedDecoder
 from paceline.engines.graphs import EAGER_CALLS, GraphedDecoder, GraphedStep
 from paceline.engines.static import room_problem
@@ -126,6 +127,20 @@ def test_a_prompt_alone_in_its_batch_may_have_one_token():
     both.begin(3, 10)
     both.admits([prompt(1)], [[0, 1, 2]])
     both.steps(4, 3, [0, 1, 2])
+
+
+def test_a_draw_is_recorded_with_its_step_and_anew_under_another_temperature():
+    # in float64, which is drawn from by torch's operations: those are what a recorder sees
+    both, uniform = Both(tiny_model("qwen3", dtype=torch.float64), 1e-9), torch.tensor([0.2, 0.9], dtype=torch.float64)
+    both.begin(2, 40)
+    both.admit([[1, 2, 3]], [[0, 1]])
+    for temperature in (1.0, 0.5):
+        sampling = Sampling(max_completion_length=9, temperature=temperature)
+        for _ in range(EAGER_CALLS + 2):
+            (wanted, of_wanted), (got, of_got) = both.draw_next(tokens(2), uniform, sampling)
+            assert torch.equal(got, wanted)
+            assert torch.allclose(of_got, of_wanted, atol=1e-4)
+        assert both.decoders[1].draws.recorded
 
 
 def test_results_outlive_the_next_replay():

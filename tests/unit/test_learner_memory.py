@@ -84,6 +84,7 @@ def test_the_step_is_done_again_in_smaller_micro_batches_with_the_same_result(re
     forward.error = reason
     stats = short.step(GROUPS, learning_rate=1e-3)
     assert stats.micro_batch_tokens <= 20 < wanted.micro_batch_tokens
+    assert stats.micro_batches_halved > wanted.micro_batches_halved == 0
     assert max(forward.sizes) <= 20
     assert relative(weights(short), weights(plenty)) < 1e-10
     assert (stats.loss, stats.kl) == pytest.approx((wanted.loss, wanted.kl), rel=1e-10)
@@ -111,6 +112,7 @@ def test_later_steps_keep_the_smaller_budget_and_run_out_of_nothing():
     made, done = forward.made, len(forward.sizes)
     second = half.step(GROUPS, learning_rate=1e-3)
     assert second.micro_batch_tokens == first.micro_batch_tokens
+    assert (first.micro_batches_halved > 0, second.micro_batches_halved) == (True, 0)
     assert forward.made - made == len(forward.sizes) - done > 0  # each pass that was begun was done
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from paceline.checkpoint import Progress, load_optimizer, save_checkpoint
+from paceline.checkpoint import Progress, load_optimizer
 from paceline.config import LoraConfig, LossConfig, ModelConfig, OptimConfig
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local import LocalEngine
@@ -29,6 +29,7 @@ from paceline.models import (
     save_model,
 )
 from paceline.types import Completion, Rollout, RolloutGroup, Task
+from tests.checkpoint_files import save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
 
 RANK = LoraConfig(lora_rank=4)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from paceline.cuda.decoding import decoding_kernels
 from paceline.engines.fused import FusedDecoder
 from paceline.engines.graphs import GraphedDecoder, record_cuda_graph
 from paceline.flash import DenseKernel, FlashKernel, Spans, flash_problem
@@ -14,6 +15,8 @@ from tests.unit.test_models_varlen import MIXED, SHARED, SHORT
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 DEVICE, KERNEL, RECORD, ROUNDING = torch.device("cuda", 0), FlashKernel(), record_cuda_graph, 3e-2
+OF_LOGITS = 8e-2
+"""Over 75 tokens of a model with large weights: on an H100 both decoders were up to 5e-2 from float32."""
 
 
 def states(*shapes):
@@ -25,8 +28,8 @@ def table(*values):
     return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
 
-def close(got, wanted):
-    return (got.double() - wanted.double()).abs().max() <= ROUNDING * wanted.double().abs().max()
+def close(got, wanted, limit=ROUNDING):
+    return (got.double() - wanted.double()).abs().max() <= limit * wanted.double().abs().max()
 
 
 @pytest.mark.parametrize("heads", [(8, 2), (4, 4)])
@@ -83,18 +86,19 @@ def test_a_recorded_step_gives_the_fused_decoders_logits():
         attention=KERNEL,
         record=RECORD,
         free_bytes=lambda: 1 << 30,
+        between=decoding_kernels(DEVICE, torch.bfloat16),
     )
     prompts, rows = [prompt(9), prompt(4)], [[0, 1], [2]]
     for decoder in (plain, graphed):
         decoder.begin(3, 90)
-    assert close(graphed.admit(prompts, rows), plain.admit(prompts, rows))
+    assert close(graphed.admit(prompts, rows), plain.admit(prompts, rows), OF_LOGITS)
     for _ in range(70):
         fed = tokens(3).to(DEVICE)
-        assert close(graphed.step(fed), plain.step(fed))
+        assert close(graphed.step(fed), plain.step(fed), OF_LOGITS)
     assert graphed.steps.recorded, graphed.steps.problem
     for decoder in (plain, graphed):
         decoder.compact(torch.tensor([2, 0], device=DEVICE), 2)
     for _ in range(5):
         fed = tokens(2).to(DEVICE)
-        assert close(graphed.step(fed), plain.step(fed))
+        assert close(graphed.step(fed), plain.step(fed), OF_LOGITS)
     assert graphed.steps.recorded, graphed.steps.problem

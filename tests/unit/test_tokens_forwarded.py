@@ -48,7 +48,7 @@ def test_at_the_default_budget_nothing_but_the_tokens_that_exist_is_forwarded(si
     for seed in range(20):
         samples = step(Random(seed), **sizes)
         everything = range(len(samples))
-        cuts = cut(samples, trained=everything, micro_batch_tokens=OptimConfig().micro_batch_tokens)
+        cuts = cut(samples, trained=everything, micro_batch_tokens=OptimConfig().micro_batches("cpu")[0])
         weights = token_weights(samples, average="token", max_completion_length=sizes["longest"])
         batches = [pack(samples, weights, indices, dtype=torch.float32) for indices in cuts]
         prompts = sum({sample.group: len(sample.prompt_ids) for sample in samples}.values())

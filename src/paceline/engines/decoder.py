@@ -6,6 +6,8 @@ from typing import Protocol
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from paceline.engines import Sampling
+
 
 class Decoder(Protocol):
     """Computes next-token logits for rows that share prompts. Knows nothing of sampling, keys or stopping.
@@ -25,6 +27,11 @@ class Decoder(Protocol):
 
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
         """Append one token to every row; gives the logits after it."""
+
+    def draw_next(
+        self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
+    ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
+        """Append one token to every row, and draw the next ones from the logits after it: see `sampling.draw`."""
 
     def reread(self) -> None:
         """The model's weights have changed: compute with these from now on. What is cached stays as it is."""

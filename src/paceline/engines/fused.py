@@ -11,12 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from paceline.engines import Sampling
 from paceline.engines.attention import NewAttention, SharedAttention, heads_of, rotation_of
 from paceline.engines.cache import whole_tiles
 from paceline.engines.grid import GridAttention
 from paceline.engines.kernels import choose_kernels
 from paceline.engines.prepared import PreparedLayer, prepared_weights
 from paceline.engines.rows import rounded_up
+from paceline.engines.sampling import draw
 from paceline.engines.tables import TableAttention
 from paceline.native.decoding import DecodingKernels
 
@@ -102,6 +104,12 @@ class FusedDecoder:
                 residual, mixed = (part.index_select(0, last.to(slots.device)) for part in (residual, mixed))
             normed = self._after_attention(residual, mixed, layer)
         return normed
+
+    def draw_next(
+        self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
+    ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
+        """See `Decoder`."""
+        return draw(self.step(tokens), uniform, sampling)
 
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:

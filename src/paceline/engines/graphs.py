@@ -11,9 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from paceline.cuda.decoding import DecodingKernels
+from paceline.engines import Sampling
 from paceline.engines.attention import NewAttention, Rotation, SharedAttention
 from paceline.engines.decoder import Decoder
 from paceline.engines.grid import GridAttention
+from paceline.engines.sampling import draw
 from paceline.engines.static import StaticAttention, room_problem
 from paceline.flash import AttentionKernel
 from paceline.native.decoding import Heads
@@ -112,17 +115,20 @@ class GraphedDecoder:
         attention: AttentionKernel,
         record: Recorder | None,
         free_bytes: Callable[[], int],
+        between: DecodingKernels | None = None,
     ) -> None:
         """`make` gives the decoder, which must take its attention from what it is given, once in each `begin`.
 
-        `free_bytes` is of the device's memory.
+        `free_bytes` is of the device's memory; `between` is what attention computes besides the kernel's calls.
         """
-        self._kernel, self._free_bytes = attention, free_bytes
+        self._kernel, self._free_bytes, self._between = attention, free_bytes, between
         self._static: StaticAttention | None = None
         self.room_problem: str | None = None
         """Why the last call was not recorded, where memory was the reason."""
         self._decoder = make(self._new_attention)
         self.steps = GraphedStep(lambda tokens: (self._decoder.step(tokens),), record)
+        self.draws = GraphedStep(self._draw_next, record)
+        self._sampling = Sampling(max_completion_length=1)
 
     def _new_attention(self, num_rows: int, num_layers: int, heads: Heads, rotation: Rotation) -> SharedAttention:
         per_token = 2 * num_layers * heads.kv * heads.width * rotation.cosine.itemsize
@@ -130,25 +136,27 @@ class GraphedDecoder:
         self.room_problem = room_problem(num_rows, length, bytes_per_token=per_token, free=free)
         if self.room_problem is not None:
             return GridAttention(num_rows, num_layers, heads, rotation)
-        self._static = StaticAttention(num_rows, num_layers, heads, rotation, kernel=self._kernel)
+        self._static = StaticAttention(
+            num_rows, num_layers, heads, rotation, kernel=self._kernel, between=self._between
+        )
         return self._static
 
     @torch.inference_mode()
     def begin(self, num_rows: int, max_length: int) -> None:
         """See `Decoder`."""
-        self.steps.forget()
+        self._forget()
         self._static = None  # of a call that was broken off
         self._decoder.begin(num_rows, max_length)
 
     @torch.inference_mode()
     def reread(self) -> None:
         """See `Decoder`. What was recorded reads the old copies."""
-        self.steps.forget()
+        self._forget()
         self._decoder.reread()
 
     def end(self) -> None:
         """See `Decoder`."""
-        self.steps.forget()
+        self._forget()
         self._static = None
         self._decoder.end()
 
@@ -158,7 +166,7 @@ class GraphedDecoder:
         moves = self._moves()
         logits = self._decoder.admit(prompts, rows)
         if self._moves() != moves:
-            self.steps.forget()
+            self._forget()
         return logits
 
     def _moves(self) -> int:
@@ -167,7 +175,7 @@ class GraphedDecoder:
     @torch.inference_mode()
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         """See `Decoder`."""
-        self.steps.forget()
+        self._forget()
         self._decoder.compact(keep, alive)
 
     @torch.inference_mode()
@@ -179,3 +187,21 @@ class GraphedDecoder:
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
         """See `Decoder`."""
         return self._decoder.step(tokens) if self._static is None else self.steps(tokens)[0]
+
+    @torch.inference_mode()
+    def draw_next(
+        self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
+    ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
+        """See `Decoder`. The draw is recorded with the step: logits leave the device's own storage for nobody."""
+        if sampling != self._sampling:
+            self.draws.forget()
+            self._sampling = sampling
+        drawn, logprobs = (self._draw_next if self._static is None else self.draws)(tokens, uniform)
+        return drawn, logprobs
+
+    def _draw_next(self, tokens: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        return draw(self._decoder.step(tokens), uniform, self._sampling)
+
+    def _forget(self) -> None:
+        self.steps.forget()
+        self.draws.forget()

@@ -12,6 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from paceline.cuda.decoding import DecodingKernels as CudaKernels
+from paceline.cuda.decoding import decoding_kernels as cuda_kernels
+from paceline.cuda.decoding import kernels_problem
 from paceline.native import library
 from paceline.native.decoding import DecodingKernels
 from paceline.native.tensors import STORAGE
@@ -32,7 +35,9 @@ class Kernels:
     dtype: torch.dtype
     """What products take and give."""
     native: DecodingKernels | None
-    """Compiled kernels for all but the products; None: torch's operations."""
+    """Compiled kernels of a CPU for all but the products; None: torch's operations."""
+    cuda: CudaKernels | None
+    """The same of a CUDA device."""
     tiles: TileProducts | None
     """Products that it serves go to the processor's tiles."""
     onednn: bool
@@ -70,6 +75,8 @@ class Kernels:
         """Add `update` to `residual` in place; gives residual / rms(residual) * scale for the next product."""
         if self.native is not None:
             return self.native.add_norm(residual, update, scale, eps, self.dtype)
+        if self.cuda is not None:
+            return self.cuda.add_norm(residual, update, scale, eps)
         return rms_norm(residual if update is None else residual.add_(update), scale, eps)
 
     def gated(self, x: Float[Tensor, "N I"], *layers: Linear) -> Float[Tensor, "N O"]:
@@ -77,6 +84,8 @@ class Kernels:
         parts = tuple(self.linear(x, layer) for layer in layers)
         if self.native is not None:
             return self.native.silu_mul(*parts)
+        if self.cuda is not None:
+            return self.cuda.silu_mul(*parts)
         gate, up = parts if len(parts) == 2 else parts[0].chunk(2, dim=-1)
         return F.silu(gate, inplace=True).mul_(up)
 
@@ -88,6 +97,7 @@ def choose_kernels(device: torch.device, dtype: torch.dtype, native: DecodingKer
     return Kernels(
         dtype=dtype,
         native=native,
+        cuda=cuda_kernels(device, dtype) if device.type == "cuda" else None,
         tiles=tile_products() if native is not None and dtype == torch.bfloat16 else None,
         onednn=on_cpu and prefers_onednn(dtype),
     )
@@ -95,6 +105,8 @@ def choose_kernels(device: torch.device, dtype: torch.dtype, native: DecodingKer
 
 def kernels_reason(device: torch.device, dtype: torch.dtype, native: DecodingKernels | None) -> str:
     """Which kernels `choose_kernels` takes, for a person to read."""
+    if device.type == "cuda" and kernels_problem(device, dtype) is None:
+        return "kernels in Triton"
     if device.type != "cpu" or dtype not in STORAGE:
         return f"torch's kernels, as compiled ones are for float32 and bfloat16 on a CPU, not {dtype} on {device.type}"
     if native is None:

@@ -1,6 +1,6 @@
 """The embedded engine: samples in the learner's process, on the learner's own weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from paceline.cuda.decoding import decoding_kernels as cuda_kernels
 from paceline.engines import OnFinished, Request, Sampling, TakeNewer
 from paceline.engines.attention import heads_of
 from paceline.engines.decoder import Decoder
@@ -22,6 +23,7 @@ from paceline.engines.stopping import Stopping
 from paceline.engines.weights import unsupported_reason
 from paceline.errors import TrainingError
 from paceline.flash import FlashKernel, flash_problem
+from paceline.headway import UNWATCHED, Headway
 from paceline.native.decoding import decoding_kernels
 from paceline.types import Completion
 
@@ -45,7 +47,7 @@ class LocalEngine:
         concurrent_sequences: int,
         compute_dtype: torch.dtype,
         eos_token_ids: frozenset[int],
-        on_progress: Callable[[int], None] | None = None,
+        headway: Headway = UNWATCHED,
         take_newer: TakeNewer | None = None,
     ) -> None:
         """Choose the decoder, by a short comparison of logits where the fused one knows the architecture.
@@ -56,14 +58,14 @@ class LocalEngine:
             concurrent_sequences: completions computed at the same time, at most; bounds memory, never the result.
             compute_dtype: precision of the forward pass; a copy of the weights is made per call where theirs differs.
             eos_token_ids: a completion ends after any of these.
-            on_progress: called with the number of tokens just sampled, after each of them.
+            headway: told after each position how many completions have ended and how many tokens there are.
             take_newer: asked before each token; None: a call ends with the weights that it began with.
         """
         self.policy_version = 0
         """How many optimiser updates the weights have seen; copied into completions."""
         self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
-        self._capacity, self._end_tokens, self._on_progress = concurrent_sequences, eos_token_ids, on_progress
+        self._capacity, self._end_tokens, self._headway = concurrent_sequences, eos_token_ids, headway
         reason = unsupported_reason(model)
         if reason is None:
             with evaluating(model):
@@ -102,7 +104,7 @@ class LocalEngine:
             stopping,
             concurrent_sequences=self._capacity,
             device=self._model.device,
-            on_progress=self._on_progress,
+            headway=self._headway,
             on_ended=None if on_finished is None else self._teller(requests, on_finished),
         )
         with torch.inference_mode(self.path == "fused"), evaluating(self._model):
@@ -164,6 +166,7 @@ def _fused(model: PreTrainedModel, dtype: torch.dtype) -> Decoder:
         attention=FlashKernel(),
         record=record_cuda_graph,
         free_bytes=lambda: free_cuda_bytes(device),
+        between=cuda_kernels(device, dtype),
     )
 
 

@@ -13,6 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from paceline.engines import Sampling
+from paceline.engines.sampling import draw
+
 
 class PlainDecoder:
     """A `Decoder` that computes each prompt once, left-padded, and copies its cache for each of its rows."""
@@ -51,6 +54,12 @@ class PlainDecoder:
         counts = torch.tensor([len(members) for members in rows], device=self._model.device)
         self._select(torch.repeat_interleave(counts))
         return logits
+
+    def draw_next(
+        self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
+    ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
+        """See `Decoder`."""
+        return draw(self.step(tokens), uniform, sampling)
 
     @torch.no_grad()
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:

@@ -17,6 +17,7 @@ from paceline.engines.decoder import Decoder
 from paceline.engines.rows import rounded_up
 from paceline.engines.sampling import as_signed_64, draw, uniforms
 from paceline.engines.stopping import Stopping
+from paceline.headway import Headway
 from paceline.pulse import PULSE
 
 UNIFORM_BLOCK = 32
@@ -62,12 +63,12 @@ class Schedule:
         *,
         concurrent_sequences: int,
         device: torch.device,
-        on_progress: Callable[[int], None] | None,
+        headway: Headway,
         on_ended: OnEnded | None,
     ) -> None:
         """`concurrent_sequences` bounds the rows computed at the same time."""
         self._decoder, self._sampling, self._stopping = decoder, sampling, stopping
-        self._capacity, self._device, self._on_progress = concurrent_sequences, device, on_progress
+        self._capacity, self._device, self._headway = concurrent_sequences, device, headway
         self._log: list[tuple[np.ndarray, np.ndarray, Tensor, int]] = []
         self._on_ended = on_ended
 
@@ -77,6 +78,8 @@ class Schedule:
         Jobs enter shortest prompt last, so that neighbours are padded little and the cache is sized at the start.
         """
         self._version = policy_version
+        self._made, self._ended, self._of = 0, 0, sum(len(job.sequences) for job in jobs)
+        self._headway.phase("generate", 0, self._of)
         waiting = sorted(jobs, key=lambda job: -len(job.prompt_ids))
         if self._stopping.watches_text or self._on_ended is not None:
             shape = (sum(len(job.sequences) for job in jobs), self._sampling.max_completion_length)
@@ -156,8 +159,7 @@ class Schedule:
 
     def _step(self) -> None:
         uniform = self._next_uniforms()
-        logits = self._decoder.step(self._tokens)
-        self._tokens, logprobs = draw(logits, uniform, self._sampling)
+        self._tokens, logprobs = self._decoder.draw_next(self._tokens, uniform, self._sampling)
         self._record(slice(None), self._tokens, logprobs)
 
     def _next_uniforms(self) -> Float[Tensor, " S"]:
@@ -176,8 +178,6 @@ class Schedule:
         self._log.append((sequences, on_host, logprobs, self._version))
         self._sampled[rows] += 1
         living = sequences != _NO_SEQUENCE
-        if self._on_progress is not None:
-            self._on_progress(int(living.sum()))
         ended = (self._stopping.ended(on_host) | (self._sampled[rows] >= self._limits[rows])) & living
         if self._stopping.watches_text or self._on_ended is not None:
             self._history[sequences[living], self._sampled[rows][living] - 1] = on_host[living]
@@ -185,6 +185,8 @@ class Schedule:
             self._end_by_text(rows, on_host, living, ended)
         if ended.any():
             self._release(self._numbers(rows)[ended])
+        self._made += int(living.sum())
+        self._headway.phase("generate", self._ended, self._of, tokens=self._made)
 
     def _release(self, gone: np.ndarray) -> None:
         if self._on_ended is not None:
@@ -192,6 +194,7 @@ class Schedule:
         self._sequence_of = self._sequence_of.copy()
         self._sequence_of[gone] = _NO_SEQUENCE
         self._alive -= len(gone)
+        self._ended += len(gone)
         self._decoder.release(gone.tolist())
 
     def _end_by_text(self, rows: np.ndarray | slice, tokens: np.ndarray, living: np.ndarray, ended: np.ndarray) -> None:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from paceline.cuda.decoding import DecodingKernels, Turn
 from paceline.engines.attention import Rotation, causal_attention
 from paceline.engines.kernels import rms_norm
 from paceline.flash import AttentionKernel, Spans, merged
@@ -25,10 +26,21 @@ class StaticAttention:
     """A `SharedAttention` with an attention kernel, in the precision and on the device of the rotation's tables."""
 
     def __init__(
-        self, num_rows: int, num_layers: int, heads: Heads, rotation: Rotation, *, kernel: AttentionKernel
+        self,
+        num_rows: int,
+        num_layers: int,
+        heads: Heads,
+        rotation: Rotation,
+        *,
+        kernel: AttentionKernel,
+        between: DecodingKernels | None = None,
     ) -> None:
-        """The rotation's length is that of a prompt and its completion together, at most: the rows' columns."""
+        """The rotation's length is that of a prompt and its completion together, at most: the rows' columns.
+
+        `between`: what turns queries and keys and puts parts together; None: torch's operations.
+        """
         self._heads, self._rotation, self._kernel, self._layers = heads, rotation, kernel, num_layers
+        self._between = between
         self._like, self._columns = rotation.cosine, len(rotation.cosine)
         self.moves = 0
         """How often storage or tables have moved: what was recorded before reads what is no longer there."""
@@ -149,8 +161,13 @@ class StaticAttention:
         """See `SharedAttention`. Rows without a completion may grow older than any completion: they stay at the end."""
         column = self._own_length.clamp(max=self._columns - 1)
         positions = (self._length_table[self._slot_table] + column).clamp(max=self._columns - 1)
-        self._turn = self._rotation.cosine[positions][:, None], self._rotation.sine[positions][:, None]
-        self._places = self._own_starts[:-1] + column
+        self._turn = Turn(
+            cosine=self._rotation.cosine,
+            sine=self._rotation.sine,
+            positions=positions,
+            places=self._own_starts[:-1] + column,
+            query_places=self._place_of,
+        )
         self._own = Spans(
             queries=self._each_row,
             keys=self._own_starts,
@@ -162,17 +179,31 @@ class StaticAttention:
 
     def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
         """See `SharedAttention`."""
-        kv_heads, scaling = self._heads.kv, self._heads.width**-0.5
+        cache, scaling = (self._own_keys[layer], self._own_values[layer]), self._heads.width**-0.5
+        if self._between is None:
+            query, by_place = self._rotate_and_store(qkv, norm, cache)
+        else:
+            with_eps = None if norm is None else (norm, self._rotation.norm_eps)
+            query, by_place = self._between.rotate_and_store(qkv, with_eps, self._turn, cache)
+        own = self._kernel.forward(query, *cache, self._own, scaling)
+        of_layer = (self._prompt_keys[layer], self._prompt_values[layer])
+        out, normaliser = self._kernel.forward(by_place, *of_layer, self._prompts, scaling)
+        if self._between is None:
+            return merged(own, (out[self._place_of], normaliser[:, self._place_of])).flatten(1)
+        return self._between.merge(own, (out, normaliser), self._place_of)
+
+    def _rotate_and_store(
+        self, qkv: Float[Tensor, "S (H+2K)*D"], norm: Tensor | None, cache: tuple[Tensor, Tensor]
+    ) -> tuple[Float[Tensor, "S H D"], Float[Tensor, "S H D"]]:
+        """See `cuda.decoding.DecodingKernels`."""
+        kv_heads, turn = self._heads.kv, self._turn
         qkv = qkv.view(len(qkv), -1, self._heads.width)
-        qk = self._rotated(qkv[:, :-kv_heads], norm, *self._turn)
+        angles = (table[turn.positions][:, None] for table in (turn.cosine, turn.sine))
+        qk = self._rotated(qkv[:, :-kv_heads], norm, *angles)
+        for stored, new in zip(cache, (qk[:, self._heads.query :], qkv[:, -kv_heads:]), strict=True):
+            stored.index_copy_(0, turn.places, new)
         query = qk[:, : self._heads.query]
-        keys, values = self._own_keys[layer], self._own_values[layer]
-        keys.index_copy_(0, self._places, qk[:, self._heads.query :])
-        values.index_copy_(0, self._places, qkv[:, -kv_heads:])
-        by_own = self._kernel.forward(query, keys, values, self._own, scaling)
-        by_slot = (query[self._row_at], self._prompt_keys[layer], self._prompt_values[layer])
-        out, normaliser = self._kernel.forward(*by_slot, self._prompts, scaling)
-        return merged(by_own, (out[self._place_of], normaliser[:, self._place_of])).flatten(1)
+        return query, query[self._row_at]
 
     def end_step(self) -> None:
         """See `SharedAttention`."""

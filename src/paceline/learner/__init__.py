@@ -9,13 +9,16 @@ passes.py     micro-batches through a model, forward and back
 pipeline.py   the same where its layers are stages on several ranks
 optimizers.py AdamW in its kinds
 stats.py      what the updates did
+tokens.py     what the policy says of every token
 """
 
 from paceline.learner.learner import Learner, Prepared
 from paceline.learner.objective import Logprobs, token_losses
 from paceline.learner.optimizers import make_optimizer
+from paceline.learner.passes import TokenValues
 from paceline.learner.samples import OUT_OF_THE_STEP, minibatches, samples_of
 from paceline.learner.stats import UpdateStats
+from paceline.learner.tokens import token_values
 
 __all__ = [
     "Learner",
@@ -27,4 +30,6 @@ __all__ = [
     "samples_of",
     "minibatches",
     "OUT_OF_THE_STEP",
+    "TokenValues",
+    "token_values",
 ]

@@ -33,6 +33,13 @@ class Budget:
     tokens: int
     ranks: Ranks
     device: torch.device
+    halved: int = 0
+    """How often, since this was last taken."""
+
+    def take_halved(self) -> int:
+        """How often memory has run out since the last call."""
+        halved, self.halved = self.halved, 0
+        return halved
 
     def fit(self, work: Callable[[], Found], sizes: Callable[[], Sequence[MicroBatchSize]]) -> Found:
         """What `work` gives, which is called again with fewer `tokens` as often as memory runs out on any rank.
@@ -79,3 +86,4 @@ class Budget:
                 f"({reason})"
             )
         self.tokens = max(1, min(self.tokens, largest) // 2)
+        self.halved += 1

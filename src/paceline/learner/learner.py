@@ -20,6 +20,7 @@ from paceline.batching import (
 )
 from paceline.config import LossConfig, OptimConfig
 from paceline.errors import TrainingError
+from paceline.headway import UNWATCHED, Headway
 from paceline.learner.budget import Budget, MicroBatchSize
 from paceline.learner.objective import Logprobs, token_losses
 from paceline.learner.optimizers import make_optimizer
@@ -73,6 +74,7 @@ class Learner:
         max_completion_length: int,
         optimizer: torch.optim.Optimizer | None = None,
         ranks: Ranks = ONE_RANK,
+        headway: Headway = UNWATCHED,
     ) -> None:
         """Take the parts; `optimizer` None: as `optim` says.
 
@@ -86,8 +88,11 @@ class Learner:
         self.max_completion_length = max_completion_length
         self.passes = make_passes(forward, temperature=temperature, split=ranks.split)
         self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
-        self.budget = Budget(tokens=optim.micro_batch_tokens, ranks=ranks, device=policy.model.device)
+        self.budget = Budget(
+            tokens=optim.micro_batches(policy.model.device.type)[0], ranks=ranks, device=policy.model.device
+        )
         self.policy_version = 0
+        self._headway, self._passed, self._passes_of_step = headway, 0, 0
 
     def step(
         self,
@@ -104,12 +109,15 @@ class Learner:
         Raises:
             TrainingError: memory ran out, and smaller micro-batches are no way out.
         """
+        self._headway.phase("update", 0, 1)
         samples = samples_of(groups)
         runs = minibatches(len(samples), self.optim.num_minibatches)
         trained = [position for position, sample in enumerate(samples) if self._has_gradient(sample)]
         runs = [run for run in runs if any(position in run for position in trained)]
         # the first update moves the policy: whatever is trained on after it must remember the policy before
         prepared = [self._minibatch(samples, run, trained, is_later=number > 0) for number, run in enumerate(runs)]
+        self._passed = 0
+        self._passes_of_step = self.optim.num_iterations * sum(len(one.parts) for one in prepared)
         updates: list[UpdateSums] = []
         for iteration in range(self.optim.num_iterations):
             for number, minibatch in enumerate(prepared):
@@ -117,7 +125,8 @@ class Learner:
                 updates.append(sums)
                 if after_update is not None and not sums.skipped:
                     after_update()
-        return summarise_updates(updates, micro_batch_tokens=self.budget.tokens)
+        self._headway.phase("update", of := max(self._passes_of_step, 1), of)
+        return summarise_updates(updates, micro_batch_tokens=self.budget.tokens, halved=self.budget.take_halved())
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """What one update would report of these groups, every completion computed; nothing moves."""
@@ -164,6 +173,8 @@ class Learner:
         parts, sums = list(parts), list[dict[str, Tensor]]()
 
         def loss(number: int, values: TokenValues) -> Tensor:
+            self._passed += 1  # more than were foreseen where memory ran out and they were cut again
+            self._headway.phase("update", min(self._passed, self._passes_of_step), self._passes_of_step)
             if parts[number].is_idle:
                 return 0.0 * values.logprobs.sum()
             value, parts[number], found = self._loss(parts[number], values, first=first)

@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 
 from paceline.allocator import return_free_memory
 from paceline.batching import MicroBatch
-from paceline.losses import token_logprobs
+from paceline.cuda import logits as on_cuda
+from paceline.losses import LogitPasses, token_logprobs
 from paceline.models import Loaded, PolicyForward, is_recomputing
-from paceline.native.logits import logit_passes
+from paceline.native import logits as on_cpu
 from paceline.parallel import WHOLE, Split, Tokens
 from paceline.pulse import PULSE
 
@@ -102,6 +103,11 @@ def head_values(
     if head.bias is not None:  # the bias is one more column, read by a constant 1
         hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
         matrix = torch.cat([matrix, split.local(head.bias)[:, None]], dim=1)
-    passes = split.logit_passes(head.weight) or logit_passes(hidden.device, hidden.dtype)
+    passes = split.logit_passes(head.weight) or _logit_passes(hidden.device, hidden.dtype)
     hidden = split.shared(head.weight, hidden)
     return token_logprobs(hidden, matrix, targets, temperature=temperature, passes=passes)
+
+
+def _logit_passes(device: torch.device, dtype: torch.dtype) -> LogitPasses | None:
+    kernels = on_cuda if device.type == "cuda" else on_cpu
+    return kernels.logit_passes(device, dtype)

@@ -21,6 +21,8 @@ class UpdateStats:
     """Of those, how many came after the last update that was made."""
     micro_batch_tokens: int
     """Input tokens of a micro-batch at most: the option's, or fewer once memory had run out."""
+    micro_batches_halved: int
+    """How often memory ran out in this step."""
     tokens_trained: int
     """Completion tokens with a gradient, per pass over the step's rollouts."""
     tokens_forwarded: int
@@ -92,7 +94,7 @@ def merge_sums(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return merged
 
 
-def summarise_updates(updates: Sequence[UpdateSums], *, micro_batch_tokens: int) -> UpdateStats:
+def summarise_updates(updates: Sequence[UpdateSums], *, micro_batch_tokens: int, halved: int = 0) -> UpdateStats:
     """The step's numbers from its updates; there may be none."""
     made = [update for update in updates if not update.skipped]
     first = [update for update in made if update.first]
@@ -101,6 +103,7 @@ def summarise_updates(updates: Sequence[UpdateSums], *, micro_batch_tokens: int)
         updates_skipped=len(updates) - len(made),
         skipped_in_a_row=len(list(itertools.takewhile(lambda update: update.skipped, reversed(updates)))),
         micro_batch_tokens=micro_batch_tokens,
+        micro_batches_halved=halved,
         tokens_trained=round(sum(update.values["tokens"] for update in first)),
         tokens_forwarded=round(sum(update.values["forwarded"] for update in updates if update.first)),
         loss=_mean(made, "loss") or 0.0,

@@ -16,10 +16,11 @@ from paceline.products import product
 
 CHUNK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}
 """Logits in float32 at once: what a CPU's cache keeps between two passes, what keeps a GPU busy."""
-PRODUCT_ROWS = 256
-"""Tokens that a product with the output embedding has at least: below, reading the matrix costs more than computing."""
+PRODUCT_ROWS = {"cpu": 256, "cuda": 2048}
+"""Tokens that a product with the output embedding has at least: below, reading the matrix costs more than computing,
+and on a GPU adding to its gradient in float32, once per product."""
 HEAD_BLOCK = 1 << 21
-"""Elements of the output embedding whose gradient is added up in one go, through the cache."""
+"""Elements of the output embedding whose gradient is added up in one go, through a CPU's cache."""
 
 
 Gradients = Sequence[Tensor | None]
@@ -44,13 +45,14 @@ def token_logprobs(
     *,
     temperature: float,
     chunk_elements: int | None = None,
-    product_rows: int = PRODUCT_ROWS,
+    product_rows: int | None = None,
     passes: LogitPasses | None = None,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Log-probability of each target and entropy of its distribution, softmax(hidden @ head.T / temperature).
 
-    Logits exist for `product_rows` tokens at a time in the precision of `hidden`, and `chunk_elements` at a time (None:
-    by device) in float32 (float64 for float64 input); `passes` that need no such copy may stand for torch's operations.
+    Logits exist for `product_rows` tokens at a time in the precision of `hidden`, and `chunk_elements` at a time in
+    float32 (float64 for float64 input), both by device where they are None; `passes` that need no such copy may stand
+    for torch's operations.
     Logits are computed again in the backward pass, so memory does not grow with N * V.
 
     Raises:
@@ -59,9 +61,8 @@ def token_logprobs(
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
     rows = max(1, (chunk_elements or CHUNK_ELEMENTS[hidden.device.type]) // head.shape[0])
-    chunks = _Chunks(
-        many=max(rows, product_rows), few=rows if passes is None else max(rows, product_rows), passes=passes or TORCH
-    )
+    many = max(rows, product_rows or PRODUCT_ROWS[hidden.device.type])
+    chunks = _Chunks(many=many, few=rows if passes is None else many, passes=passes or TORCH)
     logprobs, entropy = cast(
         tuple[Tensor, Tensor],
         _TokenLogprobs.apply(hidden, head, targets, temperature, chunks),  # type: ignore[no-untyped-call]
@@ -210,6 +211,9 @@ def _add_product(total: Float[Tensor, "V H"], grad_logits: Float[Tensor, "N V"],
     """total += grad_logits.T @ hidden, without a second matrix of that size."""
     if total.dtype == hidden.dtype:
         total.addmm_(grad_logits.T, hidden)
+        return
+    if total.is_cuda and total.dtype == torch.float32:  # its products give float32 of half precision by themselves
+        torch.ops.aten.addmm.dtype_out(total, grad_logits.T, hidden, torch.float32, out=total)
         return
     rows = max(1, HEAD_BLOCK // total.shape[1])
     for part, columns in zip(torch.split(total, rows), torch.split(grad_logits, rows, dim=1), strict=True):

@@ -28,7 +28,7 @@ from paceline.models.activations import (
     recompute,
 )
 from paceline.models.determinism import bits_hang_on
-from paceline.models.devices import choose_device, choose_dtype, free_memory
+from paceline.models.devices import choose_device, choose_dtype, free_memory, used_memory
 from paceline.models.exporting import export_model, save_model
 from paceline.models.fingerprint import model_fingerprint, tokenizer_fingerprint
 from paceline.models.forward import PolicyForward, choose_forward
@@ -54,6 +54,7 @@ __all__ = [
     "context_length",
     "export_model",
     "free_memory",
+    "used_memory",
     "frozen_copy",
     "load_model",
     "load_policy",

@@ -1,6 +1,7 @@
 """An adapter's directory in peft's format, and the import of peft, which is installed only where adapters are used."""
 
 import copy
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_NAME = "default"
 """What peft calls a model's only adapter; its tensors carry the name."""
+NEEDS_PEFT = "an adapter needs the library peft; pip install 'paceline[peft]'"
 
 
 def import_peft() -> ModuleType:
@@ -33,8 +35,18 @@ def import_peft() -> ModuleType:
     try:
         import peft
     except ImportError as error:
-        raise ModelError("an adapter needs the library peft; pip install 'paceline[peft]'") from error
+        raise ModelError(NEEDS_PEFT) from error
     return peft
+
+
+def check_peft() -> None:
+    """Whether peft is installed, without the seconds that loading it takes.
+
+    Raises:
+        ModelError: it is not.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise ModelError(NEEDS_PEFT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,7 @@
 """Where and in which precision a model computes, from the options and from what the machine has."""
 
 import math
+import resource
 from pathlib import Path
 
 import torch
@@ -47,6 +48,17 @@ def free_memory(device: torch.device) -> int | None:
     except (OSError, KeyError):  # no Linux, or one without this line
         return None
     return min(available, _left_in_container())
+
+
+def used_memory(device: torch.device) -> int | None:
+    """Bytes that this process uses: of tensors on a CUDA device, else of main memory; None: the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:  # no Linux
+        return None
+    return pages * resource.getpagesize()
 
 
 def _left_in_container() -> int | float:

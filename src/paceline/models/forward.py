@@ -169,7 +169,7 @@ def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
 
 def _probe_batch(vocab_size: int, device: torch.device, dtype: torch.dtype) -> MicroBatch:
     """Two prompts and three completions of different lengths."""
-    tokens = torch.randint(vocab_size, (64,), generator=torch.Generator().manual_seed(0)).tolist()
+    tokens = torch.randint(vocab_size, (64,), generator=torch.Generator().manual_seed(0), device="cpu").tolist()
     pieces = [(0, tokens[:7], tokens[7:12]), (0, tokens[:7], tokens[12:24]), (1, tokens[24:28], tokens[28:37])]
     samples = [
         Sample(

@@ -11,12 +11,12 @@ from transformers.utils.logging import disable_progress_bar
 from paceline.config import LoraConfig, ModelConfig
 from paceline.errors import ModelError
 from paceline.models.activations import is_recomputing, recompute
-from paceline.models.adapter_files import ADAPTER_CONFIG, fill_adapter, import_peft, read_adapter_config
+from paceline.models.adapter_files import ADAPTER_CONFIG, check_peft, fill_adapter, import_peft, read_adapter_config
 from paceline.models.determinism import be_deterministic
 from paceline.models.devices import choose_device, choose_dtype, choose_threads
 from paceline.models.filling import assembled, fill, has_all, is_in_pieces, weight_files
 from paceline.models.loaded import Loaded
-from paceline.models.lora import add_adapter, adopt_adapter, load_adapter, make_lora_config
+from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
 from paceline.models.places import first_line, model_place
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.products import speed_up_linear_layers
@@ -119,10 +119,13 @@ def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
         raise ModelError(f"{checkpoint} cannot be loaded into the model: {first_line(error)}") from error
 
 
-def _asked_adapter(lora: "LoraConfig | PeftConfig | None") -> "PeftConfig | None":
+def _asked_adapter(lora: "LoraConfig | PeftConfig | None") -> "LoraConfig | PeftConfig | None":
     if not isinstance(lora, LoraConfig):
         return lora
-    return make_lora_config(lora) if lora.lora_rank else None
+    if lora.lora_rank == 0:
+        return None
+    check_peft()
+    return lora
 
 
 def _check_same_adapter(name: str, lora: "LoraConfig | PeftConfig | None", adapter: Path) -> None:

@@ -50,20 +50,23 @@ def make_lora_config(section: LoraConfig) -> "PeftLoraConfig":
     )
 
 
-def add_adapter(loaded: Loaded, peft_config: "PeftConfig", *, seed: int = 0) -> Loaded:
+def add_adapter(loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int = 0) -> Loaded:
     """The model with a fresh adapter in its layers, which is all that stays trainable. LoRA starts as no change.
 
     Args:
         loaded: the model; its layers are replaced in place, its weights are not changed.
-        peft_config: which adapter. A copy is used.
+        adapter: which one, by the options or as peft describes it. A copy is used.
         seed: fixes the random part of the start; the global random state is left as it was.
 
     Raises:
         ModelError: an adapter that changes something other than layers, reaches the output embedding, or names
             modules that are not there.
     """
-    _check_names(loaded.model, getattr(peft_config, "target_modules", None))
-    return _attach(loaded, peft_config, seed=seed)
+    if isinstance(adapter, LoraConfig):  # checked before peft is loaded, which takes seconds
+        _check_names(loaded.model, None if adapter.lora_targets == (ALL_LINEAR,) else adapter.lora_targets)
+        return _attach(loaded, make_lora_config(adapter), seed=seed)
+    _check_names(loaded.model, getattr(adapter, "target_modules", None))
+    return _attach(loaded, adapter, seed=seed)
 
 
 def load_adapter(loaded: Loaded, directory: Path) -> Loaded:

@@ -29,7 +29,7 @@ from paceline.parallel.mesh import Mesh, make_mesh
 from paceline.parallel.mesh_ranks import MeshRanks, make_ranks
 from paceline.parallel.piece_files import NOTHING, Part, Stored, files_of, open_stored, part_of
 from paceline.parallel.pieces import Piece, like, piece_of, saved_tensors, written_here
-from paceline.parallel.process_group import Meeting, meeting_at, process_group
+from paceline.parallel.process_group import JOIN_SECONDS, Meeting, meeting_at, process_group
 from paceline.parallel.ranks import ONE_RANK, WHOLE, RankLost, Ranks, Split, Words
 from paceline.parallel.sharding import Sharding
 from paceline.parallel.split import MeshSplit
@@ -38,6 +38,7 @@ from paceline.parallel.tensor_plan import check_tensor_size, tensor_sizes
 from paceline.parallel.tokens import AllTokens, HeadExchange, Tokens
 
 __all__ = [
+    "JOIN_SECONDS",
     "Ranks",
     "Split",
     "Words",

@@ -9,7 +9,7 @@ from paceline.plan.batches import table
 
 FLOAT32_BYTES = 4
 BFLOAT16_BYTES = 2
-HEAD_ROWS = 256
+HEAD_ROWS = {"cpu": 256, "cuda": 2048}
 """Tokens whose logits exist at a time; what the learner takes, which the planner must not load torch to read."""
 
 
@@ -144,11 +144,12 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE) -> Memory
     step_tokens = config.loop.prompts_per_step * (
         config.data.max_prompt_length + config.sampling.num_generations * config.sampling.max_completion_length
     )
-    budget = config.optim.micro_batch_tokens * sizes.context
+    kind = "cuda" if config.model.device == "cuda" else "cpu"
+    budget = config.optim.micro_batches(kind)[0] * sizes.context
     forwarded = math.ceil(min(max(budget, longest), step_tokens) / sizes.context)
     layer = forwarded * shape.linear_widths * number_bytes
     inputs = forwarded * shape.num_layers * shape.width * FLOAT32_BYTES
-    logits = HEAD_ROWS * shape.vocabulary * number_bytes + (shape.matrix * number_bytes if is_half else 0)
+    logits = HEAD_ROWS[kind] * shape.vocabulary * number_bytes + (shape.matrix * number_bytes if is_half else 0)
     samples_here = not config.cluster.cluster and not config.parallel.sampling_ranks
     return MemoryPlan(
         weights=(here + moved * (rank > 0)) // slices * FLOAT32_BYTES,

@@ -22,6 +22,7 @@ from paceline.engines.vllm.room import Room
 from paceline.engines.vllm.starting import start
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import DataError, EngineError, PacelineError, TrainingError
+from paceline.headway import UNWATCHED, Headway
 from paceline.pulse import PULSE
 from paceline.types import Completion
 
@@ -40,6 +41,7 @@ class VllmEngine:
         eos_token_ids: frozenset[int],
         room: Room,
         take_newer: TakeNewer | None = None,
+        headway: Headway = UNWATCHED,
     ) -> None:
         """Start vLLM and give it the model's weights.
 
@@ -50,6 +52,7 @@ class VllmEngine:
             eos_token_ids: a completion ends after any of these.
             room: what vLLM may take of the machine.
             take_newer: asked before each step of vLLM; None: a call ends with the weights that it began with.
+            headway: told after each step of vLLM how many completions have ended.
 
         Raises:
             ConfigError: the installed vLLM is not one that this was written against.
@@ -62,7 +65,7 @@ class VllmEngine:
         self.policy_version = 0
         """Updates that the weights have seen which vLLM has; copied into completions."""
         self._model, self._tokenizer, self._dtype, self._room = model, tokenizer, compute_dtype, room
-        self._take_newer = take_newer
+        self._take_newer, self._headway = take_newer, headway
         self._vocab_size = model.get_output_embeddings().weight.shape[0]
         self._end_tokens = frozenset(token for token in eos_token_ids if token < self._vocab_size)
         self._busy = self._asleep = self._is_complete = False
@@ -133,7 +136,8 @@ class VllmEngine:
         self, orders: Sequence[Order], sampling: Sampling, collected: Sequence[Collected], stopping: Stopping
     ) -> Iterator[int]:
         """Sample; the index of each completion as soon as it has ended. Leaves nothing behind, however it is left."""
-        self._busy = True
+        self._busy, ended, tokens = True, 0, 0
+        self._headway.phase("generate", 0, len(orders))
         try:
             with self._dying("it took requests"):
                 self._asker.ask(orders, sampling)
@@ -146,8 +150,11 @@ class VllmEngine:
                     stopped = collected[news.index].take(news, stopping)
                     if stopped and not news.has_ended:
                         self._asker.abort(news.index)
+                    tokens += len(news.tokens)
                     if stopped or news.has_ended:
+                        ended += 1
                         yield news.index
+                self._headway.phase("generate", ended, len(orders), tokens=tokens)
         finally:
             self._busy = False
             self._asker.abort_all()

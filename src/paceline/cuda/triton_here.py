@@ -1,0 +1,30 @@
+"""Whether Triton is there: it comes with torch's CUDA builds, and is never imported where it is not used."""
+
+import functools
+import importlib.util
+import os
+
+import torch
+
+LEAST_CAPABILITY = (8, 0)
+"""From here on a device has the bfloat16 that the kernels are called with."""
+
+
+@functools.cache
+def triton_problem(device: torch.device) -> str | None:
+    """Why kernels in Triton cannot serve tensors of this device; None when they can be tried."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if os.environ.get("TRITON_INTERPRET") == "1":  # Triton's own switch, read when a kernel is defined
+        return None
+    if device.type != "cuda":
+        return f"it compiles for CUDA, the tensors are on {device.type}"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < LEAST_CAPABILITY:
+        return f"it needs compute capability 8.0, the device has {capability[0]}.{capability[1]}"
+    return None
+
+
+def next_power(width: int) -> int:
+    """The least power of two that is no smaller: what a program's columns must be."""
+    return 1 << (width - 1).bit_length()

@@ -1,0 +1,37 @@
+"""What the policy, as it is, says of every token of given completions: for a person who looks at them."""
+
+from collections.abc import Sequence
+
+from paceline.batching import Sample, cut, pack
+from paceline.learner.learner import Learner
+from paceline.learner.passes import TokenValues
+from paceline.models import on_device
+from paceline.types import RolloutGroup
+
+
+def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[TokenValues]:
+    """Of every rollout, in order and also of those that are not trained on; nothing moves. In one process alone."""
+    samples = [
+        Sample(
+            group=number,
+            prompt_ids=group.task.prompt_ids,
+            completion_ids=rollout.completion.token_ids,
+            rollout_logprobs=rollout.completion.logprobs,
+            advantage=rollout.advantage,
+        )
+        for number, group in enumerate(groups)
+        for rollout in group.rollouts
+    ]
+    model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
+    everything = range(len(samples))
+    batches = [
+        on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device)
+        for indices in cut(samples, trained=everything, micro_batch_tokens=learner.budget.tokens)
+    ]
+    found = dict[int, TokenValues]()
+    for batch, values in zip(batches, learner.passes.values(learner.policy, batches), strict=True):
+        assert values is not None  # one process has the whole model
+        lengths = batch.lengths.tolist()
+        parts = zip(values.logprobs.split(lengths), values.entropy.split(lengths), strict=True)
+        found |= {at: TokenValues(*part) for at, part in zip(batch.samples, parts, strict=True)}
+    return [found[at] for at in everything]
