@@ -1,7 +1,16 @@
-"""What is in a checkpoint's files, to be compared."""
+"""Checkpoints in one call, and what is in their files, to be compared."""
 
 import json
 from pathlib import Path
+from typing import Any
+
+from paceline.checkpoint import Checkpoint, Progress, take_checkpoint
+from paceline.parallel import ONE_RANK, Ranks
+
+
+def save_checkpoint(root: Path, progress: Progress, *, ranks: Ranks = ONE_RANK, **given: Any) -> Checkpoint:
+    """Take one and write it before this returns."""
+    return take_checkpoint(root, progress, ranks=ranks, **given).write(ranks)
 
 
 def content(place: Path) -> dict[str, object]:

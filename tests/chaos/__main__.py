@@ -8,11 +8,12 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.chaos.faults import FAULTS, Fault
-from tests.chaos.kills import TARGETS, Life, draw, kill, kill_of_cluster, live, live_on_cluster, records
-from tests.chaos.results import PAGE, Record, is_kept, write
+from tests.chaos.kills import TARGETS, Kill, Life, draw, kill, kill_of_cluster, live, live_on_cluster
+from tests.chaos.results import PAGE, Record, begin, is_kept, write
 from tests.chaos.scene import Impossible, Scene
 
 # read once per process, and the same for all of a cluster's
@@ -22,22 +23,36 @@ os.environ.setdefault("RAY_AUTH_TOKEN", f"{random.SystemRandom().getrandbits(256
 def main(argv: list[str]) -> int:
     """Do what the command says; the exit status."""
     given = _parser().parse_args(argv)
+    asked = {"seed": given.seed, "of_kills": given.kills + given.cluster_kills, "of_faults": len(FAULTS)}
+    results = begin(asked, machine=_machine(), go_on=given.go_on)
     root = Path(tempfile.mkdtemp(prefix="paceline-chaos-"))
-    life = live(root / "life")
-    killed = _kills(root, life, given.kills, seed=given.seed)
-    killed += _cluster_kills(root, life, given.cluster_kills, seed=given.seed)
-    chosen = [fault for fault in FAULTS if not given.only or fault.done.__name__ in given.only]
-    found = [try_fault(fault, root, life, may_cluster=given.cluster_kills > 0 or bool(given.only)) for fault in chosen]
-    results = {"seed": given.seed, "machine": _machine(), "kills": killed, "faults": found}
-    kept = is_kept(results)
-    if not given.only:
-        write(results)
-        print(f"page    {PAGE}")
-    if kept:
+    for kind, record in _campaign(root, live(root / "life"), given, results):
+        results[kind] = [*(one for one in results[kind] if kind == "kills" or one["name"] != record["name"]), record]
+        if given.go_on or not given.only:
+            write(results)  # each as it comes: a campaign that is cut off was not for nothing
+    is_whole = is_kept(results)
+    if is_whole:
         shutil.rmtree(root)
     else:
         print(f"what was left of broken promises is in {root}")
-    return 0 if kept else 1
+    print(f"page    {PAGE}")
+    return 0 if is_whole else 1
+
+
+def _campaign(root: Path, life: Life, given: argparse.Namespace, before: Record) -> Iterator[tuple[str, Record]]:
+    """What is done now, behind what was done `before`: its kind and what came of it, one after the other."""
+    if not given.only:
+        single = sum(one["target"] == "one process" for one in before["kills"])
+        for kills in (
+            _kills(root, life, given, done=single),
+            _cluster_kills(root, life, given, done=len(before["kills"]) - single),
+        ):
+            yield from (("kills", one) for one in kills)
+    kept = {one["name"] for one in before["faults"] if one["outcome"] == "kept"}
+    for fault in FAULTS:
+        is_wanted = fault.done.__name__ in given.only if given.only else fault.name not in kept
+        if is_wanted:
+            yield "faults", try_fault(fault, root, life, may_cluster=given.cluster_kills > 0 or bool(given.only))
 
 
 def try_fault(fault: Fault, root: Path, life: Life, *, may_cluster: bool) -> Record:
@@ -66,26 +81,31 @@ def try_fault(fault: Fault, root: Path, life: Life, *, may_cluster: bool) -> Rec
     }
 
 
-def _kills(root: Path, life: Life, count: int, *, seed: int) -> list[Record]:
-    found = []
-    for number, moment in enumerate(draw(life, count, seed=seed)):
+def _kills(root: Path, life: Life, given: argparse.Namespace, *, done: int) -> Iterator[Record]:
+    """Of one process, behind those that are `done` already."""
+    moments = draw(life, given.kills, seed=given.seed)
+    for number, moment in enumerate(moments[done:], start=done + 1):
         one = kill(root / f"kill-{number}", moment, life)
-        print(f"kill {number + 1} of {count}, {one.moment}, {one.found}: {'kept' if one.is_kept else one}", flush=True)
-        found.append(one)
-    return records(found)
+        print(f"kill {number} of {given.kills}, {one.moment}, {one.found}: {_outcome(one)}", flush=True)
+        yield one.record()
 
 
-def _cluster_kills(root: Path, life: Life, count: int, *, seed: int) -> list[Record]:
-    if count == 0:
-        return []
-    drawn, found = random.Random(seed), []
+def _cluster_kills(root: Path, life: Life, given: argparse.Namespace, *, done: int) -> Iterator[Record]:
+    """The same on a cluster."""
+    drawn = random.Random(given.seed)
+    shares = [drawn.random() for _ in range(given.cluster_kills)]
+    if not shares[done:]:
+        return
     cluster, seconds = live_on_cluster(root / "cluster", life)
-    for number in range(count):
-        target, share = TARGETS[number % len(TARGETS)], drawn.random()
+    for number, share in enumerate(shares[done:], start=done + 1):
+        target = TARGETS[(number - 1) % len(TARGETS)]
         one = kill_of_cluster(root / f"cluster-kill-{number}", target, share * seconds, cluster)
-        print(f"kill {number + 1} of {count} of {target}, {one.moment}: {'kept' if one.is_kept else one}", flush=True)
-        found.append(one)
-    return records(found)
+        print(f"kill {number} of {given.cluster_kills} of {target}, {one.moment}: {_outcome(one)}", flush=True)
+        yield one.record()
+
+
+def _outcome(one: Kill) -> str:
+    return "kept" if one.is_kept else str(one)
 
 
 def _machine() -> str:
@@ -100,7 +120,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kills", type=int, default=100, help="of a run in one process")
     parser.add_argument("--cluster-kills", type=int, default=20, help="of a run on a cluster; 0: nor its faults")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--only", nargs="+", default=[], help="functions of faults; then nothing is written down")
+    parser.add_argument("--only", nargs="+", default=[], help="functions of faults, tried and not written down")
+    parser.add_argument(
+        "--go-on",
+        action="store_true",
+        help="with a campaign that broke off: kills that were done and faults that were survived are not done again",
+    )
     return parser
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from tests.chaos.kills import CLUSTER, left_after
+from tests.chaos.kills import CLUSTER, GONE_SECONDS, left_after, until_judging
 from tests.chaos.processes import LONGEST_SECONDS, Ended, descendants
 from tests.chaos.runs import Outcome, Place, mischief
 from tests.chaos.scene import REMEDY, Impossible, Scene, must
@@ -63,16 +63,15 @@ def stopped_trainer(scene: Scene) -> None:
 
 
 def _of_the_whole(scene: Scene, harm: Callable[[int, dict[int, str]], None]) -> Place:
-    """Harm done to a cluster whose first step was scored; nothing of it is left when it has ended."""
+    """Harm done to a cluster in its first step; nothing of it is left when it has ended."""
     place = scene.place()
     running = place.begin(*CLUSTER)
-    while not place.scored() and not running.ends_within(0.1):
-        pass
+    until_judging(place, running)
     below = descendants(running.pid)
     harm(running.pid, below)
     ended = running.end()
     assert ended.status != 0, "it did not notice"
-    left = left_after(below, 60.0)
+    left = left_after(below, GONE_SECONDS)
     assert not left, f"processes are left: {left}"
     return place
 

@@ -12,7 +12,6 @@ from tests.chaos.scene import REMEDY, Impossible, Scene, must
 
 GENERATE = "paceline.engines.local:LocalEngine.generate"
 UPDATE = "paceline.learner:Learner.step"
-SAVE = "paceline.checkpoint.saving:save_checkpoint"
 
 
 def _interrupted(scene: Scene, trap: Trap) -> None:

@@ -1,4 +1,4 @@
-"""`kill -9` at moments drawn from a seed: by the clock over the whole life of a run, and at a write to its disk."""
+"""`kill -9` at moments drawn from a seed: by the clock over the life of a run's directory, and at a write to disk."""
 
 import os
 import random
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tests.chaos.processes import Ended, Running, descendants
-from tests.chaos.runs import Outcome, Place, committed, furnish
+from tests.chaos.runs import STEPS, Outcome, Place, committed, furnish
 from tests.chaos.sabotage import Trap
 
 DISK = ("os:fsync", "os:replace", "os:rename")
@@ -29,6 +29,8 @@ class Life:
 
     outcome: Outcome
     seconds: float
+    of_directory: float
+    """Seconds from when its directory was there to its end."""
     writes: dict[str, int]
     """Calls of each function of `DISK`."""
 
@@ -54,6 +56,10 @@ class Kill:
         """Whether the promise was."""
         return self.is_same and self.generated_twice == 0 and not self.problem
 
+    def record(self) -> dict[str, object]:
+        """For the result file."""
+        return asdict(self) | {"kept": self.is_kept}
+
 
 def live(folder: Path, *more: object) -> Life:
     """The undisturbed run, watched."""
@@ -64,16 +70,20 @@ def live(folder: Path, *more: object) -> Life:
     assert ended.status == 0, ended.said
     writes = {name: tally.stat().st_size if tally.exists() else 0 for name, tally in tallies.items()}
     again = furnish(folder.with_name(f"{folder.name}-again"))
-    ended = again.train(*more)  # the first one also started the server of processes
+    running = again.begin(*more)  # the first one also started the server of processes
+    _until_there(again, running)
+    there, ended = time.perf_counter(), running.end()
     assert again.outcome() == place.outcome(), "two undisturbed runs differ"
-    return Life(outcome=place.outcome(), seconds=ended.seconds, writes=writes)
+    of_directory = time.perf_counter() - there
+    return Life(outcome=place.outcome(), seconds=ended.seconds, of_directory=of_directory, writes=writes)
 
 
 def draw(life: Life, count: int, *, seed: int) -> list[float | Trap]:
-    """So many moments: two of three by the clock, each in its own part of the life, and one of three at a write."""
+    """So many moments: two of three by the clock, each in its own part of the life from the directory on, the others at
+    a write."""
     drawn, moments = random.Random(seed), list[float | Trap]()
     by_clock = count - count // 3
-    moments += [life.seconds * (number + drawn.random()) / by_clock for number in range(by_clock)]
+    moments += [life.of_directory * (number + drawn.random()) / by_clock for number in range(by_clock)]
     writes = [(name, call) for name, calls in life.writes.items() for call in range(1, calls + 1)]
     moments += [Trap(function=name, deed="SIGKILL", first=call) for name, call in drawn.sample(writes, k=count // 3)]
     return moments
@@ -87,10 +97,11 @@ def kill(folder: Path, moment: float | Trap, life: Life) -> Kill:
         said = f"before call {moment.first} of {moment.function.replace(':', '.')}"
     else:
         running = place.begin()
+        _until_there(place, running)
         if not running.ends_within(moment):
             running.send(signal.SIGKILL)
         running.end()
-        said = f"after {moment:.3f} s of {life.seconds:.3f}"
+        said = f"{moment:.3f} s of {life.of_directory:.3f} after its directory was there"
     return _gone_on_with(place, life, target="one process", moment=said)
 
 
@@ -98,7 +109,7 @@ def live_on_cluster(folder: Path, life: Life) -> tuple[Life, float]:
     """The undisturbed run on a cluster, and the seconds from its first judged completions to its end."""
     place = furnish(folder)
     running = place.begin(*CLUSTER)
-    _until_judging(place, running)
+    until_judging(place, running)
     started = time.perf_counter()
     ended = running.end()
     assert ended.status == 0, ended.said
@@ -116,7 +127,7 @@ def kill_of_cluster(folder: Path, target: str, seconds: float, life: Life) -> Ki
     place = furnish(folder)
     running = place.begin(*CLUSTER)
     moment = f"{seconds:.2f} s after the first completions were judged"
-    _until_judging(place, running)
+    until_judging(place, running)
     running.ends_within(seconds)
     below = descendants(running.pid)
     actors = [pid for pid, title in below.items() if f"ray::{target}" in title]
@@ -131,7 +142,13 @@ def kill_of_cluster(folder: Path, target: str, seconds: float, life: Life) -> Ki
     return replace(found, problem=f"processes outlive the driver: {left}") if left else found
 
 
-def _until_judging(place: Place, running: Running) -> None:
+def _until_there(place: Place, running: Running) -> None:
+    """The run's directory: before it is there, a kill leaves nothing to go on with."""
+    while not (place.run.path / "config.yaml").exists() and not running.ends_within(0.001):
+        pass
+
+
+def until_judging(place: Place, running: Running) -> None:
     """A step's completions, beside the trial of the reward function and the first evaluation."""
     while len(place.scored()) < JUDGED and not running.ends_within(0.02):
         pass
@@ -174,13 +191,14 @@ def _found(place: Place) -> str:
     run = place.run
     if not (run.path / "config.yaml").exists():
         return "before the run began"
-    if (run.path / "report.html").exists():
+    if (run.path / "summary.json").exists():
         return "after the end"
     if any(run.path.glob("checkpoints/draft-*")):
         return "while saving"
     if (run.path / "final").exists():
         return "at the end"
-    return f"in step {len(run.metrics()) + 1}"
+    steps = len(run.metrics())
+    return "after the last step" if steps == STEPS else f"in step {steps + 1}"
 
 
 def left_after(below: dict[int, str], seconds: float) -> list[str]:
@@ -199,8 +217,3 @@ def _is_there(pid: int, title: str) -> bool:
     except OSError:
         return False
     return found == title and title != ""
-
-
-def records(kills: list[Kill]) -> list[dict[str, object]]:
-    """For the result file."""
-    return [asdict(one) | {"kept": one.is_kept} for one in kills]

@@ -94,6 +94,7 @@ def _begin(
     folder: Path, argv: list[str], words: Path, traps: tuple[Trap, ...], umask: int | None, closed_output: bool
 ) -> None:
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a campaign under nohup ignores it, and so would its runs
     os.chdir(folder)
     if umask is not None:
         os.umask(umask)

@@ -1,7 +1,8 @@
-"""What a whole campaign found: the records of `results.json`, and the page made of them."""
+"""What a campaign has found so far: the records of `results.json`, and the page made of them."""
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,42 @@ checkpoints and three evaluations; its twin, to which nothing happened, says wha
 weights (SHA-256 of the safetensors file), the same numbers in `metrics.jsonl` and `evals.jsonl` without clocks, the
 same completions. Moments are drawn from seed {seed}. A sample of it is part of `make test`.
 
-{machine}
+{machine} Of {of_kills} kills {killed} were done, of {of_faults} other faults {tried}.
 """
 
 
+def begin(asked: Mapping[str, int], *, machine: str, go_on: bool) -> Record:
+    """The records of a campaign for which so much was `asked`: none yet, or those of one that broke off.
+
+    Raises:
+        ValueError: the one that broke off was of another seed, whose moments are others.
+    """
+    if not go_on:
+        return {**asked, "machine": machine, "kills": [], "faults": []}
+    found: Record = json.loads(RESULTS.read_text())
+    if found["seed"] != asked["seed"]:
+        raise ValueError(f"{RESULTS} is of --seed {found['seed']}, got {asked['seed']}; give the same, or begin anew")
+    return {**found, **asked, "machine": machine}
+
+
 def write(results: Record) -> None:
-    """Keep the results, and the page beside the other documents."""
+    """Keep what was found so far, and the page beside the other documents."""
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page(results))
 
 
 def page(results: Record) -> str:
     """The page of these results."""
-    top = TOP.format(seed=results["seed"], machine=results["machine"])
-    return "\n".join([top, *_kills(results["kills"]), *_faults(results["faults"])])
+    done, tried = results["kills"], [one for one in results["faults"] if one["outcome"] != "not tried"]
+    top = TOP.format(
+        seed=results["seed"],
+        machine=results["machine"],
+        of_kills=results["of_kills"],
+        killed=len(done),
+        of_faults=results["of_faults"],
+        tried=len(tried),
+    )
+    return "\n".join([top, *_kills(done), *_faults(results["faults"])])
 
 
 def is_kept(results: Record) -> bool:
@@ -44,9 +67,9 @@ def _kills(kills: list[Record]) -> list[str]:
     lines = [
         "## `kill -9`",
         "",
-        "Two of three kills of one process fall by the clock, spread over the whole life of a run, one of three before",
-        "a call of `fsync`, `replace` or `rename`. On a cluster driver, producer and trainer are killed in turn. Then",
-        "the run is gone on with, or goes on by itself.",
+        "Two of three kills of one process fall by the clock, spread from when the run's directory is there to its",
+        "end, one of three before a call of `fsync`, `replace` or `rename`. On a cluster driver, producer and trainer",
+        "are killed in turn. Then the run is gone on with, or goes on by itself.",
         "",
         "| killed | times | same end | committed completions | of them sampled again |",
         "|---|---|---|---|---|",

@@ -63,9 +63,9 @@ def test_a_run_keeps_its_promise_under(fault, root, life):
         pytest.skip(str(reason))
 
 
-def test_moments_are_drawn_from_the_seed_and_spread_over_a_life():
+def test_moments_are_drawn_from_the_seed_and_spread_over_a_directorys_life():
     nothing = Outcome(weights="", metrics=(), evals=(), completions=(), texts=())
-    life = Life(outcome=nothing, seconds=10.0, writes={"os:fsync": 10})
+    life = Life(outcome=nothing, seconds=14.0, of_directory=10.0, writes={"os:fsync": 10})
     clocked, written = draw(life, 30, seed=3)[:20], draw(life, 30, seed=3)[20:]
     assert [int(moment * 2) for moment in clocked] == list(range(20))
     assert sorted(trap.first for trap in written) == list(range(1, 11))

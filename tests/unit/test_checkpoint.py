@@ -7,10 +7,10 @@ from paceline.checkpoint import (
     load_reference_weights,
     newest_checkpoint,
     remove_later,
-    save_checkpoint,
 )
 from paceline.errors import CheckpointError
 from paceline.models import Loaded
+from tests.checkpoint_files import save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
 
 

@@ -10,11 +10,9 @@ import torch
 
 from paceline.checkpoint import (
     Progress,
-    Writing,
     newest_checkpoint,
     refuse_small_disk,
     room_of_run,
-    save_checkpoint,
     set_damaged_aside,
     take_checkpoint,
 )
@@ -22,7 +20,8 @@ from paceline.checkpoint.room import Asked, copies_fit, refuse_full
 from paceline.errors import ConfigError, StorageError
 from paceline.models import Loaded
 from paceline.parallel import ONE_RANK
-from tests.checkpoint_files import content
+from paceline.writing import Writing
+from tests.checkpoint_files import content, save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
@@ -114,12 +113,12 @@ def test_a_thread_writes_and_is_waited_for(tmp_path):
         return taken.write(ONE_RANK)
 
     writing = Writing(write, name="the checkpoint of step 1")
-    assert writing.result(wait=False) is None
+    assert writing.result(wait=False, seconds=60) is None
     assert newest_checkpoint(tmp_path) == (None, ())
     with pytest.raises(StorageError, match=r"the checkpoint of step 1 is not on disk after 0\.01 s; look at the disk"):
         writing.result(wait=True, seconds=0.01)
     go.set()
-    assert writing.result(wait=True) == newest_checkpoint(tmp_path)[0]
+    assert writing.result(wait=True, seconds=60) == newest_checkpoint(tmp_path)[0]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
@@ -131,7 +130,7 @@ def test_a_disk_that_fails_leaves_the_last_checkpoint_and_no_draft(tmp_path, num
         lambda: take_checkpoint(tmp_path, progress(2), **given, copy_within=lambda: None).write(ONE_RANK), name="it"
     )
     with pytest.raises(StorageError) as raised:
-        writing.result(wait=True)
+        writing.result(wait=True, seconds=60)
     assert raised.value.exit_status == 1
     for words in (str(tmp_path / "draft-000002"), os.strerror(number), "a checkpoint needs", "are free; make room"):
         assert words in str(raised.value)

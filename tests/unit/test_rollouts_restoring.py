@@ -1,4 +1,4 @@
-"""Rollouts from their records again, bit for bit, through JSON."""
+"""Rollouts from their lines again, bit for bit."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from paceline.config import AdvantageConfig
 from paceline.rewards.function import BuiltIn, Grade
-from paceline.rollouts import batch_about, regrouped, restorable_records, restored_batch, restored_groups
+from paceline.rollouts import batch_about, regrouped, restorable_lines, restored_batch, restored_groups, rollout_records
 from paceline.types import Completion, WeightChange
 from tests.scripted import completion, scripted_producer, taking, task
 
@@ -55,13 +55,32 @@ def batch_of(options):
     return producer.make(taking(tasks), 2 if "oversampling" in options else 4)
 
 
+def records_of(batch) -> list[dict]:
+    lines = list(restorable_lines(batch.groups))
+    assert all(line.endswith("}\n") and line.count("\n") == 1 for line in lines)
+    return [json.loads(line) for line in lines]
+
+
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_a_batch_that_went_through_its_records_is_the_batch(options):
+def test_a_batch_that_went_through_its_lines_is_the_batch(options):
     batch = batch_of(options)
-    records, about = (json.loads(json.dumps(one)) for one in (restorable_records(batch.groups), batch_about(batch)))
-    again = restored_batch(about, restored_groups(records))
+    again = restored_batch(json.loads(json.dumps(batch_about(batch))), restored_groups(records_of(batch)))
     assert again == batch
     assert repr(again.groups) == repr(batch.groups)  # -0.0 equals 0.0
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_line_has_all_that_readers_are_told(options):
+    batch = batch_of(options)
+    for line, record in zip(records_of(batch), rollout_records(batch.groups), strict=True):
+        assert line | record == line
+
+
+def test_a_number_that_is_not_finite_is_named_and_written_nowhere():
+    (group, *_) = batch_of({}).groups
+    spoilt = replace(group, rollouts=[replace(group.rollouts[0], rewards={"right": float("nan")})])
+    with pytest.raises(ValueError, match="right must be a finite number to be recorded, got nan"):
+        list(restorable_lines([spoilt]))
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -81,11 +100,11 @@ def test_other_options_weigh_the_same_rewards_anew_and_leave_filtered_groups_mis
 
 
 def test_logprobs_take_four_bytes_each_where_they_are_float32_and_eight_where_a_bit_would_be_lost():
-    first, second = restorable_records(batch_of({}).groups)[:2]
+    first, second, *_ = records_of(batch_of({}))
     assert first["logprobs"] == {"float32": "q6qqvgAAAIA="}  # beaa_aaab and 8000_0000, the last byte first
     assert list(second["logprobs"]) == ["float64"]
 
 
 def test_a_prompts_tokens_stand_once_in_each_group():
-    records = restorable_records(batch_of({}).groups)
+    records = records_of(batch_of({}))
     assert [record["sample"] for record in records if "prompt_ids" in record] == [0] * 4

@@ -5,6 +5,7 @@ import pytest
 from paceline.rundir import RunDir
 
 ROLLOUTS = [{"sample": 0, "text": "a\ud83d"}, {"sample": 1}]
+LINES = [json.dumps(rollout, ensure_ascii=False, separators=(",", ":")) + "\n" for rollout in ROLLOUTS]
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def run(tmp_path):
 
 def commit(run, *steps):
     for step in steps:
-        run.commit_rollouts(step, ROLLOUTS, {"position": 10 * step})
+        run.commit_rollouts(step, LINES, {"position": 10 * step})
 
 
 def again(run, step):
@@ -101,8 +102,15 @@ def test_every_line_of_the_journal_is_plain_json_too(run):
 
 def test_a_kept_batch_stays_with_its_reason_whatever_the_run_does_then(run):
     commit(run, 12)
-    file = run.keep_batch(12, run.rollouts(12), reason="the gradient is not finite")
+    file = run.keep_batch(12, LINES, reason="the gradient is not finite")
     run.discard_rollouts_after(0)
     assert file == run.path / "kept" / "step-000012.jsonl"
     lines = [json.loads(line) for line in file.read_bytes().splitlines()]
     assert lines == [{**rollout, "kept": "the gradient is not finite"} for rollout in ROLLOUTS]
+
+
+def test_what_a_replay_said_of_a_steps_tokens_goes_with_its_rollouts(run):
+    for step in (1, 2):
+        run.write_tokens(step, {"step": step}, [{"entropy": {"float32": ""}}])
+    run.discard_rollouts_after(1)
+    assert [file.name for file in (run.path / "tokens").iterdir()] == ["step-000001.jsonl"]

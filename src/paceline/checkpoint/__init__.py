@@ -25,7 +25,7 @@ trained.py     what they know of a model
 files.py       synced, fingerprinted, removed
 """
 
-from paceline.checkpoint.background import Desk, Writing
+from paceline.checkpoint.background import Desk
 from paceline.checkpoint.finding import (
     Checkpoint,
     Progress,
@@ -38,7 +38,7 @@ from paceline.checkpoint.finding import (
 )
 from paceline.checkpoint.moments import load_optimizer, load_reference_weights
 from paceline.checkpoint.room import refuse_small_disk, room_of_run
-from paceline.checkpoint.saving import Taken, save_checkpoint, take_checkpoint
+from paceline.checkpoint.saving import Taken, take_checkpoint
 from paceline.checkpoint.trained import Trained, Writer
 
 __all__ = [
@@ -47,10 +47,8 @@ __all__ = [
     "Trained",
     "Writer",
     "Taken",
-    "Writing",
     "Desk",
     "take_checkpoint",
-    "save_checkpoint",
     "newest_checkpoint",
     "checkpoints_before",
     "read_checkpoint",

@@ -132,33 +132,6 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     )
 
 
-def save_checkpoint(  # noqa: PLR0913 - see `take_checkpoint`
-    root: Path,
-    progress: Progress,
-    *,
-    loaded: Trained,
-    tokenizer: PreTrainedTokenizerBase,
-    optimizer: torch.optim.Optimizer,
-    keep: int,
-    reference: Trained | None = None,
-    protected: Collection[Path] = (),
-    ranks: Ranks = ONE_RANK,
-) -> Checkpoint:
-    """Write `root/step-NNNNNN` before this returns. See `take_checkpoint` and `Taken.write`."""
-    taken = take_checkpoint(
-        root,
-        progress,
-        loaded=loaded,
-        tokenizer=tokenizer,
-        optimizer=optimizer,
-        keep=keep,
-        reference=reference,
-        protected=protected,
-        ranks=ranks,
-    )
-    return taken.write(ranks)
-
-
 def _commit(draft: Path, place: Path, known: Mapping[str, Fingerprint]) -> None:
     """Make a draft the checkpoint; files that are `known` are on disk already."""
     manifest = {name: known[name] if name in known else _on_disk(draft / name) for name in files(draft)}

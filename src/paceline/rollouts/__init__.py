@@ -8,14 +8,16 @@ sharing.py     the same by several processes
 grouping.py    scores to groups with advantages
 regrouping.py  the same again under other options
 records.py     what a step writes down for readers
-restoring.py   the same so that its groups can be made again
+lines.py       the same with all that is needed to make its groups again
+restoring.py   the groups from those lines
 statistics.py  mean and deviation
 """
 
+from paceline.rollouts.lines import packed_floats, restorable_lines
 from paceline.rollouts.producer import Producer, RolloutBatch, Take
 from paceline.rollouts.records import rollout_metrics, rollout_records, staleness_metrics
 from paceline.rollouts.regrouping import regrouped
-from paceline.rollouts.restoring import batch_about, restorable_records, restored_batch, restored_groups
+from paceline.rollouts.restoring import batch_about, restored_batch, restored_groups
 from paceline.rollouts.sampling import Drawn, EngineSampler, Round, Sampler, merge_rounds
 from paceline.rollouts.sharing import SamplingWorkers, SharedEngine, SharedSampler, even_shares
 
@@ -34,7 +36,8 @@ __all__ = [
     "even_shares",
     "merge_rounds",
     "regrouped",
-    "restorable_records",
+    "packed_floats",
+    "restorable_lines",
     "restored_batch",
     "restored_groups",
     "rollout_metrics",

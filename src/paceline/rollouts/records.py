@@ -38,27 +38,30 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
 
 def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:
     """One object per rollout for the run directory: whoever reads it needs nothing else."""
-    return [
-        {
-            "task_id": group.task.task_id,
-            "sample": sample,
-            "prompt": group.task.prompt,
-            "answer": group.task.answer,
-            "completion": rollout.completion.text,
-            "prompt_tokens": len(group.task.prompt_ids),
-            "completion_tokens": len(rollout.completion.token_ids),
-            "rewards": dict(rollout.rewards),
-            "reward": rollout.reward,
-            "notes": dict(rollout.notes),
-            "advantage": rollout.advantage,
-            "finish_reason": rollout.completion.finish_reason,
-            "policy_version": rollout.completion.policy_version,
-            "weight_changes": [asdict(change) for change in rollout.completion.weight_changes],
-            "dropped": rollout.dropped or group.dropped,
-        }
-        for group in groups
-        for sample, rollout in enumerate(group.rollouts)
-    ]
+    return [rollout_record(group, sample) for group in groups for sample in range(len(group.rollouts))]
+
+
+def rollout_record(group: RolloutGroup, sample: int) -> dict[str, object]:
+    """That of one rollout of a group, samples numbered from 0."""
+    task, rollout = group.task, group.rollouts[sample]
+    completion = rollout.completion
+    return {
+        "task_id": task.task_id,
+        "sample": sample,
+        "prompt": task.prompt,
+        "answer": task.answer,
+        "completion": completion.text,
+        "prompt_tokens": len(task.prompt_ids),
+        "completion_tokens": len(completion.token_ids),
+        "rewards": dict(rollout.rewards),
+        "reward": rollout.reward,
+        "notes": dict(rollout.notes),
+        "advantage": rollout.advantage,
+        "finish_reason": completion.finish_reason,
+        "policy_version": completion.policy_version,
+        "weight_changes": [asdict(change) for change in completion.weight_changes],
+        "dropped": rollout.dropped or group.dropped,
+    }
 
 
 def staleness_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float | int]:

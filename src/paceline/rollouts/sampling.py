@@ -11,6 +11,7 @@ from typing import Protocol
 
 from paceline.config import AdvantageConfig
 from paceline.engines import Engine, Request, Sampling, sample_key
+from paceline.headway import UNWATCHED, Headway
 from paceline.rewards import RewardFunction, Scores, early_start, merge_scores, part_of, score
 from paceline.rollouts.grouping import Scored, is_inside
 from paceline.types import Completion, Task
@@ -56,6 +57,7 @@ class EngineSampler:
     seed: int
     purpose: str = "train"
     """Part of every completion's key, so that training and evaluation do not draw alike."""
+    headway: Headway = UNWATCHED
 
     def sample(self, drawn: Drawn) -> Round:
         """See `Sampler`."""
@@ -66,7 +68,7 @@ class EngineSampler:
         generated = time.perf_counter()
         repeated = [task for task in tasks for _ in range(self.num_generations)]
         answers = [one for group in completions for one in group]
-        scores = score(self.functions, repeated, answers, timeout=self.reward_timeout)
+        scores = score(self.functions, repeated, answers, timeout=self.reward_timeout, headway=self.headway)
         size = self.num_generations
         scored = (
             self._scored(task, tuple(group), part_of(scores, index * size, size))

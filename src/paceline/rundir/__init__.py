@@ -8,6 +8,7 @@
     rollouts/step-000001.jsonl        one JSON object per rollout of a step
     evals/SET-step-000000.jsonl       one JSON object per held-out completion (SET percent-encoded)
     kept/step-000001.jsonl            the rollouts of a step that is to be looked at, as they were
+    tokens/step-000001.jsonl          what a replay says of a step's tokens, for whoever looks at them
     stuck/TIME/            where every thread stood when nothing happened any more
     summary.json           before, after and the time split, written when the run ends
     timeline.json          with `profile`: what each process did when, as trace events
@@ -19,7 +20,7 @@ files.py      lines and whole files on disk
 """
 
 from paceline.rundir.directory import RunDir, holds_work, refuse_existing_run
-from paceline.rundir.files import Record
+from paceline.rundir.files import Record, write_or_explain
 from paceline.rundir.journal import Committed
 
-__all__ = ["Committed", "Record", "RunDir", "holds_work", "refuse_existing_run"]
+__all__ = ["Committed", "Record", "RunDir", "holds_work", "refuse_existing_run", "write_or_explain"]

@@ -1,6 +1,7 @@
 """One run directory: who may write there, what is written and how it is read again."""
 
 import fcntl
+import json
 import os
 import re
 import socket
@@ -16,6 +17,7 @@ from paceline.rundir.files import (
     Record,
     append,
     cut_torn_line,
+    json_bytes,
     json_line,
     read_records,
     write_or_explain,
@@ -118,32 +120,36 @@ class RunDir:
         """Write all rollouts of a step: the whole file or none of it."""
         write_or_explain(self._rollouts_file(step), _lines(records))
 
-    def commit_rollouts(self, step: int, records: Iterable[Record], about: Record) -> None:
+    def commit_rollouts(self, step: int, lines: Iterable[str], about: Record) -> None:
         """Write all rollouts of a step and their line in the journal, in which `about` stands: then they are committed.
+
+        `lines` are a JSON object each, newline included.
 
         Raises:
             StorageError: the disk refused; the step is not committed.
         """
-        file, content = self._rollouts_file(step), _lines(records)
+        file, content = self._rollouts_file(step), json_bytes("".join(lines))
         write_or_explain(file, content)
         place = str(file.relative_to(self.path))
         append(self._journal, seal({"step": step, "file": place, **describe_file(content), **about}))
 
-    def keep_batch(self, step: int, records: Iterable[Record], *, reason: str) -> Path:
+    def keep_batch(self, step: int, lines: Iterable[str], *, reason: str) -> Path:
         """Write rollouts to a file that no resumed run replaces, each with the reason why it is `kept`."""
         file = self.path / "kept" / f"step-{step:06d}.jsonl"
-        try:
-            file.parent.mkdir(exist_ok=True)
-        except OSError as error:
-            raise StorageError(
-                f"{file.parent} cannot be made ({error.strerror}); make room for it, then --resume the run"
-            ) from error
-        write_or_explain(file, _lines({**record, "kept": reason} for record in records))
+        _make(file.parent)
+        write_or_explain(file, _lines({**json.loads(line), "kept": reason} for line in lines))
         return file
 
     def write_eval_completions(self, set_name: str, step: int, records: Iterable[Record]) -> None:
         """Write the completions of one evaluation: the whole file or none of it."""
         write_or_explain(self._eval_file(set_name, step), _lines(records))
+
+    def write_tokens(self, step: int, about: Record, records: Iterable[Record]) -> Path:
+        """Write what a replay says of a step's tokens: the SHA-256 of their rollouts first, then a line for each."""
+        file = self.path / "tokens" / f"step-{step:06d}.jsonl"
+        _make(file.parent)
+        write_or_explain(file, _lines((about, *records)))
+        return file
 
     def write_config(self, text: str) -> None:
         """Put another configuration in the place of the one there is."""
@@ -265,9 +271,10 @@ class RunDir:
         kept = b"".join(kept_lines(self._journal, step))
         if self._journal.exists() and self._journal.read_bytes() != kept:
             write_or_explain(self._journal, kept)
-        for file, file_step in _step_files(self.path / "rollouts").items():
-            if file_step > step:
-                file.unlink()
+        for folder in ("rollouts", "tokens"):
+            for file, file_step in _step_files(self.path / folder).items():
+                if file_step > step:
+                    file.unlink()
 
     @property
     def _journal(self) -> Path:
@@ -331,6 +338,15 @@ def _take_lock(path: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
     return descriptor
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be made ({error.strerror}); make room for it, then --resume the run"
+        ) from error
 
 
 def _lines(records: Iterable[Record]) -> bytes:

@@ -12,6 +12,9 @@ from paceline.errors import CheckpointError, StorageError
 
 Record = Mapping[str, Any]
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
+"""One for all records: `json.dumps` makes one per call, and looks for circles that no record has."""
+
 
 def json_line(record: Record) -> bytes:
     """One JSON object and a newline.
@@ -20,12 +23,16 @@ def json_line(record: Record) -> bytes:
         ValueError: a number is not finite; the message names its key.
     """
     try:
-        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = _encode(record)
     except ValueError:
         _refuse_not_finite(record, "")
         raise
-    # Model text may hold lone surrogates; backslashreplace writes them as JSON's own \udXXX escape.
-    return (text + "\n").encode("utf-8", "backslashreplace")
+    return json_bytes(text + "\n")
+
+
+def json_bytes(text: str) -> bytes:
+    """JSON as it goes to disk: lone surrogates, which a model's text may hold, become JSON's own \\udXXX escapes."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def append(file: Path, line: bytes) -> None:

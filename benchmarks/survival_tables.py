@@ -1,0 +1,57 @@
+"""The page's parts about what surviving costs and how fast a wrong command is refused."""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+
+SURVIVAL = """
+## What surviving costs
+
+Steps with their rollouts on disk and a checkpoint every {window} steps, over the same steps with nothing written down:
+throughput, with its 95 % interval. A repetition is two runs of {steps} steps that survive in turns, every {window}
+steps, so that neither the process nor the machine's hour is measured; `benchmarks/bench_survival.py` says how. The
+default is `background`. The embedded model's steps take as little time as any, and write 256 rollouts each.
+"""
+HEAD = ["| written down | throughput | a step |", "|---|--:|--:|"]
+REFUSALS = """
+## Refusing a wrong command
+
+Each of the {count} wrong commands of `tests/wrong_inputs.py` as a process of its own, from Python's start to its end
+with status 2 and one sentence. The limit is {limit:g} s.
+"""
+SLOWEST = 5
+"""Rows of the table."""
+
+
+def survival_parts(results: Sequence[Mapping], machine: Callable[[Mapping], str]) -> list[str]:
+    """The part about surviving, a table for each result; nothing where there is none."""
+    parts = [SURVIVAL.format_map(result) for result in results[:1]]
+    for result in results:
+        parts += [f"### `{result['size']}`\n", machine(result), "", *HEAD, *survival_rows(result["rows"]), ""]
+    return parts
+
+
+def survival_rows(rows: Mapping[str, Mapping]) -> list[str]:
+    """A line for each row of a result."""
+    return [
+        f"| {name} | {one['throughput']['value']:.3f} "
+        f"({one['throughput']['low']:.3f}-{one['throughput']['high']:.3f}) | {one['step']:.3f} s |"
+        for name, one in rows.items()
+    ]
+
+
+def refusal_parts(result: Mapping) -> list[str]:
+    """How long refusals take, and which take longest."""
+    seconds = {name: one["seconds"] for name, one in result["cases"].items()}
+    slowest = sorted(seconds, key=lambda name: -seconds[name])[:SLOWEST]
+    within = sum(one <= result["limit"] for one in seconds.values())
+    right = sum(not one["wrong"] for one in result["cases"].values())
+    return [
+        REFUSALS.format(count=len(seconds), limit=result["limit"]),
+        f"{right} of {len(seconds)} were refused as they should be, {within} within {result['limit']:g} s; the median "
+        f"took {median(seconds.values()):.2f} s.",
+        "",
+        "| the slowest | seconds | of processors |",
+        "|---|--:|--:|",
+        *(f"| {name} | {seconds[name]:.2f} | {result['cases'][name]['processor_seconds']:.2f} |" for name in slowest),
+        "",
+    ]

@@ -1,0 +1,98 @@
+"""`paceline train` of one process that survives in every other window of steps and writes nothing down in the others.
+
+    python benchmarks/survive_in_turns.py FIRST WINDOW MOMENTS [train's options]
+
+FIRST is the first window that survives, 0 or 1; WINDOW its steps. A checkpoint is begun before the first step of a
+window that survives, and of no other. MOMENTS is the file for when each step was written down, in seconds.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from paceline.checkpoint import Checkpoint, Progress
+from paceline.cli.arguments import parse
+from paceline.cli.configuration import read_configuration
+from paceline.cli.train import COMMAND
+from paceline.config import Config
+from paceline.train import Journal, Placed, Prepared, Produced, in_this_process, train
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turns:
+    """Which steps survive."""
+
+    first: int
+    window: int
+
+    def survives(self, step: int) -> bool:
+        """Whether step 1, 2, ... is written down."""
+        return (step - 1) // self.window % 2 == self.first
+
+
+@dataclass(kw_only=True)
+class JournalInTurns:
+    """The journal of a run that begins, passed by in windows that do not survive."""
+
+    turns: Turns
+    journal: Journal
+    position: int = 0
+    again: int = 0
+
+    def produce(self, number: int, make: Callable[[int], Produced]) -> Produced:
+        return self.journal.produce(number, make) if self.turns.survives(number) else make(number)
+
+
+@dataclass(kw_only=True)
+class HalvesInTurns:
+    """Halves that are asked to survive in every window, and do in every other."""
+
+    halves: Any
+    turns: Turns
+    moments: list[float] = field(default_factory=list)
+    is_saving: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.halves, name)
+
+    def begin(self, journal: Journal) -> None:
+        self.halves.begin(JournalInTurns(turns=self.turns, journal=journal))
+
+    def news(self) -> list[str]:
+        """A step has been written down, and what follows belongs to the next."""
+        self.moments.append(time.perf_counter())
+        return self.halves.news()
+
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+        self.is_saving = self.turns.survives(progress.step + 1)
+        return self.halves.save(root, progress, protected) if self.is_saving else ()
+
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        return self.halves.saved(wait=wait) if self.is_saving else None
+
+
+def main() -> int:
+    first, window, moments, *options = sys.argv[1:]
+    config = read_configuration(parse(COMMAND, options)).config
+    taken = list[HalvesInTurns]()
+
+    @contextmanager
+    def in_turns(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
+        with in_this_process(config, prepared, checkpoint) as placed:
+            taken.append(HalvesInTurns(halves=placed.halves, turns=Turns(first=int(first), window=int(window))))
+            yield replace(placed, halves=taken[-1])
+
+    done = train(config, Path(str(config.loop.output_dir)), resume=False, console=Console(), place=in_turns)
+    Path(moments).write_text(json.dumps(taken[-1].moments))
+    return 0 if done else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
