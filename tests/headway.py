@@ -1,0 +1,17 @@
+"""A `Headway` that keeps what it is told."""
+
+from paceline.headway import Phase
+
+
+class Told:
+    """What work said of itself, in order."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, int, int, int]] = []
+        self.begun: list[str] = []
+
+    def begin(self, what: str) -> None:
+        self.begun.append(what)
+
+    def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
+        self.said.append((name, done, of, tokens))
