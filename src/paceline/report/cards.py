@@ -8,6 +8,8 @@ from paceline.report.outcome import correct
 from paceline.report.reading import Record, value_at
 from paceline.report.samples import Pair, distinctive, is_right
 
+LONGEST_HALF = 2000
+"""Characters of a completion's beginning and of its end that are shown."""
 _VERDICTS = {True: ("right", "&#10003; right"), False: ("wrong", "&#10007; wrong"), None: ("none", "not graded")}
 
 
@@ -18,16 +20,17 @@ def pair_cards(pairs: Sequence[Pair], *, before: str, after: str, grader: str) -
     articles = []
     for index, pair in enumerate(pairs):
         questions = short_prompts[2 * index], short_prompts[2 * index + 1]
-        shared = _prompt(pair.before, questions[0]) if pair.same_task else ""
+        shared = prompt_of(pair.before, questions[0]) if pair.same_task else ""
         cards = "".join(
-            _card(record, heading, grader, "" if pair.same_task else _prompt(record, question))
+            card(record, heading, grader, "" if pair.same_task else prompt_of(record, question))
             for record, heading, question in zip((pair.before, pair.after), (before, after), questions, strict=True)
         )
         articles.append(f'<article class="pair">{shared}<div class="two">{cards}</div></article>')
     return "".join(articles)
 
 
-def _prompt(record: Record, question: str) -> str:
+def prompt_of(record: Record, question: str) -> str:
+    """The question, its gold answer, and the whole prompt folded where it is more than the question."""
     whole = str(record["prompt"])
     answer = record.get("answer")
     gold = f'<span class="gold">answer <b>{escape(str(answer))}</b></span>' if answer is not None else ""
@@ -37,15 +40,24 @@ def _prompt(record: Record, question: str) -> str:
     return f'<div class="prompt"><p class="question">{escape(question or whole)}</p>{gold}{fold}</div>'
 
 
-def _card(record: Record, heading: str, grader: str, prompt: str) -> str:
+def card(record: Record, heading: str, grader: str, prompt: str = "") -> str:
+    """One completion with its verdict, its rewards and its size."""
     verdict = correct(record) if "correct" in record else is_right(record, grader)
     style, words = _VERDICTS[verdict]
-    text = str(record["completion"])
+    text = _cut(str(record["completion"]))
     body = escape(text) if text.strip() else '<em class="blank">(empty)</em>'
     return (
         f'<section class="card {style}"><header><h4>{escape(heading)}</h4><span class="pill">{words}</span></header>'
         f'{prompt}<pre tabindex="0">\n{body}</pre><footer>{_facts(record)}</footer></section>'
     )
+
+
+def _cut(text: str) -> str:
+    """Beginning and end, where the answer stands, of a text that is too long to be one of many on a page."""
+    left_out = len(text) - 2 * LONGEST_HALF
+    if left_out <= 0:
+        return text
+    return f"{text[:LONGEST_HALF]}\n[... {left_out:,} characters ...]\n{text[-LONGEST_HALF:]}"
 
 
 def _facts(record: Record) -> str:

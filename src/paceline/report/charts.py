@@ -7,7 +7,10 @@ from paceline.report.figures import Band, Chart, Line
 from paceline.report.numbers import count
 from paceline.report.outcome import evaluations, set_names
 from paceline.report.reading import Record, RunRecord, value_at
-from paceline.report.series import Series, has, metric, scaled, smoothed, smoothing_window
+from paceline.report.series import Series, bin_size, has, metric, scaled, smoothed, smoothing_window
+
+STEP_PARTS = ("generate", "reward", "update", "other")
+"""What a step's clock tells apart, in the palette's order."""
 
 
 def accuracy_chart(run: RunRecord) -> Chart:
@@ -18,7 +21,7 @@ def accuracy_chart(run: RunRecord) -> Chart:
         records = evaluations(run, name)
         lines.append(Line(label=name, series=_of_evals(records, "accuracy"), colour=colour))
         low, high = (_of_evals(records, key) for key in ("ci_low", "ci_high"))
-        bands.append(Band(low=low, high=high, colour=colour))
+        bands.append(Band(low=low, high=high, colour=colour, of=name))
     return Chart(
         title="Accuracy on held-out tasks",
         unit="share",
@@ -30,11 +33,8 @@ def accuracy_chart(run: RunRecord) -> Chart:
 
 def reward_chart(run: RunRecord) -> Chart:
     """Mean reward of training completions, raw and smoothed."""
-    return Chart(
-        title="Training reward",
-        unit="mean per completion",
-        lines=_raw_and_smoothed(metric(run.metrics, "reward_mean")),
-    )
+    lines, bands = _traced(run, "reward_mean")
+    return Chart(title="Training reward", unit="mean per completion", lines=lines, bands=bands)
 
 
 def reward_function_charts(run: RunRecord) -> list[Chart]:
@@ -42,13 +42,10 @@ def reward_function_charts(run: RunRecord) -> list[Chart]:
     names = reward_functions(run.metrics)
     if len(names) < 2:
         return []
+    traced = [_traced(run, "rewards", name, "mean", colour=colour) for colour, name in enumerate(names, start=1)]
     return [
-        Chart(
-            title=f"Reward: {name}",
-            unit="mean per completion",
-            lines=_raw_and_smoothed(metric(run.metrics, "rewards", name, "mean"), colour),
-        )
-        for colour, name in enumerate(names, start=1)
+        Chart(title=f"Reward: {name}", unit="mean per completion", lines=lines, bands=bands)
+        for name, (lines, bands) in zip(names, traced, strict=True)
     ]
 
 
@@ -107,6 +104,21 @@ def signal_chart(run: RunRecord) -> Chart:
     )
 
 
+def time_chart(run: RunRecord) -> Chart:
+    """Where the seconds of each step went."""
+    parts = [(name, metric(run.metrics, "clock", name)) for name in STEP_PARTS]
+    return Chart(
+        title="Time of each step",
+        unit="seconds",
+        lines=tuple(
+            Line(label=name, series=series, colour=colour)
+            for colour, (name, series) in enumerate(parts, start=1)
+            if any(series.values)
+        ),
+        stacked=True,
+    )
+
+
 def speed_chart(run: RunRecord) -> Chart:
     """Tokens sampled per second of generation."""
     return Chart(
@@ -152,10 +164,12 @@ def _mismatch_chart(run: RunRecord) -> Chart:
 
 
 def _single(run: RunRecord, key: str, title: str, *, colour: int = 1, note: str = "") -> Chart:
+    lines, bands = _traced(run, key, colour=colour)
     return Chart(
         title=title,
         unit=METRICS[key].unit,
-        lines=_raw_and_smoothed(metric(run.metrics, key), colour),
+        lines=lines,
+        bands=bands,
         from_zero=not has_negative(run.metrics, key),
         note=note[:1].upper() + note[1:] + "." if note else "",
     )
@@ -164,6 +178,15 @@ def _single(run: RunRecord, key: str, title: str, *, colour: int = 1, note: str 
 def has_negative(metrics: Sequence[Record], key: str) -> bool:
     """Whether the metric is ever below zero, so that its axis cannot begin there."""
     return has(metrics, key) and min(value for r in metrics if (value := value_at(r, key)) is not None) < 0
+
+
+def _traced(run: RunRecord, *keys: str, colour: int = 1) -> tuple[tuple[Line, ...], tuple[Band, ...]]:
+    """The metric's lines; where several steps share a point, also how far apart the least and the greatest are."""
+    lines = _raw_and_smoothed(metric(run.metrics, *keys), colour)
+    if bin_size(len(run.metrics)) == 1:
+        return lines, ()
+    low, high = (metric(run.metrics, *keys, reduce=end) for end in (min, max))
+    return lines, (Band(low=low, high=high, colour=colour, of=lines[0].label),)
 
 
 def _raw_and_smoothed(raw: Series, colour: int = 1) -> tuple[Line, ...]:

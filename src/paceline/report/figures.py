@@ -1,7 +1,7 @@
 """Data to SVG: line charts with bands, stacked columns. Pure functions; colours are the page's CSS variables.
 
-A drawing is complete without scripts: title, description, axes and legend. `data-read` holds what the page's script
-shows under the pointer.
+A drawing is complete without scripts: title, description, axes and legend. What lies within `g.data` is scaled by the
+page's script when a reader zooms: so its dots are round ends of short lines, whose width no scaling changes.
 """
 
 import json
@@ -20,6 +20,8 @@ from paceline.report.scales import (
 )
 from paceline.report.series import Series
 
+_EDGE = 5
+"""Pixels around the data's area in which its dots may still be drawn."""
 _SMALLEST_SHARE_SPAN = 0.005
 """An axis of shares shows at least half a percentage point, so that rounding noise stays small."""
 
@@ -43,6 +45,8 @@ class Band:
     low: Series
     high: Series
     colour: int = 1
+    of: str = ""
+    """Label of the line that it is the spread of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +89,36 @@ def figure(chart: Chart, sizes: Sequence[tuple[int, int]] = ((340, 190),)) -> st
     note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
     svgs = "".join(f'<div class="plot {kind}">{svg}</div>' for kind, svg in zip(kinds, drawings, strict=True))
     heading = f"<h3>{escape(chart.title)}{unit}</h3>"
-    return f"<figure><figcaption>{heading}{_legend(chart)}</figcaption>{svgs}{note}</figure>"
+    data = escape(json.dumps(readings(chart), separators=(",", ":"), allow_nan=False))
+    caption = f"<figcaption>{heading}{_legend(chart)}</figcaption>"
+    return f'<figure data-chart="{data}">{caption}{svgs}{note}</figure>'
+
+
+def readings(chart: Chart) -> dict[str, object]:
+    """What the page's script shows under the pointer, and finds its axes by: every number to six figures.
+
+    Keys: `steps`; `first`, the first of the steps that share a point, where several do; `lines`, each with `name`,
+    `values` and, where it has a spread, `low` and `high`, all by step; whether values are shares, begin at zero, and
+    keep their axis when steps are left out (`fixed`).
+    """
+    steps = sorted({step for line in chart.lines for step in line.series.steps})
+    spreads = {band.of: band for band in chart.bands}
+    lines = []
+    for line in chart.lines:
+        one: dict[str, object] = {"name": line.label, "values": _six_figures(line.series, steps)}
+        if line.label in spreads:
+            band = spreads[line.label]
+            one |= {"low": _six_figures(band.low, steps), "high": _six_figures(band.high, steps)}
+        lines.append(one)
+    read: dict[str, object] = {"steps": steps, "lines": lines, "share": chart.share, "zero": chart.from_zero}
+    read["fixed"] = chart.log or chart.stacked
+    binned = next((line.series.first_steps for line in chart.lines if line.series.first_steps), ())
+    return read | {"first": binned} if binned else read
+
+
+def _six_figures(series: Series, steps: Sequence[float]) -> list[float | None]:
+    values = dict(zip(series.steps, series.values, strict=True))
+    return [None if (value := values.get(step)) is None else float(f"{value:.6g}") for step in steps]
 
 
 def draw(chart: Chart, width: int, height: int) -> str:
@@ -94,12 +127,15 @@ def draw(chart: Chart, width: int, height: int) -> str:
         return '<p class="empty">nothing measured yet</p>'
     frame, grid = _axes(chart, width, height)
     body = _columns(chart, frame) if chart.stacked else _bands_and_lines(chart, frame)
-    places, texts = _readings(chart, frame)
+    x, y = frame.x, frame.y
+    left, top, wide, high = x.start - _EDGE, y.end - _EDGE, x.end - x.start + 2 * _EDGE, y.start - y.end + 2 * _EDGE
+    place = f'x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{high:.1f}"'
+    corners = json.dumps([x.start, x.end, x.low, x.high, y.start, y.end, y.low, y.high])
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(_description(chart))}" '
-        f"data-x='{json.dumps(places)}' data-read=\"{escape(json.dumps(texts))}\">"
-        f"<title>{escape(_description(chart))}</title>{grid}{body}"
-        f'<line class="cross" y1="{frame.y.end:.0f}" y2="{frame.y.start:.0f}"/></svg>'
+        f"data-frame='{corners}'><title>{escape(_description(chart))}</title>{grid}"
+        f'<svg {place} viewBox="{left:.1f} {top:.1f} {wide:.1f} {high:.1f}"><g class="data">{body}</g></svg>'
+        f'<line class="cross" y1="{y.end:.0f}" y2="{y.start:.0f}"/></svg>'
     )
 
 
@@ -217,8 +253,9 @@ def _line(line: Line, place: Place) -> str:
     path = "".join(_moves(run) for run in runs if len(run) > 1)
     few = sum(len(run) for run in runs) <= 24 and not line.faint
     dots = [point for run in runs for point in run if few or len(run) == 1]
-    circles = "".join(f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in dots)
-    return f'<path class="line {style}" d="{path}"/>{circles}' if path else circles
+    marks = "".join(f"M{x:.1f} {y:.1f}h.01" for x, y in dots)
+    marked = f'<path class="dots {style}" d="{marks}"/>' if marks else ""
+    return f'<path class="line {style}" d="{path}"/>{marked}' if path else marked
 
 
 def _unbroken(series: Series, place: Place) -> Iterator[list[tuple[float, float]]]:
@@ -263,15 +300,3 @@ def _columns(chart: Chart, frame: Frame) -> str:
     return "".join(
         f'<path class="column c{line.colour}" d="{path}"/>' for line, path in zip(chart.lines, paths, strict=True)
     )
-
-
-def _readings(chart: Chart, frame: Frame) -> tuple[list[float], list[str]]:
-    """For each step its pixel and the text that names every line's value there."""
-    by_line = [(line.label, dict(zip(line.series.steps, line.series.values, strict=True))) for line in chart.lines]
-    steps = sorted({step for line in chart.lines for step in line.series.steps})
-    texts = []
-    for step in steps:
-        rows = [(label, values[step]) for label, values in by_line if step in values]
-        read = [f"{label} {value_text(chart, value)}" for label, value in rows if value is not None]
-        texts.append("\n".join([f"step {step:,.0f}", *read]))
-    return [round(frame.x(step), 1) for step in steps], texts

@@ -5,11 +5,13 @@ from html import escape
 from paceline.comparisons import level_of_best, probability
 from paceline.intervals import Interval
 from paceline.report.accounting import total_seconds
+from paceline.report.form import Form, form_of
 from paceline.report.numbers import count, duration, percent, points, short
-from paceline.report.outcome import Outcome, outcome
+from paceline.report.outcome import Outcome, outcome, pairs
 from paceline.report.reading import RunRecord
 from paceline.report.scales import Scale
 from paceline.report.series import metric, total
+from paceline.report.verdict import verdict_line
 
 _ENDS = '<div class="ends" aria-hidden="true"><span>0 %</span><span>100 %</span></div>'
 
@@ -17,13 +19,13 @@ _ENDS = '<div class="ends" aria-hidden="true"><span>0 %</span><span>100 %</span>
 def headline(run: RunRecord) -> str:
     """Name and state of the run, before and after, and the facts below."""
     found = outcome(run)
-    shown = _outcome(found) if found is not None else _reward_only(run)
+    shown = _outcome(found) + form_note(form_of(pairs(run))) if found is not None else _reward_only(run)
     identity = " &middot; ".join(
         f"{escape(key)} <b>{escape(str(run.config[key]))}</b>" for key in ("model", "dataset") if key in run.config
     )
     return (
         f'<header class="top"><div class="name"><h1>{escape(run.path.resolve().name)}</h1>{_state(run)}</div>'
-        f'<p class="identity">{identity}</p>{shown}{_facts(run)}</header>'
+        f'<p class="identity">{identity}</p>{verdict_line(run)}{shown}{_facts(run)}</header>'
     )
 
 
@@ -76,6 +78,20 @@ def _test(found: Outcome) -> str:
             f"better from p < {level_of_best(found.looks):.2g} on."
         )
     return f'<p class="note">{escape(sentence)}</p>'
+
+
+def form_note(form: Form | None) -> str:
+    """How much of the gain is form, in points that add up; nothing where answers cannot be read."""
+    if form is None:
+        return ""
+    ability = form.gain - form.gain_by_form
+    read = (
+        f"Read leniently, where an answer counts however it is marked, accuracy went from "
+        f"{percent(form.right_leniently[0])} to {percent(form.right_leniently[1])}: of the {points(form.gain)} points, "
+        f"{points(form.gain_by_form)} are form and {points(ability)} are other answers. "
+        f"{percent(form.marked[0])} of the completions marked an answer before, {percent(form.marked[1])} after."
+    )
+    return f'<p class="lenient">{escape(read)}</p>'
 
 
 def _strip(found: Outcome) -> str:

@@ -13,14 +13,25 @@ from paceline.report.headline import headline
 from paceline.report.reading import RunRecord, read_run
 
 _SECTIONS = (
+    sections.alarms,
     sections.learning,
     sections.lengths_and_signal,
     sections.optimisation,
     sections.time,
     sections.held_out_samples,
     sections.training_samples,
+    sections.training_groups,
     sections.dropped,
     sections.configuration,
+)
+
+# Shown by the script, without which they would do nothing.
+_TOOLS = (
+    '<div class="tools" role="group" aria-label="Charts" hidden><div id="zooming">'
+    '<button type="button" id="reset" disabled>Show all steps</button><output id="range"></output>'
+    '<span id="how">Drag over a chart to zoom into these steps in all of them; double click or Escape shows all. '
+    "Keys: arrows, Home and End move over steps, + and - zoom.</span></div>"
+    '<button type="button" id="theme" data-theme="system">Theme: system</button></div>'
 )
 
 
@@ -47,7 +58,7 @@ def render(run: RunRecord) -> str:
     style, script = _asset("page.css"), _asset("page.js")
     # Only this very script may run and nothing may be fetched, whatever text a model managed to put on the page.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_sha256(script)}'"
-    body = headline(run) + "<main>" + "".join(section(run) for section in _SECTIONS) + "</main>"
+    body = headline(run) + _TOOLS + "<main>" + "".join(section(run) for section in _SECTIONS) + "</main>"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -61,7 +72,9 @@ def render(run: RunRecord) -> str:
 
 def _colophon(run: RunRecord) -> str:
     version = f" {escape(str(run.config['paceline_version']))}" if "paceline_version" in run.config else ""
-    return f"Drawn from the files of {escape(run.path.resolve().name)} by Paceline{version}."
+    ended = run.summary is not None
+    when = "" if ended else '<span id="written"></span>'  # by the file's own time: the records have none
+    return f"Drawn from the files of {escape(run.path.resolve().name)} by Paceline{version}.{when}"
 
 
 def _asset(name: str) -> str:

@@ -28,7 +28,7 @@ class Pair:
 
 def training_pairs(early: Sequence[Record], late: Sequence[Record], grader: str, limit: int = 4) -> list[Pair]:
     """Rollouts of an early and a late step, at most `limit` prompts of each and as many kinds as there are."""
-    matched = _matched(_by_task(early), _by_task(late))
+    matched = _matched(by_task(early), by_task(late))
     chosen: list[Pair] = []
     for kind in _WANTED * limit:
         found = next(((b, a) for b, a in matched if _has(b, kind[0], grader) and _has(a, kind[1], grader)), None)
@@ -74,7 +74,8 @@ def _shared_start(texts: Sequence[str]) -> str:
     return first[:length]
 
 
-def _by_task(records: Iterable[Record]) -> list[list[Record]]:
+def by_task(records: Iterable[Record]) -> list[list[Record]]:
+    """Rollouts of the same task together, in the order of the tasks' first ones."""
     groups: dict[object, list[Record]] = {}
     for record in records:
         groups.setdefault(record["task_id"], []).append(record)

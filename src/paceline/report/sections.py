@@ -4,20 +4,28 @@ from html import escape
 
 from paceline.config import build_config, parse_yaml
 from paceline.errors import ConfigError
-from paceline.formula import as_text, objective
+from paceline.formula import objective
 from paceline.report import charts
 from paceline.report.accounting import dropped_counts, time_split
 from paceline.report.cards import pair_cards
 from paceline.report.figures import Chart, figure
+from paceline.report.groups import group_folds, moments, telling
+from paceline.report.notation import as_list
 from paceline.report.numbers import count, duration, percent
 from paceline.report.outcome import fates, first_set, pairs
 from paceline.report.reading import Record, RunRecord, read_lines
+from paceline.report.ringing import alarm_list
 from paceline.report.samples import held_out_pairs, training_pairs
 from paceline.report.series import bin_size
 
 _HERO_SIZES = ((1040, 300), (340, 210))
 _HALF_SIZES = ((508, 230), (340, 190))
 _ROLLOUT_KEYS = ("task_id", "prompt", "completion")
+
+
+def alarms(run: RunRecord) -> str:
+    """Which alarms rang, and at which steps."""
+    return _section("Alarms", alarm_list(run))
 
 
 def learning(run: RunRecord) -> str:
@@ -31,7 +39,10 @@ def learning(run: RunRecord) -> str:
     names = charts.reward_functions(run.metrics)
     only = f'<p class="note">One reward function: {escape(names[0])}.</p>' if len(names) == 1 else ""
     size = bin_size(len(run.metrics))
-    bins = f'<p class="note">Each point of a line stands for {size} steps.</p>' if size > 1 else ""
+    bins = ""
+    if size > 1:
+        means = f"Each point of a line stands for {size} steps: their mean, in a band from the least to the greatest."
+        bins = f'<p class="note">{means}</p>'
     return _section("Learning", hero + reward + only + functions + bins)
 
 
@@ -72,7 +83,8 @@ def time(run: RunRecord) -> str:
     drawing = '<svg class="bar" viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" aria-label="Time split">'
     drawing += f"{bar}</svg>"
     speed = figure(charts.speed_chart(run), _HALF_SIZES) if run.metrics else ""
-    return _section("Time", f'{drawing}<div class="two"><div>{table}</div>{speed}</div>')
+    each = figure(charts.time_chart(run), _HERO_SIZES) if run.metrics else ""
+    return _section("Time", f'{drawing}<div class="two"><div>{table}</div>{speed}</div>{each}')
 
 
 def training_samples(run: RunRecord) -> str:
@@ -87,6 +99,17 @@ def training_samples(run: RunRecord) -> str:
     lead = f"<p>Prompts of {first} beside the most similar ones of {last}; right and wrong ones on purpose.</p>"
     cards = pair_cards(chosen, before=first, after=last, grader=grader(run))
     return _section("Training completions, early and late", lead + cards if chosen else "")
+
+
+def training_groups(run: RunRecord) -> str:
+    """Groups of an early, a middle and a late step, whose rewards differ most, folded."""
+    shown = ""
+    for when, step in moments(list(run.rollout_files)):
+        groups = telling(_rollouts(run, [step]))
+        if groups:
+            shown += f'<h3 class="when">{when}: step {step:,}</h3>{group_folds(groups, grader=grader(run))}'
+    lead = "<p>All completions of a prompt, whose rewards its advantages compare: the groups that differ most.</p>"
+    return _section("Groups of completions", lead + shown if shown else "")
 
 
 def held_out_samples(run: RunRecord) -> str:
@@ -141,7 +164,7 @@ def _formula(config_text: str) -> str:
         rewards=config.rewards,
         sampling=config.sampling,
     )
-    return f'<p class="note">The objective, minimised</p><pre>{escape(as_text(lines))}</pre>'
+    return f"<h3>The objective, minimised</h3>{as_list(lines)}"
 
 
 def grader(run: RunRecord) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.report.reading import Record, value_at
 
@@ -17,7 +17,10 @@ class Series:
     """One line of a chart; None is a step that has no such number."""
 
     steps: tuple[float, ...]
+    """Where each point stands: of several steps in one, the last."""
     values: Values
+    first_steps: tuple[float, ...] = ()
+    """The first of the steps of each point; empty where every step has its own."""
 
     @property
     def last(self) -> float | None:
@@ -47,21 +50,22 @@ def metric(records: Sequence[Record], *keys: str, reduce: Callable[[Sequence[flo
     return Series(
         steps=tuple(float(part[-1]["step"]) for part in bins),
         values=tuple(_reduced([value_at(record, *keys) for record in part], reduce) for part in bins),
+        first_steps=tuple(float(part[0]["step"]) for part in bins) if size > 1 else (),
     )
 
 
 def scaled(series: Series, by: Series) -> Series:
     """Each value divided by the other series' value of the same step."""
     pairs = zip(series.values, by.values, strict=True)
-    return Series(steps=series.steps, values=tuple(a / b if a is not None and b else None for a, b in pairs))
+    return replace(series, values=tuple(a / b if a is not None and b else None for a, b in pairs))
 
 
 def smoothed(series: Series, window: int) -> Series:
     """Centred moving mean over `window` points (odd), over those of them that exist near both ends."""
     reach = window // 2
     values = series.values
-    return Series(
-        steps=series.steps,
+    return replace(
+        series,
         values=tuple(_reduced(values[max(0, i - reach) : i + reach + 1], mean) for i in range(len(values))),
     )
 

@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import CheckpointError, ProcessLost
+from paceline.train.reporting import RunningReport
+
+
+class Scene:
+    """A clock that stands until it is moved, and pages that take `cost` seconds of it."""
+
+    def __init__(self, cost=0.0):
+        self.now, self.cost, self.pages, self.told, self.fault = 100.0, cost, [], [], ""
+        self.report = RunningReport(Path("run"), tell=self.told.append, write=self._write, clock=lambda: self.now)
+
+    def _write(self, directory):
+        self.pages.append(self.now)
+        self.now += self.cost
+        if self.fault:
+            raise CheckpointError(self.fault)
+
+    def refreshed_at(self, *times):
+        for time in times:
+            self.now = max(self.now, time)
+            self.report.refresh()
+        return self.pages
+
+
+def test_a_page_is_there_after_the_first_step_and_then_every_half_minute():
+    assert Scene().refreshed_at(100, 101, 129.9, 130, 131, 159, 170) == [100, 130, 170]
+
+
+def test_a_page_that_takes_long_is_written_so_seldom_that_it_takes_a_hundredth_of_the_run():
+    # 2 s each: the next is due 200 s after the end of the one before
+    assert Scene(cost=2.0).refreshed_at(100, 140, 301.9, 302, 400, 504) == [100, 302, 504]
+
+
+def test_an_error_leaves_a_page_and_an_interrupt_a_lost_process_or_an_end_does_not():
+    for ending, pages in ((ValueError, 1), (KeyboardInterrupt, 0), (ProcessLost, 0)):
+        scene = Scene()
+        with pytest.raises(ending), scene.report:
+            raise ending
+        assert len(scene.pages) == pages
+    scene = Scene()
+    with scene.report:
+        pass
+    assert scene.pages == []
+
+
+def test_a_page_that_cannot_be_written_is_told_of_once_and_ends_no_run():
+    scene = Scene()
+    scene.fault = "run/report.html cannot be written (No space left on device)"
+    scene.refreshed_at(100, 130, 160)
+    assert len(scene.pages) == 3
+    assert scene.told == [f"the run goes on without its page: {scene.fault}"]
