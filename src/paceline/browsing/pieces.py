@@ -1,0 +1,58 @@
+"""Token ids to the pieces of text that they stand for, so that each token can be shown on its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+"""What decoders give for bytes that are no whole character."""
+
+
+class Decoder(Protocol):
+    """A tokenizer, as far as it is needed here; `tokenizers.Tokenizer` is one."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of these tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Splits completions into the texts of their tokens; what a token stands for is asked once."""
+
+    decoder: Decoder
+    _known: dict[int, str] = field(default_factory=dict)
+
+    def split(self, token_ids: Sequence[int]) -> list[str]:
+        """One text per token, in order; together they are the completion, special tokens included.
+
+        A character whose bytes are several tokens is the last one's, and the others' text is empty.
+        """
+        pieces = [self._piece(token) for token in token_ids]
+        start = 0
+        while start < len(pieces):
+            end = start
+            while end < len(pieces) and INCOMPLETE in pieces[end]:
+                end += 1
+            pieces[start:end] = self._together(token_ids[start:end])
+            start = max(end, start + 1)
+        return pieces
+
+    def is_special(self, token: int) -> bool:
+        """Whether a completion's recorded text leaves this token out."""
+        return self.decoder.decode([token], skip_special_tokens=True) == "" != self._piece(token)
+
+    def _piece(self, token: int) -> str:
+        if token not in self._known:
+            # the second of two, as decoders of the SentencePiece kind strip the space of a text's first token
+            one, two = (self.decoder.decode([token] * count, skip_special_tokens=False) for count in (1, 2))
+            self._known[token] = INCOMPLETE if INCOMPLETE in two else two[len(one) :]
+        return self._known[token]
+
+    def _together(self, token_ids: Sequence[int]) -> list[str]:
+        pieces, shown = [], 0
+        for count in range(1, len(token_ids) + 1):
+            text = self.decoder.decode(token_ids[:count], skip_special_tokens=False)
+            whole = len(text) if count == len(token_ids) else len(text.rstrip(INCOMPLETE))
+            pieces.append(text[shown:whole])
+            shown = max(shown, whole)
+        return pieces

@@ -1,0 +1,87 @@
+"""`paceline rollouts`: the completions of a run on a page of this machine, or as a directory."""
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+
+from paceline.cli.arguments import Command, DoorOption, Given, help_page, parse
+from paceline.cli.status import DONE
+from paceline.errors import ConfigError
+
+PORT = DoorOption(name="port", metavar="N", help="Port on 127.0.0.1; 0 takes one that is free. (default: 0)")
+OPEN = DoorOption(
+    name="open",
+    metavar="true|false",
+    help="Whether to open a browser where there is a screen. (default: true)",
+)
+STATIC = DoorOption(
+    name="static",
+    metavar="DIRECTORY",
+    help="Write the page with everything that it shows into a new directory instead, whose index.html opens without a "
+    "server, and end.",
+)
+COMMAND = Command(
+    name="rollouts",
+    usage="paceline rollouts RUN [--port N] [--open false] | --static DIRECTORY",
+    summary="Every completion of a run, finished or not, to search, filter and read: groups side by side, tokens in "
+    "colours, suspicious ones first. The page is served to this machine alone, until Ctrl-C; nothing is written.",
+    door_options=(PORT, OPEN, STATIC),
+    options=(),
+)
+
+
+def run(argv: list[str]) -> int:
+    """Serve or write the page as argv says; the exit status."""
+    place, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
+    given = parse(COMMAND, words)
+    if given.help:
+        print(help_page(COMMAND), end="")
+        return DONE
+    if place is None:
+        raise ConfigError("rollouts needs a run directory first; write `paceline rollouts runs/NAME`")
+    port, is_opened = _port(given), _is_opened(given)
+    from paceline.browsing import Documents, PageServer, export
+
+    documents = Documents(Path(place).expanduser(), on_part=lambda done, of: _tell(f"read {done} of {of} files"))
+    if "static" in given.door:
+        out = Path(given.door["static"]).expanduser()
+        written = export(documents, out, on_document=lambda done: _tell(f"written {done} files"))
+        _tell("")
+        print(written)
+        return DONE
+    _tell("")
+    with PageServer(documents, port) as server:
+        print(f"{server.url}\nfor this machine alone, until Ctrl-C", flush=True)
+        if is_opened and _has_screen():
+            webbrowser.open(server.url)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("ended")
+    return DONE
+
+
+def _port(given: Given) -> int:
+    text = given.door.get("port", "0")
+    if not text.isdecimal() or int(text) > 65535:
+        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {text!r}")
+    return int(text)
+
+
+def _is_opened(given: Given) -> bool:
+    text = given.door.get("open", "true")
+    if text not in ("true", "false"):
+        raise ConfigError(f"--open must be true or false, got {text!r}")
+    return text == "true"
+
+
+def _has_screen() -> bool:
+    # without one, webbrowser starts a browser of the terminal, in which this command's address would be lost
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _tell(progress: str) -> None:
+    """One line that is written over, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)
