@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
@@ -441,10 +442,11 @@ def test_the_model_card_says_what_was_trained_without_any_account(tmp_path, mode
     made.train()
     made.create_model_card(model_name="small", dataset_name="org/sums", tags="demo")
     card = (tmp_path / "run" / "README.md").read_text()
-    header = dict(line.split(": ", 1) for line in card.split("---")[1].strip().splitlines())
-    assert json.loads(header["base_model"]) == model_directory
-    assert json.loads(header["datasets"]) == ["org/sums"]
-    assert json.loads(header["tags"]) == ["paceline", "grpo", "demo"]
+    header = yaml.safe_load(card.split("---\n")[1])
+    assert (header["model_name"], header["datasets"], header["library_name"]) == ("small", ["org/sums"], "peft")
+    assert header["tags"] == ["paceline", "grpo", "reinforcement-learning", "lora", "demo"]
+    assert f"A low-rank adapter for `{Path(model_directory).name}` on `org/sums`, in 1 step of" in card
+    assert model_directory not in card  # a path of this machine
     assert "| `clip_eps_high` | 0.2 |" in card
     assert "| `loss_type` | dapo |" in card
     assert "| `epsilon` | 0.2 |" in card

@@ -23,6 +23,5 @@ history.py      numbers under TRL's names
 completions.py  a step's completions as a table
 running.py      a run around the loop
 publishing.py   the model's card and the Hub
-model_card.py   the text of the card
 trainer.py      GRPOTrainer
 """

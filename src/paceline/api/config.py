@@ -73,7 +73,9 @@ class GRPOConfig(TrainingArguments):
     oversampling: float = _option(
         1.0, "Prompts sampled at once for each group that is needed, where filter_range filters."
     )
-    micro_batch_tokens: int = _option(4096, "Tokens forwarded at once: memory and speed, never the gradient.")
+    micro_batch_tokens: int = _option(
+        0, "Tokens forwarded at once: memory and speed, never the gradient; 0: by device."
+    )
     on_bad_row: str = _option("stop", "What happens to a row that cannot be used: stop, or skip and count it.")
     reward_timeout: float = _option(600.0, "Seconds that one call of a reward function may take.")
     sandbox: str = _option("auto", "How programs that the reward `code` runs are isolated: auto, or a level by name.")

@@ -48,8 +48,8 @@ def _length(args: GRPOConfig, config: Config) -> Iterator[str]:
 
 def _notes(args: GRPOConfig, config: Config) -> Iterator[str]:
     yield (
-        f"micro-batches: cut by micro_batch_tokens {config.optim.micro_batch_tokens}, not by count; averages are over "
-        "the whole update, so the cut does not change the gradient"
+        f"micro-batches: cut by micro_batch_tokens {config.optim.micro_batch_tokens or '(by device)'}, not by count; "
+        "averages are over the whole update, so the cut does not change the gradient"
     )
     if config.model.dtype == "bfloat16":
         yield "precision: computes in bfloat16, weights and optimiser state stay float32"

@@ -1,7 +1,7 @@
 """A trained model on its way out: its card, and the Hub."""
 
 from collections.abc import Mapping
-from importlib.metadata import version
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,31 +9,40 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from paceline.api.config import GRPOConfig
-from paceline.api.model_card import CardFacts, model_card
 from paceline.api.objective import SOURCES
 from paceline.api.refused import changed
 from paceline.api.running import Job
+from paceline.card import named
 from paceline.errors import ConfigError, ModelError
+from paceline.rundir import RunDir
+from paceline.train import card_facts, updates_per_step, write_card
 
-LIBRARIES = ("paceline", "torch", "transformers", "datasets")
+HERE = ("model", "train_dataset")
+"""What the configuration calls objects of the program's own: they have no name for others."""
 
 
-def write_card(job: Job, folder: Path, *, name: str | None, dataset: str | None, tags: str | list[str] | None) -> None:
-    """Write `README.md` into a folder."""
-    state, is_adapter = job.observer.state, job.parts.consumer.policy.adapter is not None
-    facts = CardFacts(
-        name=name or job.output_dir.name,
-        base_model=job.config.model.model,
-        dataset=dataset,
-        is_adapter=is_adapter,
-        tags=[tags] if isinstance(tags, str) else tags or [],
-        versions={library: version(library) for library in (*LIBRARIES, *(("peft",) if is_adapter else ()))},
-        steps=state.global_step,
-        results=_last_numbers(state.log_history),
+def publish_card(
+    job: Job, folder: Path, *, name: str | None, dataset: str | None, tags: str | list[str] | None
+) -> Path:
+    """Write the model's card into a folder, as the end of a run does, with the trainer's own numbers; where it is."""
+    state, policy = job.observer.state, job.parts.consumer.policy
+    chosen = job.args.load_best_model_at_end and state.best_model_checkpoint is not None
+    updates = state.best_global_step if chosen else state.global_step
+    step = (updates or 0) // updates_per_step(job.config)
+    found = card_facts(RunDir(job.output_dir), job.config, folder, step=step)
+    known = found.dataset if job.config.data.dataset not in HERE else None
+    facts = replace(
+        found,
+        name=name or found.name,
+        dataset=known if dataset is None else named(dataset, is_local=lambda path: Path(path).exists()),
+        is_adapter=policy.adapter is not None,
+        prompting=replace(found.prompting, has_chat_template=job.prepared.tokenizer.chat_template is not None),
+        tags=tuple([tags] if isinstance(tags, str) else tags or []),
+        numbers=_last_numbers(state.log_history),
         fields=_objective_fields(job.args),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "README.md").write_text(model_card(job.config, facts), encoding="utf-8")
+    return write_card(facts, folder)
 
 
 def upload(job: Job, message: str, card: Mapping[str, Any]) -> str:
@@ -50,7 +59,7 @@ def upload(job: Job, message: str, card: Mapping[str, Any]) -> str:
         )
     args, folder = job.args, job.output_dir / "final"
     job.parts.consumer.export(folder)
-    write_card(job, folder, name=card.get("model_name"), dataset=card.get("dataset_name"), tags=card.get("tags"))
+    publish_card(job, folder, name=card.get("model_name"), dataset=card.get("dataset_name"), tags=card.get("tags"))
     api = HfApi(token=args.hub_token)
     try:
         place = api.create_repo(args.hub_model_id or job.output_dir.name, private=args.hub_private_repo, exist_ok=True)

@@ -169,9 +169,11 @@ def _state(job: Job, checkpoint: Checkpoint | None) -> TrainerState:
 
 
 def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
-    observer, state = job.observer, job.observer.state
+    observer, state, step = job.observer, job.observer.state, run.progress.step
     if job.args.load_best_model_at_end and state.best_model_checkpoint is not None:
-        restore_weights(job.parts.consumer.policy, read_checkpoint(Path(state.best_model_checkpoint)).model)
+        best = read_checkpoint(Path(state.best_model_checkpoint))
+        restore_weights(job.parts.consumer.policy, best.model)
+        step = best.progress.step
         tell(run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"])
     losses = [record["loss"] for record in run.run_dir.metrics()]
     completions = sum(record["rollouts"] for record in run.run_dir.metrics())
@@ -184,5 +186,5 @@ def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
         "epoch": state.epoch,
     }
     observer.finish(metrics)
-    finish(run, job.console)
+    finish(run, job.console, step=step)
     return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), dict(metrics))

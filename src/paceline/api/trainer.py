@@ -34,7 +34,7 @@ from paceline.api.loaders import row_loader
 from paceline.api.overriding import Callback, check_callbacks, refuse_hooks
 from paceline.api.printing import LogPrinter, LogProgress
 from paceline.api.process import OneProcess
-from paceline.api.publishing import upload, write_card
+from paceline.api.publishing import publish_card, upload
 from paceline.api.results import metrics_text, write_metrics
 from paceline.api.rewards import RewardLog
 from paceline.api.running import Job, run_training
@@ -373,7 +373,7 @@ class GRPOTrainer:
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
     ) -> None:
         """Write `README.md` into the run directory: what was trained from what, on what, towards what."""
-        write_card(self._job, self._job.output_dir, name=model_name, dataset=dataset_name, tags=tags)
+        publish_card(self._job, self._job.output_dir, name=model_name, dataset=dataset_name, tags=tags)
 
     def push_to_hub(self, commit_message: str = "End of training", blocking: bool = True, **card: Any) -> str:
         """Upload the model with its card to `args.hub_model_id`, to the end; the address of the commit.

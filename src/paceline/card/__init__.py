@@ -1,0 +1,12 @@
+"""README.md of a trained model: what it was made from, towards what, what came of it, how to load it. Pure.
+
+facts.py    what a card says, as records
+header.py   what the Hub reads: YAML between two lines of dashes
+loading.py  the program that loads the model and asks it something
+page.py     what a person reads, and the whole file
+"""
+
+from paceline.card.facts import CardFacts, Measured, Prompting, Result, Source, named
+from paceline.card.page import MARK, model_card
+
+__all__ = ["CardFacts", "Measured", "Prompting", "Result", "Source", "named", "MARK", "model_card"]
