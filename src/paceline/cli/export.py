@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from paceline.cli.arguments import directories
 from paceline.cli.configuration import read_run_configuration
 from paceline.cli.status import DONE
 from paceline.errors import CheckpointError, ConfigError
@@ -9,8 +10,9 @@ from paceline.errors import CheckpointError, ConfigError
 USAGE = """usage: paceline export RUN [DIRECTORY]
 
 Writes the model of a run's newest whole checkpoint, whatever ranks wrote it, as the end of the run would: a directory
-that transformers loads, or peft where an adapter was trained. RUN may also be one of its checkpoints, such as
-runs/mine/checkpoints/step-000100. Without DIRECTORY it is the run's `final`. Takes the memory of one whole model.
+that transformers loads, or peft where an adapter was trained, with a card of what the run measured up to there. RUN may
+also be one of its checkpoints, such as runs/mine/checkpoints/step-000100. Without DIRECTORY it is the run's `final`.
+Takes the memory of one whole model.
 """
 
 
@@ -19,12 +21,7 @@ def run(argv: list[str]) -> int:
     if "-h" in argv or "--help" in argv:
         print(USAGE, end="")
         return DONE
-    flags = [word for word in argv if word.startswith("-")]
-    if flags:
-        raise ConfigError(f"there is no option {flags[0]}; `paceline export RUN [DIRECTORY]` takes directories only")
-    if len(argv) not in (1, 2):
-        raise ConfigError(f"export takes a run and a directory, got {len(argv)}; write `paceline export runs/NAME`")
-    place, *target = (Path(word).expanduser() for word in argv)
+    place, *target = directories(argv, command="export", form="RUN [DIRECTORY]", at_most=2)
     root = place.parent.parent if place.parent.name == "checkpoints" else place
     _export(place, root, target[0] if target else root / "final")
     return DONE
@@ -36,7 +33,8 @@ def _export(place: Path, root: Path, target: Path) -> None:
         raise ConfigError(f"export would write into {target}, which is there; name a directory that is not")
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     from paceline.checkpoint import newest_checkpoint, read_checkpoint
-    from paceline.train import export_checkpoint
+    from paceline.rundir import RunDir
+    from paceline.train import card_facts, export_checkpoint, write_card
 
     checkpoint, damaged = newest_checkpoint(place / "checkpoints") if place == root else (read_checkpoint(place), ())
     if checkpoint is None:
@@ -44,4 +42,6 @@ def _export(place: Path, root: Path, target: Path) -> None:
     for sentence in damaged:
         print(sentence)
     export_checkpoint(config, checkpoint, target)
-    print(f"step {checkpoint.progress.step}: {target}")
+    step = checkpoint.progress.step
+    card = write_card(card_facts(RunDir(root), config, target, step=step), target)
+    print(f"step {step}: {target} (its card: {card.name})")

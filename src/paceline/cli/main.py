@@ -14,24 +14,45 @@ from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config import suggest
 from paceline.errors import ConfigError, PacelineError
 
-COMMANDS = ("train", "eval", "plan", "explain", "report", "export", "replay", "audit", "translate", "doctor")
+COMMANDS = (
+    "train",
+    "eval",
+    "plan",
+    "explain",
+    "report",
+    "rollouts",
+    "export",
+    "replay",
+    "audit",
+    "translate",
+    "doctor",
+)
 """Each a module of this package with `run(argv)`, imported when it is asked for: none waits for what others need."""
 
-HELP = """Fine-tune language models with group-relative reinforcement learning on verifiable rewards.
+HELP = """Fine-tune language models with group-relative reinforcement learning on rewards
+that a program can verify.
 
-usage: paceline train [--config FILE] [--option value ...]   train; without options: the embedded model, on a CPU
-       paceline train --resume RUN                           go on with a run where it stood
-       paceline eval [--config FILE] [--option value ...]    accuracy with its interval
-       paceline plan [train's options]                       batches, steps and memory, before anything is loaded
-       paceline explain [train's options] | RUN              the objective as a formula, every option and its origin
-       paceline report RUN [RUN ...]                         what happened, as a page; several runs, as a table
-       paceline export RUN [DIRECTORY]                       a checkpoint's model, as transformers loads it
-       paceline replay RUN --step N [objective's options]    what another objective would have made of a step
-       paceline audit --reward-funcs NAME [--dataset D]      known cheats against reward functions: which ones score
-       paceline translate -- python rl_example.py ...        another tool's command as one of these
-       paceline doctor                                       what this machine can do, and what to install for more
-       paceline COMMAND --help                               every option of a command
-       paceline --version
+To begin:
+  paceline train                the embedded model, on a CPU, in a minute
+  paceline doctor               what this machine can do, and what it lacks
+To train on data of your own; options also in a file, by --config FILE:
+  paceline train --model M --dataset D [--option value ...]
+  paceline train --resume RUN   go on with a run where it stood
+Before that, with the same options:
+  paceline plan                 batches, steps, memory; nothing is loaded
+  paceline explain              the objective as a formula, origins of options
+  paceline audit                which known cheats score under a reward function
+  paceline translate -- COMMAND another tool's command as one of these
+To look at a run, during it and after:
+  paceline report RUN           what happened, as a page; of several, a table
+  paceline rollouts RUN         every completion, to read in a browser
+  paceline replay RUN --step N  what another objective would have made of a step
+To use what was trained:
+  paceline eval --model M       accuracy with its interval
+  paceline export RUN [FOLDER]  a checkpoint's model, as transformers loads it
+
+`paceline COMMAND --help` lists every option of a command; `paceline --version`.
+Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (see --resume).
 """
 
 TRACEBACK = "\nTraceback (most recent call last):"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +24,24 @@ NEAREST = DoorOption(
     "steps in between again on their rollouts.",
     is_switch=True,
 )
+TOKENS = DoorOption(
+    name="tokens",
+    metavar="",
+    help="Write what the policy says of every token of the step, before its updates and after them under the run's own "
+    "objective, to RUN/tokens/, where `paceline rollouts` finds it.",
+    is_switch=True,
+)
 JSON = DoorOption(name="json", metavar="", help="Print one JSON object instead of a table.", is_switch=True)
 FIXED = ("ref_sync_steps", "ref_sync_mix")
 """Options of the objective that decide how the weights before the step came about."""
 COMMAND = Command(
     name="replay",
-    usage="paceline replay RUN --step N [--nearest] [--json] [--option value ...]",
+    usage="paceline replay RUN --step N [--nearest] [--tokens] [--json] [--option value ...]",
     summary="What another objective would have made of a step of a run: loss, gradient norm, clipping and divergence "
     "on the same rollouts, from the same weights, beside those of the run's own. Nothing is sampled, and the run is "
-    "left as it is. Takes the time of the updates from the nearest checkpoint to the step, and the memory of training.",
-    door_options=(STEP, NEAREST, JSON),
+    "left as it is but for what --tokens adds. Takes the time of the updates from the nearest checkpoint to the step, "
+    "and the memory of training.",
+    door_options=(STEP, NEAREST, TOKENS, JSON),
     options=tuple(
         option
         for option in options()
@@ -61,13 +69,16 @@ def run(argv: list[str]) -> int:
     config = read_run_configuration(path, flag="replay")
     other = other_objective(config, given.options)
     run_dir = RunDir(path)
-    run_dir.committed(step)  # refused before torch is loaded
+    entry = run_dir.committed(step)  # refused before torch is loaded
     from paceline.train import replay
 
-    found = replay(run_dir, config, other, step, nearest="nearest" in given.door)
+    found = replay(run_dir, config, other, step, nearest="nearest" in given.door, with_tokens="tokens" in given.door)
+    if found.tokens is not None:
+        about = {"step": step, "sha256": entry["sha256"], "weights": found.weights, "is_exact": found.is_exact}
+        run_dir.write_tokens(step, about, found.tokens)
     changed = {} if other is None else differences(config, other)
     if "json" in given.door:
-        print(json.dumps({"run": str(path), "changed": changed, **asdict(found)}))
+        print(json.dumps({"run": str(path), "changed": changed, **asdict(replace(found, tokens=None))}))
     else:
         _show(found, changed)
     return DONE

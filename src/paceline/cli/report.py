@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from paceline.cli.arguments import directories
 from paceline.cli.status import DONE
-from paceline.errors import ConfigError
 
 USAGE = """usage: paceline report RUN [RUN ...]
 
@@ -17,12 +17,7 @@ def run(argv: list[str]) -> int:
     if "-h" in argv or "--help" in argv:
         print(USAGE, end="")
         return DONE
-    flags = [word for word in argv if word.startswith("-")]
-    if flags:
-        raise ConfigError(f"there is no option {flags[0]}; `paceline report RUN [RUN ...]` takes run directories only")
-    if not argv:
-        raise ConfigError("report needs a run directory; write `paceline report runs/NAME`")
-    _report([Path(word).expanduser() for word in argv])
+    _report(directories(argv, command="report", form="RUN [RUN ...]"))
     return DONE
 
 
