@@ -68,6 +68,7 @@ def options_in(place: Path, *, kind: Literal["qwen2", "llama"] = "qwen2") -> dic
     reward.write_text(REWARD)
     return {
         "model": str(model),
+        "device": "cpu",  # where the same bits are promised without more ado
         "dataset": str(rows),
         "reward_funcs": f"{reward}:variety",
         "max_steps": 4,

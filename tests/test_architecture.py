@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "paceline"
 
 FLOORS = {
-    0: {"errors", "types", "products", "flash", "embedded_models", "windows", "allocator"},
+    0: {"errors", "types", "products", "flash", "embedded_models", "windows", "allocator", "headway"},
     1: {
         "config",
         "losses",
@@ -23,7 +23,8 @@ FLOORS = {
         "extraction",
         "programs",
     },
-    1.5: {"native", "parallel", "pulse", "formula", "comparisons"},
+    1.5: {"native", "cuda", "parallel", "pulse", "formula", "comparisons", "learning"},
+    1.75: {"writing"},
     2: {
         "data",
         "rewards",
@@ -39,7 +40,7 @@ FLOORS = {
         "watchdog",
         "trackers",
     },
-    3: {"rollouts", "learner", "evaluate", "reward_context", "audit", "summary", "plan"},
+    3: {"rollouts", "learner", "evaluate", "reward_context", "audit", "summary", "plan", "browsing", "card"},
     4: {"train"},
     4.5: {"cluster", "spmd"},
     5: {"api"},
@@ -51,6 +52,7 @@ FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms}
 
 HEAVY = {
     "vllm": "engines",
+    "triton": "cuda",
     "ray": "cluster",
     "peft": "models",
     "datasets": "data",

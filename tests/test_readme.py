@@ -5,13 +5,12 @@ import re
 import shlex
 import subprocess
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
 from paceline.api.building import NOT_OFFERED
 from paceline.api.refused import NOT_NEEDED, REFUSED
-from paceline.cli import audit, explain, plan, replay, train, translate
+from paceline.cli import audit, explain, plan, replay, rollouts, train, translate
 from paceline.cli import eval as eval_command
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
@@ -24,15 +23,9 @@ from paceline.dialects.swift.tables import KNOWN
 from paceline.dialects.trl.reading import known_flags
 from paceline.errors import ConfigError
 from paceline.rewards import BUILT_IN, resolve
+from tests.documents import DOCUMENTS, ROOT, TEXTS, blocks
 from tests.test_architecture import FLOORS
 
-ROOT = Path(__file__).parent.parent
-DOCUMENTS = (
-    [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-    + sorted(ROOT.glob("docs/*.md"))
-    + [ROOT / "examples" / "README.md"]
-)
-TEXTS = {str(document.relative_to(ROOT)).removeprefix("docs/"): document.read_text() for document in DOCUMENTS}
 README = TEXTS["README.md"]
 
 OPTIONS_OF = {
@@ -42,18 +35,20 @@ OPTIONS_OF = {
     "explain": explain.COMMAND,
     "audit": audit.COMMAND,
     "replay": replay.COMMAND,
+    "rollouts": rollouts.COMMAND,
 }
 OTHERS_FLAGS = {
-    "--only",
+    *("--only", "--go-on", "--directory"),
     *("--security-opt", "--cap-add", "--workload", "--head", "--node-ip-address", "--address", "--temp-dir"),
     *map(long_flag, FIELDS),
     *("--num-tr", "--agentic-type"),
     *("--nproc-per-node", "--multi_gpu", "--num_processes", "--ntasks-per-node", "--shutdown-timeout", "--cpu"),
+    *("--build-arg", "--init", "--gpus", "--shm-size", "--signal"),
     *("--kill-on-bad-exit", "--multi", "--num", *NUMBERS, *VALUES, "--fsdp2"),
     *(f"--{name.partition('_')[0]}" for name in (*KNOWN, *known_flags())),
 }
-"""Of docker, of scripts for developers, of Ray, of ColossalChat, of launchers, of layouts elsewhere, and of ms-swift
-and TRL, up to the first underscore."""
+"""Of docker and Slurm, of scripts for developers, of Ray, of ColossalChat, of launchers, of layouts elsewhere, and of
+ms-swift and TRL, up to the first underscore."""
 DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {
     "--help",
     *translate.FLAGS,
@@ -66,10 +61,9 @@ def named_file(path: str) -> str:
 
 
 def code_of(text: str) -> list[str]:
-    """Indented or fenced blocks and inline spans, with lines that end in a backslash joined."""
-    fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    lines = re.findall(r"^    (\S.*)$", text.replace("\\\n", ""), re.MULTILINE)
-    return fenced + lines + re.findall(r"`([^`\n]+)`", text)
+    """Lines of blocks, those that end in a backslash joined, and inline spans."""
+    joined = "".join(block.text.replace("\\\n", "") for block in blocks("", text))
+    return joined.splitlines() + re.findall(r"`([^`\n]+)`", text)
 
 
 def spans(start: str) -> list[str]:
@@ -99,7 +93,7 @@ def test_every_command_is_one_that_the_command_line_takes(line):
             asked = translate.read(words[1:] or ["--", "python", "rl_example.py"])
             translate.translate(asked.command, repair="--repair" in asked.flags, read=named_file)
         return
-    begins = 2 if words[0] == "replay" and len(words) > 1 else 1  # the run comes first
+    begins = 2 if words[0] in ("replay", "rollouts") and len(words) > 1 else 1  # the run comes first
     given = parse(OPTIONS_OF[words[0]], words[begins:])
     if given.options and not given.door:
         # `eval` and the recipe fill in a dataset; the values are what is checked here
@@ -130,12 +124,12 @@ def test_the_makefile_calls_commands_that_exist():
 
 
 def rows_of_the_table() -> list[dict]:
-    return [json.loads(row) for row in re.findall(r"^\| `(\{.*?\})` \|", README, re.MULTILINE)]
+    return [json.loads(row) for row in re.findall(r"^\| `(\{.*?\})` \|", TEXTS["data.md"], re.MULTILINE)]
 
 
 @pytest.mark.parametrize("row", rows_of_the_table(), ids=lambda row: " ".join(row))
 def test_every_row_of_the_table_is_recognised_with_its_answer(row):
-    found = problem(Row(row_id="README.md:1", columns=row), DataConfig(dataset="README.md"))
+    found = problem(Row(row_id="data.md:1", columns=row), DataConfig(dataset="data.md"))
     assert found.prompt == [{"role": "user", "content": "2 + 2?"}]
     assert found.answer == "4"
 
@@ -145,7 +139,7 @@ def test_the_table_has_every_format():
 
 
 def test_the_rewards_of_the_table_are_the_built_in_ones():
-    table = README.split("## Rewards")[1].split("\n\n")[1]
+    table = TEXTS["rewards.md"].split("## Built-in functions")[1].split("\n\n")[1]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(BUILT_IN)
 
 

@@ -29,6 +29,7 @@ METRICS: Mapping[str, Metric] = {
     "micro_batch_tokens": Metric(
         unit="tokens", meaning="that a micro-batch had at most: fewer than asked for once memory had run out"
     ),
+    "micro_batches_halved": Metric(unit="", meaning="times that memory ran out in the step"),
     "alarms": Metric(unit="", meaning="names of the alarms of `alarms.RULES` that hold when the step ends"),
     "reward_mean": Metric(unit="reward", meaning="mean over completions that have a reward; null when none has"),
     "reward_std": Metric(unit="reward", meaning="sample deviation over the same; null below two"),

@@ -9,6 +9,7 @@ from paceline.comparisons import Comparison, compare_records, level_of_best, pro
 from paceline.console import percent, points, print_time_split
 from paceline.errors import DataError
 from paceline.intervals import Interval
+from paceline.learning import judge
 from paceline.rundir import RunDir
 
 PHASES = ("generate", "reward", "update", "other")
@@ -42,6 +43,9 @@ def summarise(
             f"({measured / predicted - 1:+.1%})",
             soft_wrap=True,
         )
+    learning = judge(run_dir.metrics(), run_dir.evals())
+    summary["learning"] = {"word": learning.word, "because": learning.because, "but": list(learning.but)}
+    console.print(learning.describe().replace("learning: ", "learning    ", 1), soft_wrap=True)
     run_dir.write_summary(summary)
     training = clock["total"] - clock["evaluate"]
     console.print(f"training {training:.1f} s, evaluation {clock['evaluate']:.1f} s:")

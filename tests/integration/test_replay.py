@@ -1,13 +1,17 @@
 """A step of a run again: exactly as it was under its own objective, and as it would have been under another one."""
 
+import base64
 import json
+import math
 import shutil
+from array import array
 from pathlib import Path
 
 import pytest
 
 from paceline.cli.main import main
 from paceline.rundir import RunDir
+from paceline.rundir.files import read_records
 from tests.cluster_runs import train
 
 NUMBERS = ("loss", "grad_norm", "entropy", "kl", "clip_low_fraction", "clip_high_fraction", "tokens_trained", "updates")
@@ -49,6 +53,30 @@ def test_another_objective_has_other_numbers_on_the_same_completions_and_the_run
     assert (other["reward_mean"], other["tokens_generated"]) == (own["reward_mean"], own["tokens_generated"])
     assert other["grad_norm"] != own["grad_norm"]
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def floats(packed):
+    return array("f", base64.b64decode(packed["float32"])).tolist()
+
+
+def test_the_tokens_of_a_step_are_those_that_its_update_had_and_what_it_made_of_them(run, tmp_path, capsys):
+    copy = RunDir(Path(shutil.copytree(run.path, tmp_path / "run")))
+    found = replayed(copy, capsys, "--step", 3, "--tokens")
+    about, *rows = read_records(copy.path / "tokens" / "step-000003.jsonl")
+    assert about == {
+        "step": 3,
+        "sha256": copy.journal()[3]["sha256"],
+        "weights": found["weights"],
+        "is_exact": True,
+    }
+    rollouts = copy.rollouts(3)
+    before, after, entropy = ([floats(row[name]) for row in rows] for name in ("before", "after", "entropy"))
+    assert [len(one) for one in before] == [row["completion_tokens"] for row in rollouts]
+    # the local engine samples from the learner's own weights
+    for row, own in zip(rollouts, before, strict=True):
+        assert own == pytest.approx(floats(row["logprobs"]), abs=1e-4)
+    assert after != before
+    assert all(0 < value < math.log(512) for one in entropy for value in one)
 
 
 def test_of_the_nearest_checkpoint_it_says_how_old_its_weights_are(run, capsys):

@@ -12,7 +12,9 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import bench_cluster
 import bench_generate
+import bench_refusals
 import bench_step
+import bench_survival
 from bench_rewards import compared, judged
 from ends import ForcedEnds, made_lengths
 from figures import disagreements, fastest_of_each_peer, pooled, rates, ratio, standard_errors_apart, summary
@@ -21,6 +23,7 @@ from measuring import Entry, take_turns
 from naming import title
 from reward_workloads import fingerprint
 from running import Conditions
+from survive_in_turns import Turns
 from table import page
 from transformers import AutoModelForCausalLM
 from wider_heads import write_twin
@@ -303,3 +306,23 @@ def test_the_page_shows_both_orders_with_what_was_predicted():
     assert f"| in turn | {seconds} | {predicted} | 427 | 97.0 % (96.0-98.0) |" in text
     assert "One step ahead is 1.50x as fast (1.40-1.55 over 3 seeds)" in text
     assert "differs by -0.2 points (-1.0 to +0.6, paired by problem)" in text
+
+
+def test_windows_survive_in_turn():
+    turns = Turns(first=1, window=3)
+    assert [turns.survives(step) for step in range(1, 10)] == [False] * 3 + [True] * 3 + [False] * 3
+
+
+def test_what_a_process_is_slower_by_is_not_what_surviving_costs():
+    # surviving costs a tenth; the second process takes twice as long, and every window is longer than the one before
+    first, second = {"windows": [1.0, 2.2, 3.0, 4.4]}, {"windows": [2.2, 4.0, 6.6, 8.0]}
+    assert [round(math.exp(one), 6) for one in bench_survival.logs_of_ratios([first, second])] == [1.1, 1.1]
+    compared = bench_survival.compare({"journal": [[first, second]]}, window=2)["journal"]
+    assert compared["throughput"] == pytest.approx({"value": 1 / 1.1, "low": 1 / 1.1, "high": 1 / 1.1})
+    assert compared["step"] == pytest.approx((10.6 + 20.8) / 16)
+
+
+def test_a_refusal_fails_where_it_is_wrong_or_late():
+    right, late = {"seconds": 4.9, "wrong": ""}, {"seconds": 5.1, "wrong": ""}
+    wrong = {"seconds": 1.0, "wrong": "status 1: "}
+    assert bench_refusals.failures({"a": right, "b": late, "c": wrong}) == ["c: status 1: ", "b: 5.1 s"]

@@ -100,7 +100,7 @@ def test_what_is_special_in_a_preset_has_the_presets_paper_as_its_source(name):
 
 def test_the_report_shows_the_formula_above_the_configuration(tmp_path):
     RunDir.create(tmp_path / "run", "model: m\ndataset: d\npreset: gspo\n")
-    assert "clip(r, 1 - 0.0003, 1 + 0.0004) A)" in configuration(read_run(tmp_path / "run"))
+    assert "clip(<i>r</i>, 1 &minus; 0.0003, 1 + 0.0004) <i>A</i>)" in configuration(read_run(tmp_path / "run"))
     (tmp_path / "run" / "config.yaml").write_text("model: m\ndataset: d\nan_option_of_long_ago: 1\n")
     section = configuration(read_run(tmp_path / "run"))
     assert "an_option_of_long_ago" in section

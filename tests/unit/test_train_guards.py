@@ -101,11 +101,10 @@ def test_skipped_updates_are_counted_on_over_the_steps_of_a_resumed_run_until_on
 
 
 def test_a_smaller_budget_for_micro_batches_is_said_once():
-    guards = Guards(OptimConfig(micro_batch_tokens=4096))
-    (line,) = guards.sentences(5, replace(NOTHING, micro_batch_tokens=1000))
+    guards = Guards(OptimConfig())
+    (line,) = guards.sentences(5, replace(NOTHING, micro_batch_tokens=1000, micro_batches_halved=2))
     assert line == (
-        "memory ran out in step 5: it was done again, and from here on micro-batches have at most 1000 tokens "
-        "instead of 4096"
+        "memory ran out in step 5: it was done again, and from here on micro-batches have at most 1000 tokens"
     )
     assert guards.sentences(6, replace(NOTHING, micro_batch_tokens=1000)) == []
 

@@ -72,24 +72,24 @@ def test_what_cannot_be_known_is_not_guessed():
 
 
 def test_the_choice_is_told_in_sentences():
-    told = Recomputing(layers=3, of=24, needed=3 * 2**30, room=2**31).describe()
+    told = Recomputing(micro_batch_tokens=4096, layers=3, of=24, needed=3 * 2**30, room=2**31).describe()
     assert told[0].startswith("gradient checkpointing: 3 of 24 layers are computed again")
     assert told[1].startswith("activations may take 3.00 GiB, more than the 2.00 GiB")
 
 
 def test_a_forward_pass_takes_the_budget_the_longest_row_or_the_whole_step():
     sizes = {"num_generations": 4, "max_completion_length": 50, "prompts_per_step": 2}
-    assert most_tokens(configured(**sizes, micro_batch_tokens=300), prompt=10, padded=False) == 300
-    assert most_tokens(configured(**sizes, micro_batch_tokens=30), prompt=10, padded=False) == 60
-    assert most_tokens(configured(**sizes), prompt=10, padded=False) == 2 * (10 + 4 * 50)
-    assert most_tokens(configured(**sizes), prompt=10, padded=True) == 2 * 4 * (10 + 50)
+    assert most_tokens(configured(**sizes), 300, prompt=10, padded=False) == 300
+    assert most_tokens(configured(**sizes), 30, prompt=10, padded=False) == 60
+    assert most_tokens(configured(**sizes), 4096, prompt=10, padded=False) == 2 * (10 + 4 * 50)
+    assert most_tokens(configured(**sizes), 4096, prompt=10, padded=True) == 2 * 4 * (10 + 50)
 
 
 def test_ranks_that_share_tokens_take_the_budget_each_and_their_part_of_the_longest_row():
     sizes = {"num_generations": 4, "max_completion_length": 50, "prompts_per_step": 2, "context_parallel": 3}
-    assert most_tokens(configured(**sizes, micro_batch_tokens=100), prompt=10, padded=False) == 100
-    assert most_tokens(configured(**sizes, micro_batch_tokens=5), prompt=10, padded=False) == 60 / 3
-    assert most_tokens(configured(**sizes), prompt=10, padded=False) == 2 * (10 + 4 * 50) / 3
+    assert most_tokens(configured(**sizes), 100, prompt=10, padded=False) == 100
+    assert most_tokens(configured(**sizes), 5, prompt=10, padded=False) == 60 / 3
+    assert most_tokens(configured(**sizes), 4096, prompt=10, padded=False) == 2 * (10 + 4 * 50) / 3
 
 
 def test_gradients_and_moments_are_still_to_come():

@@ -14,6 +14,7 @@ NOTHING = UpdateStats(
     updates_skipped=0,
     skipped_in_a_row=0,
     micro_batch_tokens=4096,
+    micro_batches_halved=0,
     tokens_trained=0,
     tokens_forwarded=0,
     loss=0.0,

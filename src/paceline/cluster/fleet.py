@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from paceline.errors import TrainingError
+from paceline.headway import UNWATCHED, Headway
 from paceline.pulse import PULSE
 from paceline.rollouts import Round
 from paceline.timeline import Recorder
@@ -58,9 +59,9 @@ class Workers(Protocol):
 class Fleet:
     """All workers behind two verbs: share work out among them, or bring them all to one state."""
 
-    def __init__(self, workers: Workers, recorder: Recorder | None = None) -> None:
-        """Of workers that are idle; what each of them does goes to `recorder`."""
-        self.workers = workers
+    def __init__(self, workers: Workers, recorder: Recorder | None = None, headway: Headway = UNWATCHED) -> None:
+        """Of idle workers; what each of them does goes to `recorder`, how many shares are done to `headway`."""
+        self.workers, self._headway = workers, headway
         self.recorder = recorder or Recorder()
         self._begun = dict[int, tuple[str, float]]()
         self.news: list[str] = []
@@ -106,6 +107,7 @@ class Fleet:
         waiting, idle = deque(range(len(shares))), deque(range(self.workers.count))
         busy, answers, losses = dict[int, int](), dict[int, Any](), Counter[int]()
         while len(answers) < len(shares):
+            self._headway.phase("generate", len(answers), len(shares))
             while idle and waiting:
                 worker, share = idle.popleft(), waiting.popleft()
                 self._start(worker, method, shares[share])
@@ -124,6 +126,7 @@ class Fleet:
                 self._replace(worker, lost)
                 waiting.appendleft(share)
             idle.append(worker)
+        self._headway.phase("generate", len(shares), len(shares))
         return [answers[share] for share in range(len(shares))]
 
     def _start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:

@@ -82,6 +82,7 @@ class ClusterHalves:
         self._newest = consumers.weights(done)
         self._versions = Versions(fleet=fleet, kept={done: self._newest})
         self._config, self._feed, self._done, self._last = config, feed, done, prepared.total_steps
+        self._headway = prepared.headway
         self._producer = training_producer(config, SharedSampler(workers=fleet))
         self._max_staleness = config.cluster.max_staleness
         self._continues = config.cluster.on_new_weights == "continue"
@@ -119,8 +120,10 @@ class ClusterHalves:
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
+        self._headway.phase("update", 0, 1)
         with self._recorder.span(DRIVER, f"update {number}"):
             found, self._newest = self._consumers.update(number, groups, like=self._newest.manifest)
+        self._headway.phase("update", 1, 1)
         self._versions.kept[number] = self._newest
         self._work.production.publish(number)
         if self._continues:

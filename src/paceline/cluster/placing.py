@@ -26,7 +26,7 @@ def on_a_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | No
     with ray_cluster(config.cluster, share), _meeting(config.cluster) as meeting:
         recorder = Recorder()
         consumers = Consumers(ray_consumers(config, share, meeting, prepared.extent, path), recorder)
-        fleet = Fleet(ray_producers(config, share), recorder)
+        fleet = Fleet(ray_producers(config, share), recorder, prepared.headway)
         feed = make_feed(config, prepared, checkpoint)
         halves = ClusterHalves(config, prepared, feed, consumers=consumers, fleet=fleet, done=done)
         try:

@@ -115,6 +115,11 @@ class LossConfig:
             require(self.skip_threshold > 1, "skip_threshold", self.skip_threshold, "be above 1", "20 is usual")
 
 
+MICRO_BATCH_TOKENS = {"cpu": (4096,), "cuda": (16_384, 8192, 4096)}
+"""On an H100 a model of half a billion weights trains a step of 4096 tokens at a time in 1.9 times as long as one of
+16,384, and 32,768 gain a tenth more: the host cannot start kernels as fast as the device does them."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
     """How gradients become new weights."""
@@ -145,9 +150,10 @@ class OptimConfig:
     """Updates per batch of rollouts; from the second on the clip bounds bite."""
     num_minibatches: int = 1
     """Parts that a batch of rollouts is cut into, each with an update of its own; above 1 the clip bounds bite."""
-    micro_batch_tokens: int = 4096
-    """Tokens forwarded at once by a process: memory and speed, never the gradient. More suits a GPU, less a CPU's
-    cache. Where memory runs out in a step, that step is done again with half as many, and so are all later ones."""
+    micro_batch_tokens: int = 0
+    """Tokens forwarded at once by a process: memory and speed, never the gradient. 0: 4096 on a CPU, whose cache they
+    suit; on CUDA 16384, or a half or a quarter of them where no more fit without computing layers again. Where memory
+    runs out in a step, that step is done again with half as many, and so are all later ones."""
     max_skipped_updates: int = 3
     """Updates in a row that may be skipped, as their loss or gradient is not finite, before the run stops."""
 
@@ -170,8 +176,12 @@ class OptimConfig:
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "be at least 0")
         require(self.num_iterations >= 1, "num_iterations", self.num_iterations, "be at least 1")
         require(self.num_minibatches >= 1, "num_minibatches", self.num_minibatches, "be at least 1")
-        require(self.micro_batch_tokens >= 1, "micro_batch_tokens", self.micro_batch_tokens, "be at least 1")
+        require(self.micro_batch_tokens >= 0, "micro_batch_tokens", self.micro_batch_tokens, "be at least 0")
         require(self.max_skipped_updates >= 1, "max_skipped_updates", self.max_skipped_updates, "be at least 1")
+
+    def micro_batches(self, device: str) -> tuple[int, ...]:
+        """Tokens of a micro-batch on a device of this type, most first: what is named, or what may be chosen from."""
+        return (self.micro_batch_tokens,) if self.micro_batch_tokens else MICRO_BATCH_TOKENS[device]
 
     @property
     def moment_bytes(self) -> int:

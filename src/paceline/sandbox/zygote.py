@@ -28,7 +28,9 @@ OPTIONS = ("-P", "-s", "-S", "-B", "-X", "utf8")
 START_SECONDS = 60.0
 GRACE_SECONDS = 30.0
 """How long a zygote may take beyond a job's own limits before it counts as stuck."""
-END_SECONDS = 10.0
+END_SECONDS = 30.0
+"""For a zygote to end what runs and take its files away; a machine with nine times as many processes as cores once took
+more than ten."""
 ENDS = ("exited", "signalled", "timeout", "threads", "files")
 STDERR_BYTES = 4096
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
+from paceline.headway import UNWATCHED, Headway
 from paceline.learner import UpdateStats
 from paceline.rollouts import SharedEngine, SharedSampler
 from paceline.spmd.agreeing import Renewed, check_copies
@@ -33,11 +34,13 @@ LEADER = "first rank"
 class SpmdHalves:
     """`Halves` that take turns: ranks sample, then the same or others train."""
 
-    def __init__(self, config: Config, feed: Feed, team: Team, *, policy_version: int) -> None:
-        """`policy_version` is that of the weights that the ranks have."""
+    def __init__(
+        self, config: Config, feed: Feed, team: Team, *, policy_version: int, headway: Headway = UNWATCHED
+    ) -> None:
+        """`policy_version` is that of the weights that the ranks have. `headway` is told of what others do alone."""
         self._config, self._feed, self._team, self._policy_version = config, feed, team, policy_version
         self._producer = training_producer(config, SharedSampler(workers=team))
-        self._handover, self._is_stale = SHARED, False
+        self._handover, self._is_stale, self._headway = SHARED, False, headway
 
     @property
     def policy_version(self) -> int:
@@ -58,7 +61,9 @@ class SpmdHalves:
         self._renew()
         count = prompts_of_step(number, self._config.loop, num_tasks=len(self._feed.tasks))
         with self._team.recorder.span(LEADER, f"produce {number}"):
+            self._headway.phase("generate", 0, 1)
             batch = self._producer.make(self._feed.take, count)
+            self._headway.phase("generate", 1, 1)
         handover, self._handover = self._handover, SHARED
         return Produced(batch=batch, position=self._feed.position, seconds=clock() - started, handover=handover)
 

@@ -19,11 +19,9 @@ from typing import Any
 import torch.distributed as dist
 
 from paceline.errors import ProcessLost
-from paceline.parallel import RankLost
+from paceline.parallel import JOIN_SECONDS, RankLost
 from paceline.spmd.environment import Launched
 
-JOIN_SECONDS = 300.0
-"""That a rank waits for the others to come; they read no weights before."""
 HELLO_SECONDS = 10.0
 """That one who has come may take to say who it is."""
 HELLO_BYTES = 4096

@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from paceline.checkpoint import Checkpoint
 from paceline.config import Config
 from paceline.errors import PacelineError
+from paceline.headway import UNWATCHED
 from paceline.models import choose_device
 from paceline.parallel import Meeting, RankLost, process_group
 from paceline.pulse import PULSE
@@ -68,7 +69,7 @@ class Leader:
         path = None if checkpoint is None else checkpoint.path.absolute()
         roles = roles_of(config.parallel, self.place.size)
         team = Team(
-            _part(self.seat, roles, prepared.functions),
+            _part(replace(self.seat, headway=prepared.headway), roles, prepared.functions),
             (config, prepared.extent, path),
             lines=self.met.lines,
             watch=self.met.lifelines,
@@ -76,7 +77,10 @@ class Leader:
             recorder=Recorder(),
         )
         version = 0 if checkpoint is None else checkpoint.progress.policy_version
-        halves = SpmdHalves(config, make_feed(config, prepared, checkpoint), team, policy_version=version)
+        # where the first rank samples too, its engine says more
+        headway = prepared.headway if roles.are_apart else UNWATCHED
+        feed = make_feed(config, prepared, checkpoint)
+        halves = SpmdHalves(config, feed, team, policy_version=version, headway=headway)
         said = team.call("sentences")
         others = said[roles.sampling.start] if roles.are_apart else ()
         yield Placed(halves=halves, sentences=(roles.sentence, *others, *said[0]))

@@ -9,6 +9,7 @@ import torch
 from paceline.checkpoint import Checkpoint, read_checkpoint
 from paceline.config import Config
 from paceline.engines import Request, Sampling, TrainedEngine
+from paceline.headway import UNWATCHED, Headway
 from paceline.models import Loaded, load_model, load_tokenizer
 from paceline.rewards import RewardFunction
 from paceline.rollouts import Drawn, EngineSampler, Round
@@ -72,9 +73,13 @@ def load_to_sample(config: Config, checkpoint: Checkpoint | None) -> Loaded:
 
 
 def make_sampler(
-    config: Config, engine: TrainedEngine, functions: Mapping[str, RewardFunction] | None = None
+    config: Config,
+    engine: TrainedEngine,
+    functions: Mapping[str, RewardFunction] | None = None,
+    *,
+    headway: Headway = UNWATCHED,
 ) -> EngineSampler:
     """Sampling and scoring in this process; `functions` None: those of the configuration."""
     if functions is None:
         functions = with_reward_models(configured_functions(config), config)
-    return training_sampler(config, engine, functions)
+    return training_sampler(config, engine, functions, headway=headway)

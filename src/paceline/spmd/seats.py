@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.headway import UNWATCHED, Headway
 from paceline.spmd.handing import Hand
 
 
@@ -17,3 +18,5 @@ class Seat:
     hand: Hand | None = None
     """The way to the ranks that only sample, of the first rank and of them; None: there are none, or this rank has no
     part in it."""
+    headway: Headway = UNWATCHED
+    """Is told how far the work of the first rank has come: it has the screen."""

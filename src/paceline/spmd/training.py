@@ -44,6 +44,7 @@ class TrainingRank:
             extent,
             checkpoint=None if checkpoint is None else read_checkpoint(checkpoint),
             ranks=self._ranks,
+            headway=seat.headway,
         )
 
     @property

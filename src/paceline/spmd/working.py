@@ -38,9 +38,9 @@ class WorkingRank:
         self._policy, self._is_split = self._training.half.policy, self._training.is_split
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         self._sampled = load_to_sample(config, found) if self._is_split else self._policy
-        self.engine = make_engine(config, self._sampled, load_tokenizer(config.model))
+        self.engine = make_engine(config, self._sampled, load_tokenizer(config.model), headway=seat.headway)
         self.engine.take_weights(self._training.policy_version)
-        self.sampler = make_sampler(config, self.engine, functions)
+        self.sampler = make_sampler(config, self.engine, functions, headway=seat.headway)
 
     def sentences(self) -> tuple[str, ...]:
         """What a person should know of how the model is computed."""

@@ -8,6 +8,7 @@ measuring.py  what can be measured between two steps
 feed.py       which tasks a step takes
 replaying.py  a step again under another objective
 exporting.py  a checkpoint to the directory that a finished run has
+card.py       the card beside that model, from the run's records
 rates.py      learning rates that a torch scheduler sets
 notices.py    what a person should know before any number is read
 observing.py  who watches a run and what they may ask for
@@ -30,6 +31,7 @@ from paceline.train.assembly import (
     prepare,
     with_reward_models,
 )
+from paceline.train.card import card_facts, write_card
 from paceline.train.consumer import ConsumerHalf, Extent, make_consumer, updates_per_step
 from paceline.train.exporting import export_checkpoint
 from paceline.train.feed import Feed, prompts_of_step
@@ -110,6 +112,8 @@ __all__ = [
     "run_sentences",
     "of_machine",
     "finish",
+    "card_facts",
+    "write_card",
     "export_checkpoint",
     "Replay",
     "replay",

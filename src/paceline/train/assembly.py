@@ -14,6 +14,7 @@ from paceline.data import TaskSet, build_tasks, load_rows, system_prompt
 from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local import LocalEngine
 from paceline.errors import ModelError
+from paceline.headway import UNWATCHED, Headway
 from paceline.models import Loaded, choose_device, context_length, load_tokenizer, vocabulary_size
 from paceline.plan import BatchPlan, batch_plan
 from paceline.reward_context import reward_context
@@ -52,6 +53,8 @@ class Prepared:
     """One per held-out set; none when there are no held-out tasks."""
     plan: BatchPlan
     total_steps: int
+    headway: Headway = UNWATCHED
+    """Who is told how far the work at hand has come."""
 
     @property
     def extent(self) -> Extent:
@@ -160,11 +163,16 @@ def _reward_meters(config: Config, given: Given, functions: Mapping[str, RewardF
 
 
 def make_engine(
-    config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase, *, take_newer: TakeNewer | None = None
+    config: Config,
+    policy: Loaded,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    take_newer: TakeNewer | None = None,
+    headway: Headway = UNWATCHED,
 ) -> TrainedEngine:
     """The engine on the policy's own weights, or on vLLM's copy of them."""
     if config.engine.engine == "vllm":
-        return make_vllm_engine(config, policy, tokenizer, take_newer=take_newer)
+        return make_vllm_engine(config, policy, tokenizer, take_newer=take_newer, headway=headway)
     return LocalEngine(
         policy.model,
         tokenizer,
@@ -172,6 +180,7 @@ def make_engine(
         compute_dtype=policy.compute_dtype,
         eos_token_ids=policy.eos_token_ids,
         take_newer=take_newer,
+        headway=headway,
     )
 
 
@@ -179,9 +188,10 @@ def assemble(
     config: Config, prepared: Prepared, given: Given | None = None, *, checkpoint: Checkpoint | None = None
 ) -> Parts:
     """Both halves in this process: see `make_consumer`."""
-    consumer = make_consumer(config, prepared.tokenizer, prepared.extent, given, checkpoint=checkpoint)
-    engine = make_engine(config, consumer.policy, prepared.tokenizer)
+    headway = prepared.headway
+    consumer = make_consumer(config, prepared.tokenizer, prepared.extent, given, checkpoint=checkpoint, headway=headway)
+    engine = make_engine(config, consumer.policy, prepared.tokenizer, headway=headway)
     if checkpoint is not None:
         engine.take_weights(consumer.policy_version)
-    producer = training_producer(config, training_sampler(config, engine, prepared.functions))
+    producer = training_producer(config, training_sampler(config, engine, prepared.functions, headway=headway))
     return Parts(consumer=consumer, engine=engine, producer=producer)

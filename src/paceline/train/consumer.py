@@ -19,6 +19,7 @@ from paceline.checkpoint import (
 )
 from paceline.config import Config
 from paceline.errors import ConfigError
+from paceline.headway import UNWATCHED, Headway
 from paceline.learner import Learner, UpdateStats
 from paceline.models import (
     Activations,
@@ -168,6 +169,7 @@ def make_consumer(
     *,
     checkpoint: Checkpoint | None = None,
     ranks: Ranks = ONE_RANK,
+    headway: Headway = UNWATCHED,
 ) -> ConsumerHalf:
     """Read the weights, from the checkpoint where there is one, and build the half on them.
 
@@ -180,16 +182,20 @@ def make_consumer(
     recomputing = choose_recomputing(
         config, policy, measure, padded=padded, longest_prompt=extent.longest_prompt, free=free
     )
+    optim = config.optim
+    if recomputing is not None:
+        optim = replace(optim, micro_batch_tokens=recomputing.micro_batch_tokens)
     learner = Learner(
         policy,
         forward,
         reference=reference,
         loss=config.loss,
-        optim=config.optim,
+        optim=optim,
         temperature=config.sampling.temperature,
         max_completion_length=config.sampling.max_completion_length,
         optimizer=given.optimizer,
         ranks=ranks,
+        headway=headway,
     )
     rate = None
     if given.make_scheduler is not None:

@@ -20,7 +20,6 @@ class Guards:
         self._most_skipped = optim.max_skipped_updates
         self._panel = Panel(past)
         self._in_a_row: int = past[-1].get("skipped_in_a_row", 0) if past else 0  # steps of older versions have none
-        self._micro_batch_tokens = optim.micro_batch_tokens
         self._changes = list[Change]()
 
     def counted(self, stats: UpdateStats) -> UpdateStats:
@@ -36,12 +35,11 @@ class Guards:
     def sentences(self, number: int, stats: UpdateStats) -> list[str]:
         """What a person should know of this step: what changed, once."""
         lines = [change.describe() for change in self._changes]
-        if stats.micro_batch_tokens < self._micro_batch_tokens:
+        if stats.micro_batches_halved:
             lines.append(
                 f"memory ran out in step {number}: it was done again, and from here on micro-batches have at most "
-                f"{stats.micro_batch_tokens} tokens instead of {self._micro_batch_tokens}"
+                f"{stats.micro_batch_tokens} tokens"
             )
-            self._micro_batch_tokens = stats.micro_batch_tokens
         if stats.updates_skipped:
             lines.append(
                 f"step {number}: {stats.updates_skipped} of {stats.updates_skipped + stats.updates} updates skipped, "

@@ -15,8 +15,9 @@ from types import TracebackType
 from paceline.checkpoint import Progress
 from paceline.config import Config
 from paceline.errors import PacelineError, ProcessLost
+from paceline.headway import UNWATCHED, Headway
 from paceline.pulse import PULSE
-from paceline.rollouts import restorable_records
+from paceline.rollouts import restorable_lines
 from paceline.rundir import RunDir
 from paceline.timeline import Span, trace
 from paceline.train.assembly import Prepared
@@ -41,6 +42,8 @@ class Run:
     journal: Journal
     observer: Observer
     guards: Guards
+    headway: Headway = UNWATCHED
+    """Is told what the run turns to."""
     progress: Progress = START
     stopping: bool = False
     """The observer wished the run to end after this step."""
@@ -78,6 +81,7 @@ def step(run: Run) -> None:
     # from where the last step's clock stopped: a step's own line can only be written once its clock has been read
     started, number = run.clocked_until or time.perf_counter(), run.progress.step + 1
     run.observer.step_begin(number)
+    run.headway.begin(f"step {number}")
     waiting = time.perf_counter()
     PULSE.beat("run", f"step {number} is sampled")
     produced = run.halves.produce(number)
@@ -110,7 +114,7 @@ def step(run: Run) -> None:
     tell(run, [*run.halves.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)])
     tell(run, run.guards.sentences(number, stats))
     if stats.updates_skipped:
-        kept = run.run_dir.keep_batch(number, restorable_records(batch.groups), reason=NOT_FINITE)
+        kept = run.run_dir.keep_batch(number, restorable_lines(batch.groups), reason=NOT_FINITE)
         run.guards.check(number, kept)
     grant(run, run.observer.step_end(record, batch))
     spans = run.halves.spans()
@@ -133,6 +137,7 @@ def grant(run: Run, wanted: Wishes) -> None:
 def evaluate(run: Run, meters: Iterable[Meter]) -> list[Measurement]:
     """Measure held-out tasks with the weights as they are, and write it down."""
     PULSE.beat("run", f"evaluation after step {run.progress.step}")
+    run.headway.begin("evaluation")
     measurements = [run.halves.measure(meter, step=run.progress.step) for meter in meters]
     for measurement in measurements:
         run.run_dir.write_eval_completions(measurement.name, measurement.step, measurement.completion_records())
@@ -145,6 +150,7 @@ def save(run: Run) -> Wishes:
     wishes = settle(run, wait=True)
     started = time.perf_counter()
     PULSE.beat("run", f"checkpoint of step {run.progress.step}")
+    run.headway.begin("checkpoint")
     sentences = run.halves.save(run.run_dir.path / "checkpoints", run.progress, run.protected)
     run.checkpoint_seconds += time.perf_counter() - started
     run.is_saving = True

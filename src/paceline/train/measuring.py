@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from paceline.config import Config
 from paceline.engines import Engine, Sampling
+from paceline.headway import UNWATCHED, Headway
 from paceline.rewards import RewardFunction
 from paceline.rollouts import EngineSampler, Producer, RolloutBatch, Sampler, rollout_metrics, rollout_records
 from paceline.types import Task
@@ -106,7 +107,9 @@ class RewardMeasurement:
         )
 
 
-def training_sampler(config: Config, engine: Engine, functions: Mapping[str, RewardFunction]) -> EngineSampler:
+def training_sampler(
+    config: Config, engine: Engine, functions: Mapping[str, RewardFunction], *, headway: Headway = UNWATCHED
+) -> EngineSampler:
     """Sampling and scoring as the options want it for training."""
     sampling = config.sampling
     return EngineSampler(
@@ -124,6 +127,7 @@ def training_sampler(config: Config, engine: Engine, functions: Mapping[str, Rew
         advantage=config.advantage,
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
+        headway=headway,
     )
 
 

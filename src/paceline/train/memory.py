@@ -22,6 +22,7 @@ layer's temporary tensors, logits, what allocators keep, and on a CPU the other 
 class Recomputing:
     """What `--gradient-checkpointing auto` chose."""
 
+    micro_batch_tokens: int
     layers: int
     of: int
     needed: float
@@ -86,27 +87,39 @@ def choose_recomputing(
 ) -> Recomputing | None:
     """Under `auto`, have as many layers computed again as the largest micro-batch needs; None where nothing was chosen.
 
-    `measure` says what a pass keeps; `free` is `memory_for_activations`.
+    Of several sizes of a micro-batch the largest that needs none, else the smallest: a smaller one costs less than
+    computing again. A deterministic run takes the first, which does not hang on what is free today. `measure` says what
+    a pass keeps; `free` is `memory_for_activations`.
     """
     is_open = config.model.gradient_checkpointing == "auto" and config.parallel.pipeline_schedule != "zero_bubble"
     if not is_open or free is None:
         return None
     model, activations = policy.model, measure()
-    tokens = most_tokens(config, prompt=longest_prompt, padded=padded)
     room = ACTIVATION_SHARE * max(0, free)
+    sizes = config.optim.micro_batches(model.device.type)[: 1 if config.model.deterministic else None]
+    tokens_of = {size: most_tokens(config, size, prompt=longest_prompt, padded=padded) for size in sizes}
+    fitting = [size for size in sizes if tokens_of[size] * activations.all_layers <= room]
+    chosen = fitting[0] if fitting else sizes[-1]
+    tokens = tokens_of[chosen]
     count = activations.to_recompute(tokens=tokens, room=room)
     if count:
         recompute(model, count)
-    return Recomputing(layers=count, of=activations.layers, needed=tokens * activations.kept(count), room=room)
+    return Recomputing(
+        micro_batch_tokens=chosen,
+        layers=count,
+        of=activations.layers,
+        needed=tokens * activations.kept(count),
+        room=room,
+    )
 
 
-def most_tokens(config: Config, *, prompt: int, padded: bool) -> int:
-    """Input tokens of a forward pass on a rank, at most, with prompts of `prompt` tokens; padded rows hold the prompt
-    each."""
+def most_tokens(config: Config, micro_batch: int, *, prompt: int, padded: bool) -> int:
+    """Input tokens of a forward pass on a rank, at most, with prompts of `prompt` tokens and micro-batches of so many;
+    padded rows hold the prompt each."""
     completion, rows = config.sampling.max_completion_length, config.sampling.num_generations
     group = rows * (prompt + completion) if padded else prompt + rows * completion
     ranks = config.parallel.context_parallel
-    budget = config.optim.micro_batch_tokens * ranks * (rows if padded else 1)
+    budget = micro_batch * ranks * (rows if padded else 1)
     return math.ceil(min(max(budget, prompt + completion), config.loop.prompts_per_step * group) / ranks)
 
 

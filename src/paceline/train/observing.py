@@ -9,6 +9,7 @@ from paceline.console import RunDisplay
 from paceline.rollouts import RolloutBatch
 from paceline.trackers import Trackers, flat_numbers
 from paceline.train.measuring import Measurement
+from paceline.train.reporting import RunningReport
 
 Record = Mapping[str, Any]
 """A step's numbers, by the names of `metrics.METRICS`."""
@@ -78,31 +79,36 @@ def is_due(number: int, every: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandLine:
-    """Shows a run on a terminal, sends its numbers to the trackers, and keeps the options' timetable."""
+    """Shows a run on a terminal and on its page, sends its numbers to the trackers, keeps the options' timetable."""
 
     display: RunDisplay
     trackers: Trackers
     """Closed by whoever opened them, also when a step fails."""
     timetable: Timetable
+    report: RunningReport
 
     def begin(self, steps_done: int) -> Wishes:
-        """The bar stands and the trackers are open already."""
+        """The screen stands and the trackers are open already."""
         return self.timetable.at_start(steps_done)
 
     def step_begin(self, number: int) -> None:
         """Shown when it ends."""
 
     def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
-        """The live line, the step's numbers, and what is due."""
+        """The screen or a line, the step's numbers, the page, and what is due."""
         self.display.step(record)
         self.trackers.log(flat_numbers({"train": record}), record["step"])
+        self.report.refresh()
         return self.timetable.after(record["step"])
 
     def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
-        """One sentence per set, and its numbers under its name."""
+        """One sentence per set, its numbers under its name, and the page."""
         for one in measurements:
             self.display.say(one.describe())
-            self.trackers.log(flat_numbers({"eval": {one.name: one.record()}}), one.step)
+            record = one.record()
+            self.display.evaluation(record)
+            self.trackers.log(flat_numbers({"eval": {one.name: record}}), one.step)
+        self.report.refresh()
         return Wishes()
 
     def saved(self, checkpoint: Checkpoint) -> Wishes:
@@ -110,7 +116,7 @@ class CommandLine:
         return Wishes()
 
     def tell(self, sentence: str) -> None:
-        """One line above the bar."""
+        """One line above the screen."""
         self.display.say(sentence)
 
     def end(self) -> None:

@@ -5,7 +5,7 @@ before them: the steps' rollouts are on disk, so that takes their updates and no
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,17 @@ from typing import Any
 from paceline.checkpoint import Checkpoint, Progress, checkpoints_before
 from paceline.config import Config
 from paceline.errors import CheckpointError
-from paceline.learner import UpdateStats
+from paceline.learner import TokenValues, UpdateStats, token_values
 from paceline.models import load_tokenizer
 from paceline.plan import batch_plan
-from paceline.rollouts import RolloutBatch, regrouped, restored_batch, restored_groups, rollout_metrics
+from paceline.rollouts import (
+    RolloutBatch,
+    packed_floats,
+    regrouped,
+    restored_batch,
+    restored_groups,
+    rollout_metrics,
+)
 from paceline.rundir import RunDir
 from paceline.train.consumer import ConsumerHalf, Extent, make_consumer
 
@@ -35,10 +42,17 @@ class Replay:
     own: Mapping[str, Any]
     other: Mapping[str, Any] | None
     """None: there is no other objective."""
+    tokens: tuple[Mapping[str, Any], ...] | None
+    """Of every rollout, packed, what the policy said of its tokens before (`before`, `entropy`) and after (`after`) the
+    step under its own objective; None: not asked for."""
 
 
-def replay(run_dir: RunDir, config: Config, other: Config | None, step: int, *, nearest: bool) -> Replay:
+def replay(
+    run_dir: RunDir, config: Config, other: Config | None, step: int, *, nearest: bool, with_tokens: bool = False
+) -> Replay:
     """Replay a step of a run that `config` made; `nearest`: with the nearest checkpoint's weights as they are.
+
+    `with_tokens` takes two passes more over the rollouts, and keeps what they say of each token.
 
     Raises:
         CheckpointError: the step's rollouts are not there, or its weights cannot be made.
@@ -59,7 +73,9 @@ def replay(run_dir: RunDir, config: Config, other: Config | None, step: int, *, 
             progress = Progress(step=step - 1, position=0, policy_version=half.policy_version)
             half.save(Path(folder), progress, ())
             start = half.saved(wait=True)
+        before = token_values(half.learner, batch.groups) if with_tokens else None
         own = _numbers(half, config, step, batch)
+        tokens = None if before is None else _token_records(before, token_values(half.learner, batch.groups))
         del half
         changed = None if other is None else _numbers(_half(other, extent, start), other, step, batch)
     return Replay(
@@ -69,6 +85,7 @@ def replay(run_dir: RunDir, config: Config, other: Config | None, step: int, *, 
         recorded=records.get(step),
         own=own,
         other=changed,
+        tokens=tokens,
     )
 
 
@@ -85,6 +102,17 @@ def _numbers(half: ConsumerHalf, config: Config, step: int, batch: RolloutBatch)
     )
     stats, _ = half.update(step, made.groups)
     return {**rollout_metrics(made), **{name: getattr(stats, name) for name in UpdateStats.__slots__}}
+
+
+def _token_records(before: Sequence[TokenValues], after: Sequence[TokenValues]) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            "before": packed_floats(first.logprobs.tolist()),
+            "entropy": packed_floats(first.entropy.tolist()),
+            "after": packed_floats(last.logprobs.tolist()),
+        }
+        for first, last in zip(before, after, strict=True)
+    )
 
 
 def _extent(

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +13,7 @@ from paceline.checkpoint import Checkpoint, newest_checkpoint, set_damaged_aside
 from paceline.config import Config, plain_options, to_yaml
 from paceline.console import RunDisplay
 from paceline.errors import ProcessLost
+from paceline.models import choose_device, used_memory
 from paceline.pulse import PULSE
 from paceline.report import write_report
 from paceline.rundir import Committed, RunDir
@@ -18,6 +21,7 @@ from paceline.stopping import GraceOver, StopRequest
 from paceline.summary import step_paces, summarise, unbroken_steps
 from paceline.trackers import Trackers, check_trackers, open_trackers
 from paceline.train.assembly import Prepared, prepare
+from paceline.train.card import card_facts, write_card
 from paceline.train.footprint import refuse_no_room
 from paceline.train.guards import Guards
 from paceline.train.halves import Halves, Place, in_this_process, make_feed
@@ -26,6 +30,7 @@ from paceline.train.journal import Journal, of_these_tasks
 from paceline.train.loop import START, Run, run_steps, save_last, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
 from paceline.train.records import opening_sentences
+from paceline.train.reporting import RunningReport
 from paceline.watchdog import Watchdog
 
 
@@ -75,29 +80,40 @@ def _attempt(
         before = None if found is None else found.identity()
         change = None if before is None else find_change(before, config, prepared, override=override)
         aside = set_damaged_aside(output_dir / "checkpoints", checkpoint) if checkpoint is not None else []
+        done = 0 if checkpoint is None else checkpoint.progress.step
+        display = RunDisplay(
+            console,
+            name=str(output_dir),
+            total_steps=prepared.total_steps,
+            done=done,
+            memory=None if config.cluster.cluster else partial(used_memory, choose_device(config.model)),
+        )
+        prepared = replace(prepared, headway=display.watched)
         placed = closing.enter_context(place(config, prepared, checkpoint))
         refuse_no_room(config, output_dir, placed.halves.footprint(), total_steps=prepared.total_steps)
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
         run_dir = found or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
         stuck = output_dir / "stuck" / f"{datetime.now():%Y%m%d-%H%M%S}"
         closing.enter_context(Watchdog(stuck, limit=config.loop.step_timeout))
-        done = 0 if checkpoint is None else checkpoint.progress.step
         if before is None:
             begin_identity(run_dir, config, prepared)
         elif change is not None:
             change_identity(run_dir, before, change, config, prepared, step=done)
         trackers = run_trackers(config, output_dir, run_name=output_dir.name)
         closing.callback(trackers.finish)
-        display = RunDisplay(console, total_steps=prepared.total_steps, done=done)
-        observer = CommandLine(display=display, trackers=trackers, timetable=_timetable(config, prepared))
+        report = RunningReport(output_dir, tell=display.say)
+        observer = CommandLine(
+            display=display, trackers=trackers, timetable=_timetable(config, prepared), report=report
+        )
         run, committed = make_run(config, prepared, placed.halves, run_dir, checkpoint, observer=observer)
         closing.callback(run.journal.close)
+        display.watched.recall(run_dir.metrics(), run_dir.evals())
         if resume and checkpoint is None:
             tell(run, ["no checkpoint was written yet: the run starts again from its first step"])
         opening = opening_sentences(config, prepared, placed.sentences, checkpoint)
         changed = [] if change is None else [f"from here on {what}" for what in change.describe()]
         tell(run, [*damaged, *aside, *directory_sentences(run_dir, committed), *opening, *changed])
-        with display, StopRequest(config.loop.stop_grace) as stop:
+        with report, display, StopRequest(config.loop.stop_grace) as stop:
             try:
                 run_steps(run, interrupted=lambda: stop.received is not None)
                 if run.progress.step < prepared.total_steps:
@@ -106,6 +122,7 @@ def _attempt(
                 raise KeyboardInterrupt(str(over), last_checkpoint(run)) from None
         if run.progress.step < prepared.total_steps:
             step, remedy = run.progress.step, f"`paceline train --resume {output_dir}` goes on"
+            report.write()
             tell(run, [f"{stop.received} after step {step}; {remedy}"])
             return False
         finish(run, console)
@@ -142,6 +159,7 @@ def make_run(
         journal=journal,
         observer=observer,
         guards=Guards(config.optim, run_dir.metrics()),
+        headway=prepared.headway,
         progress=START if checkpoint is None else checkpoint.progress,
         saved_step=None if checkpoint is None else checkpoint.progress.step,
     )
@@ -178,8 +196,14 @@ def _timetable(config: Config, prepared: Prepared) -> Timetable:
     )
 
 
-def finish(run: Run, console: Console) -> None:
-    """Export the model, sum the run up, draw its report."""
+def finish(run: Run, console: Console, *, step: int | None = None) -> None:
+    """Export the model, sum the run up, draw its report, write the model's card.
+
+    Args:
+        run: at its end.
+        console: where it is told.
+        step: that the weights are of; None: the last.
+    """
     output_dir, final = run.run_dir.path, run.run_dir.path / "final"
     PULSE.beat("run", "export of the trained model")
     run.halves.export(final)
@@ -187,5 +211,10 @@ def finish(run: Run, console: Console) -> None:
     foreseen = run.halves.foresee(steps) if steps else None
     paces = None if foreseen is None else step_paces(steps, foreseen_seconds=foreseen)
     summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
-    console.print(f"model   {final}", soft_wrap=True)
-    console.print(f"report  {write_report(output_dir)}", soft_wrap=True)
+    card = write_card(card_facts(run.run_dir, run.config, final, step=step or run.progress.step), final)
+    console.print(f"model   {final} (its card: {card.name})", soft_wrap=True)
+    console.print(
+        f"report  {write_report(output_dir)}   next: `paceline rollouts {output_dir}` shows what it wrote, "
+        f"`paceline explain {output_dir}` what was optimised",
+        soft_wrap=True,
+    )

@@ -5,11 +5,17 @@ from transformers import PreTrainedTokenizerBase
 from paceline.config import Config
 from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.vllm.room import Room
+from paceline.headway import Headway
 from paceline.models import Loaded
 
 
 def make_vllm_engine(
-    config: Config, policy: Loaded, tokenizer: PreTrainedTokenizerBase, *, take_newer: TakeNewer | None
+    config: Config,
+    policy: Loaded,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    take_newer: TakeNewer | None,
+    headway: Headway,
 ) -> TrainedEngine:
     """vLLM in this process, with the policy's weights."""
     from paceline.engines.vllm.engine import VllmEngine
@@ -21,6 +27,7 @@ def make_vllm_engine(
         eos_token_ids=policy.eos_token_ids,
         room=room_of(config, policy),
         take_newer=take_newer,
+        headway=headway,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
+from paceline.headway import UNWATCHED, Headway
 from paceline.pulse import PULSE
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.scoring.deadline import RewardTimeout, deadline
@@ -38,7 +39,9 @@ class Outcome:
     """Wall time; calls that wait at the same time count it each."""
 
 
-def outcomes(calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: float) -> list[Outcome]:
+def outcomes(
+    calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: float, headway: Headway = UNWATCHED
+) -> list[Outcome]:
     """Call each function with lists of its own; nothing that a grader raises passes.
 
     A call that takes more than `timeout` seconds fails; built-in functions keep deadlines of their own, per answer.
@@ -46,11 +49,13 @@ def outcomes(calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: floa
     called = []
     for number, (function, arguments) in enumerate(calls, start=1):
         PULSE.beat("rewards", f"function {number} of {len(calls)}")
+        headway.phase("reward", number - 1, len(calls))
         called.append(_call(function, arguments, timeout))
     waiting = {place: one for place, one in enumerate(called) if inspect.isawaitable(one.result)}
     if waiting:
         for place, outcome in zip(waiting, _together(list(waiting.values()), timeout), strict=True):
             called[place] = outcome
+    headway.phase("reward", len(calls), len(calls))
     return called
 
 

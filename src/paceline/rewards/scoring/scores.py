@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.errors import TrainingError
+from paceline.headway import UNWATCHED, Headway
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import batch_of, grade, spread, ungraded
@@ -43,6 +44,7 @@ def score(
     completions: Sequence[Completion],
     *,
     timeout: float,
+    headway: Headway = UNWATCHED,
 ) -> Scores:
     """Grade completions; `tasks[i]` is the task of `completions[i]`.
 
@@ -60,7 +62,8 @@ def score(
     if not tasks:
         return _nothing(functions)
     batches = [batch for name, one in functions.items() if (batch := batch_of(name, one, tasks, completions)).rows]
-    results = outcomes([(batch.function, batch.arguments) for batch in batches], timeout=timeout)
+    calls = [(batch.function, batch.arguments) for batch in batches]
+    results = outcomes(calls, timeout=timeout, headway=headway)
     graded = dict.fromkeys(functions, ungraded(len(tasks)))
     for batch, outcome in zip(batches, results, strict=True):
         graded[batch.name] = spread(grade(batch, outcome, timeout), batch.rows, len(tasks))

@@ -1,0 +1,75 @@
+"""The documentation site: a page for each reward and preset, made from the code; links that lead somewhere."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.cli import train
+from paceline.cli.arguments import parse
+from paceline.config import PRESETS, build_config, options
+from paceline.metrics import METRICS
+from paceline.rewards import BUILT_IN
+from paceline.rewards.parameters import annotations
+from scripts.site_pages import pages
+from tests.documents import ROOT, blocks, commands
+
+PAGES = pages()
+
+
+def test_every_reward_has_a_page_with_its_parameters():
+    assert {path for path in PAGES if path.startswith("rewards/")} == {f"rewards/{name}.md" for name in BUILT_IN}
+    for name, maker in BUILT_IN.items():
+        shown = set(re.findall(r"^\| `(\w+)` \|", PAGES[f"rewards/{name}.md"], re.MULTILINE))
+        assert shown >= set(annotations(maker)), name
+
+
+def test_every_preset_has_a_page_with_its_values_and_its_formula():
+    assert {path for path in PAGES if path.startswith("presets/")} == {f"presets/{name}.md" for name in PRESETS}
+    for name, preset in PRESETS.items():
+        page = PAGES[f"presets/{name}.md"]
+        assert set(re.findall(r"\.\./options\.md#([\w-]+)", page)) == {key.replace("_", "-") for key in preset.values}
+        assert preset.source in page
+        assert preset.differs in page
+        assert "loss     = " in page
+
+
+def test_every_option_and_every_metric_is_on_its_page():
+    assert re.findall(r"^### `--([\w-]+)`", PAGES["options.md"], re.MULTILINE) == [o.flag[2:] for o in options()]
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGES["metrics.md"], re.MULTILINE)) >= set(METRICS)
+
+
+def test_the_worked_numbers_of_a_page_are_those_of_the_code():
+    assert "The greatest score is 2.8" in PAGES["rewards/gsm8k.md"]
+    assert "| `ngram` | a whole number | `3` |" in PAGES["rewards/repetition.md"]
+    assert "| [`--clip-eps-high`](../options.md#clip-eps-high) | `0.28` |" in PAGES["presets/dapo.md"]
+    assert "clip(r_t, 1 - 0.2, 1 + 0.28)" in PAGES["presets/dapo.md"]
+
+
+@pytest.mark.parametrize("path", sorted(path for path in PAGES if "/" in path))
+def test_the_commands_of_a_generated_page_make_configurations(path):
+    lines = [words for block in blocks(path, PAGES[path]) if block.kind == "shell" for words in commands(block)]
+    assert lines
+    for words in lines:
+        build_config(parse(train.COMMAND, words[2:]).options)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs paceline[docs]")
+def test_the_site_is_built_without_a_warning_and_asks_no_other_host(tmp_path: Path):
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (built.returncode, built.stdout) == (0, ""), built.stderr
+    for page in (*PAGES, *(file.name for file in (ROOT / "docs").glob("*.md"))):
+        assert (tmp_path / page).with_suffix(".html").exists(), page
+    asked = r'(?:src|data-src)="https?:|<link[^>]+href="https?:|@import[^;]+https?:|url\(["\']?https?:'
+    files = [file for file in tmp_path.rglob("*") if file.suffix in (".html", ".css")]
+    assert [str(file) for file in files if re.search(asked, file.read_text())] == []
