@@ -55,7 +55,7 @@ def planned(size: str, stage: int, *, ranks: int, tokens: int) -> int:
     shape = model_shape(SHAPES[size], parameters=parameters(size))
     assert shape is not None
     memory = memory_plan(config, shape, layout(config.parallel, ranks))
-    return memory.trained + memory.recomputed + memory.head
+    return memory.trained + memory.activations + memory.head
 
 
 def parameters(size: str) -> int:

@@ -33,6 +33,16 @@ SHAPES = {
         "max_position_embeddings": 512,
         "tie_word_embeddings": False,
     },
+    "100m": {
+        "vocab_size": 32_768,
+        "hidden_size": 768,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    },
     "qwen-0.5b": {
         "vocab_size": 151_936,
         "hidden_size": 896,

@@ -16,6 +16,7 @@ FLOORS = {
         "advantages",
         "alarms",
         "batching",
+        "recomputing",
         "metrics",
         "intervals",
         "at_k",

@@ -29,8 +29,8 @@ class Seen:
     """Addresses that were asked for, in order: the page itself is the first."""
 
 
-# Of a module and no longer: while it lives, playwright's event loop counts as running in this thread, and tests of other
-# files that start one of their own would fail.
+# Of a module and no longer: while it lives, playwright's event loop counts as running in this thread, and tests of
+# other files that start one of their own would fail.
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -6,9 +6,10 @@ import torch
 
 from paceline.batching import MicroBatch, Sample, pack
 from paceline.config import build_config
-from paceline.models import Activations, choose_forward, measure_activations, recompute
+from paceline.models import choose_forward, measure_activations, recompute
 from paceline.models.activations import in_main_memory, is_recomputing
 from paceline.plan import memory_plan, model_shape
+from paceline.recomputing import Activations
 from tests.tiny import VOCAB_SIZE, tiny_model
 
 DTYPES = (torch.float32, torch.bfloat16)

@@ -1,8 +1,6 @@
 """The command line: what it prints, what it answers, how flags become a configuration."""
 
-import json
 import re
-import struct
 
 import pytest
 
@@ -12,9 +10,9 @@ from paceline.cli.eval import COMMAND as EVAL
 from paceline.cli.main import COMMANDS, exit_status, main
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.cli.train import default_output_dir
-from paceline.config import Sizes, build_config, options, to_yaml
+from paceline.config import build_config, options, to_yaml
 from paceline.errors import ConfigError, TrainingError
-from paceline.plan import batch_plan, describe, describe_memory, memory_plan, model_shape, total_steps
+from paceline.plan import batch_plan, describe, total_steps
 
 REQUIRED = {"model": "org/some-model", "dataset": "data/rows.jsonl"}
 
@@ -184,153 +182,6 @@ def test_a_plan_without_a_count_of_tasks_says_so():
 
 def test_evaluating_never_in_between_still_means_before_and_after():
     assert batch_plan(build_config({**REQUIRED, "max_steps": 5, "eval_steps": 0}), None).evaluations == 2
-
-
-SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "head_dim": 8}
-
-
-def test_memory_by_hand():
-    shape = model_shape(SHAPE, parameters=1_000)
-    given = {"max_prompt_length": 10, "max_completion_length": 30, "concurrent_sequences": 16, "beta": 0.1}
-    memory = memory_plan(build_config({**REQUIRED, **given, "dtype": "bfloat16"}), shape)
-    assert (memory.weights, memory.gradients, memory.optimizer, memory.reference) == (4_000, 4_000, 8_000, 4_000)
-    assert memory.kv_cache == 16 * 40 * 2 * 2 * 2 * 8 * 2  # sequences, tokens, layers, K and V, heads, width, bytes
-    assert memory.total == 20_000 + 81_920
-    assert memory.saved == 12_000, "weights and moments"
-    moving = memory_plan(build_config({**REQUIRED, **given, "ref_sync_steps": 5}), shape)
-    assert moving.saved == 16_000, "and the reference that moves"
-    waiting = memory_plan(build_config({**REQUIRED, **given, "background_save": False}), shape)
-    assert waiting.saved == 0
-    assert "while it is saved, in main memory" in describe_memory(memory)
-    assert "while it is saved" not in describe_memory(waiting)
-
-
-LARGE = SHAPE | {"vocab_size": 10, "hidden_size": 100, "num_hidden_layers": 4, "tie_word_embeddings": True}
-"""An embedding of 1,000; with 41,000 parameters in all, layers of 10,000."""
-
-
-@pytest.mark.parametrize(
-    ("options", "sizes", "weights", "gradients", "optimizer", "fetched"),
-    [
-        ({}, Sizes(replicate=2), 41_000, 41_000, 82_000, 0),
-        # whole weights while a step lasts, and whole gradients beside the slice
-        ({"zero_stage": 1}, Sizes(shard=2), 20_500, 61_500, 41_000, 41_000),
-        # of gradients the embedding's, a layer's and the message made of it
-        ({"zero_stage": 2}, Sizes(shard=2), 20_500, 20_500, 41_000, 41_000 + 21_000),
-        # weights and gradients of two layers at a time, beside the embedding's gradient
-        ({"zero_stage": 3}, Sizes(shard=2), 20_500, 20_500, 41_000, 41_000),
-        ({"tensor_parallel": 2}, Sizes(tensor=2), 20_500, 20_500, 41_000, 0),
-        # two layers and the embedding at either end
-        ({"pipeline_parallel": 2}, Sizes(pipeline=2), 21_000, 21_000, 42_000, 0),
-    ],
-)
-def test_memory_of_a_process_of_several_by_hand(options, sizes, weights, gradients, optimizer, fetched):
-    shape = model_shape(LARGE, parameters=41_000)
-    assert (shape.matrix, shape.embeddings, shape.layer) == (1_000, 1_000, 10_000)
-    memory = memory_plan(build_config({**REQUIRED, **options}), shape, sizes)
-    found = (memory.weights, memory.gradients, memory.optimizer, memory.fetched)
-    assert found == tuple(4 * count for count in (weights, gradients, optimizer, fetched))
-    assert memory.trained == sum(found)
-    assert memory.resident == (164_000 if sizes.splits_the_model else 0)
-    on_cluster = build_config({**REQUIRED, **options, "cluster": True, "num_consumers": 2})
-    apart = build_config({**REQUIRED, **options, "sampling_ranks": 1})
-    for elsewhere in (on_cluster, apart):
-        assert memory_plan(elsewhere, shape, sizes).total == sum(found), "who samples is elsewhere"
-
-
-def test_processes_that_share_tokens_keep_their_part_of_a_long_completion():
-    shape = model_shape(LARGE, parameters=41_000)
-    given = {**REQUIRED, "max_completion_length": 4_000, "max_prompt_length": 96, "micro_batch_tokens": 100}
-    alone = memory_plan(build_config(given), shape)
-    shared = memory_plan(build_config(given | {"context_parallel": 4}), shape, Sizes(replicate=4, context=4))
-    assert (alone.activations, alone.recomputed) == (4 * shared.activations, 4 * shared.recomputed)
-    assert (alone.weights, shared.resident) == (shared.weights, 0)
-    # below the longest completion the budget is each process's own
-    short = given | {"max_completion_length": 4}
-    budget = {**short, "prompts_per_step": 100}
-    of_four = memory_plan(build_config(budget | {"context_parallel": 4}), shape, Sizes(replicate=4, context=4))
-    assert memory_plan(build_config(budget), shape).activations == of_four.activations
-
-
-def test_plan_says_what_each_of_several_processes_takes(tmp_path, capsys):
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"question": "1+1?", "answer": "2"}\n' * 4)
-    words = ["--model", "embedded", "--dataset", str(rows), "--processes", "4", "--zero-stage", "3"]
-    assert main(["plan", *words]) == 0
-    out = capsys.readouterr().out
-    assert "Of each of 4 processes that train:" in out
-    assert "fetched at a time" in out
-    assert main(["plan", *words, "--sampling-ranks", "1"]) == 0
-    assert "Of each of 3 processes that train:" in capsys.readouterr().out
-    assert main(["plan", *words[:5], "four"]) == 2
-    assert "--processes must be a whole number of at least 1, got 'four'" in capsys.readouterr().err
-
-
-def test_memory_of_an_adapter_by_hand():
-    shape = model_shape({**SHAPE, "intermediate_size": 48}, parameters=1_000)
-    # queries and output 32 to 32, keys and values 32 to 16, gate and up 32 to 48, down 48 to 32
-    assert shape.linear_widths == 2 * 64 + 2 * 48 + 3 * 80
-    memory = memory_plan(build_config({**REQUIRED, "lora_rank": 2, "beta": 0.1}), shape)
-    adapter = 2 * 2 * 464 * 4  # rank, layers, widths, bytes
-    assert (memory.weights, memory.gradients, memory.optimizer) == (4_000 + adapter, adapter, 2 * adapter)
-    assert memory.reference == 0
-
-
-def test_an_optimiser_in_main_memory_takes_nothing_of_the_device():
-    shape = model_shape(SHAPE, parameters=2**28)
-    resident, offloaded = (
-        memory_plan(build_config({**REQUIRED, "optimizer_offload": offload}), shape) for offload in (False, True)
-    )
-    assert (resident.optimizer, resident.total - offloaded.total) == (2 * 2**30, 2 * 2**30)
-    assert re.search(r"optimiser, in main memory +2\.000 GiB", describe_memory(offloaded))
-
-
-def test_activations_are_at_least_those_of_the_longest_completion_with_its_prompt():
-    given = {**REQUIRED, "max_prompt_length": 10, "max_completion_length": 30, "prompts_per_step": 4}
-    shape = model_shape(SHAPE, parameters=1)
-    one, other = (memory_plan(build_config({**given, "micro_batch_tokens": tokens}), shape) for tokens in (8, 40))
-    assert one.activations == other.activations == 40 * 2 * shape.linear_widths * 4
-
-
-def test_updates_of_a_step_are_passes_times_parts():
-    given = {**REQUIRED, "num_iterations": 2, "num_minibatches": 4}
-    assert batch_plan(build_config(given), 100).updates_per_step == 8
-
-
-def test_the_cache_holds_no_more_sequences_than_a_step_has():
-    shape = model_shape(SHAPE, parameters=1)
-    small = build_config({**REQUIRED, "prompts_per_step": 1, "num_generations": 2, "dtype": "float32"})
-    assert memory_plan(small, shape).kv_cache == 2 * 1024 * 64 * 4
-
-
-def test_a_shape_is_read_from_nested_and_from_older_configurations():
-    assert model_shape({"text_config": SHAPE}, parameters=1) == model_shape(SHAPE, parameters=1)
-    older = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
-    assert model_shape(older, parameters=1).num_key_value_heads == 4
-    assert model_shape({"n_layer": 2}, parameters=1) is None
-
-
-def test_plan_prints_batches_and_memory_and_writes_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n' * 64)
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps(SHAPE))
-    header = json.dumps(
-        {"__metadata__": {}, "a": {"dtype": "F32", "shape": [100, 10], "data_offsets": [0, 4000]}}
-    ).encode()
-    (model / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    before = sorted(tmp_path.rglob("*"))
-    assert main(["plan", "--model", "model", "--dataset", "rows.jsonl", "--num-epochs", "3"]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"\nsteps +6\n", out)
-    assert "The model has 1,000 parameters." in out
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_memory_in_gib():
-    shape = model_shape(SHAPE, parameters=2**28)
-    assert re.search(r"weights +1\.000 GiB", describe_memory(memory_plan(build_config(REQUIRED), shape)))
 
 
 def test_an_interrupt_ends_with_130_and_how_to_go_on(capsys):

@@ -6,13 +6,14 @@ import torch
 
 from paceline.config import Config, build_config
 from paceline.errors import ConfigError
-from paceline.models import Activations, Loaded, choose_forward, free_memory, measure_activations
+from paceline.models import Loaded, choose_forward, free_memory, measure_activations
+from paceline.plan import most_tokens
+from paceline.recomputing import Activations
 from paceline.train.memory import (
     Recomputing,
     check_memory_options,
     choose_recomputing,
     least_memory,
-    most_tokens,
     to_come,
 )
 from tests.tiny import tiny_model

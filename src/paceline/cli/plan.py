@@ -1,21 +1,36 @@
 """`paceline plan`: what a configuration amounts to, before anything is loaded."""
 
 import dataclasses
-import json
-import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
-from paceline.cli.configuration import EMBEDDED, read_configuration
+from paceline.cli.calibrating import calibrated
+from paceline.cli.configuration import read_configuration
 from paceline.cli.forecast import UNKNOWN, forecast
+from paceline.cli.hardware import this_device
 from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.config import Config, Sizes, layout, training_ranks
 from paceline.data import load_rows, screen
 from paceline.dialects.layouts import in_our_words
-from paceline.errors import ConfigError, ModelError
-from paceline.plan import ModelShape, batch_plan, describe, describe_memory, memory_plan, model_shape
+from paceline.errors import ConfigError
+from paceline.plan import (
+    GPUS,
+    Device,
+    Fitting,
+    batch_plan,
+    computed_bytes,
+    describe,
+    describe_layouts,
+    describe_memory,
+    describe_room,
+    describe_time,
+    read_shape,
+    refusal,
+    step_time,
+)
 
 TIMINGS = DoorOption(
     name="timings",
@@ -26,15 +41,29 @@ PROCESSES = DoorOption(
     name="processes",
     metavar="N",
     help="Processes that torchrun, accelerate or srun would start, those of --sampling-ranks among them; on a cluster "
-    "its consumers count.",
+    "its consumers count. Layouts that fit so many are listed.",
+)
+GPU = DoorOption(
+    name="gpu",
+    metavar="NAME",
+    help=f"Plan for GPUs of this kind instead of for this machine: {', '.join(GPUS)}.",
+)
+CALIBRATE = DoorOption(
+    name="calibrate",
+    metavar="",
+    is_switch=True,
+    help="Measure for two seconds how fast this machine multiplies and reads, by which the time of a step is planned; "
+    "otherwise a GPU's figures are its maker's.",
 )
 COMMAND = dataclasses.replace(
     TRAIN,
     name="plan",
-    usage="paceline plan [--config FILE] [--timings RUN] [--option value ...]",
-    summary="Print batches, steps and memory of a training run, and whether a cluster would pay. Reads the dataset, "
-    "the model's config.json, and the files of the run behind --timings only.",
-    door_options=(CONFIG, TIMINGS, PROCESSES),
+    usage="paceline plan [--config FILE] [--gpu NAME] [--processes N] [--calibrate] [--timings RUN]\n"
+    "                    [--option value ...]",
+    summary="Print batches, steps, memory and time of a training run, and whether a cluster would pay. Reads the "
+    "dataset, the model's config.json, and the files of the run behind --timings only. Where the run would not "
+    "fit it ends with status 2 and the one change by which it would.",
+    door_options=(CONFIG, GPU, PROCESSES, CALIBRATE, TIMINGS),
 )
 
 
@@ -47,15 +76,18 @@ def run(argv: list[str]) -> int:
     configuration = read_configuration(given)
     config = configuration.config
     print(configuration.origin)
-    sizes = _sizes(config, given.door.get("processes"))
+    sizes, device = _sizes(config, given.door.get("processes")), _device(config, given.door)
     preflight(config)
     rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
     rows = [*screen(rows, config.data, None).rows]
-    print(f"\n{describe(batch_plan(config, len(rows)))}\n\n{_memory(config, sizes)}")
+    print(f"\n{describe(batch_plan(config, len(rows)))}\n")
+    too_large = _print_memory_and_time(config, sizes, device, is_calibrated="calibrate" in given.door)
     if "timings" in given.door:
         print(f"\n{forecast(config, Path(given.door['timings']).expanduser())}")
     elif config.cluster.cluster:
         print(f"\n{UNKNOWN}")
+    if too_large:
+        raise ConfigError(too_large)
     return DONE
 
 
@@ -69,37 +101,37 @@ def _sizes(config: Config, processes: str | None) -> Sizes:
     return layout(config.parallel, training_ranks(config.parallel, int(processes)))
 
 
-def _memory(config: Config, sizes: Sizes) -> str:
-    model = config.model.model
-    directory = EMBEDDED[model] if model in EMBEDDED else Path(model).expanduser()
-    shape = _read_shape(directory)
+def _device(config: Config, door: Mapping[str, str]) -> Device:
+    if "gpu" not in door:
+        here = this_device()
+        return here if config.model.device != "cpu" or here.kind == "cpu" else this_device(gpus=False)
+    if "calibrate" in door:
+        raise ConfigError("--calibrate measures this machine and cannot be given with --gpu; leave one of them out")
+    if door["gpu"] not in GPUS:
+        raise ConfigError(f"--gpu must be one of {', '.join(GPUS)}, got {door['gpu']!r}")
+    if config.model.device == "cpu":
+        raise ConfigError("--gpu cannot be given with --device cpu; leave one of them out")
+    return GPUS[door["gpu"]]
+
+
+def _print_memory_and_time(config: Config, sizes: Sizes, device: Device, *, is_calibrated: bool) -> str:
+    """Print both; why it does not fit, nothing where it does."""
+    shape = read_shape(config.model.model)
     if shape is None:
-        return f"Memory is not known: {config.model.model} is no local directory with a known config.json and weights."
+        print(f"Memory is not known: the config.json of {config.model.model} names its numbers in a way of its own.")
+        return ""
+    fitting, number_bytes = Fitting(config=config, shape=shape, device=device), computed_bytes(config, shape, device)
+    memory = fitting.plan(sizes=sizes)
     several = f"Of each of {sizes.ranks} processes that train:\n" if sizes.ranks > 1 else ""
-    return (
-        f"{several}{describe_memory(memory_plan(config, shape, sizes))} The model has {shape.parameters:,} parameters."
-    )
-
-
-def _read_shape(directory: Path) -> ModelShape | None:
-    weights = sorted(directory.glob("*.safetensors"))
-    if not weights or not (directory / "config.json").is_file():
-        return None
-    parameters = sum(_count_parameters(file) for file in weights)
-    try:
-        described = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    except ValueError:
-        described = None
-    if not isinstance(described, dict):
-        raise ModelError(f"--model {directory}: its config.json is not a JSON object; restore it")
-    return model_shape(described, parameters=parameters)
-
-
-def _count_parameters(file: Path) -> int:
-    """Sum over the tensors that the header lists: 8 bytes with its length, then JSON."""
-    try:
-        with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
-        raise ModelError(f"--model {file.parent}: {file.name} is damaged; fetch it again") from None
+    print(f"{several}{describe_memory(memory)}\n{describe_room(fitting, sizes, memory)}")
+    print(f"The model has {shape.parameters:,} parameters.")
+    if sizes.ranks > 1:
+        print(f"\n{describe_layouts(fitting.layouts(sizes.ranks), sizes.ranks)}")
+    if is_calibrated:
+        device = calibrated(device, shape, number_bytes, config.model.threads)
+    if device.rates is None:
+        print("\nHow long a step takes is not known: --calibrate measures this machine for two seconds.")
+    else:
+        time = step_time(config, shape, memory, device.rates, number_bytes, sizes)
+        print(f"\n{describe_time(time, device.rates, device)}")
+    return "" if fitting.has_room(memory) else refusal(fitting, sizes, memory)

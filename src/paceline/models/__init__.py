@@ -22,7 +22,6 @@ fingerprints.py   whether weights in two places are the same bits
 """
 
 from paceline.models.activations import (
-    Activations,
     is_recomputing,
     measure_activations,
     recompute,
@@ -41,7 +40,6 @@ from paceline.models.reference import frozen_copy, load_reference
 from paceline.models.split_loading import load_policy, measure_by_twin
 
 __all__ = [
-    "Activations",
     "Loaded",
     "PolicyForward",
     "add_adapter",

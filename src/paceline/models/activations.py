@@ -9,7 +9,6 @@ so that at any time those of one layer come on top of what was kept. The last la
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,34 +18,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from paceline.batching import MicroBatch, Sample, pack
 from paceline.models.records import on_device
+from paceline.recomputing import Activations
 
 Forward = Callable[[PreTrainedModel, MicroBatch], Tensor]
 
 FEW_ELEMENTS = 1 << 14
 """A tensor below this stays where it is: a transfer to the other memory takes longer than the space is worth."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Activations:
-    """Bytes that a forward pass keeps for the backward pass, per input token."""
-
-    all_layers: float
-    """With nothing computed again."""
-    layer_input: int
-    """What is kept of a layer that is computed again."""
-    layers: int
-    """Layers that can be computed again one by one; 0 where the model's are of another kind."""
-
-    def kept(self, recomputed: int) -> float:
-        """With so many of the first layers computed again."""
-        if recomputed == 0:
-            return self.all_layers
-        return self.all_layers * (1 - recomputed / self.layers) + recomputed * self.layer_input
-
-    def to_recompute(self, *, tokens: int, room: float) -> int:
-        """The fewest layers to compute again for `tokens` tokens to fit into `room` bytes; else all but one."""
-        most = max(0, self.layers - 1)
-        return next((count for count in range(most) if tokens * self.kept(count) <= room), most)
 
 
 def recompute(model: PreTrainedModel, count: int | None) -> None:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from paceline.config import Config
+from paceline.config import Config, Sizes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +49,31 @@ def most_prompts_per_step(config: Config) -> int:
     """Prompts that a step may sample, with all refills."""
     at_once = math.ceil(config.loop.prompts_per_step * config.advantage.oversampling)
     return at_once * (1 + config.advantage.max_refills)
+
+
+def forwarded_tokens(config: Config, sizes: Sizes) -> int:
+    """Input tokens of an update in a process, at most: the completions of a group share their prompt."""
+    group = config.data.max_prompt_length + config.sampling.num_generations * config.sampling.max_completion_length
+    groups = config.loop.prompts_per_step / config.optim.num_minibatches
+    return math.ceil(groups * group / sizes.shares / sizes.context)
+
+
+def even_tokens(config: Config, micro_batch: int, sizes: Sizes) -> int:
+    """Input tokens of each of an update's micro-batches in a process where all completions are as long as they may be:
+    there are as few as fit `micro_batch` tokens, filled evenly."""
+    longest = math.ceil((config.data.max_prompt_length + config.sampling.max_completion_length) / sizes.context)
+    forwarded = forwarded_tokens(config, sizes)
+    return max(math.ceil(forwarded / math.ceil(forwarded / micro_batch)), min(longest, forwarded))
+
+
+def most_tokens(config: Config, micro_batch: int, *, prompt: int, padded: bool) -> int:
+    """Input tokens of a forward pass on a rank, at most, with prompts of `prompt` tokens and micro-batches of so many;
+    padded rows hold the prompt each."""
+    completion, rows = config.sampling.max_completion_length, config.sampling.num_generations
+    group = rows * (prompt + completion) if padded else prompt + rows * completion
+    ranks = config.parallel.context_parallel
+    budget = micro_batch * ranks * (rows if padded else 1)
+    return math.ceil(min(max(budget, prompt + completion), config.loop.prompts_per_step * group) / ranks)
 
 
 def batch_plan(config: Config, num_tasks: int | None) -> BatchPlan:

@@ -22,7 +22,6 @@ from paceline.errors import ConfigError
 from paceline.headway import UNWATCHED, Headway
 from paceline.learner import Learner, UpdateStats
 from paceline.models import (
-    Activations,
     Loaded,
     PolicyForward,
     adopt_model,
@@ -38,6 +37,7 @@ from paceline.models import (
     restore_weights,
 )
 from paceline.parallel import ONE_RANK, MeshSplit, Ranks
+from paceline.recomputing import Activations
 from paceline.schedule import learning_rate
 from paceline.train.exporting import export_saved
 from paceline.train.footprint import Footprint, footprint

@@ -1,7 +1,6 @@
 """What the options about memory come to on this machine and this model."""
 
 import importlib.util
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,12 +9,10 @@ import torch
 from paceline.config import Config, OptimConfig
 from paceline.config.rules import require
 from paceline.errors import ConfigError
-from paceline.models import Activations, Loaded, free_memory, recompute
+from paceline.models import Loaded, free_memory, recompute
 from paceline.parallel import Ranks, piece_of
-
-ACTIVATION_SHARE = 0.5
-"""Of the memory that is left for activations, what `auto` plans with. The rest is for what the estimate leaves out: a
-layer's temporary tensors, logits, what allocators keep, and on a CPU the other processes of the machine."""
+from paceline.plan import most_tokens
+from paceline.recomputing import ACTIVATION_SHARE, Activations, choose_cut
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,30 +94,18 @@ def choose_recomputing(
     model, activations = policy.model, measure()
     room = ACTIVATION_SHARE * max(0, free)
     sizes = config.optim.micro_batches(model.device.type)[: 1 if config.model.deterministic else None]
-    tokens_of = {size: most_tokens(config, size, prompt=longest_prompt, padded=padded) for size in sizes}
-    fitting = [size for size in sizes if tokens_of[size] * activations.all_layers <= room]
-    chosen = fitting[0] if fitting else sizes[-1]
-    tokens = tokens_of[chosen]
-    count = activations.to_recompute(tokens=tokens, room=room)
-    if count:
-        recompute(model, count)
+    cut = choose_cut(
+        activations, {size: most_tokens(config, size, prompt=longest_prompt, padded=padded) for size in sizes}, room
+    )
+    if cut.layers:
+        recompute(model, cut.layers)
     return Recomputing(
-        micro_batch_tokens=chosen,
-        layers=count,
+        micro_batch_tokens=cut.micro_batch_tokens,
+        layers=cut.layers,
         of=activations.layers,
-        needed=tokens * activations.kept(count),
+        needed=cut.tokens * activations.kept(cut.layers),
         room=room,
     )
-
-
-def most_tokens(config: Config, micro_batch: int, *, prompt: int, padded: bool) -> int:
-    """Input tokens of a forward pass on a rank, at most, with prompts of `prompt` tokens and micro-batches of so many;
-    padded rows hold the prompt each."""
-    completion, rows = config.sampling.max_completion_length, config.sampling.num_generations
-    group = rows * (prompt + completion) if padded else prompt + rows * completion
-    ranks = config.parallel.context_parallel
-    budget = micro_batch * ranks * (rows if padded else 1)
-    return math.ceil(min(max(budget, prompt + completion), config.loop.prompts_per_step * group) / ranks)
 
 
 def to_come(optim: OptimConfig, policy: Loaded) -> int:

@@ -1,0 +1,85 @@
+"""A model's shape from its config.json alone: of a directory, an adapter's base, or a name of the Hub."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from paceline.embedded_models import DIRECTORIES
+from paceline.errors import ModelError
+from paceline.plan.shape import ModelShape, model_shape
+
+PACKAGE = Path(__file__).parent.parent
+ADAPTER_CONFIG = "adapter_config.json"
+
+
+def read_shape(model: str) -> ModelShape | None:
+    """The shape of `--model`, None where its configuration names its numbers in another way.
+
+    Parameters are counted in the headers of its weights, where they are here; else transformers makes the model without
+    memory for them, which takes some seconds.
+
+    Raises:
+        ModelError: there is no config.json, or it or a file of weights cannot be read.
+    """
+    directory = _directory(model)
+    described = _read_json(directory / "config.json", model)
+    weights = sorted(directory.glob("*.safetensors"))
+    counted = sum(map(_count_parameters, weights)) if weights else _count_without_weights(directory, model)
+    return model_shape(described, parameters=counted)
+
+
+def _directory(model: str) -> Path:
+    directory = PACKAGE / DIRECTORIES[model] if model in DIRECTORIES else Path(model).expanduser()
+    if (directory / ADAPTER_CONFIG).is_file():
+        base = _read_json(directory / ADAPTER_CONFIG, model).get("base_model_name_or_path")
+        return _directory(str(base))
+    return directory if (directory / "config.json").is_file() else _fetched(model, directory)
+
+
+def _fetched(model: str, directory: Path) -> Path:
+    """Where the Hub's config.json lies on this machine."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import HfHubHTTPError
+
+    try:
+        return Path(hf_hub_download(model, "config.json")).parent
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        said = " ".join(str(error).split())[:160]
+        raise ModelError(
+            f"--model {model} has no config.json in {directory}, and none can be had from the Hub; give a directory "
+            f"with one ({said})"
+        ) from None
+
+
+def _read_json(file: Path, model: str) -> Mapping[str, object]:
+    try:
+        described = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        described = None
+    if not isinstance(described, dict):
+        raise ModelError(f"--model {model}: its {file.name} is not a JSON object; restore it")
+    return described
+
+
+def _count_without_weights(directory: Path, model: str) -> int:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            return int(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory)).num_parameters())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        said = " ".join(str(error).split())[:160]
+        raise ModelError(f"--model {model}: transformers makes no model of its config.json ({said})") from None
+
+
+def _count_parameters(file: Path) -> int:
+    """Sum over the tensors that the header lists: 8 bytes with its length, then JSON."""
+    try:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
+        raise ModelError(f"--model {file.parent}: {file.name} is damaged; fetch it again") from None

@@ -1,0 +1,86 @@
+"""The numbers of a decoder that memory and time depend on, from its config.json."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelShape:
+    """A decoder of layers that are alike."""
+
+    parameters: int
+    num_layers: int
+    num_heads: int
+    """Of queries."""
+    num_key_value_heads: int
+    head_dim: int
+    width: int
+    """Of the states between two layers."""
+    inner: int
+    """Width inside the feed-forward layers."""
+    linear_widths: int
+    """Inputs and outputs of a layer's linear maps, added up: what one rank of an adapter on all of them takes."""
+    vocabulary: int
+    """Tokens; 0 where the configuration does not say."""
+    tied: bool
+    """Whether embedding and head are one matrix."""
+
+    @property
+    def matrix(self) -> int:
+        """Parameters of an embedding."""
+        return self.vocabulary * self.width
+
+    @property
+    def embeddings(self) -> int:
+        """Parameters of embedding and head."""
+        return self.matrix if self.tied else 2 * self.matrix
+
+    @property
+    def layer(self) -> int:
+        """Parameters of a layer, about."""
+        return max(0, self.parameters - self.embeddings) // self.num_layers
+
+    @property
+    def multiplied(self) -> int:
+        """Parameters that a token is multiplied with: those of the layers and of the head."""
+        return self.num_layers * self.layer + self.matrix
+
+    @property
+    def queries_keys_values(self) -> int:
+        """Parameters of a layer's first linear maps."""
+        return self.width * self.head_dim * (self.num_heads + 2 * self.num_key_value_heads)
+
+    @property
+    def cached(self) -> int:
+        """Numbers that a token leaves in the cache: keys and values of all layers."""
+        return self.num_layers * 2 * self.num_key_value_heads * self.head_dim
+
+
+def model_shape(model_config: Mapping[str, object], *, parameters: int) -> ModelShape | None:
+    """The shape that a model's config.json describes, None when it names its numbers in another way."""
+    text_config = model_config.get("text_config")
+    described = text_config if isinstance(text_config, Mapping) else model_config
+    layers, heads, width = (described.get(n) for n in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    if not isinstance(layers, int) or not isinstance(heads, int) or not isinstance(width, int):
+        return None
+    # Older files leave out what follows from the rest: one key/value head per head, heads that fill the width.
+    inner, key_value_heads, head_dim = (
+        described.get(name) for name in ("intermediate_size", "num_key_value_heads", "head_dim")
+    )
+    vocabulary = described.get("vocab_size")
+    inner = inner if isinstance(inner, int) else 4 * width
+    key_value_heads = key_value_heads if isinstance(key_value_heads, int) else heads
+    head_dim = head_dim if isinstance(head_dim, int) else width // heads
+    attention = 4 * width + 2 * head_dim * (heads + key_value_heads)  # queries, keys, values, output
+    return ModelShape(
+        parameters=parameters,
+        num_layers=layers,
+        num_heads=heads,
+        num_key_value_heads=key_value_heads,
+        head_dim=head_dim,
+        width=width,
+        inner=inner,
+        linear_widths=attention + 3 * (width + inner),
+        vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
+        tied=True in (described.get("tie_word_embeddings"), model_config.get("tie_word_embeddings")),
+    )

@@ -1,0 +1,385 @@
+"""`paceline plan`: memory, time and layouts by hand, what fits and the one change that would, and the command."""
+
+import json
+import re
+import struct
+from dataclasses import replace
+
+import pytest
+
+from paceline.cli import calibrating, hardware
+from paceline.cli.main import main
+from paceline.config import Sizes, build_config
+from paceline.errors import ModelError
+from paceline.plan import (
+    CPU,
+    GPUS,
+    Device,
+    Fitting,
+    Rates,
+    batch_plan,
+    computed_bytes,
+    describe_layouts,
+    describe_memory,
+    gpu_of,
+    memory_plan,
+    model_shape,
+    read_shape,
+    refusal,
+    step_time,
+)
+from paceline.plan.activations import activations
+
+REQUIRED = {"model": "m", "dataset": "d"}
+GIB = 1 << 30
+
+SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "head_dim": 8}
+
+
+def test_memory_by_hand():
+    shape = model_shape(SHAPE, parameters=1_000)
+    given = {"max_prompt_length": 10, "max_completion_length": 30, "concurrent_sequences": 16, "beta": 0.1}
+    memory = memory_plan(build_config({**REQUIRED, **given, "dtype": "bfloat16"}), shape)
+    assert (memory.weights, memory.gradients, memory.optimizer, memory.reference) == (4_000, 4_000, 8_000, 4_000)
+    # 16 completions of two groups, each with one prompt; layers, keys and values, heads, width, bytes
+    assert memory.kv_cache == (16 * 30 + 2 * 10) * 2 * 2 * 2 * 8 * 2
+    assert memory.saved == 12_000, "weights and moments"
+    lasting = memory.libraries + 4_000 + 8_000 + 4_000 + 12_000
+    assert memory.sampling == lasting + memory.engine + memory.kv_cache + memory.drawn
+    assert memory.update == lasting + 4_000 + memory.activations + memory.head
+    assert memory.peak == max(memory.sampling, memory.update)
+    moving = memory_plan(build_config({**REQUIRED, **given, "ref_sync_steps": 5}), shape)
+    assert moving.saved == 16_000, "and the reference that moves"
+    waiting = memory_plan(build_config({**REQUIRED, **given, "background_save": False}), shape)
+    assert waiting.saved == 0
+    assert "copy that is being saved " in describe_memory(memory)
+    assert "copy that is being saved" not in describe_memory(waiting)
+
+
+LARGE = SHAPE | {"vocab_size": 10, "hidden_size": 100, "num_hidden_layers": 4, "tie_word_embeddings": True}
+"""An embedding of 1,000; with 41,000 parameters in all, layers of 10,000."""
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes", "weights", "gradients", "optimizer", "fetched"),
+    [
+        ({}, Sizes(replicate=2), 41_000, 41_000, 82_000, 0),
+        # whole weights while a step lasts, and whole gradients beside the slice
+        ({"zero_stage": 1}, Sizes(shard=2), 20_500, 61_500, 41_000, 41_000),
+        # of gradients the embedding's, a layer's and the message made of it
+        ({"zero_stage": 2}, Sizes(shard=2), 20_500, 20_500, 41_000, 41_000 + 21_000),
+        # weights and gradients of two layers at a time, beside the embedding's gradient
+        ({"zero_stage": 3}, Sizes(shard=2), 20_500, 20_500, 41_000, 41_000),
+        ({"tensor_parallel": 2}, Sizes(tensor=2), 20_500, 20_500, 41_000, 0),
+        # two layers and the embedding at either end
+        ({"pipeline_parallel": 2}, Sizes(pipeline=2), 21_000, 21_000, 42_000, 0),
+    ],
+)
+def test_memory_of_a_process_of_several_by_hand(options, sizes, weights, gradients, optimizer, fetched):
+    shape = model_shape(LARGE, parameters=41_000)
+    assert (shape.matrix, shape.embeddings, shape.layer) == (1_000, 1_000, 10_000)
+    memory = memory_plan(build_config({**REQUIRED, **options}), shape, sizes)
+    found = (memory.weights, memory.gradients, memory.optimizer, memory.fetched)
+    assert found == tuple(4 * count for count in (weights, gradients, optimizer, fetched))
+    assert memory.trained == sum(found)
+    assert memory.resident == (164_000 if sizes.splits_the_model else 0)
+    on_cluster = build_config({**REQUIRED, **options, "cluster": True, "num_consumers": 2})
+    apart = build_config({**REQUIRED, **options, "sampling_ranks": 1})
+    for elsewhere in (on_cluster, apart):
+        planned = memory_plan(elsewhere, shape, sizes)
+        assert (planned.resident, planned.engine, planned.kv_cache) == (0, 0, 0), "who samples is elsewhere"
+        assert planned.trained == sum(found)
+
+
+def test_processes_that_share_tokens_keep_their_part_of_a_long_completion():
+    shape = model_shape(LARGE, parameters=41_000)
+    given = {**REQUIRED, "max_completion_length": 4_000, "max_prompt_length": 96, "micro_batch_tokens": 100}
+    alone = memory_plan(build_config(given), shape)
+    shared = memory_plan(build_config(given | {"context_parallel": 4}), shape, Sizes(replicate=4, context=4))
+    assert alone.cut.tokens == 4 * shared.cut.tokens
+    assert (alone.weights, shared.resident) == (shared.weights, 0)
+    # below the longest completion the budget is each process's own
+    short = given | {"max_completion_length": 4}
+    budget = {**short, "prompts_per_step": 100}
+    of_four = memory_plan(build_config(budget | {"context_parallel": 4}), shape, Sizes(replicate=4, context=4))
+    assert memory_plan(build_config(budget), shape).cut == of_four.cut
+
+
+def test_plan_says_what_each_of_several_processes_takes(tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "1+1?", "answer": "2"}\n' * 4)
+    words = ["--model", "embedded", "--dataset", str(rows), "--processes", "4", "--zero-stage", "3"]
+    assert main(["plan", *words]) == 0
+    out = capsys.readouterr().out
+    assert "Of each of 4 processes that train:" in out
+    assert "fetched at a time" in out
+    assert main(["plan", *words, "--sampling-ranks", "1"]) == 0
+    assert "Of each of 3 processes that train:" in capsys.readouterr().out
+    assert main(["plan", *words[:5], "four"]) == 2
+    assert "--processes must be a whole number of at least 1, got 'four'" in capsys.readouterr().err
+
+
+def test_memory_of_an_adapter_by_hand():
+    shape = model_shape({**SHAPE, "intermediate_size": 48}, parameters=1_000)
+    # queries and output 32 to 32, keys and values 32 to 16, gate and up 32 to 48, down 48 to 32
+    assert shape.linear_widths == 2 * 64 + 2 * 48 + 3 * 80
+    memory = memory_plan(build_config({**REQUIRED, "lora_rank": 2, "beta": 0.1}), shape)
+    adapter = 2 * 2 * 464 * 4  # rank, layers, widths, bytes
+    assert (memory.weights, memory.gradients, memory.optimizer) == (4_000 + adapter, adapter, 2 * adapter)
+    assert memory.reference == 0
+
+
+def test_an_optimiser_in_main_memory_takes_nothing_of_the_device():
+    shape = model_shape(SHAPE, parameters=2**28)
+    given = {**REQUIRED, "gradient_checkpointing": "false", "micro_batch_tokens": 4096}
+    resident, offloaded = (
+        memory_plan(build_config({**given, "optimizer_offload": offload}), shape, on=GPUS["h100"])
+        for offload in (False, True)
+    )
+    assert (resident.optimizer, resident.peak - offloaded.peak) == (2 * 2**30, 2 * 2**30)
+    assert re.search(r"optimiser, in main memory +2\.000\n", describe_memory(offloaded))
+
+
+def test_activations_are_at_least_those_of_the_longest_completion_with_its_prompt():
+    given = {**REQUIRED, "max_prompt_length": 10, "max_completion_length": 30, "prompts_per_step": 4}
+    shape = model_shape(SHAPE, parameters=1)
+    one, other = (memory_plan(build_config({**given, "micro_batch_tokens": tokens}), shape) for tokens in (8, 40))
+    assert one.cut.tokens == other.cut.tokens == 40
+
+
+def test_updates_of_a_step_are_passes_times_parts():
+    given = {**REQUIRED, "num_iterations": 2, "num_minibatches": 4}
+    assert batch_plan(build_config(given), 100).updates_per_step == 8
+
+
+def test_the_cache_holds_no_more_sequences_than_a_step_has():
+    shape = model_shape(SHAPE, parameters=1)
+    small = build_config({**REQUIRED, "prompts_per_step": 1, "num_generations": 2, "dtype": "float32"})
+    assert memory_plan(small, shape).kv_cache == (2 * 512 + 512) * 64 * 4
+
+
+def test_a_shape_is_read_from_nested_and_from_older_configurations():
+    assert model_shape({"text_config": SHAPE}, parameters=1) == model_shape(SHAPE, parameters=1)
+    older = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
+    assert model_shape(older, parameters=1).num_key_value_heads == 4
+    assert model_shape({"n_layer": 2}, parameters=1) is None
+
+
+def test_plan_prints_batches_and_memory_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n' * 64)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(SHAPE))
+    header = json.dumps(
+        {"__metadata__": {}, "a": {"dtype": "F32", "shape": [100, 10], "data_offsets": [0, 4000]}}
+    ).encode()
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["plan", "--model", "model", "--dataset", "rows.jsonl", "--num-epochs", "3"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"\nsteps +6\n", out)
+    assert "The model has 1,000 parameters." in out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_memory_in_gib_stands_in_the_columns_of_the_phases_that_have_it():
+    shape = model_shape(SHAPE, parameters=2**28)
+    text = describe_memory(memory_plan(build_config(REQUIRED), shape))
+    assert re.search(r"weights +1\.000 +1\.000\n", text)
+    assert re.search(r"gradients +1\.000\n", text)
+    assert re.search(r"in all +\d+\.\d{3} +\d+\.\d{3}  GiB$", text)
+
+
+def test_activations_of_a_token_by_hand():
+    shape = model_shape({**SHAPE, "intermediate_size": 48}, parameters=1)
+    # of a layer: residuals 2 x 32 in float32; 2 x 32 normed, queries and output 2 x 32, keys and values 2 x 16, 3 x 48
+    assert activations(shape, Sizes(), CPU, 2).all_layers == 2 * (4 * 64 + 2 * (64 + 64 + 32 + 144))
+    # torch keeps 4 x 32 in float32; 4 x 32 normed, 3 x 32 and 4 x 16 of attention, 4 x 48
+    assert activations(shape, Sizes(), GPUS["h100"], 2).all_layers == 2 * (4 * 128 + 2 * (128 + 96 + 64 + 192))
+    assert activations(shape, Sizes(tensor=2), CPU, 2).all_layers == activations(shape, Sizes(), CPU, 2).all_layers / 2
+
+
+def test_micro_batches_of_an_update_leave_pieces_between_them_on_a_cpu():
+    shape = model_shape({**SHAPE, "vocab_size": 64}, parameters=10_000)
+    given = {**REQUIRED, "max_prompt_length": 20, "max_completion_length": 20, "num_generations": 4}
+    given |= {"prompts_per_step": 6, "micro_batch_tokens": 100}
+    of_token = activations(shape, Sizes(), CPU, 4).all_layers
+    six, one = (memory_plan(build_config({**given, "micro_batch_tokens": tokens}), shape) for tokens in (100, 600))
+    assert (six.cut.tokens, one.cut.tokens) == (100, 600)
+    assert six.activations == round(1.6 * 100 * of_token)
+    assert one.activations == round(600 * of_token)
+    again = memory_plan(build_config({**given, "gradient_checkpointing": "true"}), shape)
+    assert again.activations == round(100 * (2 * 32 * 4 + of_token / 2)), "inputs of both layers, and one of them whole"
+
+
+def test_layers_are_planned_to_be_computed_again_where_a_run_would():
+    shape = model_shape({**SHAPE, "vocab_size": 64}, parameters=10_000)
+    config = build_config({**REQUIRED, "max_prompt_length": 100, "max_completion_length": 400})
+    roomy = memory_plan(config, shape)
+    assert roomy.cut.layers == 0, "a device of unknown memory is taken for large"
+    needed = roomy.update - roomy.head - roomy.activations
+    tight = memory_plan(config, shape, on=replace(CPU, memory=needed + roomy.activations))
+    assert tight.cut.layers == 1
+    assert tight.peak < roomy.peak
+    without = memory_plan(replace(config, model=replace(config.model, gradient_checkpointing="false")), shape, on=CPU)
+    assert without.cut.layers == 0
+
+
+def test_the_precision_of_auto_goes_by_device_and_size():
+    large, small = (model_shape(SHAPE, parameters=count) for count in (10_000_000, 9_999_999))
+    fast = replace(CPU, fast_bfloat16=True)
+    auto = build_config(REQUIRED)
+    assert [computed_bytes(auto, large, one) for one in (CPU, fast, GPUS["l4"])] == [4, 2, 2]
+    assert computed_bytes(auto, small, fast) == 4
+    assert computed_bytes(build_config({**REQUIRED, "dtype": "float32"}), large, GPUS["l4"]) == 4
+
+
+def test_a_step_at_best_by_hand():
+    shape = model_shape({**SHAPE, "vocab_size": 10, "tie_word_embeddings": True}, parameters=2_320)
+    assert (shape.layer, shape.multiplied) == (1_000, 2_320)
+    given = {
+        **REQUIRED,
+        "prompts_per_step": 2,
+        "num_generations": 4,
+        "max_prompt_length": 8,
+        "max_completion_length": 16,
+    }
+    config, rates = build_config(given), Rates(products=1e6, reading=1e9)
+    memory = memory_plan(config, shape)
+    time = step_time(config, shape, memory, rates, 4, Sizes())
+    # 16 prompt tokens, then 16 steps of 8 rows, 2 operations per weight: reading is far faster here
+    assert time.generate == pytest.approx(2 * 2_320 * (16 + 16 * 8) / 1e6)
+    # 2 x (8 + 4 x 16) tokens, forward and twice that back; each attends to 16 others on average in two layers of 4 x 8
+    moved = 7 * 4 * 2_320 / 1e9
+    assert time.update == pytest.approx(144 * 6 * (2_320 + 2 * 2 * 32 * 16) / 1e6 + moved)
+    slow = step_time(config, shape, memory, Rates(products=1e12, reading=1e3), 4, Sizes())
+    # weights, and of the cache on average half of 8 rows' completions and two prompts
+    cache = 2 * 2 * 2 * 8 * (8 * 8 + 2 * 8)
+    assert slow.generate == pytest.approx(16 * 4 * (2_320 + cache) / 1e3)
+    assert time.step == time.generate + time.update
+
+
+BILLIONS = {
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": True,
+}
+
+
+def billions(**given: object) -> Fitting:
+    shape = model_shape(BILLIONS, parameters=1_543_714_304)
+    return Fitting(config=build_config({**REQUIRED, **given}), shape=shape, device=GPUS["h100"])
+
+
+def test_what_does_not_fit_is_refused_with_the_one_change_that_costs_least():
+    fitting = billions(
+        micro_batch_tokens=131_072, prompts_per_step=64, num_generations=16, gradient_checkpointing="false"
+    )
+    memory = fitting.plan()
+    assert not fitting.has_room(memory)
+    change = fitting.one_change(Sizes())
+    assert change.words == "--micro-batch-tokens 8192"
+    assert fitting.has_room(change.memory)
+    sentence = refusal(fitting, Sizes(), memory)
+    assert re.fullmatch(
+        r"--model m takes \d+\.\d\d GiB of each process, which must be at most 75\.67 GiB on NVIDIA H100 80GB HBM3; "
+        r"--micro-batch-tokens 8192 would make it \d+\.\d\d GiB",
+        sentence,
+    )
+
+
+def test_where_no_one_change_is_enough_the_smallest_is_named():
+    fitting = replace(billions(), device=Device(name="a small card", kind="cuda", memory=GIB))
+    assert fitting.one_change(Sizes()) is None
+    assert "no one change is enough, " in refusal(fitting, Sizes(), fitting.plan())
+
+
+def test_the_largest_micro_batch_is_the_last_that_has_room():
+    fitting = billions(prompts_per_step=512, num_generations=16, gradient_checkpointing="false")
+    found = fitting.largest_micro_batch(Sizes(), recomputing=False)
+
+    def of(tokens: int) -> Fitting:
+        return replace(
+            fitting, config=replace(fitting.config, optim=replace(fitting.config.optim, micro_batch_tokens=tokens))
+        )
+
+    assert fitting.has_room(of(found).plan())
+    assert not fitting.has_room(of(2 * found).plan())
+    assert fitting.largest_micro_batch(Sizes(), recomputing=True) > found
+    tiny = replace(fitting, device=Device(name="a small card", kind="cuda", memory=GIB))
+    assert tiny.largest_micro_batch(Sizes(), recomputing=True) is None
+
+
+def test_layouts_of_four_are_those_with_room_and_with_whole_heads():
+    fitting = billions(gradient_checkpointing="false", micro_batch_tokens=4096)
+    words = [change.words for change in fitting.layouts(4)]
+    assert words[:4] == ["copies (the default)", "--zero-stage 1", "--zero-stage 2", "--zero-stage 3"]
+    assert "--zero-stage 3 --tensor-parallel 2" in words
+    odd = replace(fitting, shape=replace(fitting.shape, num_heads=3, num_layers=7))
+    assert not [change for change in odd.layouts(4) if "parallel" in change.words]
+    needed = fitting.plan().peak
+    small = replace(fitting, device=Device(name="a card", kind="cuda", memory=int(needed * 0.9)))
+    fitting_words = [change.words for change in small.layouts(4)]
+    assert "copies (the default)" not in fitting_words
+    assert "--zero-stage 3" in fitting_words
+    assert describe_layouts((), 4) == "No layout of 4 processes fits."
+
+
+def test_a_device_is_known_by_the_words_that_its_driver_says():
+    assert gpu_of("NVIDIA H100 80GB HBM3", 81_559).rates == GPUS["h100"].rates
+    assert gpu_of("NVIDIA H100 PCIe", 81_559).rates is None, "a slower one"
+    assert gpu_of("NVIDIA A100-SXM4-40GB", 40_960).rates == GPUS["a100-40gb"].rates
+
+
+def test_this_machine_is_planned_for_by_what_it_has_free(tmp_path, monkeypatch):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags\t: fpu avx512f amx_bf16 amx_tile\n")
+    found = hardware.this_device(gpus=False, cpuinfo=cpuinfo)
+    assert (found.kind, found.fast_bfloat16) == ("cpu", True)
+    cpuinfo.write_text("flags\t: fpu avx2\n")
+    assert not hardware.this_device(gpus=False, cpuinfo=cpuinfo).fast_bfloat16
+
+
+def test_calibrating_gives_rates_that_this_machine_can_have():
+    found = calibrating.calibrated(CPU, model_shape(SHAPE, parameters=10_000), 4, threads=1).rates
+    assert 1e7 < found.products < 1e14
+    assert 1e8 < found.reading < 1e13
+
+
+def test_a_shape_is_read_without_weights(tmp_path):
+    described = {**BILLIONS, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    assert read_shape(str(tmp_path)) == model_shape(described, parameters=1_543_714_304)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"its config\.json is not a JSON object; restore it"):
+        read_shape(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(BILLIONS | {"model_type": "no such"}))
+    with pytest.raises(ModelError, match=r"transformers makes no model of its config\.json"):
+        read_shape(str(tmp_path))
+
+
+def test_an_adapter_is_planned_by_its_base_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "embedded"}))
+    assert read_shape(str(tmp_path)) == read_shape("embedded")
+
+
+def test_plan_ends_with_status_2_where_a_run_would_not_fit(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(
+        json.dumps({**BILLIONS, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]})
+    )
+    words = ["--model", str(tmp_path), "--dataset", "arithmetic", "--reward-funcs", "random"]
+    assert main(["plan", *words, "--gpu", "l4"]) == 2
+    captured = capsys.readouterr()
+    assert re.search(r"Peak \d+\.\d\d GiB of the 22\.49 GiB of NVIDIA L4\.", captured.out)
+    assert re.search(r"must be at most 21\.37 GiB on NVIDIA L4; --\S+ \S+ would make it", captured.err)
+    assert main(["plan", *words, "--gpu", "h100"]) == 0
+    assert re.search(r"a step, at best +\d+\.\d\d s\n.* 989 Tflop/s, 3,350 GB/s", capsys.readouterr().out)
+    assert main(["plan", *words, "--gpu", "h1000"]) == 2
+    assert "--gpu must be one of l4, rtx-4090" in capsys.readouterr().err
+    assert main(["plan", *words, "--gpu", "h100", "--calibrate"]) == 2
+    assert "--calibrate measures this machine and cannot be given with --gpu" in capsys.readouterr().err
