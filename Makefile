@@ -83,6 +83,7 @@ bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only 
 	-$(BIN)/python benchmarks/bench_survival.py
 	-$(BIN)/python benchmarks/bench_survival.py --workload 30m --repetitions 2
 	-$(BIN)/python benchmarks/bench_refusals.py
+	-$(BIN)/python benchmarks/bench_plan.py
 	-$(BIN)/python benchmarks/bench_pages.py
 	-test ! -x $(VLLM_VENV)/bin/python || $(VLLM_VENV)/bin/python benchmarks/bench_sync.py
 	$(BIN)/python benchmarks/table.py

@@ -1,8 +1,24 @@
 """The page's part about what `paceline plan` says of memory."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+PLAN = """
+## Planned memory
+
+What `paceline plan` says that a run takes at most, against the most that it took: main memory of the process
+`paceline train` (`benchmarks/bench_plan.py` has the options and every part of each plan). Shapes as above, and `100m`:
+Qwen2, 12 layers, width 768, vocabulary 32,768. The planner's constants for libraries and for what the C library holds
+beside activations were found on these runs, but for the two marked with a star.
+"""
 HEAD = ["| run | measured | planned | off by |", "|---|--:|--:|--:|"]
+HELD_OUT = ("30m, four updates a step", "100m, adapter, micro-batches of 1,024")
+"""Runs that were made when the constants stood."""
+
+
+def plan_parts(result: Mapping, machine: Callable[[Mapping], str]) -> list[str]:
+    """The part, with a table of all runs."""
+    marked = {f"{name} *" if name in HELD_OUT else name: one for name, one in result["cases"].items()}
+    return [PLAN, machine(result), "", *HEAD, *plan_rows(marked), ""]
 
 
 def plan_rows(cases: Mapping[str, Mapping]) -> list[str]:

@@ -9,6 +9,7 @@ from cluster_tables import CLUSTER, cluster_rows
 from figures import rates
 from headline import headline
 from naming import title
+from plan_tables import plan_parts
 from reward_tables import ANSWERS, PROGRAMS, answer_rows, program_rows
 from survival_tables import refusal_parts, survival_parts
 from workloads import GENERATE, STEP
@@ -120,6 +121,7 @@ def page(results: Sequence[dict]) -> str:
             parts += [CLUSTER.format_map(result), _machine(result), "", *cluster_rows(result)]
     parts += survival_parts([result for result in results if result["benchmark"] == "survival"], _machine)
     parts += [part for result in results if result["benchmark"] == "refusals" for part in refusal_parts(result)]
+    parts += [part for result in results if result["benchmark"] == "plan" for part in plan_parts(result, _machine)]
     return "\n".join([*parts, CLOSING])
 
 
@@ -211,7 +213,7 @@ def main(results: Path = RESULTS, target: Path = PAGE) -> None:
     about_models = [("generate", name) for name in GENERATE] + [("step", name) for name in STEP]
     order = [f"{prefix}{benchmark}-{name}" for prefix in ("", "gpu-") for benchmark, name in about_models]
     order += ["rewards-answers", "rewards-programs", "cluster-embedded"]
-    order += ["survival-embedded", "survival-30m", "refusals-processes"]
+    order += ["survival-embedded", "survival-30m", "refusals-processes", "plan-cpu"]
     found = [results / f"{name}.json" for name in order if (results / f"{name}.json").is_file()]
     if not found:
         raise SystemExit(f"{results} holds no result file; run the benchmarks first")

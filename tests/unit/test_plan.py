@@ -311,6 +311,8 @@ def test_the_largest_micro_batch_is_the_last_that_has_room():
     assert fitting.has_room(of(found).plan())
     assert not fitting.has_room(of(2 * found).plan())
     assert fitting.largest_micro_batch(Sizes(), recomputing=True) > found
+    little = billions(prompts_per_step=2, num_generations=2, max_prompt_length=100, max_completion_length=450)
+    assert little.largest_micro_batch(Sizes(), recomputing=False) == 2048, "an update has 2,000 tokens"
     tiny = replace(fitting, device=Device(name="a small card", kind="cuda", memory=GIB))
     assert tiny.largest_micro_batch(Sizes(), recomputing=True) is None
 

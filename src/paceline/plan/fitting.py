@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.config import Config, Sizes, layout
 from paceline.errors import ConfigError
+from paceline.plan.batches import forwarded_tokens
 from paceline.plan.hardware import Device
 from paceline.plan.memory import MemoryPlan, memory_plan
 from paceline.plan.shape import ModelShape
@@ -64,7 +65,7 @@ class Fitting:
             if not self.has_room(memory):
                 break
             found = budget
-            if memory.cut.tokens < budget:  # a step has no more
+            if budget >= forwarded_tokens(self.config, sizes):
                 break
             budget *= 2
         return found
