@@ -105,7 +105,7 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
     """
     number_bytes = computed_bytes(config, shape, on)
     is_half, parts = number_bytes < FLOAT32_BYTES, held(config, shape, sizes)
-    engine = _Engine.of(config, shape, on, number_bytes)
+    engine = _engine(config, shape, sizes, on)
     without = MemoryPlan(
         libraries=LIBRARIES[on.kind],
         weights=parts.weights * FLOAT32_BYTES,
@@ -152,23 +152,25 @@ class _Engine:
     cache: int
     logits: int
 
-    @classmethod
-    def of(cls, config: Config, shape: ModelShape, on: Device, number_bytes: int) -> "_Engine":
-        if not samples_here(config):
-            return cls(weights=0, cache=0, logits=0)
-        per_step = config.loop.prompts_per_step * config.sampling.num_generations
-        sequences = min(config.engine.concurrent_sequences, per_step)
-        prompts = -(-sequences // config.sampling.num_generations)
-        tokens = sequences * config.sampling.max_completion_length + prompts * config.data.max_prompt_length
-        if config.engine.engine == "vllm":
-            return cls(weights=_vllm(config, shape, on, tokens * shape.cached * number_bytes), cache=0, logits=0)
-        if on.kind == "cuda":  # rows are laid out for prompt and completion together
-            tokens += sequences * config.data.max_prompt_length
-        return cls(
-            weights=_joined(config, shape, number_bytes),
-            cache=tokens * shape.cached * number_bytes,
-            logits=sequences * shape.vocabulary * (number_bytes + DRAW_BYTES[on.kind]),
-        )
+
+def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> _Engine:
+    """Each process samples its share of the prompts."""
+    if not samples_here(config):
+        return _Engine(weights=0, cache=0, logits=0)
+    number_bytes, generations = computed_bytes(config, shape, on), config.sampling.num_generations
+    share = math.ceil(config.loop.prompts_per_step / sizes.ranks) * generations
+    sequences = min(config.engine.concurrent_sequences, share)
+    prompts = math.ceil(sequences / generations)
+    tokens = sequences * config.sampling.max_completion_length + prompts * config.data.max_prompt_length
+    if config.engine.engine == "vllm":
+        return _Engine(weights=_vllm(config, shape, on, tokens * shape.cached * number_bytes), cache=0, logits=0)
+    if on.kind == "cuda":  # rows are laid out for prompt and completion together
+        tokens += sequences * config.data.max_prompt_length
+    return _Engine(
+        weights=_joined(config, shape, number_bytes),
+        cache=tokens * shape.cached * number_bytes,
+        logits=sequences * shape.vocabulary * (number_bytes + DRAW_BYTES[on.kind]),
+    )
 
 
 def _joined(config: Config, shape: ModelShape, number_bytes: int) -> int:

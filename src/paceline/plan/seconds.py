@@ -46,7 +46,7 @@ def step_time(
 def _generate(config: Config, shape: ModelShape, rates: Rates, number_bytes: int, sizes: Sizes) -> float:
     """Prompts once per group; then a token of every row at a time, for which all weights and the cache are read."""
     generations, length = config.sampling.num_generations, config.sampling.max_completion_length
-    groups = math.ceil(config.loop.prompts_per_step / (sizes.ranks // sizes.context))
+    groups = math.ceil(config.loop.prompts_per_step / sizes.ranks)
     rows = min(config.engine.concurrent_sequences, groups * generations)
     waves = math.ceil(groups * generations / rows)
     prompt = config.data.max_prompt_length

@@ -8,8 +8,7 @@ is committed, and never samples it again.
 import hashlib
 import json
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +21,6 @@ from paceline.writing import Writing
 
 WRITE_SECONDS = 600.0
 """That a step waits for its rollouts to be on disk."""
-LINES_AT_A_TIME = 4
-"""Rollouts between two pauses of the thread that writes, 0.1 ms of the interpreter's time."""
-PAUSE_SECONDS = 20e-6
-"""That it asks for; with what the system adds, 0.1 ms."""
 
 
 def of_these_tasks(committed: Committed, feed: Feed) -> Committed:
@@ -80,10 +75,14 @@ class Journal:
             StorageError: the disk refused those before it.
         """
         self.settle()
+        # here and not in the thread: it would ask for the interpreter line by line, in turn with each operation of the
+        # update beside it, and both would wait for longer than this takes
+        lines, about = [*restorable_lines(produced.batch.groups)], _about(produced)
         with self._beginning:
             if not self._is_closed:
                 self._writing = Writing(
-                    lambda: _write(self._run_dir, number, produced), name=f"what was sampled for step {number}"
+                    lambda: self._run_dir.commit_rollouts(number, lines, about),
+                    name=f"what was sampled for step {number}",
                 )
 
     def settle(self) -> None:
@@ -103,8 +102,9 @@ class Journal:
             self._writing.ends_within(WRITE_SECONDS)
 
 
-def _write(run_dir: RunDir, number: int, produced: Produced) -> None:
-    about = {
+def _about(produced: Produced) -> dict[str, Any]:
+    """What a step's line in the journal says beside where its rollouts lie."""
+    return {
         "position": produced.position,
         "groups": len(produced.batch.groups),
         "prompts": _fingerprint(group.task for group in produced.batch.groups),
@@ -112,19 +112,6 @@ def _write(run_dir: RunDir, number: int, produced: Produced) -> None:
         "weights": {"seconds": produced.handover.seconds, "bytes": produced.handover.nbytes},
         **batch_about(produced.batch),
     }
-    run_dir.commit_rollouts(number, _giving_way(restorable_lines(produced.batch.groups)), about)
-
-
-def _giving_way(lines: Iterable[str]) -> Iterator[str]:
-    """The same, with pauses in which other threads may have the interpreter.
-
-    Without them this thread keeps it for 5 ms at a time (`sys.getswitchinterval`), and the update beside it, each
-    operation of which asks for it anew, stands still for as long as all the writing takes.
-    """
-    for number, line in enumerate(lines, start=1):
-        yield line
-        if number % LINES_AT_A_TIME == 0:
-            time.sleep(PAUSE_SECONDS)
 
 
 def _fingerprint(tasks: Iterable[Task]) -> str:
