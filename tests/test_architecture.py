@@ -25,7 +25,7 @@ FLOORS = {
         "programs",
     },
     1.5: {"native", "cuda", "parallel", "pulse", "formula", "comparisons", "learning"},
-    1.75: {"writing"},
+    1.75: {"writing", "model_places"},
     2: {
         "data",
         "rewards",

@@ -77,7 +77,7 @@ def run(argv: list[str]) -> int:
     config = configuration.config
     print(configuration.origin)
     sizes, device = _sizes(config, given.door.get("processes")), _device(config, given.door)
-    preflight(config)
+    preflight(config, needs_weights=False)
     rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
     rows = [*screen(rows, config.data, None).rows]
     print(f"\n{describe(batch_plan(config, len(rows)))}\n")

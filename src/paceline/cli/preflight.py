@@ -6,6 +6,7 @@ from pathlib import Path
 from paceline.config import Config, DataConfig
 from paceline.data import has_split, load_rows, screen, system_prompt
 from paceline.engines.vllm.window import check_vllm
+from paceline.model_places import check_completion_fits, model_place, positions_of, read_model_config
 from paceline.reward_context import reward_context
 from paceline.rewards import (
     BuiltIn,
@@ -19,12 +20,15 @@ from paceline.trackers import check_trackers
 from paceline.types import RowCheck
 
 
-def preflight(config: Config) -> None:
+def preflight(config: Config, *, needs_weights: bool = True) -> None:
     """Look for everything that training's options name, at a file's rows, and at the first of any other dataset.
+
+    Without `needs_weights` a model may be a config.json alone.
 
     Raises:
         PacelineError: something is not there or cannot be read.
     """
+    _look_at_model(config, needs_weights=needs_weights)
     context = reward_context(config.rewards, config.sampling)
     functions = {name: resolve(name, context) for name in config.rewards.functions}
     for name in config.rewards.reward_models:
@@ -46,11 +50,21 @@ def preflight_held_out(config: Config) -> None:
     Raises:
         PacelineError: something is not there or cannot be read.
     """
+    _look_at_model(config, needs_weights=True)
     measure = _measure(config)
     _look_at_engine(config)
     _look_at_held_out_rows(config, row_check(measure))
     system_prompt(config.data, default_system_prompt(config.rewards.functions))
     _look_at_what_they_need(measure.values())
+
+
+def _look_at_model(config: Config, *, needs_weights: bool) -> None:
+    """A directory's files, and whether a completion fits its positions; nothing is asked of the Hub."""
+    name = config.model.model
+    base = Path(model_place(name, needs_weights=needs_weights).base)
+    if base.is_dir():
+        limit = positions_of(read_model_config(base, f"--model {name}"))
+        check_completion_fits(config.sampling.max_completion_length, limit=limit)
 
 
 def _measure(config: Config) -> dict[str, RewardFunction]:

@@ -14,13 +14,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
+from paceline.model_places import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from paceline.parallel import NOTHING, ONE_RANK, Part, Ranks, copies, full_parameters
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_NAME = "default"
 """What peft calls a model's only adapter; its tensors carry the name."""
 NEEDS_PEFT = "an adapter needs the library peft; pip install 'paceline[peft]'"

@@ -2,15 +2,11 @@
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.embedded_models import DIRECTORIES
 from paceline.errors import ModelError
+from paceline.model_places import model_place, read_model_config
 from paceline.plan.shape import ModelShape, model_shape
-
-PACKAGE = Path(__file__).parent.parent
-ADAPTER_CONFIG = "adapter_config.json"
 
 
 def read_shape(model: str) -> ModelShape | None:
@@ -22,45 +18,27 @@ def read_shape(model: str) -> ModelShape | None:
     Raises:
         ModelError: there is no config.json, or it or a file of weights cannot be read.
     """
-    directory = _directory(model)
-    described = _read_json(directory / "config.json", model)
+    base = Path(model_place(model, needs_weights=False).base)
+    directory = base if base.is_dir() else _fetched(model, str(base))
+    described = read_model_config(directory, f"--model {model}")
     weights = sorted(directory.glob("*.safetensors"))
     counted = sum(map(_count_parameters, weights)) if weights else _count_without_weights(directory, model)
     return model_shape(described, parameters=counted)
 
 
-def _directory(model: str) -> Path:
-    directory = PACKAGE / DIRECTORIES[model] if model in DIRECTORIES else Path(model).expanduser()
-    if (directory / ADAPTER_CONFIG).is_file():
-        base = _read_json(directory / ADAPTER_CONFIG, model).get("base_model_name_or_path")
-        return _directory(str(base))
-    return directory if (directory / "config.json").is_file() else _fetched(model, directory)
-
-
-def _fetched(model: str, directory: Path) -> Path:
+def _fetched(model: str, name: str) -> Path:
     """Where the Hub's config.json lies on this machine."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import HfHubHTTPError
 
     try:
-        return Path(hf_hub_download(model, "config.json")).parent
+        return Path(hf_hub_download(name, "config.json")).parent
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         said = " ".join(str(error).split())[:160]
         raise ModelError(
-            f"--model {model} has no config.json in {directory}, and none can be had from the Hub; give a directory "
-            f"with one ({said})"
+            f"--model {model}: the Hub gives no config.json of {name}; give a directory that has one ({said})"
         ) from None
-
-
-def _read_json(file: Path, model: str) -> Mapping[str, object]:
-    try:
-        described = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        described = None
-    if not isinstance(described, dict):
-        raise ModelError(f"--model {model}: its {file.name} is not a JSON object; restore it")
-    return described
 
 
 def _count_without_weights(directory: Path, model: str) -> int:

@@ -38,17 +38,18 @@ def restorable_lines(groups: Sequence[RolloutGroup]) -> Iterator[str]:
     """
     for group in groups:
         task = group.task
+        named, dropped = f'{{"task_id":{_json(task.task_id)},"sample":', _json(group.dropped)
         asked = f'"prompt":{_json(task.prompt)},"answer":{_json(task.answer)},"prompt_tokens":{len(task.prompt_ids)}'
+        prompt_ids = f',"prompt_ids":{[*task.prompt_ids]}'
         for sample, rollout in enumerate(group.rollouts):
-            width, logprobs = _packed(rollout.completion.logprobs)
-            prompt_ids = f',"prompt_ids":{list(task.prompt_ids)}' if sample == 0 else ""
+            completion, alone = rollout.completion, _word(rollout.dropped)
+            width, logprobs = _packed(completion.logprobs)
             yield (
-                f'{{"task_id":{_word(task.task_id)},"sample":{sample},{asked},{_about_completion(rollout.completion)},'
-                f'{_about_reward(rollout)},"dropped":{_word(rollout.dropped or group.dropped)},'
-                f'"group_dropped":{_word(group.dropped)},"rollout_dropped":{_word(rollout.dropped)},'
-                f'"token_ids":{list(rollout.completion.token_ids)},"logprobs":{{"{width}":"{logprobs}"}}'
-                f"{prompt_ids}}}\n"
+                f"{named}{sample},{asked},{_about_completion(completion)},{_about_reward(rollout)},"
+                f'"dropped":{alone if rollout.dropped else dropped},"group_dropped":{dropped},"rollout_dropped":{alone},'
+                f'"token_ids":{[*completion.token_ids]},"logprobs":{{"{width}":"{logprobs}"}}{prompt_ids}}}\n'
             )
+            prompt_ids = ""
 
 
 def _about_completion(one: Completion) -> str:

@@ -15,6 +15,7 @@ from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local import LocalEngine
 from paceline.errors import ModelError
 from paceline.headway import UNWATCHED, Headway
+from paceline.model_places import check_completion_fits
 from paceline.models import Loaded, choose_device, context_length, load_tokenizer, vocabulary_size
 from paceline.plan import BatchPlan, batch_plan
 from paceline.reward_context import reward_context
@@ -31,7 +32,7 @@ from paceline.rewards import (
 from paceline.rollouts import Producer
 from paceline.train.consumer import ConsumerHalf, Extent, make_consumer
 from paceline.train.given import Given
-from paceline.train.held_out import check_completion_fits, check_prompts_fit, has_held_out, make_evaluators
+from paceline.train.held_out import check_prompts_fit, has_held_out, make_evaluators
 from paceline.train.measuring import Meter, reward_meter, training_producer, training_sampler
 from paceline.train.memory import check_memory_options
 from paceline.train.vllm import make_vllm_engine

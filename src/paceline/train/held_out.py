@@ -7,6 +7,7 @@ from paceline.data import build_tasks, has_split, load_rows, system_prompt
 from paceline.engines import Sampling
 from paceline.errors import ConfigError
 from paceline.evaluate import EvalSet, Evaluator
+from paceline.model_places import check_completion_fits
 from paceline.models import context_length
 from paceline.reward_context import reward_context
 from paceline.rewards import default_system_prompt, resolve, row_check, self_test, unmet_needs
@@ -55,15 +56,6 @@ def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | N
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
     )
-
-
-def check_completion_fits(completion: int, *, limit: int | None) -> None:
-    """Refuse a completion length that leaves no room for any prompt, before the dataset is read."""
-    if limit is not None and completion >= limit:
-        raise ConfigError(
-            f"--max-completion-length must be below the model's {limit} positions, got {completion}; "
-            "leave room for prompts"
-        )
 
 
 def check_prompts_fit(tasks: tuple[Task, ...], *, limit: int | None, completion: int) -> None:
