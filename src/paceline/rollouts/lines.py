@@ -43,10 +43,11 @@ def restorable_lines(groups: Sequence[RolloutGroup]) -> Iterator[str]:
         prompt_ids = f',"prompt_ids":{[*task.prompt_ids]}'
         for sample, rollout in enumerate(group.rollouts):
             completion, alone = rollout.completion, _word(rollout.dropped)
+            why = alone if rollout.dropped else dropped
             width, logprobs = _packed(completion.logprobs)
             yield (
                 f"{named}{sample},{asked},{_about_completion(completion)},{_about_reward(rollout)},"
-                f'"dropped":{alone if rollout.dropped else dropped},"group_dropped":{dropped},"rollout_dropped":{alone},'
+                f'"dropped":{why},"group_dropped":{dropped},"rollout_dropped":{alone},'
                 f'"token_ids":{[*completion.token_ids]},"logprobs":{{"{width}":"{logprobs}"}}{prompt_ids}}}\n'
             )
             prompt_ids = ""
