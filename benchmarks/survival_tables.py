@@ -6,10 +6,10 @@ from statistics import median
 SURVIVAL = """
 ## What surviving costs
 
-Steps with their rollouts on disk and a checkpoint every {window} steps, over the same steps with nothing written down:
-throughput, with its 95 % interval. A repetition is two runs of {steps} steps that survive in turns, every {window}
-steps, so that neither the process nor the machine's hour is measured; `benchmarks/bench_survival.py` says how. The
-default is `background`. The embedded model's steps take as little time as any, and write 256 rollouts each.
+Steps with their rollouts on disk and a checkpoint every few steps, over the same steps with nothing written down:
+throughput, with its 95 % interval. A repetition is two runs of the same steps that survive in turns, window by window,
+so that neither the process nor the machine's hour is measured; `benchmarks/bench_survival.py` says how. The default is
+`background`. The embedded model's steps take as little time as any, and write 256 rollouts each.
 """
 HEAD = ["| written down | throughput | a step |", "|---|--:|--:|"]
 REFUSALS = """
@@ -24,9 +24,11 @@ SLOWEST = 5
 
 def survival_parts(results: Sequence[Mapping], machine: Callable[[Mapping], str]) -> list[str]:
     """The part about surviving, a table for each result; nothing where there is none."""
-    parts = [SURVIVAL.format_map(result) for result in results[:1]]
+    parts = [SURVIVAL] if results else []
     for result in results:
-        parts += [f"### `{result['size']}`\n", machine(result), "", *HEAD, *survival_rows(result["rows"]), ""]
+        every = f"A checkpoint every {result['window']} steps; runs of {result['steps']} steps.\n"
+        table = [*HEAD, *survival_rows(result["rows"])]
+        parts += [f"### `{result['size']}`\n", every, machine(result), "", *table, ""]
     return parts
 
 
