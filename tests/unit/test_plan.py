@@ -338,13 +338,22 @@ def test_a_device_is_known_by_the_words_that_its_driver_says():
     assert gpu_of("NVIDIA A100-SXM4-40GB", 40_960).rates == GPUS["a100-40gb"].rates
 
 
-def test_this_machine_is_planned_for_by_what_it_has_free(tmp_path, monkeypatch):
+def test_this_machine_is_planned_for_by_what_it_has_free(tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("flags\t: fpu avx512f amx_bf16 amx_tile\n")
     found = hardware.this_device(gpus=False, cpuinfo=cpuinfo)
     assert (found.kind, found.fast_bfloat16) == ("cpu", True)
     cpuinfo.write_text("flags\t: fpu avx2\n")
     assert not hardware.this_device(gpus=False, cpuinfo=cpuinfo).fast_bfloat16
+
+
+def test_a_gpu_that_is_not_here_is_planned_for_by_its_name(monkeypatch, capsys):
+    monkeypatch.setattr(hardware, "ask_driver", lambda: [])
+    words = ["plan", "--model", "embedded", "--dataset", "arithmetic", "--device", "cuda"]
+    assert main(words) == 2
+    assert "--device cuda cannot be planned for where no driver shows a GPU" in capsys.readouterr().err
+    assert main([*words, "--gpu", "l4"]) == 0
+    assert "of the 22.49 GiB of NVIDIA L4." in capsys.readouterr().out
 
 
 def test_calibrating_gives_rates_that_this_machine_can_have():
@@ -381,6 +390,8 @@ def test_plan_ends_with_status_2_where_a_run_would_not_fit(tmp_path, capsys):
     assert re.search(r"must be at most 21\.37 GiB on NVIDIA L4; --\S+ \S+ would make it", captured.err)
     assert main(["plan", *words, "--gpu", "h100"]) == 0
     assert re.search(r"a step, at best +\d+\.\d\d s\n.* 989 Tflop/s, 3,350 GB/s", capsys.readouterr().out)
+    assert main(["plan", *words, "--device", "cpu", "--gpu", "h100"]) == 2
+    assert "--gpu cannot be given with --device cpu" in capsys.readouterr().err
     assert main(["plan", *words, "--gpu", "h1000"]) == 2
     assert "--gpu must be one of l4, rtx-4090" in capsys.readouterr().err
     assert main(["plan", *words, "--gpu", "h100", "--calibrate"]) == 2

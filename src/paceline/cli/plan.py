@@ -103,8 +103,10 @@ def _sizes(config: Config, processes: str | None) -> Sizes:
 
 def _device(config: Config, door: Mapping[str, str]) -> Device:
     if "gpu" not in door:
-        here = this_device()
-        return here if config.model.device != "cpu" or here.kind == "cpu" else this_device(gpus=False)
+        here = this_device(gpus=config.model.device != "cpu")
+        if config.model.device == "cuda" and here.kind == "cpu":
+            raise ConfigError("--device cuda cannot be planned for where no driver shows a GPU; name one with --gpu")
+        return here
     if "calibrate" in door:
         raise ConfigError("--calibrate measures this machine and cannot be given with --gpu; leave one of them out")
     if door["gpu"] not in GPUS:
