@@ -88,7 +88,8 @@ def test_an_adapter_is_given_as_part_of_the_weights_that_it_changes():
     product = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
     torch.testing.assert_close(given[f"{name}.weight"], names[f"{name}.weight"] + 3 * product)
     merged = view.merge_and_unload().state_dict()
-    assert all(torch.allclose(tensor, merged[name]) for name, tensor in given.items())
+    for name, tensor in given.items():
+        torch.testing.assert_close(tensor, merged[name])
 
 
 def test_of_what_is_trained_the_layers_that_vllm_joins_to_it_are_given_too_and_nothing_else():

@@ -120,7 +120,10 @@ def _print_memory_and_time(config: Config, sizes: Sizes, device: Device, *, is_c
     """Print both; why it does not fit, nothing where it does."""
     shape = read_shape(config.model.model)
     if shape is None:
-        print(f"Memory is not known: the config.json of {config.model.model} names its numbers in a way of its own.")
+        print(
+            f"Memory is not known: {config.model.model} has a config.json that names its numbers in a way of its own, "
+            "or is a name of which the Hub gives none here."
+        )
         return ""
     fitting, number_bytes = Fitting(config=config, shape=shape, device=device), computed_bytes(config, shape, device)
     memory = fitting.plan(sizes=sizes)
