@@ -10,7 +10,10 @@ import pytest
 from paceline.cli import calibrating, hardware
 from paceline.cli.main import main
 from paceline.config import Sizes, build_config
+from paceline.engines import prepared
 from paceline.errors import ModelError
+from paceline.losses import logprobs
+from paceline.models import devices
 from paceline.plan import (
     CPU,
     GPUS,
@@ -28,6 +31,7 @@ from paceline.plan import (
     refusal,
     step_time,
 )
+from paceline.plan import memory as planner
 from paceline.plan.activations import activations
 
 REQUIRED = {"model": "m", "dataset": "d"}
@@ -198,6 +202,12 @@ def test_activations_of_a_token_by_hand():
     # torch keeps 4 x 32 in float32; 4 x 32 normed, 3 x 32 and 4 x 16 of attention, 4 x 48
     assert activations(shape, Sizes(), GPUS["h100"], 2).all_layers == 2 * (4 * 128 + 2 * (128 + 96 + 64 + 192))
     assert activations(shape, Sizes(tensor=2), CPU, 2).all_layers == activations(shape, Sizes(), CPU, 2).all_layers / 2
+
+
+def test_what_a_plan_may_not_load_is_as_those_who_do_have_it():
+    assert planner.HEAD_ROWS == logprobs.PRODUCT_ROWS
+    assert planner.BFLOAT16_PARAMETERS == devices.BFLOAT16_PARAMETERS
+    assert planner.JOINED_WEIGHTS == prepared.JOINED_WEIGHTS
 
 
 def test_micro_batches_of_an_update_leave_pieces_between_them_on_a_cpu():

@@ -12,7 +12,15 @@ fitting.py      what fits a device: micro-batches, layouts, the one change that 
 describing.py   all that as texts
 """
 
-from paceline.plan.batches import BatchPlan, batch_plan, describe, most_prompts_per_step, most_tokens, total_steps
+from paceline.plan.batches import (
+    BatchPlan,
+    batch_plan,
+    considered_micro_batches,
+    describe,
+    most_prompts_per_step,
+    most_tokens,
+    total_steps,
+)
 from paceline.plan.describing import describe_layouts, describe_memory, describe_room, describe_time, refusal
 from paceline.plan.fitting import Change, Fitting
 from paceline.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
@@ -24,6 +32,7 @@ from paceline.plan.shape import ModelShape, model_shape
 __all__ = [
     "BatchPlan",
     "batch_plan",
+    "considered_micro_batches",
     "describe",
     "most_prompts_per_step",
     "most_tokens",

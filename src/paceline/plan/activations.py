@@ -12,7 +12,7 @@ Models whose layers the kernels do not know keep up to twice as much on a CPU.
 from dataclasses import replace
 
 from paceline.config import Config, Sizes
-from paceline.plan.batches import even_tokens
+from paceline.plan.batches import considered_micro_batches, even_tokens
 from paceline.plan.hardware import Device
 from paceline.plan.shape import ModelShape
 from paceline.recomputing import ACTIVATION_SHARE, Activations, Cut, choose_cut
@@ -43,9 +43,8 @@ def activations(shape: ModelShape, sizes: Sizes, on: Device, number_bytes: int) 
 
 def planned_cut(config: Config, of: Activations, sizes: Sizes, on: Device, left: float) -> Cut:
     """By the rule of the run, with `left` bytes of the device where that goes by what is free."""
-    asked, budgets = config.model.gradient_checkpointing, config.optim.micro_batches(on.kind)
-    considered = budgets[: 1 if config.model.deterministic else None]
-    tokens_of = {budget: even_tokens(config, budget, sizes) for budget in considered}
+    asked = config.model.gradient_checkpointing
+    tokens_of = {size: even_tokens(config, size, sizes) for size in considered_micro_batches(config, on.kind)}
     room = ACTIVATION_SHARE * max(0.0, left) if asked == "auto" else float("inf")
     cut = choose_cut(of, tokens_of, room)
     return replace(cut, layers=of.layers) if asked == "true" else cut

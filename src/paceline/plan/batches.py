@@ -58,6 +58,12 @@ def forwarded_tokens(config: Config, sizes: Sizes) -> int:
     return math.ceil(groups * group / sizes.shares / sizes.context)
 
 
+def considered_micro_batches(config: Config, device: str) -> tuple[int, ...]:
+    """Sizes of a micro-batch that a run chooses from on a device of this type, in tokens, largest first; that alone
+    where nothing may hang on what is free today."""
+    return config.optim.micro_batches(device)[: 1 if config.model.deterministic else None]
+
+
 def even_tokens(config: Config, micro_batch: int, sizes: Sizes) -> int:
     """Input tokens of each of an update's micro-batches in a process where all completions are as long as they may be:
     there are as few as fit `micro_batch` tokens, filled evenly."""

@@ -15,8 +15,7 @@ LAYOUTS = 6
 
 def describe_memory(memory: MemoryPlan) -> str:
     """What each part takes in the phases that have it, in GiB."""
-    optimizer = memory.optimizer if memory.optimizer_on_device else 0
-    saved = memory.saved if memory.saved_on_device else 0
+    optimizer, saved = memory.optimizer_here, memory.saved_here
     everywhere = [
         ("libraries", memory.libraries),
         ("weights", memory.weights),
@@ -87,10 +86,12 @@ def refusal(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
     """Why a configuration does not fit, and the one change that would make it."""
     device = fitting.device
     assert device.memory is not None  # all fits what is not known
-    change, least = fitting.one_change(sizes), fitting.smallest(sizes)
-    remedy = f"no one change is enough, {least.words} leaves least, {_size(least.memory.peak)}"
+    change = fitting.one_change(sizes)
     if change is not None:
         remedy = f"{change.words} would make it {_size(change.memory.peak)}"
+    else:
+        least = fitting.smallest(sizes)
+        remedy = f"no one change is enough, {least.words} leaves least, {_size(least.memory.peak)}"
     return (
         f"--model {fitting.config.model.model} takes {_size(memory.peak)} of each process, which must be at most "
         f"{_size(fitting.usable)} on {device.name}; {remedy}"

@@ -68,16 +68,25 @@ class MemoryPlan:
     """Whether that is the memory which the device computes in."""
 
     @property
+    def optimizer_here(self) -> int:
+        """What the optimiser has on the device."""
+        return self.optimizer if self.optimizer_on_device else 0
+
+    @property
+    def saved_here(self) -> int:
+        """What the copy for a checkpoint has of the device's memory."""
+        return self.saved if self.saved_on_device else 0
+
+    @property
     def trained(self) -> int:
         """Weights and what belongs to them during an update, without a pass over them."""
-        optimizer = self.optimizer if self.optimizer_on_device else 0
-        return self.weights + self.gradients + optimizer + self.reference + self.fetched
+        return self.weights + self.gradients + self.optimizer_here + self.reference + self.fetched
 
     @property
     def lasting(self) -> int:
         """What is there in every phase."""
-        saved = self.saved if self.saved_on_device else 0
-        return self.libraries + self.trained - self.gradients - self.fetched + self.resident + saved
+        kept = self.weights + self.optimizer_here + self.reference + self.resident
+        return self.libraries + kept + self.saved_here
 
     @property
     def sampling(self) -> int:

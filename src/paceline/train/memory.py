@@ -11,7 +11,7 @@ from paceline.config.rules import require
 from paceline.errors import ConfigError
 from paceline.models import Loaded, free_memory, recompute
 from paceline.parallel import Ranks, piece_of
-from paceline.plan import most_tokens
+from paceline.plan import considered_micro_batches, most_tokens
 from paceline.recomputing import ACTIVATION_SHARE, Activations, choose_cut
 
 
@@ -93,7 +93,7 @@ def choose_recomputing(
         return None
     model, activations = policy.model, measure()
     room = ACTIVATION_SHARE * max(0, free)
-    sizes = config.optim.micro_batches(model.device.type)[: 1 if config.model.deterministic else None]
+    sizes = considered_micro_batches(config, model.device.type)
     cut = choose_cut(
         activations, {size: most_tokens(config, size, prompt=longest_prompt, padded=padded) for size in sizes}, room
     )
