@@ -104,13 +104,7 @@ def preset_page(name: str) -> str:
     """A published objective: its formula with its numbers, its values, and what is otherwise than in its source."""
     preset = PRESETS[name]
     config = build_config({"model": "embedded", "dataset": "arithmetic", "preset": name})
-    formula = objective(
-        advantage=config.advantage,
-        loss=config.loss,
-        optim=config.optim,
-        rewards=config.rewards,
-        sampling=config.sampling,
-    )
+    formula = objective(config)
     rows = [
         f"| [`{find_option(key).flag}`](../options.md#{find_option(key).flag.lstrip('-')}) | {_value(value)} "
         f"| {_value(find_option(key).default)} | {source_of(key, value) or ''} |"

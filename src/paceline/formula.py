@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paceline.advantages import DEVIATION_FLOOR, overlong_buffer
-from paceline.config import AdvantageConfig, LossConfig, OptimConfig, RewardConfig, SamplingConfig
+from paceline.config import AdvantageConfig, Config, LossConfig, OptimConfig, RewardConfig, SamplingConfig
 
 SAPO_TAU = (1.0, 1.05)
 """As `losses.policy` has them, which needs torch; a test holds one to the other."""
@@ -22,23 +22,16 @@ class Line:
     text: str
 
 
-def objective(
-    *,
-    advantage: AdvantageConfig,
-    loss: LossConfig,
-    optim: OptimConfig,
-    rewards: RewardConfig,
-    sampling: SamplingConfig,
-) -> tuple[Line, ...]:
+def objective(config: Config) -> tuple[Line, ...]:
     """The loss first, then each of its parts, then what a completion is worth and which ones take part."""
     return (
-        *_loss(loss),
-        *_ratio(loss, optim, sampling),
-        *_divergence(loss),
-        *_corrections(loss),
-        *_average(loss, sampling),
-        *_worth(advantage, rewards, sampling),
-        *_part(advantage, sampling),
+        *_loss(config.loss),
+        *_ratio(config.loss, config.optim, config.sampling),
+        *_divergence(config.loss),
+        *_corrections(config.loss),
+        *_average(config.loss, config.sampling),
+        *_worth(config.advantage, config.rewards, config.sampling),
+        *_part(config.advantage, config.sampling),
     )
 
 

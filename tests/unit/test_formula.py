@@ -11,13 +11,7 @@ REQUIRED = {"model": "org/model", "dataset": "rows.jsonl"}
 
 def formula(**given: object) -> str:
     config = build_config({**REQUIRED, **given})
-    lines = objective(
-        advantage=config.advantage,
-        loss=config.loss,
-        optim=config.optim,
-        rewards=config.rewards,
-        sampling=config.sampling,
-    )
+    lines = objective(config)
     return as_text(lines)
 
 

@@ -117,13 +117,7 @@ def _rewards(facts: CardFacts) -> str:
 
 def _objective(facts: CardFacts) -> list[str]:
     config, name = facts.config, facts.config.advantage.preset
-    lines = objective(
-        advantage=config.advantage,
-        loss=config.loss,
-        optim=config.optim,
-        rewards=config.rewards,
-        sampling=config.sampling,
-    )
+    lines = objective(config)
     text = f"```text\n{as_text(lines)}```"
     said = [] if name is None else [_preset(name)]
     fields = ["As the fields of TRL's `GRPOConfig` say it:", _table("field", "value", facts.fields)]

@@ -78,13 +78,7 @@ def _of_another_tool(argv: list[str]) -> str:
 
 def describe(config: Config, shown: Iterable[Explained]) -> str:
     """The formula, the preset's source, then the options by section."""
-    lines = objective(
-        advantage=config.advantage,
-        loss=config.loss,
-        optim=config.optim,
-        rewards=config.rewards,
-        sampling=config.sampling,
-    )
+    lines = objective(config)
     indented = "".join(f"  {line}\n" for line in as_text(lines).splitlines())
     blocks = [f"The objective, minimised:\n{indented}"]
     if config.advantage.preset is not None:

@@ -157,13 +157,7 @@ def _formula(config_text: str) -> str:
         config = build_config(parse_yaml(config_text, "config.yaml"))
     except ConfigError:
         return ""
-    lines = objective(
-        advantage=config.advantage,
-        loss=config.loss,
-        optim=config.optim,
-        rewards=config.rewards,
-        sampling=config.sampling,
-    )
+    lines = objective(config)
     return f"<h3>The objective, minimised</h3>{as_list(lines)}"
 
 
