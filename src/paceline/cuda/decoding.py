@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paceline.cuda.triton_here import next_power, triton_problem
+from paceline.cuda.triton_here import next_power, trial_problem, triton_problem
 
 BLOCK = 1024
 """Of a row of the gated layer."""
@@ -141,11 +141,11 @@ def kernels_problem(device: torch.device, dtype: torch.dtype) -> str | None:
 def _tried(device: torch.device, dtype: torch.dtype) -> str | None:
     drawn = torch.randn(3, 100, generator=torch.Generator().manual_seed(0), device="cpu").to(device, dtype)
     scale = torch.ones(100, device=device, dtype=dtype)
-    try:
-        got = DecodingKernels().add_norm(drawn.clone(), drawn, scale, 1e-6)
-    except (RuntimeError, OSError, ImportError) as error:  # of a compiler, a driver, a package in parts
-        return f"they do not run here: {str(error).splitlines()[0]}"
-    wanted = torch.nn.functional.rms_norm((2 * drawn).float(), (100,), scale.float(), 1e-6)
-    difference = float((got.float() - wanted).abs().max())
-    # not a plain comparison, which a difference that is no number would pass
-    return None if difference <= PROBE_TOLERANCE else f"they differ from torch's operations by {difference:.1g}"
+
+    def difference(got: Tensor) -> float:
+        wanted = torch.nn.functional.rms_norm((2 * drawn).float(), (100,), scale.float(), 1e-6)
+        return float((got.float() - wanted).abs().max())
+
+    return trial_problem(
+        lambda: DecodingKernels().add_norm(drawn.clone(), drawn, scale, 1e-6), difference, PROBE_TOLERANCE
+    )

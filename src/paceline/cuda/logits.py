@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline.cuda.triton_here import triton_problem
+from paceline.cuda.triton_here import trial_problem, triton_problem
 from paceline.losses import LogitPasses, from_row_sums, row_sums
 
 BLOCK = 4096
@@ -35,14 +35,12 @@ def passes_problem(device: torch.device, dtype: torch.dtype) -> str | None:
 def _tried(device: torch.device, dtype: torch.dtype) -> str | None:
     drawn = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0), device="cpu")
     logits, targets = drawn.to(device, dtype), torch.tensor([0, 4999, 7], device=device)
-    try:
-        got = _statistics(logits, targets, 0.8)
-    except (RuntimeError, OSError, ImportError) as error:  # of a compiler, a driver, a package in parts
-        return f"they do not run here: {str(error).splitlines()[0]}"
-    wanted = from_row_sums(*row_sums(logits, targets, 0.8), 0.8)
-    difference = max(float((one - two).abs().max()) for one, two in zip(got, wanted, strict=True))
-    # not a plain comparison, which a difference that is no number would pass
-    return None if difference <= PROBE_TOLERANCE else f"they differ from torch's operations by {difference:.1g}"
+
+    def difference(got: tuple[Tensor, ...]) -> float:
+        wanted = from_row_sums(*row_sums(logits, targets, 0.8), 0.8)
+        return max(float((one - two).abs().max()) for one, two in zip(got, wanted, strict=True))
+
+    return trial_problem(lambda: _statistics(logits, targets, 0.8), difference, PROBE_TOLERANCE)
 
 
 def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:

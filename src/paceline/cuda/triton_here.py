@@ -3,11 +3,14 @@
 import functools
 import importlib.util
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
 LEAST_CAPABILITY = (8, 0)
 """From here on a device has the bfloat16 that the kernels are called with."""
+Computed = TypeVar("Computed")
 
 
 @functools.cache
@@ -23,6 +26,20 @@ def triton_problem(device: torch.device) -> str | None:
     if capability < LEAST_CAPABILITY:
         return f"it needs compute capability 8.0, the device has {capability[0]}.{capability[1]}"
     return None
+
+
+def trial_problem(compute: Callable[[], Computed], difference: Callable[[Computed], float], most: float) -> str | None:
+    """Why a kernel cannot be relied on, by a trial on made-up numbers; None: it runs, and differs by rounding only.
+
+    `difference` is of what it `compute`s from torch's operations, at `most` this.
+    """
+    try:
+        got = compute()
+    except (RuntimeError, OSError, ImportError) as error:  # of a compiler, a driver, a package in parts
+        return f"they do not run here: {str(error).splitlines()[0]}"
+    found = difference(got)
+    # not a plain comparison, which a difference that is no number would pass
+    return None if found <= most else f"they differ from torch's operations by {found:.1g}"
 
 
 def next_power(width: int) -> int:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from paceline.batching import Sample
-from paceline.types import RolloutGroup
+from paceline.types import Rollout, RolloutGroup
 
 OUT_OF_THE_STEP = ("filtered", "surplus")
 """Groups dropped for these reasons count in no average; of the others the gradient is zero, their tokens count."""
@@ -13,18 +13,23 @@ OUT_OF_THE_STEP = ("filtered", "surplus")
 def samples_of(groups: Sequence[RolloutGroup]) -> list[Sample]:
     """Every completion that counts in the step's averages, in order: with a reward, not masked, not left out."""
     return [
-        Sample(
-            group=number,
-            prompt_ids=group.task.prompt_ids,
-            completion_ids=rollout.completion.token_ids,
-            rollout_logprobs=rollout.completion.logprobs,
-            advantage=rollout.advantage,
-        )
+        sample_of(number, group, rollout)
         for number, group in enumerate(groups)
         if group.dropped not in OUT_OF_THE_STEP
         for rollout in group.rollouts
         if rollout.dropped is None
     ]
+
+
+def sample_of(number: int, group: RolloutGroup, rollout: Rollout) -> Sample:
+    """One completion of group `number`."""
+    return Sample(
+        group=number,
+        prompt_ids=group.task.prompt_ids,
+        completion_ids=rollout.completion.token_ids,
+        rollout_logprobs=rollout.completion.logprobs,
+        advantage=rollout.advantage,
+    )
 
 
 def minibatches(num_samples: int, parts: int) -> list[range]:

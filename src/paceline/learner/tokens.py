@@ -2,26 +2,17 @@
 
 from collections.abc import Sequence
 
-from paceline.batching import Sample, cut, pack
+from paceline.batching import cut, pack
 from paceline.learner.learner import Learner
 from paceline.learner.passes import TokenValues
+from paceline.learner.samples import sample_of
 from paceline.models import on_device
 from paceline.types import RolloutGroup
 
 
 def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[TokenValues]:
     """Of every rollout, in order and also of those that are not trained on; nothing moves. In one process alone."""
-    samples = [
-        Sample(
-            group=number,
-            prompt_ids=group.task.prompt_ids,
-            completion_ids=rollout.completion.token_ids,
-            rollout_logprobs=rollout.completion.logprobs,
-            advantage=rollout.advantage,
-        )
-        for number, group in enumerate(groups)
-        for rollout in group.rollouts
-    ]
+    samples = [sample_of(number, group, rollout) for number, group in enumerate(groups) for rollout in group.rollouts]
     model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
     everything = range(len(samples))
     batches = [
