@@ -93,6 +93,22 @@ def parse(command: Command, argv: Sequence[str]) -> Given:
     return Given(help="help" in given, door=door, several=several, options=chosen)
 
 
+def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tuple[Path, Given] | None:
+    """A command that takes a run directory first and flags behind it; None: its help was asked for, and is printed.
+
+    Raises:
+        ConfigError: as `parse`, or there is no directory; `form` is how one is written.
+    """
+    place, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
+    given = parse(command, words)
+    if given.help:
+        print(help_page(command), end="")
+        return None
+    if place is None:
+        raise ConfigError(f"{command.name} needs a run directory first; write `paceline {command.name} {form}`")
+    return Path(place).expanduser(), given
+
+
 def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | None = None) -> list[Path]:
     """The directories behind a command that takes nothing else, at least one; `form` is how they are written.
 

@@ -28,7 +28,7 @@ def preflight(config: Config, *, needs_weights: bool = True) -> None:
     Raises:
         PacelineError: something is not there or cannot be read.
     """
-    _look_at_model(config, needs_weights=needs_weights)
+    positions = _look_at_model(config, needs_weights=needs_weights)
     context = reward_context(config.rewards, config.sampling)
     functions = {name: resolve(name, context) for name in config.rewards.functions}
     for name in config.rewards.reward_models:
@@ -42,7 +42,7 @@ def preflight(config: Config, *, needs_weights: bool = True) -> None:
         _look_at_held_out_rows(config, row_check(measure))
     system_prompt(data, default_system_prompt(config.rewards.functions))
     _look_at_what_they_need((*functions.values(), *measure.values()))
-    _look_at_length(config)
+    check_completion_fits(config.sampling.max_completion_length, limit=positions)
 
 
 def preflight_held_out(config: Config) -> None:
@@ -59,19 +59,11 @@ def preflight_held_out(config: Config) -> None:
     _look_at_what_they_need(measure.values())
 
 
-def _look_at_model(config: Config, *, needs_weights: bool) -> None:
-    """A directory's files; nothing is asked of the Hub."""
-    base = Path(model_place(config.model.model, needs_weights=needs_weights).base)
-    if base.is_dir():
-        read_model_config(base, f"--model {config.model.model}")
-
-
-def _look_at_length(config: Config) -> None:
-    """Whether a completion fits the positions that a directory's config.json names."""
-    base = Path(model_place(config.model.model, needs_weights=False).base)
-    if base.is_dir():
-        limit = positions_of(read_model_config(base, f"--model {config.model.model}"))
-        check_completion_fits(config.sampling.max_completion_length, limit=limit)
+def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
+    """A directory's files; the positions that its config.json names. Nothing is asked of the Hub."""
+    name = config.model.model
+    base = Path(model_place(name, needs_weights=needs_weights).base)
+    return positions_of(read_model_config(base, f"--model {name}")) if base.is_dir() else None
 
 
 def _measure(config: Config) -> dict[str, RewardFunction]:

@@ -3,10 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import Command, DoorOption, Given, help_page, parse
+from paceline.cli.arguments import Command, DoorOption, Given, parse_behind_run
 from paceline.cli.configuration import read_run_configuration
 from paceline.cli.status import DONE
 from paceline.config import Config, build_config, options, parse_yaml, preset_values, to_yaml
@@ -58,14 +57,11 @@ SHOWN = (
 
 def run(argv: list[str]) -> int:
     """Replay as argv says; the exit status."""
-    place, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
-    given = parse(COMMAND, words)
-    if given.help:
-        print(help_page(COMMAND), end="")
+    asked = parse_behind_run(COMMAND, argv, form="runs/NAME --step N")
+    if asked is None:
         return DONE
-    if place is None:
-        raise ConfigError("replay needs a run directory first; write `paceline replay runs/NAME --step N`")
-    step, path = _step(given), Path(place).expanduser()
+    path, given = asked
+    step = _step(given)
     config = read_run_configuration(path, flag="replay")
     other = other_objective(config, given.options)
     run_dir = RunDir(path)

@@ -5,7 +5,7 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from paceline.cli.arguments import Command, DoorOption, Given, help_page, parse
+from paceline.cli.arguments import Command, DoorOption, Given, parse_behind_run
 from paceline.cli.status import DONE
 from paceline.errors import ConfigError
 
@@ -33,17 +33,14 @@ COMMAND = Command(
 
 def run(argv: list[str]) -> int:
     """Serve or write the page as argv says; the exit status."""
-    place, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
-    given = parse(COMMAND, words)
-    if given.help:
-        print(help_page(COMMAND), end="")
+    asked = parse_behind_run(COMMAND, argv, form="runs/NAME")
+    if asked is None:
         return DONE
-    if place is None:
-        raise ConfigError("rollouts needs a run directory first; write `paceline rollouts runs/NAME`")
+    path, given = asked
     port, is_opened = _port(given), _is_opened(given)
     from paceline.browsing import Documents, PageServer, export
 
-    documents = Documents(Path(place).expanduser(), on_part=lambda done, of: _tell(f"read {done} of {of} files"))
+    documents = Documents(path, on_part=lambda done, of: _tell(f"read {done} of {of} files"))
     if "static" in given.door:
         out = Path(given.door["static"]).expanduser()
         written = export(documents, out, on_document=lambda done: _tell(f"written {done} files"))
