@@ -130,7 +130,7 @@ def apart(everything):
 def are_alike(one: list[dict[str, Any]], wanted: list[dict[str, Any]], *, version: int) -> None:
     assert [completion["tokens"] for completion in one] == [completion["tokens"] for completion in wanted]
     for completion, other in zip(one, wanted, strict=True):
-        assert completion["logprobs"] == pytest.approx(other["logprobs"], abs=5e-5)
+        assert completion["logprobs"] == pytest.approx(other["logprobs"], abs=2e-5)
         assert completion["version"] == version
 
 
