@@ -17,6 +17,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+Kind = Literal["qwen2", "qwen3", "llama"]
+"""Of architecture."""
 SPECIAL_TOKENS = ("<|pad|>", "<|bos|>", "<|end|>", "<|im_start|>")
 VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 
@@ -47,7 +49,7 @@ def tiny_tokenizer(*, chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedTo
 
 
 def tiny_model(
-    kind: Literal["qwen2", "qwen3", "llama"] = "qwen3",
+    kind: Kind = "qwen3",
     vocab_size: int = VOCAB_SIZE,
     dtype: torch.dtype = torch.float32,
     *,

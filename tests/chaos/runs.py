@@ -10,7 +10,7 @@ from typing import Any
 from paceline.rundir import RunDir
 from tests.chaos.processes import Ended, Running, start
 from tests.chaos.sabotage import Trap
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import Kind, tiny_model, tiny_tokenizer
 
 ROWS = [{"question": f"What is {n} + {n % 7}?", "answer": f"#### {n + n % 7}"} for n in range(48)]
 STEPS = 6
@@ -130,10 +130,10 @@ class Place:
         )
 
 
-def furnish(folder: Path) -> Place:
+def furnish(folder: Path, kind: Kind = "qwen3") -> Place:
     """A new directory with model, rows and reward function."""
     folder.mkdir(parents=True)
-    tiny_model().save_pretrained(folder / "model")
+    tiny_model(kind).save_pretrained(folder / "model")
     tiny_tokenizer().save_pretrained(folder / "model")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     (folder / "reward.py").write_text(REWARD)

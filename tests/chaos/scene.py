@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.chaos.kills import Life
 from tests.chaos.processes import Ended
 from tests.chaos.runs import Outcome, Place, behave, furnish
+from tests.tiny import Kind
 
 REMEDY = "--resume run"
 
@@ -25,9 +26,9 @@ class Scene:
     finished: Path
     """The undisturbed run's place, which is copied and never changed."""
 
-    def place(self, name: str = "place") -> Place:
+    def place(self, name: str = "place", kind: Kind = "qwen3") -> Place:
         """A new one, with nothing done in it."""
-        return furnish(self.root / name)
+        return furnish(self.root / name, kind)
 
     def stopped(self, *, last: int = 6) -> Place:
         """The undisturbed run without its end, as a kill after the checkpoint of step `last` leaves it."""

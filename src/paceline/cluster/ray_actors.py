@@ -187,7 +187,13 @@ class Watched:
                 raise Lost(f"{self.name} has an engine no more ({error.cause})") from None
             raise (error.cause or error) from None
         except RayActorError as error:
-            raise Lost(f"{self.name} is gone ({str(error).splitlines()[0]})") from None
+            raise Lost(f"{self.name} is gone ({_reason(error)})") from None
+
+
+def _reason(error: RayActorError) -> str:
+    """In one line: of an actor that could not be made the last one of its traceback, which says what it raised."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if "creation task" in lines[0] else lines[0]
 
 
 def first_to_end(actors: Sequence[Watched]) -> Watched:
