@@ -64,6 +64,8 @@ for workload in "${workloads[@]}"; do
     "${quick[@]}" --output "$output"
 done
 if [[ ${#quick[@]} -eq 0 ]]; then
+  part "what surviving costs" "$python" benchmarks/bench_survival.py --workload qwen-0.5b --row background --steps 50 \
+    --repetitions 2
   part "the page" "$python" benchmarks/table.py
 fi
 

@@ -213,7 +213,7 @@ def main(results: Path = RESULTS, target: Path = PAGE) -> None:
     about_models = [("generate", name) for name in GENERATE] + [("step", name) for name in STEP]
     order = [f"{prefix}{benchmark}-{name}" for prefix in ("", "gpu-") for benchmark, name in about_models]
     order += ["rewards-answers", "rewards-programs", "cluster-embedded"]
-    order += ["survival-embedded", "survival-30m", "refusals-processes", "plan-cpu"]
+    order += ["survival-embedded", "survival-30m", "survival-qwen-0.5b", "refusals-processes", "plan-cpu"]
     found = [results / f"{name}.json" for name in order if (results / f"{name}.json").is_file()]
     if not found:
         raise SystemExit(f"{results} holds no result file; run the benchmarks first")

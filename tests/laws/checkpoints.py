@@ -24,6 +24,7 @@ from paceline.parallel import (
     MeshSplit,
     Ranks,
     Sharding,
+    Shelf,
     files_of,
     full_parameters,
     make_mesh,
@@ -99,7 +100,7 @@ def begin(half: Learner, root: Path) -> Writing[Checkpoint]:
         optimizer=half.optimizer,
         keep=2,
         ranks=half.ranks,
-        copy_within=lambda: None,
+        shelf=Shelf(lambda: None),
     )
     return Writing(partial(taken.write, half.ranks.aside()), name="a checkpoint")
 

@@ -19,7 +19,7 @@ from paceline.checkpoint import (
 from paceline.checkpoint.room import Asked, copies_fit, refuse_full
 from paceline.errors import ConfigError, StorageError
 from paceline.models import Loaded
-from paceline.parallel import ONE_RANK
+from paceline.parallel import ONE_RANK, Shelf
 from paceline.writing import Writing
 from tests.checkpoint_files import content, save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -36,7 +36,7 @@ class Failing:
     def weights_writer(self, ranks):
         return self
 
-    def copied(self):
+    def copied(self, shelf):
         return self
 
     def write(self, folder: Path) -> list[Path]:
@@ -69,43 +69,46 @@ def progress(step: int) -> Progress:
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
-def test_what_is_written_later_is_the_moment_that_was_taken(tmp_path, kind):
+def test_what_is_written_later_is_the_moment_that_was_taken_and_so_is_the_next_one(tmp_path, kind):
     loaded, optimizer = trained(kind)
-    given = arguments(loaded, optimizer) | {"reference": loaded}
-    at_once = save_checkpoint(tmp_path / "at once", progress(1), **given)
-    taken = take_checkpoint(tmp_path / "later", progress(1), **given, copy_within=lambda: 1 << 40)
-    update(loaded.model, optimizer)
-    later = taken.write(ONE_RANK)
-    assert taken.is_copied
-    assert taken.sentences == ()
-    assert content(later.path) == content(at_once.path)
+    given, shelf = arguments(loaded, optimizer) | {"reference": loaded}, Shelf(lambda: 1 << 40)
+    for step in (1, 2):
+        at_once = save_checkpoint(tmp_path / "at once", progress(step), **given)
+        taken = take_checkpoint(tmp_path / "later", progress(step), **given, shelf=shelf)
+        update(loaded.model, optimizer)
+        later = taken.write(ONE_RANK)
+        assert taken.is_copied
+        assert taken.sentences == ()
+        assert content(later.path) == content(at_once.path)
 
 
 def test_a_moment_that_is_not_copied_is_the_memory_itself(tmp_path):
     loaded, optimizer = trained()
     for free in (0, None):
-        taken = take_checkpoint(
-            tmp_path, progress(1), **arguments(loaded, optimizer), copy_within=lambda free=free: free
-        )
+        shelf = Shelf(lambda free=free: free)
+        taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=shelf)
         assert taken.is_copied == (free is None)
         assert taken.nbytes == sum(one.nbytes for one in loaded.model.parameters()) * 3 + 4 * len(optimizer.state)
-    taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), copy_within=lambda: taken.nbytes)
+    taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=Shelf(lambda: taken.nbytes))
     (sentence,) = taken.sentences
     assert f"{taken.nbytes:,} bytes, take more than 50% of the main memory" in sentence
 
 
 def test_copies_share_the_memory_of_a_machine():
-    def asked(nbytes: int, free: int | None, host: str) -> Asked:
-        return Asked(nbytes=nbytes, free=free, host=host)
+    def asked(nbytes: int, free: int | None, host: str, kept: int = 0) -> Asked:
+        return Asked(nbytes=nbytes, free=free, kept=kept, host=host)
 
     assert copies_fit([asked(25, 100, "a"), asked(25, 101, "a"), asked(40, 80, "b"), asked(99, None, "c")])
     assert not copies_fit([asked(25, 100, "a"), asked(26, 101, "a")])
     assert not copies_fit([asked(1, 100, "a"), asked(41, 80, "b")])
+    # the next ones lie where these lay: what was free is taken, and theirs
+    assert copies_fit([asked(25, 50, "a", kept=25), asked(25, 51, "a", kept=25)])
+    assert not copies_fit([asked(25, 49, "a", kept=25), asked(25, 49, "a", kept=25)])
 
 
 def test_a_thread_writes_and_is_waited_for(tmp_path):
     loaded, optimizer = trained()
-    taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), copy_within=lambda: None)
+    taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=Shelf(lambda: None))
     go = threading.Event()
 
     def write():
@@ -127,7 +130,7 @@ def test_a_disk_that_fails_leaves_the_last_checkpoint_and_no_draft(tmp_path, num
     good = save_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer))
     given = arguments(Failing(loaded, number), optimizer)
     writing = Writing(
-        lambda: take_checkpoint(tmp_path, progress(2), **given, copy_within=lambda: None).write(ONE_RANK), name="it"
+        lambda: take_checkpoint(tmp_path, progress(2), **given, shelf=Shelf(lambda: None)).write(ONE_RANK), name="it"
     )
     with pytest.raises(StorageError) as raised:
         writing.result(wait=True, seconds=60)

@@ -2,7 +2,7 @@
 
 from paceline.checkpoint.finding import Checkpoint
 from paceline.checkpoint.saving import Taken
-from paceline.parallel import Words
+from paceline.parallel import Shelf, Words
 from paceline.writing import Writing
 
 SAVE_SECONDS = 1800.0
@@ -12,8 +12,9 @@ SAVE_SECONDS = 1800.0
 class Desk:
     """What a rank is saving: nothing, or one checkpoint, in a thread where it is of a copy."""
 
-    def __init__(self) -> None:
-        """Nothing is under way."""
+    def __init__(self, shelf: Shelf | None) -> None:
+        """Nothing is under way; `shelf` is for copies, None: every checkpoint is written before the run goes on."""
+        self.shelf = shelf
         self._writing: Writing[Checkpoint] | None = None
         self._written: Checkpoint | None = None
 

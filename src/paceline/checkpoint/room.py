@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import ConfigError, StorageError
-from paceline.parallel import Ranks
+from paceline.parallel import Ranks, Shelf
 
 COPY_SHARE = 0.5
 """Of a machine's free main memory, what copies may take: the run itself goes on to allocate meanwhile."""
@@ -22,21 +22,19 @@ class Asked:
     """That it writes, and would copy."""
     free: int | None
     """Bytes of main memory that are left where it runs; None: the system does not say."""
+    kept: int
+    """Bytes that it has for copies already."""
     host: str
 
-    @property
-    def fits(self) -> bool:
-        """Whether the copy alone leaves the machine what it should."""
-        return self.free is None or self.nbytes <= COPY_SHARE * self.free
 
-
-def ask_all(ranks: Ranks, *, nbytes: int, free: int | None) -> list[Asked]:
+def ask_all(ranks: Ranks, *, nbytes: int, shelf: Shelf | None) -> list[Asked]:
     """What each rank needs, by rank; all make this call.
 
     Raises:
         RankLost: another rank is gone, or silent for too long.
     """
-    said = ranks.exchange(json.dumps({"nbytes": nbytes, "free": free, "host": socket.gethostname()}))
+    free, kept = (None, 0) if shelf is None else (shelf.free(), shelf.nbytes)
+    said = ranks.exchange(json.dumps({"nbytes": nbytes, "free": free, "kept": kept, "host": socket.gethostname()}))
     return [Asked(**json.loads(one)) for one in said]
 
 
@@ -45,7 +43,7 @@ def copies_fit(asked: Sequence[Asked]) -> bool:
     for host in {one.host for one in asked}:
         there = [one for one in asked if one.host == host]
         known = [one.free for one in there if one.free is not None]
-        if known and sum(one.nbytes for one in there) > COPY_SHARE * min(known):
+        if known and sum(one.nbytes for one in there) > COPY_SHARE * (min(known) + sum(one.kept for one in there)):
             return False
     return True
 

@@ -6,7 +6,7 @@ What takes long, writing and syncing, may then be done by a thread while they tr
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from paceline.checkpoint.moments import optimizer_part
 from paceline.checkpoint.room import COPY_SHARE, ask_all, copies_fit, free_bytes, refuse_full, storage_sentence
 from paceline.checkpoint.trained import Trained, Writer
 from paceline.errors import StorageError
-from paceline.parallel import ONE_RANK, Ranks, Words, part_of, saved_tensors
+from paceline.parallel import ONE_RANK, Ranks, Shelf, Words, part_of, saved_tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     reference: Trained | None = None,
     protected: Collection[Path] = (),
     ranks: Ranks = ONE_RANK,
-    copy_within: Callable[[], int | None] | None = None,
+    shelf: Shelf | None = None,
 ) -> Taken:
     """What `Taken.write` makes `root/step-NNNNNN` of. All ranks make this call, on one file system.
 
@@ -90,8 +90,8 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         reference: given where it moves during the run and cannot be read from its own place.
         protected: checkpoints that stay besides the newest, for example the best.
         ranks: those that the policy lies on.
-        copy_within: bytes of main memory that are free, to take copies where they fit into a share of it; None: no
-            copies.
+        shelf: for copies, where they fit into a share of the main memory that is free, and from which nothing is being
+            written any more; None: no copies.
 
     Raises:
         CheckpointError: the optimiser keeps something else.
@@ -106,7 +106,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         *([] if moving is None else [("", moving)]),
     ]
     here = sum(writer.nbytes for _, writer in writers)
-    asked = ask_all(ranks, nbytes=here, free=None if copy_within is None else copy_within())
+    asked = ask_all(ranks, nbytes=here, shelf=shelf)
     nbytes = sum(one.nbytes for one in asked)
     with _together(ranks, draft, nbytes):
         if ranks.rank == 0:
@@ -116,10 +116,11 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
             (draft / "model").mkdir(parents=True)
             # here and not beside the training: a tokenizer is not for two threads at a time
             tokenizer.save_pretrained(draft / "model")
-    is_copied = copy_within is not None and copies_fit(asked)
-    if is_copied:
-        writers = [(folder, writer.copied()) for folder, writer in writers]
-    waits = () if copy_within is None or is_copied else (_too_large(nbytes),)
+    is_copied = shelf is not None and copies_fit(asked)
+    if shelf is not None and is_copied:
+        shelf.clear()
+        writers = [(folder, writer.copied(shelf)) for folder, writer in writers]
+    waits = () if shelf is None or is_copied else (_too_large(nbytes),)
     return Taken(
         root=root,
         progress=progress,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from transformers import PreTrainedModel
 
-from paceline.parallel import Ranks
+from paceline.parallel import Ranks, Shelf
 
 
 class Writer(Protocol):
@@ -16,8 +16,8 @@ class Writer(Protocol):
     def nbytes(self) -> int:
         """Of its tensors."""
 
-    def copied(self) -> "Writer":
-        """The same in memory of its own, so that it can be written while the originals change."""
+    def copied(self, shelf: Shelf) -> "Writer":
+        """The same on a shelf, so that it can be written while the originals change."""
 
     def write(self, folder: Path) -> Sequence[Path]:
         """Write this rank's files into a directory that is there, and say which.

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
 from paceline.model_places import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from paceline.parallel import NOTHING, ONE_RANK, Part, Ranks, copies, full_parameters
+from paceline.parallel import NOTHING, ONE_RANK, Part, Ranks, Shelf, copies, full_parameters
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -60,9 +60,9 @@ class AdapterFiles:
         """Of its tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
-    def copied(self) -> "AdapterFiles":
-        """The same in memory of its own, so that it can be written while the originals change."""
-        return replace(self, tensors=copies(self.tensors))
+    def copied(self, shelf: Shelf) -> "AdapterFiles":
+        """The same on a shelf, so that it can be written while the originals change."""
+        return replace(self, tensors=copies(self.tensors, shelf))
 
     def write(self, directory: Path) -> list[Path]:
         """Write the adapter's two files."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.parallel import NOTHING, Part, Ranks, copies, part_of, piece_of, saved_tensors
+from paceline.parallel import NOTHING, Part, Ranks, Shelf, copies, part_of, piece_of, saved_tensors
 
 PIECES = "pieces"
 """What files of pieces are called: transformers must not take one of them for the whole."""
@@ -29,9 +29,9 @@ class ModelFiles:
         """Of its tensors, of which those with two names are one."""
         return self.part.nbytes + sum({tensor.data_ptr(): tensor.nbytes for tensor in self.state.values()}.values())
 
-    def copied(self) -> "ModelFiles":
-        """The same in memory of its own, so that it can be written while the originals change."""
-        return replace(self, state=copies(self.state), part=self.part.copied())
+    def copied(self, shelf: Shelf) -> "ModelFiles":
+        """The same on a shelf, so that it can be written while the originals change."""
+        return replace(self, state=copies(self.state, shelf), part=self.part.copied(shelf))
 
     def write(self, directory: Path) -> list[Path]:
         """Write this rank's files into a directory that is there, and say which."""

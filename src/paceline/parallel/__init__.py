@@ -17,13 +17,13 @@ context_heads.py  over how many ranks heads can be dealt out
 mesh_ranks.py     gradients and numbers of all, over a mesh
 words.py          words of all, beside the training where they are a thread's
 pieces.py         what of whole tensors lies on a rank
-copies.py         tensors as they are at a moment
+copies.py         tensors as they are at a moment, and a shelf for them
 piece_files.py    tensors in files, written in one layout and read in any other
 gathering.py      whole weights, one at a time
 """
 
 from paceline.parallel.context_heads import check_context_size, context_sizes
-from paceline.parallel.copies import copies
+from paceline.parallel.copies import Shelf, copies
 from paceline.parallel.gathering import full_parameters, full_tensors
 from paceline.parallel.mesh import Mesh, make_mesh
 from paceline.parallel.mesh_ranks import MeshRanks, make_ranks
@@ -71,6 +71,7 @@ __all__ = [
     "like",
     "saved_tensors",
     "written_here",
+    "Shelf",
     "copies",
     "Part",
     "NOTHING",

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.parallel.copies import copied_pieces
+from paceline.parallel.copies import Shelf, copied_pieces
 from paceline.parallel.pieces import Piece, piece_of, saved_tensors, written_here
 from paceline.parallel.ranks import Ranks
 
@@ -43,9 +43,9 @@ class Part:
         """What it writes."""
         return sum(piece.tensor.nbytes for piece in self.pieces.values())
 
-    def copied(self) -> "Part":
-        """The same in memory of its own, so that it can be written while the originals change."""
-        return replace(self, pieces=copied_pieces(self.pieces))
+    def copied(self, shelf: Shelf) -> "Part":
+        """The same on a shelf, so that it can be written while the originals change."""
+        return replace(self, pieces=copied_pieces(self.pieces, shelf))
 
     def write(self, folder: Path) -> list[Path]:
         """Write the file, if any, into a directory that is there.

@@ -36,7 +36,7 @@ from paceline.models import (
     measure_by_twin,
     restore_weights,
 )
-from paceline.parallel import ONE_RANK, MeshSplit, Ranks
+from paceline.parallel import ONE_RANK, MeshSplit, Ranks, Shelf
 from paceline.recomputing import Activations
 from paceline.schedule import learning_rate
 from paceline.train.exporting import export_saved
@@ -123,7 +123,7 @@ class ConsumerHalf:
             reference=self.learner.reference if self.config.loss.ref_sync_steps else None,
             protected=protected,
             ranks=ranks,
-            copy_within=partial(free_memory, torch.device("cpu")) if self.config.loop.background_save else None,
+            shelf=self.desk.shelf,
         )
         self.desk.begin(taken, aside)
         return taken.sentences
@@ -210,9 +210,15 @@ def make_consumer(
         policy=policy,
         learner=learner,
         rate=rate,
-        desk=Desk(),
+        desk=Desk(_shelf(policy) if config.loop.background_save else None),
         recomputing=recomputing,
     )
+
+
+def _shelf(policy: Loaded) -> Shelf:
+    """For copies of what a checkpoint holds."""
+    is_locked = policy.model.device.type == "cuda"
+    return Shelf(partial(free_memory, torch.device("cpu")), is_locked=is_locked)
 
 
 def updates_per_step(config: Config) -> int:
