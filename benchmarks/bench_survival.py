@@ -38,7 +38,7 @@ from survival_tables import survival_rows
 
 from paceline.config import ModelConfig
 from paceline.intervals import Interval, mean_interval
-from paceline.models import load_tokenizer
+from paceline.pretrained import load_tokenizer
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT = 3600.0

@@ -18,7 +18,7 @@ from workloads import GENERATE, STEP, Workload, completion_limits, find
 
 from paceline.config import DataConfig, ModelConfig
 from paceline.data import build_tasks, load_rows
-from paceline.models import load_tokenizer, model_directory
+from paceline.pretrained import load_tokenizer, model_directory
 
 FIRST_WORD = 2
 """Of a random model: 0 pads, 1 ends."""

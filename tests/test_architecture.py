@@ -24,8 +24,8 @@ FLOORS = {
         "extraction",
         "programs",
     },
-    1.5: {"native", "cuda", "parallel", "pulse", "formula", "comparisons", "learning"},
-    1.75: {"writing", "model_places"},
+    1.5: {"native", "cuda", "parallel", "pulse", "model_places", "devices", "formula", "comparisons", "learning"},
+    1.75: {"writing", "pretrained"},
     2: {
         "data",
         "rewards",

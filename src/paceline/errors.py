@@ -1,4 +1,4 @@
-"""Everything that Paceline raises on purpose.
+"""Everything that Paceline raises on purpose, and what of a library's error is told.
 
     PacelineError
     ├── ConfigError       a wrong option, flag or configuration file    exit status 2
@@ -73,3 +73,8 @@ class SandboxError(PacelineError):
     """A program cannot be run in isolation: the host does not offer it, or the sandbox itself failed."""
 
     exit_status = 2
+
+
+def first_line(error: Exception) -> str:
+    """The sentence of a library's error, without what it prints below; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

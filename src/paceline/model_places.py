@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.embedded_models import DIRECTORIES
-from paceline.errors import ConfigError, ModelError
+from paceline.errors import ConfigError, ModelError, first_line
 
 PACKAGE = Path(__file__).parent
 ADAPTER_CONFIG = "adapter_config.json"
@@ -95,8 +95,7 @@ def _base_of(adapter: Path) -> str:
     try:
         described = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        said = str(error).partition("\n")[0]
-        raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} cannot be read: {said}") from error
+        raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} cannot be read: {first_line(error)}") from error
     base = described.get("base_model_name_or_path") if isinstance(described, dict) else None
     if not isinstance(base, str) or not base:
         raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} names no base_model_name_or_path; write one into it")

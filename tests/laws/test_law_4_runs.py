@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from paceline.config import build_config
+from paceline.devices import choose_device
 from paceline.errors import ConfigError
-from paceline.models import bits_hang_on, choose_device
+from paceline.models import bits_hang_on
 from paceline.rundir import RunDir
 from tests.cluster_runs import train, weights
 

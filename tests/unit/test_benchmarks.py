@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM
 from wider_heads import write_twin
 from workloads import GENERATE, STEP, completion_limits, quick
 
-from paceline.models import model_directory
+from paceline.pretrained import model_directory
 
 ANSWERING = """
 import itertools, json, sys

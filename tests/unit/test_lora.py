@@ -19,15 +19,14 @@ from paceline.models import (
     Loaded,
     adopt_model,
     choose_forward,
-    context_length,
     export_model,
     frozen_copy,
     load_model,
     load_reference,
-    load_tokenizer,
     restore_weights,
     save_model,
 )
+from paceline.pretrained import context_length, load_tokenizer
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.checkpoint_files import save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer

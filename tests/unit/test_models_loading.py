@@ -6,10 +6,10 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, Mistral
 
 from paceline import windows
 from paceline.config import ModelConfig
+from paceline.devices import automatic_dtype, choose_dtype, choose_threads
 from paceline.engines.local import LocalEngine
 from paceline.errors import ModelError
 from paceline.models import Loaded, choose_forward, export_model, load_model, save_model
-from paceline.models.devices import automatic_dtype, choose_dtype, choose_threads
 from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
 
 

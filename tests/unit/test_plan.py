@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from paceline import devices
 from paceline.cli import calibrating, hardware
 from paceline.cli.main import main
 from paceline.config import Sizes, build_config
 from paceline.engines import prepared
 from paceline.errors import ModelError
 from paceline.losses import logprobs
-from paceline.models import devices
 from paceline.plan import (
     CPU,
     GPUS,

@@ -21,7 +21,7 @@ from paceline.data.programs import Problem, problems, rows
 from paceline.data.sources import load_rows
 from paceline.embedded_models import DIRECTORIES
 from paceline.errors import DataError
-from paceline.models import model_directory
+from paceline.pretrained import model_directory
 
 EMBEDDED = Path(paceline.__file__).parent / DIRECTORIES["embedded-programs"]
 # One interpreter for all programs, each with an input and an output of its own.

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from paceline.config import Config, build_config
+from paceline.devices import free_memory
 from paceline.errors import ConfigError
-from paceline.models import Loaded, choose_forward, free_memory, measure_activations
+from paceline.models import Loaded, choose_forward, measure_activations
 from paceline.plan import most_tokens
 from paceline.recomputing import Activations
 from paceline.train.memory import (

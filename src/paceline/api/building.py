@@ -20,8 +20,8 @@ from paceline.api.schedule import check_schedule, describe_rate, make_scheduler
 from paceline.api.translation import Surroundings, in_field_names, translate
 from paceline.config import Config, ModelConfig
 from paceline.errors import ConfigError, PacelineError
-from paceline.models import context_length, load_tokenizer
 from paceline.plan import most_prompts_per_step
+from paceline.pretrained import context_length, load_tokenizer
 from paceline.reward_context import reward_context
 from paceline.rewards import row_check
 from paceline.trackers import check_trackers

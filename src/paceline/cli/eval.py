@@ -99,7 +99,8 @@ def compared(before: "Evaluation", after: "Evaluation") -> str:
 def _measure(config: Config, *, quiet: bool) -> Iterator["Evaluation"]:
     """Every held-out set; `quiet`: what is to be known of sets and machine was said already."""
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
-    from paceline.models import load_model, load_tokenizer
+    from paceline.models import load_model
+    from paceline.pretrained import load_tokenizer
     from paceline.train import make_engine, make_evaluators, of_machine
 
     tokenizer = load_tokenizer(config.model)

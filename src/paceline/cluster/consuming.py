@@ -11,9 +11,10 @@ import numpy as np
 from paceline.checkpoint import Checkpoint, Progress, read_checkpoint
 from paceline.cluster.weights import Manifest, manifest_of, read_bucket
 from paceline.config import Config
+from paceline.devices import choose_device
 from paceline.learner import UpdateStats
-from paceline.models import choose_device, load_tokenizer
 from paceline.parallel import ONE_RANK, Meeting, Ranks, make_ranks, process_group
+from paceline.pretrained import load_tokenizer
 from paceline.train import Extent, Footprint, consumer_sentences, make_consumer
 from paceline.types import RolloutGroup
 

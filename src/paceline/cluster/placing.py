@@ -12,7 +12,7 @@ from paceline.cluster.fleet import Fleet
 from paceline.cluster.halves import ClusterHalves
 from paceline.cluster.ray_actors import Share, driver_address, ray_cluster, ray_consumers, ray_producers
 from paceline.config import ClusterConfig, Config
-from paceline.models import choose_device
+from paceline.devices import choose_device
 from paceline.parallel import Meeting, meeting_at
 from paceline.timeline import Recorder
 from paceline.train import Placed, Prepared, make_feed

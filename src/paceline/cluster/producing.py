@@ -10,7 +10,8 @@ import numpy as np
 from paceline.cluster.weights import Manifest, write_buckets
 from paceline.config import Config
 from paceline.engines import Request, Sampling
-from paceline.models import load_model, load_tokenizer
+from paceline.models import load_model
+from paceline.pretrained import load_tokenizer
 from paceline.rollouts import Drawn, Round
 from paceline.train import configured_functions, make_engine, training_sampler, with_reward_models
 from paceline.types import Completion

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from paceline.data.rows import Row
-from paceline.errors import DataError
+from paceline.errors import DataError, first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -53,7 +53,7 @@ def _load(dataset: str) -> Mapping[str, "Dataset"]:
         path, _, config = dataset.partition(":")
         return cast(Mapping[str, "Dataset"], load_dataset(path, config or None))
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        raise DataError(f"--dataset {dataset}: cannot be loaded: {_first_line(error)}") from error
+        raise DataError(f"--dataset {dataset}: cannot be loaded: {first_line(error)}") from error
 
 
 def _saved(directory: Path) -> Mapping[str, "Dataset"] | None:
@@ -64,7 +64,3 @@ def _saved(directory: Path) -> Mapping[str, "Dataset"] | None:
         return None
     saved = load_from_disk(str(directory))
     return {"train": saved} if isinstance(saved, Dataset) else cast(Mapping[str, "Dataset"], saved)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,8 +1,6 @@
 """Load policy and reference models, and run their forward pass over a micro-batch.
 
-places.py         what a model's name stands for: weights, adapter, tokenizer
 fingerprint.py    a model and a tokenizer known again
-devices.py        device, threads and precision
 determinism.py    the same bits in a second run
 loaded.py         a model that is ready to train
 loading.py        models from a name or a user's object
@@ -27,14 +25,12 @@ from paceline.models.activations import (
     recompute,
 )
 from paceline.models.determinism import bits_hang_on
-from paceline.models.devices import choose_device, choose_dtype, free_memory, used_memory
 from paceline.models.exporting import export_model, save_model
 from paceline.models.fingerprint import model_fingerprint, tokenizer_fingerprint
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.lora import add_adapter, check_adapter_kind, make_lora_config
-from paceline.models.places import context_length, load_tokenizer, model_directory, vocabulary_size
 from paceline.models.records import on_device
 from paceline.models.reference import frozen_copy, load_reference
 from paceline.models.split_loading import load_policy, measure_by_twin
@@ -46,25 +42,17 @@ __all__ = [
     "adopt_model",
     "bits_hang_on",
     "check_adapter_kind",
-    "choose_device",
-    "choose_dtype",
     "choose_forward",
-    "context_length",
     "export_model",
-    "free_memory",
-    "used_memory",
     "frozen_copy",
     "load_model",
     "load_policy",
     "measure_by_twin",
     "load_reference",
-    "vocabulary_size",
     "model_fingerprint",
     "tokenizer_fingerprint",
-    "load_tokenizer",
     "make_lora_config",
     "measure_activations",
-    "model_directory",
     "on_device",
     "recompute",
     "is_recomputing",

@@ -11,9 +11,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils import cached_file
 
-from paceline.errors import ModelError
+from paceline.errors import ModelError, first_line
 from paceline.models.model_files import PIECES
-from paceline.models.places import first_line
 from paceline.parallel import files_of, open_stored, saved_tensors
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"

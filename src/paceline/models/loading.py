@@ -9,16 +9,15 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from paceline.config import LoraConfig, ModelConfig
-from paceline.errors import ModelError
+from paceline.devices import choose_device, choose_dtype, choose_threads
+from paceline.errors import ModelError, first_line
 from paceline.model_places import ADAPTER_CONFIG, model_place
 from paceline.models.activations import is_recomputing, recompute
 from paceline.models.adapter_files import check_peft, fill_adapter, import_peft, read_adapter_config
 from paceline.models.determinism import be_deterministic
-from paceline.models.devices import choose_device, choose_dtype, choose_threads
 from paceline.models.filling import assembled, fill, has_all, is_in_pieces, weight_files
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
-from paceline.models.places import first_line
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.products import speed_up_linear_layers
 

@@ -18,10 +18,9 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from paceline.config import LoraConfig
-from paceline.errors import ModelError
+from paceline.errors import ModelError, first_line
 from paceline.models.adapter_files import ADAPTER_NAME, fill_adapter, import_peft, read_adapter_config
 from paceline.models.loaded import Loaded
-from paceline.models.places import first_line
 
 if TYPE_CHECKING:
     from peft import LoraConfig as PeftLoraConfig

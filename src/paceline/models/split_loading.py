@@ -9,15 +9,14 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from paceline.config import LoraConfig, ModelConfig
-from paceline.errors import ModelError
+from paceline.devices import choose_device
+from paceline.errors import ModelError, first_line
 from paceline.model_places import ADAPTER_CONFIG, model_place
 from paceline.models.activations import layers_of, measure_activations
-from paceline.models.devices import choose_device
 from paceline.models.filling import UNREADABLE, fill, give_memory, has_all, skeleton, weight_files
 from paceline.models.forward import PolicyForward, choose_forward, compute_alike
 from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model, prepared, ready
-from paceline.models.places import first_line
 from paceline.parallel import MeshSplit, mark_both_ends
 from paceline.recomputing import Activations
 

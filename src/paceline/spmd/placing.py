@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from paceline.checkpoint import Checkpoint
 from paceline.config import Config
+from paceline.devices import choose_device
 from paceline.errors import PacelineError
 from paceline.headway import UNWATCHED
-from paceline.models import choose_device
 from paceline.parallel import Meeting, RankLost, process_group
 from paceline.pulse import PULSE
 from paceline.rewards import RewardFunction

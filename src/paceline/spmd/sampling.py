@@ -10,7 +10,8 @@ from paceline.checkpoint import Checkpoint, read_checkpoint
 from paceline.config import Config
 from paceline.engines import Request, Sampling, TrainedEngine
 from paceline.headway import UNWATCHED, Headway
-from paceline.models import Loaded, load_model, load_tokenizer
+from paceline.models import Loaded, load_model
+from paceline.pretrained import load_tokenizer
 from paceline.rewards import RewardFunction
 from paceline.rollouts import Drawn, EngineSampler, Round
 from paceline.spmd.agreeing import Held, Renewed

@@ -10,9 +10,9 @@ import torch
 from paceline.checkpoint import Checkpoint, Progress, read_checkpoint
 from paceline.config import Config
 from paceline.learner import UpdateStats
-from paceline.models import load_tokenizer
 from paceline.models.fingerprints import fingerprint
 from paceline.parallel import full_parameters, make_ranks, piece_of
+from paceline.pretrained import load_tokenizer
 from paceline.spmd.agreeing import Held, Renewed
 from paceline.spmd.handing import give_weights
 from paceline.spmd.seats import Seat

@@ -7,7 +7,7 @@ from pathlib import Path
 from paceline.checkpoint import Checkpoint, Progress, read_checkpoint
 from paceline.config import Config
 from paceline.engines import Request, Sampling
-from paceline.models import load_tokenizer
+from paceline.pretrained import load_tokenizer
 from paceline.rewards import RewardFunction
 from paceline.rollouts import Drawn, Round
 from paceline.spmd.agreeing import Held, Renewed

@@ -11,13 +11,15 @@ from transformers import PreTrainedTokenizerBase
 from paceline.checkpoint import Checkpoint
 from paceline.config import Config, ModelConfig
 from paceline.data import TaskSet, build_tasks, load_rows, system_prompt
+from paceline.devices import choose_device
 from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local import LocalEngine
 from paceline.errors import ModelError
 from paceline.headway import UNWATCHED, Headway
 from paceline.model_places import check_completion_fits
-from paceline.models import Loaded, choose_device, context_length, load_tokenizer, vocabulary_size
+from paceline.models import Loaded
 from paceline.plan import BatchPlan, batch_plan
+from paceline.pretrained import context_length, load_tokenizer, vocabulary_size
 from paceline.reward_context import reward_context
 from paceline.rewards import (
     RewardFunction,

@@ -18,6 +18,7 @@ from paceline.checkpoint import (
     take_checkpoint,
 )
 from paceline.config import Config
+from paceline.devices import free_memory
 from paceline.errors import ConfigError
 from paceline.headway import UNWATCHED, Headway
 from paceline.learner import Learner, UpdateStats
@@ -27,7 +28,6 @@ from paceline.models import (
     adopt_model,
     choose_forward,
     export_model,
-    free_memory,
     frozen_copy,
     load_model,
     load_policy,

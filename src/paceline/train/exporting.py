@@ -7,7 +7,9 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.checkpoint import Checkpoint
 from paceline.config import Config
-from paceline.models import choose_device, choose_dtype, export_model, load_model, load_tokenizer
+from paceline.devices import choose_device, choose_dtype
+from paceline.models import export_model, load_model
+from paceline.pretrained import load_tokenizer
 
 
 def export_checkpoint(config: Config, checkpoint: Checkpoint, folder: Path) -> None:

@@ -8,8 +8,9 @@ import torch
 
 from paceline.config import Config, OptimConfig
 from paceline.config.rules import require
+from paceline.devices import free_memory
 from paceline.errors import ConfigError
-from paceline.models import Loaded, free_memory, recompute
+from paceline.models import Loaded, recompute
 from paceline.parallel import Ranks, piece_of
 from paceline.plan import considered_micro_batches, most_tokens
 from paceline.recomputing import ACTIVATION_SHARE, Activations, choose_cut

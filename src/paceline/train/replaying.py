@@ -14,8 +14,8 @@ from paceline.checkpoint import Checkpoint, Progress, checkpoints_before
 from paceline.config import Config
 from paceline.errors import CheckpointError
 from paceline.learner import TokenValues, UpdateStats, token_values
-from paceline.models import load_tokenizer
 from paceline.plan import batch_plan
+from paceline.pretrained import load_tokenizer
 from paceline.rollouts import (
     RolloutBatch,
     packed_floats,

@@ -12,8 +12,8 @@ from rich.console import Console
 from paceline.checkpoint import Checkpoint, newest_checkpoint, set_damaged_aside
 from paceline.config import Config, plain_options, to_yaml
 from paceline.console import RunDisplay
+from paceline.devices import choose_device, used_memory
 from paceline.errors import ProcessLost
-from paceline.models import choose_device, used_memory
 from paceline.pulse import PULSE
 from paceline.report import write_report
 from paceline.rundir import Committed, RunDir

@@ -3,7 +3,7 @@
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from paceline.config import ModelConfig
-from paceline.errors import ModelError
+from paceline.errors import ModelError, first_line
 from paceline.model_places import model_place
 
 
@@ -49,8 +49,3 @@ def vocabulary_size(config: ModelConfig) -> int | None:
     """Tokens that the model has weights for, None where its configuration does not say. Reads no weights."""
     loaded = AutoConfig.from_pretrained(model_directory(config.model), trust_remote_code=config.trust_remote_code)
     return getattr(loaded.get_text_config(), "vocab_size", None)
-
-
-def first_line(error: Exception) -> str:
-    """The sentence of a library's error, without what it prints below."""
-    return str(error).strip().split("\n")[0]
