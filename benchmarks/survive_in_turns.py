@@ -22,7 +22,8 @@ from paceline.cli.arguments import parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.train import COMMAND
 from paceline.config import Config
-from paceline.train import Journal, Placed, Prepared, Produced, in_this_process, train
+from paceline.preparing import Prepared, prepare
+from paceline.train import Journal, Placed, Produced, in_this_process, train
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +90,9 @@ def main() -> int:
             taken.append(HalvesInTurns(halves=placed.halves, turns=Turns(first=int(first), window=int(window))))
             yield replace(placed, halves=taken[-1])
 
-    done = train(config, Path(str(config.loop.output_dir)), resume=False, console=Console(), place=in_turns)
+    done = train(
+        config, prepare(config), Path(str(config.loop.output_dir)), resume=False, console=Console(), place=in_turns
+    )
     Path(moments).write_text(json.dumps(taken[-1].moments))
     return 0 if done else 1
 

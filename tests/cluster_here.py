@@ -13,7 +13,8 @@ from paceline.cluster.fleet import Fleet
 from paceline.cluster.halves import ClusterHalves
 from paceline.cluster.producing import ProducingProcess
 from paceline.config import Config
-from paceline.train import Placed, Prepared, make_feed
+from paceline.preparing import Prepared
+from paceline.train import Placed, make_feed
 
 
 @dataclass

@@ -42,6 +42,7 @@ FLOORS = {
         "trackers",
     },
     3: {"rollouts", "learner", "evaluate", "reward_context", "audit", "summary", "plan", "browsing", "card"},
+    3.5: {"preparing"},
     4: {"train"},
     4.5: {"cluster", "spmd"},
     5: {"api"},

@@ -19,8 +19,9 @@ from paceline.cluster.consumers import Consumers, KeepingWorkers
 from paceline.cluster.fleet import Fleet
 from paceline.cluster.halves import ClusterHalves
 from paceline.config import Config, build_config
+from paceline.preparing import Prepared, prepare
 from paceline.rundir import RunDir
-from paceline.train import Placed, Prepared, make_feed, train
+from paceline.train import Placed, make_feed, train
 from tests.cluster_runs import REWARD, ROWS, completions, options_in
 
 STEPS, PROMPTS, GENERATIONS, STALENESS = 200, 4, 4, 2
@@ -107,7 +108,10 @@ def run(request, tmp_path_factory) -> RunDir:
     (place / "reward.py").write_text(REWARD + LATE)
     (place / "trap").write_text(f"SIGKILL self run/rollouts/step-{STEPS // 2:06d}.jsonl")
     with Path(place, "said").open("w") as said:
-        assert train(build_config(options), place / "run", resume=False, console=Console(file=said), place=late_cluster)
+        config = build_config(options)
+        assert train(
+            config, prepare(config), place / "run", resume=False, console=Console(file=said), place=late_cluster
+        )
     assert "another takes its place" in " ".join((place / "said").read_text().split())
     return RunDir(place / "run")
 

@@ -32,7 +32,8 @@ from paceline.parallel import (
     part_of,
     process_group,
 )
-from paceline.train import ConsumerHalf, Extent, make_consumer
+from paceline.preparing import Extent
+from paceline.train import ConsumerHalf, make_consumer
 from paceline.writing import Writing
 from tests.checkpoint_files import save_checkpoint
 from tests.laws.layouts import CPU, groups_of, learner, llama_with_one_embedding

@@ -13,8 +13,9 @@ from rich.console import Console
 from paceline.checkpoint import Checkpoint
 from paceline.config import Config, build_config
 from paceline.errors import ProcessLost
+from paceline.preparing import Prepared, prepare
 from paceline.rundir import RunDir
-from paceline.train import Place, Placed, Prepared, in_this_process, train
+from paceline.train import Place, Placed, in_this_process, train
 from tests.cluster_here import cluster_here
 from tests.cluster_runs import completions, options_in, weights
 
@@ -58,7 +59,7 @@ def go(folder: Path, place: Place, staleness: int) -> tuple[RunDir, str]:
     given = {"cluster": True, "num_producers": 2, "max_staleness": staleness, "max_steps": STEPS, "save_steps": SAVED}
     config = build_config({**options_in(folder), **given})
     console = Console(file=io.StringIO(), width=1000)
-    assert train(config, folder / "run", resume=False, console=console, place=place)
+    assert train(config, prepare(config), folder / "run", resume=False, console=console, place=place)
     return RunDir(folder / "run"), console.file.getvalue()
 
 

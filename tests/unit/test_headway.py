@@ -13,9 +13,10 @@ from paceline.checkpoint import Checkpoint
 from paceline.cluster.fleet import Fleet, Lost
 from paceline.config import Config, build_config
 from paceline.headway import Headway
+from paceline.preparing import Prepared, prepare
 from paceline.rewards import score
 from paceline.rundir import RunDir
-from paceline.train import Place, Placed, Prepared, in_this_process, train
+from paceline.train import Place, Placed, in_this_process, train
 from paceline.train.loop import save
 from tests.cluster_runs import options_in, weights
 from tests.headway import Told
@@ -36,7 +37,9 @@ def told_to(headway: Headway) -> Place:
 def run(folder: Path, place: Place, **options: object) -> None:
     folder.mkdir()
     config = build_config({**options_in(folder / "given"), "max_steps": 2, **options})
-    assert train(config, folder / "run", resume=False, console=Console(file=io.StringIO()), place=place)
+    assert train(
+        config, prepare(config), folder / "run", resume=False, console=Console(file=io.StringIO()), place=place
+    )
 
 
 def test_a_step_samples_scores_and_updates_each_from_nothing_to_the_end(tmp_path):

@@ -17,12 +17,12 @@ from paceline.checkpoint import Progress
 from paceline.config import Config, build_config
 from paceline.engines import Request, Sampling
 from paceline.parallel import Meeting, process_group
+from paceline.preparing import Extent
 from paceline.spmd.handing import Hand, WeightsGroup
 from paceline.spmd.sampling import SamplingRank
 from paceline.spmd.seats import Seat
 from paceline.spmd.training import TrainingRank
 from paceline.spmd.working import WorkingRank
-from paceline.train import Extent
 from tests.cluster_runs import options_in
 from tests.laws.layouts import CPU, groups_of
 

@@ -16,8 +16,9 @@ from paceline.checkpoint import Checkpoint
 from paceline.cli.configuration import read_run_configuration
 from paceline.config import Config, OptimConfig, build_config
 from paceline.errors import TrainingError
+from paceline.preparing import Prepared, prepare
 from paceline.rundir import RunDir
-from paceline.train import Place, Placed, Prepared, in_this_process, train
+from paceline.train import Place, Placed, in_this_process, train
 from paceline.train.guards import Guards
 from tests.cluster_runs import options_in, weights
 from tests.unit.test_train_records import NOTHING
@@ -59,7 +60,9 @@ def run(folder: Path, *steps: int, resume: bool = False, place: Place | None = N
         fixed = {"max_steps": 6, "save_steps": 2, "save_total_limit": 9}
         config = build_config({**options_in(folder / "given"), **fixed, **options})
     console = Console(file=io.StringIO(), width=1000)
-    assert train(config, folder / "run", resume=resume, console=console, place=place or poisoned(*steps))
+    assert train(
+        config, prepare(config), folder / "run", resume=resume, console=console, place=place or poisoned(*steps)
+    )
     return console.file.getvalue()
 
 

@@ -9,14 +9,9 @@ from paceline.devices import free_memory
 from paceline.errors import ConfigError
 from paceline.models import Loaded, choose_forward, measure_activations
 from paceline.plan import most_tokens
+from paceline.preparing.memory import check_memory_options
 from paceline.recomputing import Activations
-from paceline.train.memory import (
-    Recomputing,
-    check_memory_options,
-    choose_recomputing,
-    least_memory,
-    to_come,
-)
+from paceline.train.memory import Recomputing, choose_recomputing, least_memory, to_come
 from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")

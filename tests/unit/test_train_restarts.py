@@ -13,8 +13,9 @@ from rich.console import Console
 from paceline.checkpoint import Checkpoint
 from paceline.config import Config, build_config
 from paceline.errors import ProcessLost
+from paceline.preparing import Prepared, prepare
 from paceline.rundir import RunDir
-from paceline.train import Halves, Place, Placed, Prepared, in_this_process, train
+from paceline.train import Halves, Place, Placed, in_this_process, train
 from tests.cluster_runs import completions, options_in, weights
 
 
@@ -51,7 +52,7 @@ def run(folder: Path, place: Place = in_this_process, **options: object) -> tupl
     """A run with a checkpoint every two steps, and what it said."""
     config = build_config({**options_in(folder), "cluster": True, "save_steps": 2, **options})
     console = Console(file=io.StringIO(), width=1000)
-    assert train(config, folder / "run", resume=False, console=console, place=place)
+    assert train(config, prepare(config), folder / "run", resume=False, console=console, place=place)
     return RunDir(folder / "run"), console.file.getvalue()
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from paceline.checkpoint import Checkpoint, Progress, newest_checkpoint
 from paceline.config import build_config
 from paceline.errors import ProcessLost, RewardError, StorageError
+from paceline.preparing import prepare
 from paceline.rundir import RunDir
 from paceline.train import Halves, Run, Wishes, in_this_process, train
 from paceline.train.loop import save, save_last, settle, settle_at_end
@@ -166,7 +167,7 @@ def test_a_step_that_does_not_end_within_the_grace_leaves_the_last_whole_checkpo
     )
     console = Console(file=io.StringIO(), width=1000)
     with pytest.raises(KeyboardInterrupt) as raised:
-        train(config, tmp_path / "run", resume=False, console=console, place=place)
+        train(config, prepare(config), tmp_path / "run", resume=False, console=console, place=place)
     why, what = raised.value.args
     assert why == "SIGTERM: the step in hand did not end within 0.01 s (--stop-grace)"
     assert what.startswith(left)
@@ -180,7 +181,7 @@ def test_a_run_that_saves_in_the_background_leaves_what_one_in_the_foreground_le
         place = tmp_path / str(background)
         config = build_config({**options_in(place), "save_steps": 1, "background_save": background})
         console = Console(file=io.StringIO(), width=1000)
-        assert train(config, place / "run", resume=False, console=console, place=in_this_process)
+        assert train(config, prepare(config), place / "run", resume=False, console=console, place=in_this_process)
         places = sorted((place / "run" / "checkpoints").iterdir())
         found.append((weights(RunDir(place / "run")), {one.name: content(one) for one in places}))
     assert found[0] == found[1]

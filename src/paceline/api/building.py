@@ -21,11 +21,12 @@ from paceline.api.translation import Surroundings, in_field_names, translate
 from paceline.config import Config, ModelConfig
 from paceline.errors import ConfigError, PacelineError
 from paceline.plan import most_prompts_per_step
+from paceline.preparing import Given, Prepared, prepare
 from paceline.pretrained import context_length, load_tokenizer
 from paceline.reward_context import reward_context
 from paceline.rewards import row_check
 from paceline.trackers import check_trackers
-from paceline.train import Given, Prepared, prepare, updates_per_step
+from paceline.train import updates_per_step
 from paceline.types import RowCheck, Task
 
 LOGGER = logging.getLogger(__name__)

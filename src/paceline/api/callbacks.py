@@ -27,9 +27,10 @@ from paceline.api.rewards import RewardLog
 from paceline.checkpoint import Checkpoint
 from paceline.errors import ConfigError
 from paceline.learner import UpdateStats
+from paceline.preparing import Measurement, RewardMeasurement
 from paceline.rollouts import RolloutBatch
 from paceline.trackers import Trackers
-from paceline.train import Measurement, RewardMeasurement, Run, Wishes, save
+from paceline.train import Run, Wishes, save
 from paceline.types import RolloutGroup
 
 STATE_FILE = "trainer_state.json"

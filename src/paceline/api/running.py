@@ -29,12 +29,12 @@ from paceline.config import (
 )
 from paceline.errors import CheckpointError
 from paceline.models import restore_weights
+from paceline.preparing import Prepared
 from paceline.rundir import RunDir
 from paceline.stopping import GraceOver, StopRequest
 from paceline.train import (
     OneProcess,
     Parts,
-    Prepared,
     Run,
     consumer_sentences,
     directory_sentences,

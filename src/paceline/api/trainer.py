@@ -43,10 +43,11 @@ from paceline.api.translation import in_field_names, updates_per_step
 from paceline.data import task_index
 from paceline.errors import ConfigError
 from paceline.models import export_model
+from paceline.preparing import Measurement, reward_meter
 from paceline.rewards import RewardModel, row_check
 from paceline.rollouts import RolloutBatch
 from paceline.rundir import holds_work
-from paceline.train import Measurement, Parts, assemble, evaluate, reward_meter
+from paceline.train import Parts, assemble, evaluate
 
 LOGGER = logging.getLogger(__name__)
 

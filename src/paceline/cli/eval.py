@@ -99,9 +99,8 @@ def compared(before: "Evaluation", after: "Evaluation") -> str:
 def _measure(config: Config, *, quiet: bool) -> Iterator["Evaluation"]:
     """Every held-out set; `quiet`: what is to be known of sets and machine was said already."""
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
-    from paceline.models import load_model
+    from paceline.preparing import make_evaluators
     from paceline.pretrained import load_tokenizer
-    from paceline.train import make_engine, make_evaluators, of_machine
 
     tokenizer = load_tokenizer(config.model)
     evaluators = make_evaluators(config, tokenizer)
@@ -109,6 +108,10 @@ def _measure(config: Config, *, quiet: bool) -> Iterator["Evaluation"]:
     for eval_set in (evaluator.eval_set for evaluator in evaluators):
         notes += [note if len(evaluators) == 1 else f"{eval_set.name}: {note}" for note in eval_set.notes]
         notes.append(eval_set.reach)
+    # What computes a model takes as long again: whatever needs no weights is refused before these lines.
+    from paceline.models import load_model
+    from paceline.train import make_engine, of_machine
+
     policy = load_model(config.model)
     for note in [] if quiet else [*notes, *of_machine(policy)]:
         print(note, flush=True)

@@ -19,8 +19,10 @@ from paceline.dialects.layouts import in_our_words
 from paceline.errors import ConfigError, PacelineError
 from paceline.rundir import RunDir, refuse_existing_run
 from paceline.spmd.environment import Launched, check_launched, launched
+from paceline.trackers import check_trackers
 
 if TYPE_CHECKING:
+    from paceline.spmd.placing import Leader
     from paceline.train import Place
 
 HEARD_SECONDS = 20.0
@@ -97,6 +99,7 @@ def _resume(given: Given, place: Launched | None) -> int:
     before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
     refuse_changes(before, plain_options(config), override=override, written=written)
     _check_layout(config, place)
+    check_trackers(config.loop.report_to)
     return _train(config, path, resume=True, place=place, override=override)
 
 
@@ -108,12 +111,14 @@ def _check_same_place(output_dir: object, run: Path) -> None:
 
 
 def _check_layout(config: Config, place: Launched | None) -> None:
-    """Whether the processes that there will be are those that the layout needs."""
+    """Whether the processes that there will be are those that the layout needs, and can be had."""
     check_reachable(config.cluster)
     if place is not None:
         check_launched(config, place)
         return
     if config.cluster.cluster:
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError("--cluster needs the package ray; `pip install 'paceline[ray]'`")
         return
     options, needed, apart = config.parallel, config.parallel.fewest, config.parallel.sampling_ranks
     if apart:
@@ -134,14 +139,10 @@ def _check_layout(config: Config, place: Launched | None) -> None:
 def _train(
     config: Config, output_dir: Path, *, resume: bool, place: Launched | None, override: Collection[str] = ()
 ) -> int:
-    # Loading torch takes seconds: whatever can be refused is refused before these lines.
-    from paceline.train import in_this_process
-
     try:
         if place is not None:
             return _on_ranks(config, output_dir, resume=resume, place=place, override=override)
-        where = _cluster() if config.cluster.cluster else in_this_process
-        return _to_the_end(config, output_dir, resume=resume, where=where, override=override)
+        return _to_the_end(config, output_dir, resume=resume, leader=None, override=override)
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(*interrupt.args, _how_to_go_on(output_dir)) from None
 
@@ -152,26 +153,36 @@ def _on_ranks(config: Config, output_dir: Path, *, resume: bool, place: Launched
     if not place.leads:
         return follow(place, config)
     with leading(place, config) as leader:
-        where = leader.on_all_ranks
-        leader.status = _to_the_end(config, output_dir, resume=resume, where=where, override=override)
+        leader.status = _to_the_end(config, output_dir, resume=resume, leader=leader, override=override)
     return leader.status
 
 
-def _to_the_end(config: Config, output_dir: Path, *, resume: bool, where: "Place", override: Collection[str]) -> int:
+def _to_the_end(
+    config: Config, output_dir: Path, *, resume: bool, leader: "Leader | None", override: Collection[str]
+) -> int:
+    # Loading torch takes seconds: whatever can be refused is refused before this line.
+    from paceline.preparing import prepare
+
+    prepared = prepare(config)
+    # What computes a model takes as long again: whatever needs no weights is refused before these lines.
     from rich.console import Console
 
     from paceline.train import train
 
-    done = train(config, output_dir, resume=resume, console=Console(), place=where, override=override)
+    place = _place(config) if leader is None else leader.on_all_ranks
+    done = train(config, prepared, output_dir, resume=resume, console=Console(), place=place, override=override)
     return DONE if done else INTERRUPTED
 
 
-def _cluster() -> "Place":
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError("--cluster needs the package ray; `pip install 'paceline[ray]'`")
-    from paceline.cluster.placing import on_a_cluster
+def _place(config: Config) -> "Place":
+    """Where both halves are, if no launcher has said it."""
+    if config.cluster.cluster:
+        from paceline.cluster.placing import on_a_cluster
 
-    return on_a_cluster
+        return on_a_cluster
+    from paceline.train import in_this_process
+
+    return in_this_process
 
 
 def _how_to_go_on(output_dir: Path) -> str:

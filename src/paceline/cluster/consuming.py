@@ -14,8 +14,9 @@ from paceline.config import Config
 from paceline.devices import choose_device
 from paceline.learner import UpdateStats
 from paceline.parallel import ONE_RANK, Meeting, Ranks, make_ranks, process_group
+from paceline.preparing import Extent
 from paceline.pretrained import load_tokenizer
-from paceline.train import Extent, Footprint, consumer_sentences, make_consumer
+from paceline.train import Footprint, consumer_sentences, make_consumer
 from paceline.types import RolloutGroup
 
 COLLECTIVE_SECONDS = 1800.0

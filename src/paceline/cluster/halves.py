@@ -15,21 +15,10 @@ from paceline.cluster.simulation import simulate
 from paceline.cluster.timings import step_seconds
 from paceline.config import Config
 from paceline.learner import UpdateStats
+from paceline.preparing import Measurement, Meter, Prepared, training_producer
 from paceline.rollouts import SharedEngine, SharedSampler
 from paceline.timeline import Span
-from paceline.train import (
-    SHARED,
-    Feed,
-    Footprint,
-    Handover,
-    Journal,
-    Measurement,
-    Meter,
-    Prepared,
-    Produced,
-    prompts_of_step,
-    training_producer,
-)
+from paceline.train import SHARED, Feed, Footprint, Handover, Journal, Produced, prompts_of_step
 from paceline.types import RolloutGroup
 
 DRIVER = "driver"

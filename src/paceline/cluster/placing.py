@@ -14,8 +14,9 @@ from paceline.cluster.ray_actors import Share, driver_address, ray_cluster, ray_
 from paceline.config import ClusterConfig, Config
 from paceline.devices import choose_device
 from paceline.parallel import Meeting, meeting_at
+from paceline.preparing import Prepared
 from paceline.timeline import Recorder
-from paceline.train import Placed, Prepared, make_feed
+from paceline.train import Placed, make_feed
 
 
 @contextmanager

@@ -11,9 +11,10 @@ from paceline.cluster.weights import Manifest, write_buckets
 from paceline.config import Config
 from paceline.engines import Request, Sampling
 from paceline.models import load_model
+from paceline.preparing import configured_functions, training_sampler, with_reward_models
 from paceline.pretrained import load_tokenizer
 from paceline.rollouts import Drawn, Round
-from paceline.train import configured_functions, make_engine, training_sampler, with_reward_models
+from paceline.train import make_engine
 from paceline.types import Completion
 
 

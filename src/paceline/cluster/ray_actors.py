@@ -25,8 +25,8 @@ from paceline.cluster.weights import Manifest
 from paceline.config import ClusterConfig, Config
 from paceline.errors import ConfigError, EngineError, TrainingError
 from paceline.parallel import Meeting
+from paceline.preparing import Extent
 from paceline.pulse import PULSE
-from paceline.train import Extent
 from paceline.watchdog import write_stacks
 
 START_SECONDS = 600.0

@@ -8,23 +8,13 @@ from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.headway import UNWATCHED, Headway
 from paceline.learner import UpdateStats
+from paceline.preparing import Measurement, Meter, training_producer
 from paceline.rollouts import SharedEngine, SharedSampler
 from paceline.spmd.agreeing import Renewed, check_copies
 from paceline.spmd.team import Team
 from paceline.spmd.training import Updated
 from paceline.timeline import Span
-from paceline.train import (
-    SHARED,
-    Feed,
-    Footprint,
-    Handover,
-    Journal,
-    Measurement,
-    Meter,
-    Produced,
-    prompts_of_step,
-    training_producer,
-)
+from paceline.train import SHARED, Feed, Footprint, Handover, Journal, Produced, prompts_of_step
 from paceline.types import RolloutGroup
 
 LEADER = "first rank"

@@ -18,6 +18,7 @@ from paceline.devices import choose_device
 from paceline.errors import PacelineError
 from paceline.headway import UNWATCHED
 from paceline.parallel import Meeting, RankLost, process_group
+from paceline.preparing import Prepared
 from paceline.pulse import PULSE
 from paceline.rewards import RewardFunction
 from paceline.spmd.environment import Launched, device_index
@@ -33,7 +34,7 @@ from paceline.spmd.training import TrainingRank
 from paceline.spmd.working import WorkingRank
 from paceline.stopping import StopRequest
 from paceline.timeline import Recorder
-from paceline.train import Placed, Prepared, make_feed
+from paceline.train import Placed, make_feed
 
 COLLECTIVE_SECONDS = 1800.0
 """That a rank waits for the others' shares of an update, which may be larger than its own. One that is gone or stopped

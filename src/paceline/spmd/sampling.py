@@ -11,21 +11,14 @@ from paceline.config import Config
 from paceline.engines import Request, Sampling, TrainedEngine
 from paceline.headway import UNWATCHED, Headway
 from paceline.models import Loaded, load_model
+from paceline.preparing import Extent, configured_functions, training_sampler, with_reward_models
 from paceline.pretrained import load_tokenizer
 from paceline.rewards import RewardFunction
 from paceline.rollouts import Drawn, EngineSampler, Round
 from paceline.spmd.agreeing import Held, Renewed
 from paceline.spmd.handing import take_weights
 from paceline.spmd.seats import Seat
-from paceline.train import (
-    Extent,
-    Handover,
-    configured_functions,
-    engine_sentences,
-    make_engine,
-    training_sampler,
-    with_reward_models,
-)
+from paceline.train import Handover, engine_sentences, make_engine
 from paceline.types import Completion
 
 

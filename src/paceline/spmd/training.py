@@ -12,11 +12,12 @@ from paceline.config import Config
 from paceline.learner import UpdateStats
 from paceline.models.fingerprints import fingerprint
 from paceline.parallel import full_parameters, make_ranks, piece_of
+from paceline.preparing import Extent
 from paceline.pretrained import load_tokenizer
 from paceline.spmd.agreeing import Held, Renewed
 from paceline.spmd.handing import give_weights
 from paceline.spmd.seats import Seat
-from paceline.train import SHARED, Extent, Footprint, Handover, consumer_sentences, make_consumer
+from paceline.train import SHARED, Footprint, Handover, consumer_sentences, make_consumer
 from paceline.types import RolloutGroup
 
 

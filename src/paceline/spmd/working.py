@@ -7,6 +7,7 @@ from pathlib import Path
 from paceline.checkpoint import Checkpoint, Progress, read_checkpoint
 from paceline.config import Config
 from paceline.engines import Request, Sampling
+from paceline.preparing import Extent
 from paceline.pretrained import load_tokenizer
 from paceline.rewards import RewardFunction
 from paceline.rollouts import Drawn, Round
@@ -15,7 +16,7 @@ from paceline.spmd.resident import renew
 from paceline.spmd.sampling import load_to_sample, make_sampler
 from paceline.spmd.seats import Seat
 from paceline.spmd.training import TrainingRank, Updated
-from paceline.train import SHARED, Extent, Footprint, Handover, engine_sentences, make_engine
+from paceline.train import SHARED, Footprint, Handover, engine_sentences, make_engine
 from paceline.types import Completion, RolloutGroup
 
 

@@ -37,24 +37,15 @@ from paceline.models import (
     restore_weights,
 )
 from paceline.parallel import ONE_RANK, MeshSplit, Ranks, Shelf
+from paceline.preparing import Extent, Given
 from paceline.recomputing import Activations
 from paceline.schedule import learning_rate
 from paceline.train.exporting import export_saved
 from paceline.train.footprint import Footprint, footprint
-from paceline.train.given import Given
 from paceline.train.memory import Recomputing, choose_recomputing, least_memory, memory_for_activations
 from paceline.train.observing import is_due
 from paceline.train.rates import SteppedRate
 from paceline.types import RolloutGroup
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Extent:
-    """What the consumer half must know of the data before it sees any."""
-
-    total_steps: int
-    longest_prompt: int
-    """Tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.learner import UpdateStats
+from paceline.preparing import Measurement, Meter, Prepared
 from paceline.timeline import Recorder, Span
-from paceline.train.assembly import Parts, Prepared, assemble
+from paceline.train.assembly import Parts, assemble
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.footprint import Footprint
 from paceline.train.journal import Journal
-from paceline.train.measuring import Measurement, Meter
 from paceline.train.produced import Produced
 from paceline.train.records import consumer_sentences, engine_sentences
 from paceline.types import RolloutGroup

@@ -23,8 +23,8 @@ from paceline.data import TasksFingerprint, tasks_difference, tasks_fingerprint
 from paceline.errors import ConfigError
 from paceline.evaluate import Evaluator
 from paceline.models import model_fingerprint, tokenizer_fingerprint
+from paceline.preparing import Prepared
 from paceline.rundir import RunDir
-from paceline.train.assembly import Prepared
 from paceline.types import Task
 
 Record = Mapping[str, Any]

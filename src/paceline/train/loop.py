@@ -16,15 +16,14 @@ from paceline.checkpoint import Progress
 from paceline.config import Config
 from paceline.errors import PacelineError, ProcessLost
 from paceline.headway import UNWATCHED, Headway
+from paceline.preparing import Measurement, Meter, Prepared
 from paceline.pulse import PULSE
 from paceline.rollouts import restorable_lines
 from paceline.rundir import RunDir
 from paceline.timeline import Span, trace
-from paceline.train.assembly import Prepared
 from paceline.train.guards import NOT_FINITE, Guards
 from paceline.train.halves import Halves
 from paceline.train.journal import Journal
-from paceline.train.measuring import Measurement, Meter
 from paceline.train.observing import Observer, Wishes
 from paceline.train.records import step_clock, step_record, step_warnings
 

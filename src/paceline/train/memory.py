@@ -1,15 +1,12 @@
 """What the options about memory come to on this machine and this model."""
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from paceline.config import Config, OptimConfig
-from paceline.config.rules import require
 from paceline.devices import free_memory
-from paceline.errors import ConfigError
 from paceline.models import Loaded, recompute
 from paceline.parallel import Ranks, piece_of
 from paceline.plan import considered_micro_batches, most_tokens
@@ -42,22 +39,6 @@ class Recomputing:
                 "free; lower --micro-batch-tokens if memory runs out"
             )
         return sentences
-
-
-def check_memory_options(config: Config, device: torch.device) -> None:
-    """Refuse what can have no effect here, and a library that is not there.
-
-    Raises:
-        ConfigError: the sentence names the option and the remedy.
-    """
-    for name, value in (
-        ("activation_offload", config.model.activation_offload),
-        ("optimizer_offload", config.optim.optimizer_offload),
-    ):
-        right = not value or device.type == "cuda"
-        require(right, name, value, "be false on a CPU", "everything lies in main memory already")
-    if config.optim.optimizer == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigError("--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'`")
 
 
 def memory_for_activations(config: Config, policy: Loaded) -> int | None:

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 from paceline.checkpoint import Checkpoint
 from paceline.console import RunDisplay
+from paceline.preparing import Measurement
 from paceline.rollouts import RolloutBatch
 from paceline.trackers import Trackers, flat_numbers
-from paceline.train.measuring import Measurement
 from paceline.train.reporting import RunningReport
 
 Record = Mapping[str, Any]

@@ -13,10 +13,9 @@ from paceline.metrics import OPTIONAL, check_record
 from paceline.models import Loaded, bits_hang_on
 from paceline.native import library
 from paceline.plan import describe
+from paceline.preparing import Prepared, of_graders, of_held_out, of_rows
 from paceline.rollouts import RolloutBatch, rollout_metrics, staleness_metrics
-from paceline.train.assembly import Prepared
 from paceline.train.consumer import ConsumerHalf
-from paceline.train.notices import of_graders, of_held_out, of_rows
 
 MANY_CORRECTED = 0.2
 """Share of corrected tokens above which engine and trainer plainly disagree."""

@@ -15,6 +15,7 @@ from paceline.config import Config
 from paceline.errors import CheckpointError
 from paceline.learner import TokenValues, UpdateStats, token_values
 from paceline.plan import batch_plan
+from paceline.preparing import Extent
 from paceline.pretrained import load_tokenizer
 from paceline.rollouts import (
     RolloutBatch,
@@ -25,7 +26,7 @@ from paceline.rollouts import (
     rollout_metrics,
 )
 from paceline.rundir import RunDir
-from paceline.train.consumer import ConsumerHalf, Extent, make_consumer
+from paceline.train.consumer import ConsumerHalf, make_consumer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,13 +14,13 @@ from paceline.config import Config, plain_options, to_yaml
 from paceline.console import RunDisplay
 from paceline.devices import choose_device, used_memory
 from paceline.errors import ProcessLost
+from paceline.preparing import Prepared
 from paceline.pulse import PULSE
 from paceline.report import write_report
 from paceline.rundir import Committed, RunDir
 from paceline.stopping import GraceOver, StopRequest
 from paceline.summary import step_paces, summarise, unbroken_steps
-from paceline.trackers import Trackers, check_trackers, open_trackers
-from paceline.train.assembly import Prepared, prepare
+from paceline.trackers import Trackers, open_trackers
 from paceline.train.card import card_facts, write_card
 from paceline.train.footprint import refuse_no_room
 from paceline.train.guards import Guards
@@ -36,6 +36,7 @@ from paceline.watchdog import Watchdog
 
 def train(
     config: Config,
+    prepared: Prepared,
     output_dir: Path,
     *,
     resume: bool,
@@ -48,7 +49,7 @@ def train(
     Options in `override` may be otherwise than the run that is gone on with has had them.
 
     After the loss of a process of a cluster another attempt goes on from the last checkpoint, up to `max_restarts`
-    times; processes that a launcher started are its own to start again.
+    times, with what was prepared for the first; processes that a launcher started are its own to start again.
 
     Returns:
         True when the run is finished, False when a signal stopped it with a checkpoint to resume from.
@@ -59,7 +60,9 @@ def train(
     restarts, most = 0, config.cluster.max_restarts if config.cluster.cluster else 0
     while True:
         try:
-            return _attempt(config, output_dir, resume=resume, console=console, place=place, override=override)
+            return _attempt(
+                config, prepared, output_dir, resume=resume, console=console, place=place, override=override
+            )
         except ProcessLost as lost:
             is_there = (output_dir / "config.yaml").exists()
             if restarts == most or not is_there:
@@ -70,10 +73,15 @@ def train(
 
 
 def _attempt(
-    config: Config, output_dir: Path, *, resume: bool, console: Console, place: Place, override: Collection[str]
+    config: Config,
+    prepared: Prepared,
+    output_dir: Path,
+    *,
+    resume: bool,
+    console: Console,
+    place: Place,
+    override: Collection[str],
 ) -> bool:
-    check_trackers(config.loop.report_to)
-    prepared = prepare(config)
     with ExitStack() as closing:
         found = closing.enter_context(RunDir.open(output_dir)) if resume else None
         checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints") if resume else (None, ())

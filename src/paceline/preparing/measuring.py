@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from paceline.config import Config
-from paceline.engines import Engine, Sampling
-from paceline.headway import UNWATCHED, Headway
+from paceline.engines import Engine
+from paceline.preparing.producing import training_producer, training_sampler
 from paceline.rewards import RewardFunction
-from paceline.rollouts import EngineSampler, Producer, RolloutBatch, Sampler, rollout_metrics, rollout_records
+from paceline.rollouts import Producer, RolloutBatch, rollout_metrics, rollout_records
 from paceline.types import Task
 
 COUNTED = (
@@ -105,41 +105,6 @@ class RewardMeasurement:
             f"held-out reward after step {self.step}: {reward} "
             f"({self.name}, n = {record['n']} times {record['generations']}, {self.seconds:.1f} s)"
         )
-
-
-def training_sampler(
-    config: Config, engine: Engine, functions: Mapping[str, RewardFunction], *, headway: Headway = UNWATCHED
-) -> EngineSampler:
-    """Sampling and scoring as the options want it for training."""
-    sampling = config.sampling
-    return EngineSampler(
-        engine=engine,
-        functions=functions,
-        sampling=Sampling(
-            max_completion_length=sampling.max_completion_length,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            stop=sampling.stop,
-        ),
-        num_generations=sampling.num_generations,
-        advantage=config.advantage,
-        reward_timeout=config.rewards.reward_timeout,
-        seed=config.loop.seed,
-        headway=headway,
-    )
-
-
-def training_producer(config: Config, sampler: Sampler) -> Producer:
-    """The producer half as the options want it for training."""
-    return Producer(
-        sampler=sampler,
-        weights=config.rewards.weights,
-        advantage=config.advantage,
-        max_completion_length=config.sampling.max_completion_length,
-        max_failure_rate=config.rewards.max_reward_failure_rate,
-    )
 
 
 def reward_meter(

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from paceline.data import TaskSet
 from paceline.rewards import RewardFunction
 from paceline.types import Task
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +31,7 @@ class Given:
     tasks: TaskSet | None = None
     held_out: Mapping[str, tuple[Task, ...]] | None = None
     """Sets to measure the training rewards on, by name; with `tasks` None means none."""
-    optimizer: torch.optim.Optimizer | None = None
+    optimizer: "torch.optim.Optimizer | None" = None
     """Over parameters of `model`."""
-    make_scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None
+    make_scheduler: "Callable[[torch.optim.Optimizer, int], Any] | None" = None
     """From the optimiser and the updates of the run to the torch scheduler that sets its rate, `step()` per update."""

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable
 
 from paceline.data import TaskSet
 from paceline.evaluate import Evaluator
+from paceline.preparing.measuring import Meter
 from paceline.rewards import BuiltIn, RewardFunction
-from paceline.train.measuring import Meter
 
 
 def of_rows(tasks: TaskSet) -> list[str]:

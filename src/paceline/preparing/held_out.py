@@ -8,10 +8,10 @@ from paceline.engines import Sampling
 from paceline.errors import ConfigError
 from paceline.evaluate import EvalSet, Evaluator
 from paceline.model_places import check_completion_fits
+from paceline.preparing.notices import of_graders, of_rows
 from paceline.pretrained import context_length
 from paceline.reward_context import reward_context
 from paceline.rewards import default_system_prompt, resolve, row_check, self_test, unmet_needs
-from paceline.train.notices import of_graders, of_rows
 from paceline.types import Task
 
 

@@ -1,0 +1,103 @@
+"""From a configuration, and objects that a program hands over, to all of a run that needs no weights.
+
+So mistakes cost seconds, whichever door a run comes through.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.config import Config, ModelConfig
+from paceline.data import TaskSet, build_tasks, load_rows, system_prompt
+from paceline.devices import choose_device
+from paceline.errors import ModelError
+from paceline.model_places import check_completion_fits
+from paceline.plan import batch_plan
+from paceline.preparing.functions import configured_functions, with_reward_models
+from paceline.preparing.given import Given
+from paceline.preparing.held_out import check_prompts_fit, has_held_out, make_evaluators
+from paceline.preparing.measuring import Meter, reward_meter
+from paceline.preparing.memory import check_memory_options
+from paceline.preparing.prepared import Prepared
+from paceline.pretrained import context_length, load_tokenizer, vocabulary_size
+from paceline.reward_context import reward_context
+from paceline.rewards import (
+    RewardFunction,
+    check_selections,
+    default_system_prompt,
+    resolve,
+    row_check,
+    self_test,
+    unmet_needs,
+)
+from paceline.types import Task
+
+
+def prepare(config: Config, given: Given | None = None) -> Prepared:
+    """Tokenizer, reward functions, tasks and held-out tasks.
+
+    Raises:
+        ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
+    """
+    given = given or Given()
+    functions = dict(configured_functions(config) if given.functions is None else given.functions)
+    check_memory_options(config, choose_device(config.model))
+    limit, completion = positions(config, given), config.sampling.max_completion_length
+    check_completion_fits(completion, limit=limit)
+    tokenizer = given.tokenizer or load_tokenizer(config.model)
+    tasks = given.tasks or _configured_tasks(config, tokenizer, functions)
+    if given.model is None:
+        check_tokens(config.model, tasks.tasks)
+    for some in (tasks.tasks, *(given.held_out or {}).values()):
+        check_prompts_fit(some, limit=limit, completion=completion)
+    check_selections(config.rewards.names, tasks.tasks)
+    are_all, timeout = len(functions) == len(config.rewards.names), config.rewards.reward_timeout
+    unverified = self_test(functions, tasks.tasks, are_all=are_all, timeout=timeout)
+    plan = batch_plan(config, len(tasks.tasks))
+    assert plan.steps is not None  # the tasks are counted
+    evaluators = make_evaluators(config, tokenizer) if given.tasks is None and has_held_out(config) else ()
+    functions = with_reward_models(functions, config, given)
+    return Prepared(
+        tokenizer=tokenizer,
+        functions=functions,
+        tasks=tasks,
+        unverified=unverified,
+        unmet=unmet_needs(functions, tasks.tasks),
+        meters=evaluators or _reward_meters(config, given, functions),
+        plan=plan,
+        total_steps=plan.steps,
+    )
+
+
+def check_tokens(model: ModelConfig, tasks: Sequence[Task]) -> None:
+    """Refuse prompts that hold tokens which the model has no weights for: a tokenizer of another model."""
+    size = vocabulary_size(model)
+    for task in tasks:
+        if size is not None and max(task.prompt_ids) >= size:
+            raise ModelError(
+                f"--model {model.model} has weights for {size} tokens, and its tokenizer gives the prompt of row "
+                f"{task.task_id} the token {max(task.prompt_ids)}; put the model's own tokenizer beside it"
+            )
+
+
+def positions(config: Config, given: Given) -> int | None:
+    """Positions that the policy can tell apart, None where its configuration does not say."""
+    if given.model is None:
+        return context_length(config.model)
+    return getattr(given.model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def _configured_tasks(
+    config: Config, tokenizer: PreTrainedTokenizerBase, functions: Mapping[str, RewardFunction]
+) -> TaskSet:
+    resolve(config.evaluation.eval_reward_func, reward_context(config.rewards, config.sampling))
+    rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
+    system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
+    return build_tasks(rows, tokenizer, config.data, system=system, check=row_check(functions))
+
+
+def _reward_meters(config: Config, given: Given, functions: Mapping[str, RewardFunction]) -> tuple[Meter, ...]:
+    return tuple(
+        reward_meter(config, functions, name=name, tasks=tasks, generations=config.evaluation.eval_generations)
+        for name, tasks in (given.held_out or {}).items()
+    )

@@ -1,0 +1,46 @@
+"""A run before any weight of the policy is read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.data import TaskSet
+from paceline.headway import UNWATCHED, Headway
+from paceline.plan import BatchPlan
+from paceline.preparing.measuring import Meter
+from paceline.rewards import RewardFunction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extent:
+    """What the consumer half must know of the data before it sees any."""
+
+    total_steps: int
+    longest_prompt: int
+    """Tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What a run works on, checked, before any weight of the policy is read."""
+
+    tokenizer: PreTrainedTokenizerBase
+    functions: Mapping[str, RewardFunction]
+    tasks: TaskSet
+    unverified: tuple[str, ...]
+    """Sampled tasks whose gold answer a reward function does not give full marks: too few to refuse the dataset."""
+    unmet: tuple[str, ...]
+    """What tasks lack that a reward function needs, a sentence each: it gives them no number."""
+    meters: tuple[Meter, ...]
+    """One per held-out set; none when there are no held-out tasks."""
+    plan: BatchPlan
+    total_steps: int
+    headway: Headway = UNWATCHED
+    """Who is told how far the work at hand has come."""
+
+    @property
+    def extent(self) -> Extent:
+        """What the consumer half must know of all this."""
+        longest = max(len(task.prompt_ids) for task in self.tasks.tasks)
+        return Extent(total_steps=self.total_steps, longest_prompt=longest)
