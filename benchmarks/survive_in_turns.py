@@ -17,12 +17,12 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline.checkpoint import Checkpoint, Progress
 from paceline.cli.arguments import parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.train import COMMAND
 from paceline.config import Config
 from paceline.preparing import Prepared, prepare
+from paceline.saved import Checkpoint, Progress
 from paceline.train import Journal, Placed, Produced, in_this_process, train
 
 

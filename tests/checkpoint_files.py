@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoint import Checkpoint, Progress, take_checkpoint
+from paceline.checkpoint import take_checkpoint
 from paceline.parallel import ONE_RANK, Ranks
+from paceline.saved import Checkpoint, Progress
 
 
 def save_checkpoint(root: Path, progress: Progress, *, ranks: Ranks = ONE_RANK, **given: Any) -> Checkpoint:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoint import Checkpoint
 from paceline.cluster.consumers import Consumers
 from paceline.cluster.consuming import ConsumingProcess, Seat
 from paceline.cluster.fleet import Fleet
@@ -14,6 +13,7 @@ from paceline.cluster.halves import ClusterHalves
 from paceline.cluster.producing import ProducingProcess
 from paceline.config import Config
 from paceline.preparing import Prepared
+from paceline.saved import Checkpoint
 from paceline.train import Placed, make_feed
 
 

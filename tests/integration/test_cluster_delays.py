@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.checkpoint import Checkpoint
 from paceline.cluster.consumers import Consumers, KeepingWorkers
 from paceline.cluster.fleet import Fleet
 from paceline.cluster.halves import ClusterHalves
 from paceline.config import Config, build_config
 from paceline.preparing import Prepared, prepare
 from paceline.rundir import RunDir
+from paceline.saved import Checkpoint
 from paceline.train import Placed, make_feed, train
 from tests.cluster_runs import REWARD, ROWS, completions, options_in
 

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import PreTrainedModel
 
-from paceline.checkpoint import Checkpoint, Progress, load_optimizer, newest_checkpoint, take_checkpoint
+from paceline.checkpoint import load_optimizer, take_checkpoint
 from paceline.config import ModelConfig, Sizes, build_config
 from paceline.errors import CheckpointError, StorageError
 from paceline.learner import Learner
@@ -33,6 +33,7 @@ from paceline.parallel import (
     process_group,
 )
 from paceline.preparing import Extent
+from paceline.saved import Checkpoint, Progress, newest_checkpoint
 from paceline.train import ConsumerHalf, make_consumer
 from paceline.writing import Writing
 from tests.checkpoint_files import save_checkpoint

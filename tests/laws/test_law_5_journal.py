@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.checkpoint import Checkpoint
 from paceline.config import Config, build_config
 from paceline.errors import ProcessLost
 from paceline.preparing import Prepared, prepare
 from paceline.rundir import RunDir
+from paceline.saved import Checkpoint
 from paceline.train import Place, Placed, in_this_process, train
 from tests.cluster_here import cluster_here
 from tests.cluster_runs import completions, options_in, weights

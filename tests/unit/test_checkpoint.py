@@ -1,15 +1,10 @@
 import pytest
 import torch
 
-from paceline.checkpoint import (
-    Progress,
-    load_optimizer,
-    load_reference_weights,
-    newest_checkpoint,
-    remove_later,
-)
+from paceline.checkpoint import load_optimizer, load_reference_weights
 from paceline.errors import CheckpointError
 from paceline.models import Loaded
+from paceline.saved import Progress, newest_checkpoint, remove_later
 from tests.checkpoint_files import save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
 

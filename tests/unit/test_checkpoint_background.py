@@ -8,18 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.checkpoint import (
-    Progress,
-    newest_checkpoint,
-    refuse_small_disk,
-    room_of_run,
-    set_damaged_aside,
-    take_checkpoint,
-)
+from paceline.checkpoint import refuse_small_disk, room_of_run, take_checkpoint
 from paceline.checkpoint.room import Asked, copies_fit, refuse_full
 from paceline.errors import ConfigError, StorageError
 from paceline.models import Loaded
 from paceline.parallel import ONE_RANK, Shelf
+from paceline.saved import Progress, newest_checkpoint, set_damaged_aside
 from paceline.writing import Writing
 from tests.checkpoint_files import content, save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from paceline.checkpoint import Checkpoint
 from paceline.cluster.fleet import Fleet, Lost
 from paceline.config import Config, build_config
 from paceline.headway import Headway
 from paceline.preparing import Prepared, prepare
 from paceline.rewards import score
 from paceline.rundir import RunDir
+from paceline.saved import Checkpoint
 from paceline.train import Place, Placed, in_this_process, train
 from paceline.train.loop import save
 from tests.cluster_runs import options_in, weights

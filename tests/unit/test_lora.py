@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from paceline.checkpoint import Progress, load_optimizer
+from paceline.checkpoint import load_optimizer
 from paceline.config import LoraConfig, LossConfig, ModelConfig, OptimConfig
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local import LocalEngine
@@ -27,6 +27,7 @@ from paceline.models import (
     save_model,
 )
 from paceline.pretrained import context_length, load_tokenizer
+from paceline.saved import Progress
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.checkpoint_files import save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer

@@ -3,12 +3,13 @@ import copy
 import pytest
 import torch
 
-from paceline.checkpoint import Progress, load_optimizer
+from paceline.checkpoint import load_optimizer
 from paceline.config import OptimConfig, build_config
 from paceline.errors import ConfigError
 from paceline.learner import make_optimizer
 from paceline.learner.optimizers import OffloadedAdamW
 from paceline.models import Loaded
+from paceline.saved import Progress
 from tests.checkpoint_files import save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from paceline.checkpoint import Progress
 from paceline.config import Config, build_config
 from paceline.engines import Request, Sampling
 from paceline.parallel import Meeting, process_group
 from paceline.preparing import Extent
+from paceline.saved import Progress
 from paceline.spmd.handing import Hand, WeightsGroup
 from paceline.spmd.sampling import SamplingRank
 from paceline.spmd.seats import Seat

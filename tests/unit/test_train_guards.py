@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.checkpoint import Checkpoint
 from paceline.cli.configuration import read_run_configuration
 from paceline.config import Config, OptimConfig, build_config
 from paceline.errors import TrainingError
 from paceline.preparing import Prepared, prepare
 from paceline.rundir import RunDir
+from paceline.saved import Checkpoint
 from paceline.train import Place, Placed, in_this_process, train
 from paceline.train.guards import Guards
 from tests.cluster_runs import options_in, weights

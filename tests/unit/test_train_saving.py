@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.checkpoint import Checkpoint, Progress, newest_checkpoint
 from paceline.config import build_config
 from paceline.errors import ProcessLost, RewardError, StorageError
 from paceline.preparing import prepare
 from paceline.rundir import RunDir
+from paceline.saved import Checkpoint, Progress, newest_checkpoint
 from paceline.train import Halves, Run, Wishes, in_this_process, train
 from paceline.train.loop import save, save_last, settle, settle_at_end
 from tests.checkpoint_files import content

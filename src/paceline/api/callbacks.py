@@ -24,11 +24,11 @@ from paceline.api.history import (
 )
 from paceline.api.links import link_checkpoint, link_model_files
 from paceline.api.rewards import RewardLog
-from paceline.checkpoint import Checkpoint
 from paceline.errors import ConfigError
 from paceline.learner import UpdateStats
 from paceline.preparing import Measurement, RewardMeasurement
 from paceline.rollouts import RolloutBatch
+from paceline.saved import Checkpoint
 from paceline.trackers import Trackers
 from paceline.train import Run, Wishes, save
 from paceline.types import RolloutGroup

@@ -6,7 +6,7 @@ Inside, the files of `model/` are linked beside it, so that `from_pretrained` op
 import json
 from pathlib import Path
 
-from paceline.checkpoint import Checkpoint
+from paceline.saved import Checkpoint
 
 PREFIX = "checkpoint-"
 

@@ -17,7 +17,6 @@ from paceline.api.history import Numbers
 from paceline.api.links import drop_broken_links
 from paceline.api.plan import describe_plan
 from paceline.api.starting import Start
-from paceline.checkpoint import Checkpoint, read_checkpoint, remove_later
 from paceline.config import (
     Config,
     build_config,
@@ -31,6 +30,7 @@ from paceline.errors import CheckpointError
 from paceline.models import restore_weights
 from paceline.preparing import Prepared
 from paceline.rundir import RunDir
+from paceline.saved import Checkpoint, read_checkpoint, remove_later
 from paceline.stopping import GraceOver, StopRequest
 from paceline.train import (
     OneProcess,

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.api.links import PREFIX
-from paceline.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint, set_damaged_aside
 from paceline.errors import CheckpointError, ConfigError
 from paceline.rundir import holds_work
+from paceline.saved import Checkpoint, newest_checkpoint, read_checkpoint, set_damaged_aside
 
 Resume = str | Path | bool | None
 

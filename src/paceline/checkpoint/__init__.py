@@ -19,44 +19,24 @@ beside its place, synced and renamed, so it is complete or absent.
 saving.py      all ranks take and write one checkpoint
 background.py  in a thread, while the run goes on
 room.py        on the disk, and in memory for copies
-finding.py     whole checkpoints in a directory, damaged ones set aside
 moments.py     an optimiser's state, and a reference's weights
 trained.py     what they know of a model
-files.py       synced, fingerprinted, removed
 """
 
 from paceline.checkpoint.background import Desk
-from paceline.checkpoint.finding import (
-    Checkpoint,
-    Progress,
-    checkpoints_before,
-    newest_checkpoint,
-    read_checkpoint,
-    remove_later,
-    remove_leftovers,
-    set_damaged_aside,
-)
 from paceline.checkpoint.moments import load_optimizer, load_reference_weights
 from paceline.checkpoint.room import refuse_small_disk, room_of_run
 from paceline.checkpoint.saving import Taken, take_checkpoint
 from paceline.checkpoint.trained import Trained, Writer
 
 __all__ = [
-    "Progress",
-    "Checkpoint",
     "Trained",
     "Writer",
     "Taken",
     "Desk",
     "take_checkpoint",
-    "newest_checkpoint",
-    "checkpoints_before",
-    "read_checkpoint",
     "load_optimizer",
     "load_reference_weights",
-    "remove_later",
-    "remove_leftovers",
-    "set_damaged_aside",
     "refuse_small_disk",
     "room_of_run",
 ]

@@ -1,8 +1,8 @@
 """A checkpoint on its way to disk while the run goes on: one at a time, its end waited for, its error never lost."""
 
-from paceline.checkpoint.finding import Checkpoint
 from paceline.checkpoint.saving import Taken
 from paceline.parallel import Shelf, Words
+from paceline.saved import Checkpoint
 from paceline.writing import Writing
 
 SAVE_SECONDS = 1800.0

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from paceline.checkpoint.finding import Checkpoint
 from paceline.checkpoint.trained import Trained
 from paceline.errors import CheckpointError
 from paceline.parallel import ONE_RANK, Part, Ranks, Stored, files_of, like, open_stored, part_of, saved_tensors
+from paceline.saved import Checkpoint
 
 _UNREADABLE = (OSError, SafetensorError, KeyError, TypeError, ValueError)
 

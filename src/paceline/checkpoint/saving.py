@@ -15,13 +15,22 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerBase
 
-from paceline.checkpoint.files import Fingerprint, discard, files, fingerprint, sync
-from paceline.checkpoint.finding import Checkpoint, Progress, numbered, remove_leftovers
 from paceline.checkpoint.moments import optimizer_part
 from paceline.checkpoint.room import COPY_SHARE, ask_all, copies_fit, free_bytes, refuse_full, storage_sentence
 from paceline.checkpoint.trained import Trained, Writer
 from paceline.errors import StorageError
 from paceline.parallel import ONE_RANK, Ranks, Shelf, Words, part_of, saved_tensors
+from paceline.saved import (
+    Checkpoint,
+    Fingerprint,
+    Progress,
+    discard,
+    files,
+    fingerprint,
+    numbered,
+    remove_leftovers,
+    sync,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.cli.configuration import read_configuration
+from paceline.cli.libraries import loading_libraries
 from paceline.cli.preflight import preflight_held_out
 from paceline.cli.status import DONE
 from paceline.config import Config, options
@@ -99,8 +100,9 @@ def compared(before: "Evaluation", after: "Evaluation") -> str:
 def _measure(config: Config, *, quiet: bool) -> Iterator["Evaluation"]:
     """Every held-out set; `quiet`: what is to be known of sets and machine was said already."""
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
-    from paceline.preparing import make_evaluators
-    from paceline.pretrained import load_tokenizer
+    with loading_libraries():
+        from paceline.preparing import make_evaluators
+        from paceline.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer(config.model)
     evaluators = make_evaluators(config, tokenizer)
@@ -109,8 +111,9 @@ def _measure(config: Config, *, quiet: bool) -> Iterator["Evaluation"]:
         notes += [note if len(evaluators) == 1 else f"{eval_set.name}: {note}" for note in eval_set.notes]
         notes.append(eval_set.reach)
     # What computes a model takes as long again: whatever needs no weights is refused before these lines.
-    from paceline.models import load_model
-    from paceline.train import make_engine, of_machine
+    with loading_libraries():
+        from paceline.models import load_model
+        from paceline.train import make_engine, of_machine
 
     policy = load_model(config.model)
     for note in [] if quiet else [*notes, *of_machine(policy)]:

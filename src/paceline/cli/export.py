@@ -4,8 +4,11 @@ from pathlib import Path
 
 from paceline.cli.arguments import directories
 from paceline.cli.configuration import read_run_configuration
+from paceline.cli.libraries import loading_libraries
 from paceline.cli.status import DONE
 from paceline.errors import CheckpointError, ConfigError
+from paceline.rundir import RunDir
+from paceline.saved import newest_checkpoint, read_checkpoint
 
 USAGE = """usage: paceline export RUN [DIRECTORY]
 
@@ -31,16 +34,15 @@ def _export(place: Path, root: Path, target: Path) -> None:
     config = read_run_configuration(root, flag="export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"export would write into {target}, which is there; name a directory that is not")
-    # Loading torch takes seconds: whatever can be refused is refused before these lines.
-    from paceline.checkpoint import newest_checkpoint, read_checkpoint
-    from paceline.rundir import RunDir
-    from paceline.train import card_facts, export_checkpoint, write_card
-
     checkpoint, damaged = newest_checkpoint(place / "checkpoints") if place == root else (read_checkpoint(place), ())
     if checkpoint is None:
         raise CheckpointError(f"export {place} has no checkpoint yet; train with --save-steps, or until the run ends")
     for sentence in damaged:
         print(sentence)
+    # Loading torch takes seconds: whatever can be refused is refused before these lines.
+    with loading_libraries():
+        from paceline.train import card_facts, export_checkpoint, write_card
+
     export_checkpoint(config, checkpoint, target)
     step = checkpoint.progress.step
     card = write_card(card_facts(RunDir(root), config, target, step=step), target)

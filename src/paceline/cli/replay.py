@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Command, DoorOption, Given, parse_behind_run
 from paceline.cli.configuration import read_run_configuration
+from paceline.cli.libraries import loading_libraries
 from paceline.cli.status import DONE
 from paceline.config import Config, build_config, options, parse_yaml, preset_values, to_yaml
 from paceline.errors import ConfigError
@@ -66,7 +67,8 @@ def run(argv: list[str]) -> int:
     other = other_objective(config, given.options)
     run_dir = RunDir(path)
     entry = run_dir.committed(step)  # refused before torch is loaded
-    from paceline.train import replay
+    with loading_libraries():
+        from paceline.train import replay
 
     found = replay(run_dir, config, other, step, nearest="nearest" in given.door, with_tokens="tokens" in given.door)
     if found.tokens is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, Given, help_page, parse
 from paceline.cli.configuration import given_options, read_configuration, read_run_configuration
+from paceline.cli.libraries import loading_libraries
 from paceline.cli.preflight import preflight
 from paceline.cli.reaching import check_reachable
 from paceline.cli.status import DONE, INTERRUPTED
@@ -161,15 +162,17 @@ def _to_the_end(
     config: Config, output_dir: Path, *, resume: bool, leader: "Leader | None", override: Collection[str]
 ) -> int:
     # Loading torch takes seconds: whatever can be refused is refused before this line.
-    from paceline.preparing import prepare
+    with loading_libraries():
+        from paceline.preparing import prepare
 
     prepared = prepare(config)
     # What computes a model takes as long again: whatever needs no weights is refused before these lines.
-    from rich.console import Console
+    with loading_libraries():
+        from rich.console import Console
 
-    from paceline.train import train
+        from paceline.train import train
 
-    place = _place(config) if leader is None else leader.on_all_ranks
+        place = _place(config) if leader is None else leader.on_all_ranks
     done = train(config, prepared, output_dir, resume=resume, console=Console(), place=place, override=override)
     return DONE if done else INTERRUPTED
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.checkpoint import Checkpoint, Progress, read_checkpoint
 from paceline.cluster.weights import Manifest, manifest_of, read_bucket
 from paceline.config import Config
 from paceline.devices import choose_device
@@ -16,6 +15,7 @@ from paceline.learner import UpdateStats
 from paceline.parallel import ONE_RANK, Meeting, Ranks, make_ranks, process_group
 from paceline.preparing import Extent
 from paceline.pretrained import load_tokenizer
+from paceline.saved import Checkpoint, Progress, read_checkpoint
 from paceline.train import Footprint, consumer_sentences, make_consumer
 from paceline.types import RolloutGroup
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoint import Checkpoint, Progress
 from paceline.cluster.agenda import Agenda
 from paceline.cluster.consumers import Consumers, Weights
 from paceline.cluster.fleet import Fleet
@@ -17,6 +16,7 @@ from paceline.config import Config
 from paceline.learner import UpdateStats
 from paceline.preparing import Measurement, Meter, Prepared, training_producer
 from paceline.rollouts import SharedEngine, SharedSampler
+from paceline.saved import Checkpoint, Progress
 from paceline.timeline import Span
 from paceline.train import SHARED, Feed, Footprint, Handover, Journal, Produced, prompts_of_step
 from paceline.types import RolloutGroup

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paceline.checkpoint import Checkpoint
 from paceline.cluster.consumers import Consumers
 from paceline.cluster.fleet import Fleet
 from paceline.cluster.halves import ClusterHalves
@@ -15,6 +14,7 @@ from paceline.config import ClusterConfig, Config
 from paceline.devices import choose_device
 from paceline.parallel import Meeting, meeting_at
 from paceline.preparing import Prepared
+from paceline.saved import Checkpoint
 from paceline.timeline import Recorder
 from paceline.train import Placed, make_feed
 

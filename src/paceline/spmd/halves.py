@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.headway import UNWATCHED, Headway
 from paceline.learner import UpdateStats
 from paceline.preparing import Measurement, Meter, training_producer
 from paceline.rollouts import SharedEngine, SharedSampler
+from paceline.saved import Checkpoint, Progress
 from paceline.spmd.agreeing import Renewed, check_copies
 from paceline.spmd.team import Team
 from paceline.spmd.training import Updated

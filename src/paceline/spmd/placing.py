@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.checkpoint import Checkpoint
 from paceline.config import Config
 from paceline.devices import choose_device
 from paceline.errors import PacelineError
@@ -21,6 +20,7 @@ from paceline.parallel import Meeting, RankLost, process_group
 from paceline.preparing import Prepared
 from paceline.pulse import PULSE
 from paceline.rewards import RewardFunction
+from paceline.saved import Checkpoint
 from paceline.spmd.environment import Launched, device_index
 from paceline.spmd.halves import SpmdHalves
 from paceline.spmd.handing import Hand, WeightsGroup

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from paceline.checkpoint import Checkpoint, read_checkpoint
 from paceline.config import Config
 from paceline.engines import Request, Sampling, TrainedEngine
 from paceline.headway import UNWATCHED, Headway
@@ -15,6 +14,7 @@ from paceline.preparing import Extent, configured_functions, training_sampler, w
 from paceline.pretrained import load_tokenizer
 from paceline.rewards import RewardFunction
 from paceline.rollouts import Drawn, EngineSampler, Round
+from paceline.saved import Checkpoint, read_checkpoint
 from paceline.spmd.agreeing import Held, Renewed
 from paceline.spmd.handing import take_weights
 from paceline.spmd.seats import Seat

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from paceline.checkpoint import Checkpoint, Progress, read_checkpoint
 from paceline.config import Config
 from paceline.learner import UpdateStats
 from paceline.models.fingerprints import fingerprint
 from paceline.parallel import full_parameters, make_ranks, piece_of
 from paceline.preparing import Extent
 from paceline.pretrained import load_tokenizer
+from paceline.saved import Checkpoint, Progress, read_checkpoint
 from paceline.spmd.agreeing import Held, Renewed
 from paceline.spmd.handing import give_weights
 from paceline.spmd.seats import Seat

@@ -4,13 +4,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from paceline.checkpoint import Checkpoint, Progress, read_checkpoint
 from paceline.config import Config
 from paceline.engines import Request, Sampling
 from paceline.preparing import Extent
 from paceline.pretrained import load_tokenizer
 from paceline.rewards import RewardFunction
 from paceline.rollouts import Drawn, Round
+from paceline.saved import Checkpoint, Progress, read_checkpoint
 from paceline.spmd.agreeing import Held, Renewed
 from paceline.spmd.resident import renew
 from paceline.spmd.sampling import load_to_sample, make_sampler

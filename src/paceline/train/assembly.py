@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from paceline.checkpoint import Checkpoint
 from paceline.config import Config
 from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local import LocalEngine
@@ -12,6 +11,7 @@ from paceline.headway import UNWATCHED, Headway
 from paceline.models import Loaded
 from paceline.preparing import Given, Prepared, training_producer, training_sampler
 from paceline.rollouts import Producer
+from paceline.saved import Checkpoint
 from paceline.train.consumer import ConsumerHalf, make_consumer
 from paceline.train.vllm import make_vllm_engine
 

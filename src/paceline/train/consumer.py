@@ -9,14 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from paceline.checkpoint import (
-    Checkpoint,
-    Desk,
-    Progress,
-    load_optimizer,
-    load_reference_weights,
-    take_checkpoint,
-)
+from paceline.checkpoint import Desk, load_optimizer, load_reference_weights, take_checkpoint
 from paceline.config import Config
 from paceline.devices import free_memory
 from paceline.errors import ConfigError
@@ -39,6 +32,7 @@ from paceline.models import (
 from paceline.parallel import ONE_RANK, MeshSplit, Ranks, Shelf
 from paceline.preparing import Extent, Given
 from paceline.recomputing import Activations
+from paceline.saved import Checkpoint, Progress
 from paceline.schedule import learning_rate
 from paceline.train.exporting import export_saved
 from paceline.train.footprint import Footprint, footprint

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from paceline.checkpoint import Checkpoint
 from paceline.config import Config
 from paceline.devices import choose_device, choose_dtype
 from paceline.models import export_model, load_model
 from paceline.pretrained import load_tokenizer
+from paceline.saved import Checkpoint
 
 
 def export_checkpoint(config: Config, checkpoint: Checkpoint, folder: Path) -> None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.learner import UpdateStats
 from paceline.preparing import Measurement, Meter, Prepared
+from paceline.saved import Checkpoint, Progress
 from paceline.timeline import Recorder, Span
 from paceline.train.assembly import Parts, assemble
 from paceline.train.feed import Feed, prompts_of_step

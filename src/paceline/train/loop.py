@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from paceline.checkpoint import Progress
 from paceline.config import Config
 from paceline.errors import PacelineError, ProcessLost
 from paceline.headway import UNWATCHED, Headway
@@ -20,6 +19,7 @@ from paceline.preparing import Measurement, Meter, Prepared
 from paceline.pulse import PULSE
 from paceline.rollouts import restorable_lines
 from paceline.rundir import RunDir
+from paceline.saved import Progress
 from paceline.timeline import Span, trace
 from paceline.train.guards import NOT_FINITE, Guards
 from paceline.train.halves import Halves

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from paceline.checkpoint import Checkpoint
 from paceline.console import RunDisplay
 from paceline.preparing import Measurement
 from paceline.rollouts import RolloutBatch
+from paceline.saved import Checkpoint
 from paceline.trackers import Trackers, flat_numbers
 from paceline.train.reporting import RunningReport
 

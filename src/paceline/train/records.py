@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline.checkpoint import Checkpoint, Progress
 from paceline.config import Config
 from paceline.data import length_histogram
 from paceline.engines import TrainedEngine
@@ -15,6 +14,7 @@ from paceline.native import library
 from paceline.plan import describe
 from paceline.preparing import Prepared, of_graders, of_held_out, of_rows
 from paceline.rollouts import RolloutBatch, rollout_metrics, staleness_metrics
+from paceline.saved import Checkpoint, Progress
 from paceline.train.consumer import ConsumerHalf
 
 MANY_CORRECTED = 0.2

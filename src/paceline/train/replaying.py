@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoint import Checkpoint, Progress, checkpoints_before
 from paceline.config import Config
 from paceline.errors import CheckpointError
 from paceline.learner import TokenValues, UpdateStats, token_values
@@ -26,6 +25,7 @@ from paceline.rollouts import (
     rollout_metrics,
 )
 from paceline.rundir import RunDir
+from paceline.saved import Checkpoint, Progress, checkpoints_before
 from paceline.train.consumer import ConsumerHalf, make_consumer
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from paceline.checkpoint import Checkpoint, newest_checkpoint, set_damaged_aside
 from paceline.config import Config, plain_options, to_yaml
 from paceline.console import RunDisplay
 from paceline.devices import choose_device, used_memory
@@ -18,6 +17,7 @@ from paceline.preparing import Prepared
 from paceline.pulse import PULSE
 from paceline.report import write_report
 from paceline.rundir import Committed, RunDir
+from paceline.saved import Checkpoint, newest_checkpoint, set_damaged_aside
 from paceline.stopping import GraceOver, StopRequest
 from paceline.summary import step_paces, summarise, unbroken_steps
 from paceline.trackers import Trackers, open_trackers

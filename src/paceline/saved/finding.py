@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.checkpoint.files import discard, fingerprint
 from paceline.errors import CheckpointError
+from paceline.saved.files import discard, fingerprint
 
 _PLACE = re.compile(r"step-(\d{6,})")
 
