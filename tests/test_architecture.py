@@ -25,7 +25,7 @@ FLOORS = {
         "programs",
     },
     1.5: {"native", "cuda", "parallel", "pulse", "model_places", "devices", "formula", "comparisons", "learning"},
-    1.75: {"writing", "pretrained", "saved"},
+    1.75: {"writing", "pretrained", "weight_headers", "saved"},
     2: {
         "data",
         "rewards",

@@ -72,6 +72,12 @@ def only_pickle(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+def few_tokens(folder):
+    model = tiny_model()
+    model.resize_token_embeddings(90)
+    model.save_pretrained(folder)
+
+
 def configured(**changes):
     def change(folder):
         file = folder / "config.json"
@@ -104,7 +110,7 @@ MODELS = {
     "unknown_kind": configured(model_type="no_such_type"),
     "own_code": configured(model_type="mine", auto_map={"AutoConfig": "mine.Config"}),
     "other_shapes": configured(hidden_size=64),
-    "few_tokens": configured(vocab_size=90),
+    "few_tokens": few_tokens,
     "broken_tokenizer": lambda folder: (folder / "tokenizer.json").write_text("{}"),
     "no_template": lambda folder: (folder / "chat_template.jinja").unlink(),
 }

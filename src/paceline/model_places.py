@@ -11,6 +11,7 @@ from paceline.errors import ConfigError, ModelError, first_line
 PACKAGE = Path(__file__).parent
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+GET_AGAIN = "get its files again where they are not whole"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

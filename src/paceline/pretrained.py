@@ -4,7 +4,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from paceline.config import ModelConfig
 from paceline.errors import ModelError, first_line
-from paceline.model_places import model_place
+from paceline.model_places import GET_AGAIN, model_place
 
 
 def model_directory(name: str) -> str:
@@ -27,7 +27,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"--model {config.model}: its tokenizer cannot be loaded ({type(error).__name__}: {first_line(error)}); "
-            "get its files again where they are not whole"
+            f"{GET_AGAIN}"
         ) from error
 
 

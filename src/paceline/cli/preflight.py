@@ -6,7 +6,7 @@ from pathlib import Path
 from paceline.config import Config, DataConfig
 from paceline.data import has_split, load_rows, screen, system_prompt
 from paceline.engines.vllm.window import check_vllm
-from paceline.model_places import check_completion_fits, model_place, positions_of, read_model_config
+from paceline.model_places import ADAPTER_WEIGHTS, check_completion_fits, model_place, positions_of, read_model_config
 from paceline.reward_context import reward_context
 from paceline.rewards import (
     BuiltIn,
@@ -18,6 +18,7 @@ from paceline.rewards import (
 )
 from paceline.trackers import check_trackers
 from paceline.types import RowCheck
+from paceline.weight_headers import check_weights, read_whole
 
 
 def preflight(config: Config, *, needs_weights: bool = True) -> None:
@@ -61,9 +62,18 @@ def preflight_held_out(config: Config) -> None:
 
 def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
     """A directory's files; the positions that its config.json names. Nothing is asked of the Hub."""
-    name = config.model.model
-    base = Path(model_place(name, needs_weights=needs_weights).base)
-    return positions_of(read_model_config(base, f"--model {name}")) if base.is_dir() else None
+    label = f"--model {config.model.model}"
+    place = model_place(config.model.model, needs_weights=needs_weights)
+    base = Path(place.base).expanduser()
+    if not base.is_dir():
+        return None
+    described = read_model_config(base, label)
+    if needs_weights:
+        is_adapter_new = config.lora.lora_rank > 0 and place.adapter is None
+        check_weights(base, described, label, targets=config.lora.lora_targets if is_adapter_new else ())
+        if place.adapter is not None:
+            read_whole(place.adapter / ADAPTER_WEIGHTS, label)
+    return positions_of(described)
 
 
 def _measure(config: Config) -> dict[str, RewardFunction]:

@@ -1,7 +1,6 @@
 """Weights from files into a model that has none yet, or only a rank's part of them: each reads its own and no more."""
 
 import contextlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from transformers.utils import cached_file
 from paceline.errors import ModelError, first_line
 from paceline.models.model_files import PIECES
 from paceline.parallel import files_of, open_stored, saved_tensors
+from paceline.weight_headers import INDEX, WHOLE, shard_names
 
-WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-"""What transformers calls a model's only file, and the list of several."""
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 """What libraries raise for a directory that holds no model, or a damaged one."""
 
@@ -31,8 +29,7 @@ def weight_files(place: str) -> list[Path]:
         return files_of(Path(place), PIECES)
     with contextlib.suppress(OSError):  # then there are several
         return [_file(place, WHOLE)]
-    listed = json.loads(_file(place, INDEX).read_text(encoding="utf-8"))["weight_map"]
-    return [_file(place, name) for name in sorted(set(listed.values()))]
+    return [_file(place, name) for name in shard_names(_file(place, INDEX))]
 
 
 def _file(place: str, name: str) -> Path:

@@ -11,7 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 from paceline.config import LoraConfig, ModelConfig
 from paceline.devices import choose_device, choose_dtype, choose_threads
 from paceline.errors import ModelError, first_line
-from paceline.model_places import ADAPTER_CONFIG, model_place
+from paceline.model_places import ADAPTER_CONFIG, GET_AGAIN, model_place
 from paceline.models.activations import is_recomputing, recompute
 from paceline.models.adapter_files import check_peft, fill_adapter, import_peft, read_adapter_config
 from paceline.models.determinism import be_deterministic
@@ -20,6 +20,7 @@ from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.products import speed_up_linear_layers
+from paceline.weight_headers import other_shapes
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -150,12 +151,8 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
     except (OSError, ValueError, KeyError, RuntimeError, AssertionError, SafetensorError) as error:
         name = config.model if place == model_place(config.model).base else place
         if "ignore_mismatched_sizes" in str(error):
-            raise ModelError(
-                f"--model {name}: its weights have other shapes than its config.json says; get both from one place"
-            ) from error
-        raise ModelError(
-            f"--model {name} cannot be loaded: {first_line(error)}; get its files again where they are not whole"
-        ) from error
+            raise other_shapes(f"--model {name}") from error
+        raise ModelError(f"--model {name} cannot be loaded: {first_line(error)}; {GET_AGAIN}") from error
 
 
 def _as_peft_model(model: object) -> "PeftModel":

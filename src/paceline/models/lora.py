@@ -8,7 +8,6 @@ import copy
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +20,12 @@ from paceline.config import LoraConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.adapter_files import ADAPTER_NAME, fill_adapter, import_peft, read_adapter_config
 from paceline.models.loaded import Loaded
+from paceline.weight_headers import ALL_LINEAR, check_targets
 
 if TYPE_CHECKING:
     from peft import LoraConfig as PeftLoraConfig
     from peft import PeftConfig, PeftModel
 
-ALL_LINEAR = "all-linear"
 HARMLESS_STARTS = (True, False, "gaussian", "orthogonal")
 """Values of peft's `init_lora_weights` that leave the base model's weights alone."""
 
@@ -145,17 +144,10 @@ def check_adapter_kind(peft_config: "PeftConfig") -> None:
 
 
 def _check_names(model: PreTrainedModel, targets: object) -> None:
-    """Every name must match a layer: peft itself only asks for one match among all names."""
+    """A list of names is held to the layers; peft knows what one string means."""
     if targets is None or isinstance(targets, str):
         return
-    layers = list(_layer_names(model))
-    for target in map(str, targets):
-        if any(name == target or name.endswith(f".{target}") for name in layers):
-            continue
-        offered = sorted({name.rsplit(".", 1)[-1] for name in layers if not name.rsplit(".", 1)[-1].isdigit()})
-        near = get_close_matches(target, offered, n=1)
-        hint = f"did you mean {near[0]}? There are" if near else "there are"
-        raise ModelError(f"--lora-targets must name layers of the model, got {target!r}; {hint} {', '.join(offered)}")
+    check_targets(map(str, targets), list(_layer_names(model)))
 
 
 def _layer_names(model: PreTrainedModel) -> Iterator[str]:

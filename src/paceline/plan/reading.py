@@ -1,12 +1,12 @@
 """A model's shape from its config.json alone: of a directory, an adapter's base, or a name of the Hub."""
 
-import json
 import math
 from pathlib import Path
 
 from paceline.errors import ModelError
 from paceline.model_places import model_place, read_model_config
 from paceline.plan.shape import ModelShape, model_shape
+from paceline.weight_headers import read_header
 
 
 def read_shape(model: str) -> ModelShape | None:
@@ -53,10 +53,4 @@ def _count_without_weights(directory: Path, model: str) -> int:
 
 
 def _count_parameters(file: Path) -> int:
-    """Sum over the tensors that the header lists: 8 bytes with its length, then JSON."""
-    try:
-        with file.open("rb") as stream:
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
-        raise ModelError(f"--model {file.parent}: {file.name} is damaged; fetch it again") from None
+    return sum(map(math.prod, read_header(file, f"--model {file.parent}").shapes.values()))

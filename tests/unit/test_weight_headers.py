@@ -1,0 +1,159 @@
+"""Headers of weights: what cannot be a model is refused by them, what loading may accept is left to it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from paceline.cli.main import main
+from paceline.config import LoraConfig, ModelConfig
+from paceline.errors import ModelError
+from paceline.model_places import read_model_config
+from paceline.models import add_adapter, load_model
+from paceline.weight_headers import INDEX, PLAIN, WHOLE, check_weights, read_header
+
+LLAMA = {"model_type": "llama", "vocab_size": 4, "hidden_size": 2}
+TENSORS = {
+    "model.embed_tokens.weight": (4, 2),
+    "model.layers.0.self_attn.q_proj.weight": (2, 2),
+    "model.layers.0.input_layernorm.weight": (2,),
+    "lm_head.weight": (4, 2),
+}
+
+
+def file_of(shapes: dict[str, tuple[int, ...]]) -> bytes:
+    """Made by hand: the header and float32 zeros."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape in shapes.items():
+        begin, count = end, 4
+        for size in shape:
+            count *= size
+        end += count
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(end)
+
+
+def check(folder: Path, described: dict[str, object] = LLAMA, *targets: str) -> None:
+    check_weights(folder, described, "--model m", targets=targets)
+
+
+def refusal(folder: Path, described: dict[str, object] = LLAMA, *targets: str) -> str:
+    with pytest.raises(ModelError) as raised:
+        check(folder, described, *targets)
+    return str(raised.value)
+
+
+def test_a_whole_file_of_the_right_shapes_is_accepted(tmp_path):
+    (tmp_path / WHOLE).write_bytes(file_of(TENSORS))
+    check(tmp_path, LLAMA, "q_proj", "all-linear")
+    assert read_header(tmp_path / WHOLE, "m").shapes == TENSORS
+    assert read_header(tmp_path / WHOLE, "m").nbytes == len(file_of(TENSORS))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"\x10\0\0", id="half of the length"),
+        pytest.param(file_of(TENSORS)[:40], id="half of the header"),
+        pytest.param(b"\xff" * 8 + b"{}", id="a length of 2^64 - 1"),
+        pytest.param((2).to_bytes(8, "little") + b"[]", id="a list"),
+        pytest.param((6).to_bytes(8, "little") + b'{"a":1', id="no JSON"),
+        pytest.param((8).to_bytes(8, "little") + b'{"a":{}}', id="a tensor without a shape"),
+    ],
+)
+def test_a_file_without_a_whole_header_is_named_and_to_be_fetched_again(tmp_path, content):
+    (tmp_path / WHOLE).write_bytes(content)
+    remedy = "get its files again where they are not whole"
+    assert refusal(tmp_path) == f"--model m cannot be loaded: model.safetensors has no whole header; {remedy}"
+
+
+@pytest.mark.parametrize("change", [-1, 1, 4096])
+def test_a_file_that_is_not_as_long_as_its_header_says_is_not_whole(tmp_path, change):
+    whole = file_of(TENSORS)
+    (tmp_path / WHOLE).write_bytes((whole + bytes(4096))[: len(whole) + change])
+    assert f"has {len(whole) + change} bytes, and {len(whole)} by its header; get its files" in refusal(tmp_path)
+
+
+def sharded(folder: Path, **files: dict[str, tuple[int, ...]]) -> None:
+    listed = {name: f"{file}.safetensors" for file, shapes in files.items() for name in shapes}
+    (folder / INDEX).write_text(json.dumps({"weight_map": listed}))
+    for file, shapes in files.items():
+        (folder / f"{file}.safetensors").write_bytes(file_of(shapes))
+
+
+def test_of_several_files_each_is_looked_at_and_a_missing_one_is_named(tmp_path):
+    first, last = dict(list(TENSORS.items())[:1]), dict(list(TENSORS.items())[1:])
+    sharded(tmp_path, one=first, two=last)
+    check(tmp_path, LLAMA, "q_proj")
+    (tmp_path / "one.safetensors").unlink()
+    assert "one.safetensors is not there, and model.safetensors.index.json lists it; get its" in refusal(tmp_path)
+    (tmp_path / "one.safetensors").write_bytes(file_of(first)[:-3])
+    assert "one.safetensors has" in refusal(tmp_path)
+    (tmp_path / INDEX).write_text("[]")
+    assert "model.safetensors.index.json lists no files; get its files again" in refusal(tmp_path)
+
+
+def test_an_embedding_of_another_shape_than_config_json_says_is_of_another_model(tmp_path):
+    (tmp_path / WHOLE).write_bytes(file_of(TENSORS))
+    assert refusal(tmp_path, {**LLAMA, "vocab_size": 5}) == (
+        "--model m: its weights have other shapes than its config.json says; get both from one place"
+    )
+    assert "other shapes" in refusal(tmp_path, {**LLAMA, "hidden_size": 4})
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"model_type": "opt"},  # has an embedding narrower than its layers
+        {"model_type": "mixtral"},  # its experts are one tensor in the model and many in files
+        {"quantization_config": {"bits": 4}},
+        {"auto_map": {"AutoModelForCausalLM": "own.Model"}},
+        {"transformers_weights": "other.safetensors"},
+    ],
+)
+def test_what_loading_may_know_better_is_left_to_it(tmp_path, otherwise):
+    (tmp_path / WHOLE).write_bytes(file_of(TENSORS))
+    check(tmp_path, {**LLAMA, "hidden_size": 4, **otherwise}, "w1")
+
+
+def test_files_under_other_names_are_left_to_loading(tmp_path):
+    (tmp_path / "consolidated.safetensors").write_bytes(b"half")
+    check(tmp_path, LLAMA, "q_prj")
+
+
+def test_a_target_that_no_layer_has_is_refused_with_the_nearest_and_all_others(tmp_path):
+    (tmp_path / WHOLE).write_bytes(file_of(TENSORS))
+    assert refusal(tmp_path, LLAMA, "q_proj", "q_prj") == (
+        "--lora-targets must name layers of the model, got 'q_prj'; did you mean q_proj? There are embed_tokens, q_proj"
+    )
+    check(tmp_path, LLAMA, "base_model.layers.0.self_attn.q_proj")  # may be a module around the model
+
+
+@pytest.mark.parametrize("kind", sorted(PLAIN))
+def test_the_files_of_a_plain_kind_name_the_layers_that_an_adapter_finds(tmp_path, kind):
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "head_dim": 8}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = AutoConfig.for_model(kind, num_attention_heads=4, num_key_value_heads=2, **sizes, **tokens)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    described = read_model_config(tmp_path, "m")
+    check(tmp_path, described)
+    assert "other shapes" in refusal(tmp_path, {**described, "hidden_size": 64})
+    loaded = load_model(ModelConfig(model=str(tmp_path)))
+    with pytest.raises(ModelError) as late:
+        add_adapter(loaded, LoraConfig(lora_rank=2, lora_targets=("no_such_layer",)))
+    assert refusal(tmp_path, described, "no_such_layer") == str(late.value)
+
+
+def test_the_weights_of_an_adapter_are_to_be_whole_too(tmp_path, capsys):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "base" / WHOLE).write_bytes(file_of(TENSORS))
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "base")}))
+    (adapter / "adapter_model.safetensors").write_bytes(file_of(TENSORS)[:-1])
+    assert main(["train", "--model", str(adapter), "--dataset", "arithmetic"]) == 2
+    assert f"--model {adapter} cannot be loaded: adapter_model.safetensors has" in capsys.readouterr().err
