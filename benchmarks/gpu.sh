@@ -63,9 +63,11 @@ for workload in "${workloads[@]}"; do
   part "step, $workload" "$python" benchmarks/bench_step.py --device "$device" --workload "$workload" \
     "${quick[@]}" --output "$output"
 done
-if [[ ${#quick[@]} -eq 0 ]]; then
+if [[ ${#quick[@]} -eq 0 && $device == cuda ]]; then
   part "what surviving costs" "$python" benchmarks/bench_survival.py --workload qwen-0.5b --row background --steps 50 \
-    --repetitions 2
+    --repetitions 1
+fi
+if [[ ${#quick[@]} -eq 0 ]]; then
   part "the page" "$python" benchmarks/table.py
 fi
 

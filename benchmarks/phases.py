@@ -33,7 +33,7 @@ from step_work import Group, Shape, tokens_that_exist
 from stopwatch import Stopwatch
 from workloads import ON_CPU, ON_CUDA, STEP
 
-from paceline.learner import Prepared
+from paceline.learner import PreparedBatch
 
 
 class Watched:
@@ -64,7 +64,7 @@ class Watched:
         self.watch.watch(learner, "_loss", "forward")
         self.watch.watch(learner.passes, "_values", "forward")
 
-    def _note(self, parts: Sequence[Prepared], **_: object) -> None:
+    def _note(self, parts: Sequence[PreparedBatch], **_: object) -> None:
         self._batches.extend(part.batch for part in parts)
 
     def step(self, prompts: Sequence[Prompt], rates: Rates) -> dict[str, object]:

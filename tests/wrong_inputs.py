@@ -285,6 +285,7 @@ CASES = {
     "resume of a file": ("train --resume rows.jsonl", ["--resume rows.jsonl", "config.yaml"]),
     "resume of a run with another form": ("train --resume torn_run", ["torn_run/config.yaml line 1", "nested"]),
     "resume of a damaged record": ("train --resume unsure", ["unsure/identity.json is damaged", "delete it"]),
+    "resume of no whole checkpoint": ("train --resume damaged", ["damaged/checkpoints", "no whole checkpoint"]),
     "export of nothing": ("export nowhere", ["export nowhere", "config.yaml"]),
     "export of no whole checkpoint": ("export damaged", ["damaged/checkpoints", "no whole checkpoint"]),
     "audit of nothing": ("audit --reward-funcs nowhere.py:f", ["nowhere.py", "check the path"]),

@@ -75,6 +75,6 @@ class SandboxError(PacelineError):
     exit_status = 2
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The sentence of a library's error, without what it prints below; its kind where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -53,7 +53,7 @@ def read_header(file: Path, label: str) -> Header:
         tensors = {name: tensor for name, tensor in listed.items() if name != "__metadata__"}
         shapes = {name: tuple(map(int, tensor["shape"])) for name, tensor in tensors.items()}
         ends = [int(tensor["data_offsets"][1]) for tensor in tensors.values()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ModelError(f"{label} cannot be loaded: {file.name} has no whole header; {GET_AGAIN}") from error
     return Header(shapes=shapes, nbytes=8 + length + max(ends, default=0))
 
@@ -92,14 +92,14 @@ def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, 
     expected = (described.get("vocab_size"), described.get("hidden_size"))
     for name, shape in shapes.items():
         if name in EMBEDDINGS and None not in expected and shape != expected:
-            raise other_shapes(label)
+            raise other_shapes_error(label)
     layers = [name.removesuffix(".weight") for name, shape in shapes.items() if _may_be_a_layer(name, shape)]
     if layers:
         # a longer name may be that of a module around the model
         check_targets([target for target in targets if "." not in target and target != ALL_LINEAR], layers)
 
 
-def other_shapes(label: str) -> ModelError:
+def other_shapes_error(label: str) -> ModelError:
     """Weights and config.json are of two models."""
     return ModelError(f"{label}: its weights have other shapes than its config.json says; get both from one place")
 
@@ -135,13 +135,13 @@ def _files(directory: Path, label: str) -> list[Path]:
     if not (directory / INDEX).is_file():
         return []
     try:
-        names = shard_names(directory / INDEX)
+        shards = [directory / name for name in shard_names(directory / INDEX)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{label} cannot be loaded: {INDEX} lists no files; {GET_AGAIN}") from error
-    missing = [name for name in names if not (directory / name).is_file()]
+    missing = [shard.name for shard in shards if not shard.is_file()]
     if missing:
         raise ModelError(f"{label} cannot be loaded: {missing[0]} is not there, and {INDEX} lists it; {GET_AGAIN}")
-    return [directory / name for name in names]
+    return shards
 
 
 def _may_be_a_layer(name: str, shape: tuple[int, ...]) -> bool:

@@ -42,13 +42,18 @@ class Writing(Generic[T]):
             raise self._error
         return self._written
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has returned, or raised."""
+        return not self._thread.is_alive()
+
     def ends_within(self, seconds: float) -> bool:
         """Whether the call has returned, or raised, by then."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and self._thread.is_alive():
             PULSE.beat("run", f"waits for {self._name}")
             self._thread.join(min(left, BEAT_SECONDS))
-        return not self._thread.is_alive()
+        return self.is_over
 
     def _run(self) -> None:
         try:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline.batching import Sample, pack, token_weights
 from paceline.config import PRESETS, LossConfig, OptimConfig
-from paceline.learner import Learner, Prepared
+from paceline.learner import Learner, PreparedBatch
 from paceline.models import Loaded, PolicyForward, choose_forward
 from tests.tiny import tiny_model, with_exact_norms
 
@@ -107,7 +107,7 @@ class Splitter:
             if half.reference is not None:
                 reference = half.passes.values(half.reference, [batch])[0].logprobs
             old = torch.cat([self.old[row] for row in rows])
-            half.backward([Prepared(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
+            half.backward([PreparedBatch(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
         return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
     def whole(self) -> Tensor:

@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from paceline.rundir import RunDir
 
 SHORT = (
     "--max-steps 6 --prompts-per-step 8 --num-generations 4 --eval-size 20 --eval-steps 3 --save-steps 2 "
     "--warmup-steps 1"
+    # the same bits are promised on a CPU, and on a GPU where they are asked for
+    f"{' --deterministic true' if torch.cuda.is_available() else ''}"
 )
 
 KILL_AT = """

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.batching import Sample, pack, token_weights
 from paceline.config import LossConfig, OptimConfig
-from paceline.learner import Learner, Prepared
+from paceline.learner import Learner, PreparedBatch
 from paceline.models import Loaded, choose_forward
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -127,7 +127,7 @@ def our_outcome(loss: LossConfig, tables: Mapping[str, Tensor], parts=(ROWS,), c
             torch.cat([tables[name][row, : len(COMPLETIONS[row])] for row in rows]) if name in tables else None
             for name in ("old_per_token_logps", "ref_per_token_logps")
         )
-        _, (sums,) = half.backward([Prepared(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
+        _, (sums,) = half.backward([PreparedBatch(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
         total += sums["loss"].item()
     gradient = torch.cat([parameter.grad.flatten() for parameter in half.policy.model.parameters()])
     return Outcome(loss=total, gradient=gradient)

@@ -114,6 +114,18 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(tmp_path, 
     assert "skipped" in sentence
 
 
+def test_by_size_a_cut_file_is_found_and_a_flipped_bit_is_not(tmp_path):
+    path = save(tmp_path, 1).path / "optimizer.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"\1")
+    assert newest_checkpoint(tmp_path, by_size=True)[0].progress.step == 1
+    with pytest.raises(CheckpointError, match="is not the file that was saved"):
+        newest_checkpoint(tmp_path)
+    path.write_bytes(content[:-1])
+    with pytest.raises(CheckpointError, match="is not the file that was saved"):
+        newest_checkpoint(tmp_path, by_size=True)
+
+
 def test_leftovers_of_a_killed_save_are_neither_taken_nor_kept(tmp_path):
     (tmp_path / "draft-000003").mkdir(parents=True)
     assert newest_checkpoint(tmp_path) == (None, ())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.checkpoint import refuse_small_disk, room_of_run, take_checkpoint
+from paceline.checkpoint import Desk, refuse_small_disk, room_of_run, take_checkpoint
 from paceline.checkpoint.room import Asked, copies_fit, refuse_full
 from paceline.errors import ConfigError, StorageError
 from paceline.models import Loaded
@@ -83,9 +83,22 @@ def test_a_moment_that_is_not_copied_is_the_memory_itself(tmp_path):
         taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=shelf)
         assert taken.is_copied == (free is None)
         assert taken.nbytes == sum(one.nbytes for one in loaded.model.parameters()) * 3 + 4 * len(optimizer.state)
-    taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=Shelf(lambda: taken.nbytes))
-    (sentence,) = taken.sentences
-    assert f"{taken.nbytes:,} bytes, take more than 50% of the main memory" in sentence
+    shelf = Shelf(lambda: 0 if shelf.nbytes else taken.nbytes * 2)  # what it has already counts as free
+    for _ in range(2):
+        assert take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=shelf).is_copied
+
+
+def test_where_memory_is_short_the_run_waits_and_keeps_none_for_copies(tmp_path):
+    loaded, optimizer = trained()
+    free = [1 << 40, 0]
+    shelf = Shelf(lambda: free.pop(0) - shelf.nbytes)
+    first, second = (
+        take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=shelf) for _ in range(2)
+    )
+    assert (first.is_copied, second.is_copied) == (True, False)
+    assert shelf.nbytes == 0
+    (sentence,) = second.sentences
+    assert f"{second.nbytes:,} bytes, take more than 50% of the main memory" in sentence
 
 
 def test_copies_share_the_memory_of_a_machine():
@@ -116,6 +129,29 @@ def test_a_thread_writes_and_is_waited_for(tmp_path):
         writing.result(wait=True, seconds=0.01)
     go.set()
     assert writing.result(wait=True, seconds=60) == newest_checkpoint(tmp_path)[0]
+
+
+def test_a_desk_does_not_forget_a_checkpoint_that_is_still_being_written(tmp_path, monkeypatch):
+    loaded, optimizer = trained()
+    taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=Shelf(lambda: None))
+    go, desk = threading.Event(), Desk(None)
+
+    class Slow:
+        is_copied, progress = True, taken.progress
+
+        def write(self, words):
+            go.wait()
+            return taken.write(words)
+
+    desk.begin(Slow(), ONE_RANK)
+    monkeypatch.setattr("paceline.checkpoint.background.SAVE_SECONDS", 0.01)
+    with pytest.raises(StorageError, match="is not on disk after"):
+        desk.take(wait=True)
+    assert desk.take(wait=False) is None
+    go.set()
+    monkeypatch.setattr("paceline.checkpoint.background.SAVE_SECONDS", 60)
+    assert desk.take(wait=True) == newest_checkpoint(tmp_path)[0]
+    assert desk.take(wait=True) is None
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])

@@ -49,4 +49,13 @@ def test_a_tensor_larger_than_a_board_has_one_of_its_own():
     found = copies({"small": torch.zeros(3), "large": large, "behind": torch.ones(2)}, shelf)
     assert torch.equal(found["large"], large)
     assert 0 < found["behind"].data_ptr() - found["small"].data_ptr() < 64 << 20  # the first board was not left
-    assert shelf.nbytes == (64 << 20) + (64 << 20) + 64
+    assert shelf.nbytes == (64 << 20) + (128 << 20)
+
+
+def test_what_is_given_back_is_taken_anew():
+    shelf = Shelf(lambda: None)
+    copies(tensors(1), shelf)
+    shelf.give_back()
+    assert shelf.nbytes == 0
+    (one,) = copies({"one": torch.ones(3)}, shelf).values()
+    assert torch.equal(one, torch.ones(3))

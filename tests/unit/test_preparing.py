@@ -1,9 +1,12 @@
 """What is made of a configuration before weights are read, and how little is loaded for it."""
 
+import shlex
 import subprocess
 import sys
 
-from tests.wrong_inputs import ROW, make_model
+import pytest
+
+from tests.wrong_inputs import CASES, ROW, furnish, make_model
 
 CODE = """
 import sys
@@ -23,6 +26,33 @@ COMPUTES = {
     "paceline.train",
 }
 """Takes longer to load than all that is needed to refuse a run."""
+
+
+REFUSED = """
+import sys
+from paceline.cli.main import main
+status = main(sys.argv[1:])
+print(status, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "half of a model",
+        "weights of other shapes",
+        "adapter in no layer",
+        "export of no whole checkpoint",
+        "resume of no whole checkpoint",
+    ],
+)
+def test_what_files_alone_can_tell_is_refused_without_torch(tmp_path, name):
+    make_model(tmp_path / "tiny")
+    (tmp_path / "here").mkdir()
+    furnish(tmp_path / "here", tmp_path / "tiny")
+    command = [sys.executable, "-c", REFUSED, *shlex.split(CASES[name][0])]
+    done = subprocess.run(command, cwd=tmp_path / "here", capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "2 False", done.stderr
 
 
 def test_a_whole_preparation_loads_nothing_that_computes_a_model(tmp_path):

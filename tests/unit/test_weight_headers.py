@@ -62,6 +62,7 @@ def test_a_whole_file_of_the_right_shapes_is_accepted(tmp_path):
         pytest.param((2).to_bytes(8, "little") + b"[]", id="a list"),
         pytest.param((6).to_bytes(8, "little") + b'{"a":1', id="no JSON"),
         pytest.param((8).to_bytes(8, "little") + b'{"a":{}}', id="a tensor without a shape"),
+        pytest.param((26).to_bytes(8, "little") + b'{"a":{"shape":[Infinity]}}', id="a tensor without an end"),
     ],
 )
 def test_a_file_without_a_whole_header_is_named_and_to_be_fetched_again(tmp_path, content):
@@ -92,8 +93,9 @@ def test_of_several_files_each_is_looked_at_and_a_missing_one_is_named(tmp_path)
     assert "one.safetensors is not there, and model.safetensors.index.json lists it; get its" in refusal(tmp_path)
     (tmp_path / "one.safetensors").write_bytes(file_of(first)[:-3])
     assert "one.safetensors has" in refusal(tmp_path)
-    (tmp_path / INDEX).write_text("[]")
-    assert "model.safetensors.index.json lists no files; get its files again" in refusal(tmp_path)
+    for text in ("[]", '{"weight_map": {"a": 1}}'):
+        (tmp_path / INDEX).write_text(text)
+        assert "model.safetensors.index.json lists no files; get its files again" in refusal(tmp_path)
 
 
 def test_an_embedding_of_another_shape_than_config_json_says_is_of_another_model(tmp_path):
@@ -153,7 +155,8 @@ def test_the_weights_of_an_adapter_are_to_be_whole_too(tmp_path, capsys):
     (tmp_path / "base" / WHOLE).write_bytes(file_of(TENSORS))
     adapter = tmp_path / "adapter"
     adapter.mkdir()
-    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "base")}))
     (adapter / "adapter_model.safetensors").write_bytes(file_of(TENSORS)[:-1])
-    assert main(["train", "--model", str(adapter), "--dataset", "arithmetic"]) == 2
-    assert f"--model {adapter} cannot be loaded: adapter_model.safetensors has" in capsys.readouterr().err
+    for base in (str(tmp_path / "base"), "Qwen/Qwen2.5-0.5B"):
+        (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+        assert main(["train", "--model", str(adapter), "--dataset", "arithmetic"]) == 2
+        assert f"--model {adapter} cannot be loaded: adapter_model.safetensors has" in capsys.readouterr().err

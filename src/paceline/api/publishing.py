@@ -13,7 +13,7 @@ from paceline.api.objective import SOURCES
 from paceline.api.refused import changed
 from paceline.api.running import Job
 from paceline.card import named
-from paceline.errors import ConfigError, ModelError
+from paceline.errors import ConfigError, ModelError, first_line
 from paceline.rundir import RunDir
 from paceline.train import card_facts, updates_per_step, write_card
 
@@ -67,8 +67,7 @@ def upload(job: Job, message: str, card: Mapping[str, Any]) -> str:
             repo_id=place.repo_id, folder_path=str(folder), commit_message=message, revision=args.hub_revision
         )
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ModelError(f"push_to_hub: {reason}; the model is in {folder}") from error
+        raise ModelError(f"push_to_hub: {first_line(error)}; the model is in {folder}") from error
     return str(commit)
 
 

@@ -38,9 +38,10 @@ class Desk:
             RankLost: another rank is gone, or silent for too long.
         """
         if self._writing is not None:
-            writing, self._writing = self._writing, None
-            self._written = writing.result(wait=wait, seconds=SAVE_SECONDS)
-            if self._written is None:
-                self._writing = writing
+            try:
+                self._written = self._writing.result(wait=wait, seconds=SAVE_SECONDS)
+            finally:
+                if self._writing.is_over:  # else the shelf is still being read from
+                    self._writing = None
         found, self._written = self._written, None
         return found

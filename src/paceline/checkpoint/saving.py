@@ -129,6 +129,8 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     if shelf is not None and is_copied:
         shelf.clear()
         writers = [(folder, writer.copied(shelf)) for folder, writer in writers]
+    elif shelf is not None:
+        shelf.give_back()
     waits = () if shelf is None or is_copied else (_too_large(nbytes),)
     return Taken(
         root=root,

@@ -64,15 +64,15 @@ def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
     """A directory's files; the positions that its config.json names. Nothing is asked of the Hub."""
     label = f"--model {config.model.model}"
     place = model_place(config.model.model, needs_weights=needs_weights)
-    base = Path(place.base).expanduser()
+    if needs_weights and place.adapter is not None:
+        read_whole(place.adapter / ADAPTER_WEIGHTS, label)
+    base = Path(place.base)
     if not base.is_dir():
         return None
     described = read_model_config(base, label)
     if needs_weights:
         is_adapter_new = config.lora.lora_rank > 0 and place.adapter is None
         check_weights(base, described, label, targets=config.lora.lora_targets if is_adapter_new else ())
-        if place.adapter is not None:
-            read_whole(place.adapter / ADAPTER_WEIGHTS, label)
     return positions_of(described)
 
 

@@ -19,6 +19,7 @@ from paceline.config import Config, options, override_names, plain_options, refu
 from paceline.dialects.layouts import in_our_words
 from paceline.errors import ConfigError, PacelineError
 from paceline.rundir import RunDir, refuse_existing_run
+from paceline.saved import newest_checkpoint
 from paceline.spmd.environment import Launched, check_launched, launched
 from paceline.trackers import check_trackers
 
@@ -101,6 +102,7 @@ def _resume(given: Given, place: Launched | None) -> int:
     refuse_changes(before, plain_options(config), override=override, written=written)
     _check_layout(config, place)
     check_trackers(config.loop.report_to)
+    newest_checkpoint(path / "checkpoints", by_size=True)  # refused where none is whole
     return _train(config, path, resume=True, place=place, override=override)
 
 
@@ -149,7 +151,9 @@ def _train(
 
 
 def _on_ranks(config: Config, output_dir: Path, *, resume: bool, place: Launched, override: Collection[str]) -> int:
-    from paceline.spmd.placing import follow, leading
+    # All ranks meet before the first of them prepares: what it refuses, the others hear of.
+    with loading_libraries():
+        from paceline.spmd.placing import follow, leading
 
     if not place.leads:
         return follow(place, config)

@@ -23,7 +23,7 @@ from paceline.cluster.fleet import Lost
 from paceline.cluster.producing import ProducingProcess
 from paceline.cluster.weights import Manifest
 from paceline.config import ClusterConfig, Config
-from paceline.errors import ConfigError, EngineError, TrainingError
+from paceline.errors import ConfigError, EngineError, TrainingError, first_line
 from paceline.parallel import Meeting
 from paceline.preparing import Extent
 from paceline.pulse import PULSE
@@ -187,13 +187,13 @@ class Watched:
                 raise Lost(f"{self.name} has an engine no more ({error.cause})") from None
             raise (error.cause or error) from None
         except RayActorError as error:
-            raise Lost(f"{self.name} is gone ({_reason(error)})") from None
+            raise Lost(f"{self.name} is gone ({reason_of(error)})") from None
 
 
-def _reason(error: RayActorError) -> str:
+def reason_of(error: RayActorError) -> str:
     """In one line: of an actor that could not be made the last one of its traceback, which says what it raised."""
-    lines = str(error).strip().splitlines()
-    return lines[-1].strip() if "creation task" in lines[0] else lines[0]
+    first = first_line(error)
+    return str(error).strip().splitlines()[-1].strip() if "creation task" in first else first
 
 
 def first_to_end(actors: Sequence[Watched]) -> Watched:

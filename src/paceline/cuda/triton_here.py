@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import torch
 
+from paceline.errors import first_line
+
 LEAST_CAPABILITY = (8, 0)
 """From here on a device has the bfloat16 that the kernels are called with."""
 Computed = TypeVar("Computed")
@@ -36,7 +38,7 @@ def trial_problem(compute: Callable[[], Computed], difference: Callable[[Compute
     try:
         got = compute()
     except (RuntimeError, OSError, ImportError) as error:  # of a compiler, a driver, a package in parts
-        return f"they do not run here: {str(error).splitlines()[0]}"
+        return f"they do not run here: {first_line(error)}"
     found = difference(got)
     # not a plain comparison, which a difference that is no number would pass
     return None if found <= most else f"they differ from torch's operations by {found:.1g}"

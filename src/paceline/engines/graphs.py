@@ -18,6 +18,7 @@ from paceline.engines.decoder import Decoder
 from paceline.engines.grid import GridAttention
 from paceline.engines.sampling import draw
 from paceline.engines.static import StaticAttention, room_problem
+from paceline.errors import first_line
 from paceline.flash import AttentionKernel
 from paceline.native.decoding import Heads
 
@@ -90,7 +91,7 @@ class GraphedStep:
             self._replay, self._outputs = self._record(lambda: self._step(*kept))
             self._inputs = kept
         except RuntimeError as error:
-            self.problem = f"its step cannot be recorded: {str(error).splitlines()[0]}"
+            self.problem = f"its step cannot be recorded: {first_line(error)}"
 
 
 def free_cuda_bytes(device: torch.device) -> int:

@@ -12,7 +12,7 @@ stats.py      what the updates did
 tokens.py     what the policy says of every token
 """
 
-from paceline.learner.learner import Learner, Prepared
+from paceline.learner.learner import Learner, PreparedBatch
 from paceline.learner.objective import Logprobs, token_losses
 from paceline.learner.optimizers import make_optimizer
 from paceline.learner.passes import TokenValues
@@ -22,7 +22,7 @@ from paceline.learner.tokens import token_values
 
 __all__ = [
     "Learner",
-    "Prepared",
+    "PreparedBatch",
     "make_optimizer",
     "UpdateStats",
     "Logprobs",

@@ -34,7 +34,7 @@ from paceline.types import RolloutGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
+class PreparedBatch:
     """A micro-batch on the device with what stays fixed over the step's updates."""
 
     batch: MicroBatch
@@ -53,7 +53,7 @@ class Minibatch:
     """All that count in its averages."""
     trained: tuple[int, ...]
     """Positions of those that one rank or another computes."""
-    parts: tuple[Prepared, ...]
+    parts: tuple[PreparedBatch, ...]
     """This rank's micro-batches."""
     cut_at: int
     """Tokens of the budget that they were cut by."""
@@ -168,7 +168,9 @@ class Learner:
             for kept, moved in pairs:
                 kept.lerp_(moved, self.loss.ref_sync_mix)
 
-    def backward(self, parts: Sequence[Prepared], *, first: bool) -> tuple[list[Prepared], list[dict[str, Tensor]]]:
+    def backward(
+        self, parts: Sequence[PreparedBatch], *, first: bool
+    ) -> tuple[list[PreparedBatch], list[dict[str, Tensor]]]:
         """Add micro-batches' shares of the update's gradient; old logprobs come out of the first pass."""
         parts, sums = list(parts), list[dict[str, Tensor]]()
 
@@ -184,7 +186,9 @@ class Learner:
         self.passes.backward(self.policy, [part.batch for part in parts], loss)
         return parts, sums
 
-    def _loss(self, part: Prepared, values: TokenValues, *, first: bool) -> tuple[Tensor, Prepared, dict[str, Tensor]]:
+    def _loss(
+        self, part: PreparedBatch, values: TokenValues, *, first: bool
+    ) -> tuple[Tensor, PreparedBatch, dict[str, Tensor]]:
         batch = part.batch
         policy, entropy = values.logprobs, values.entropy
         old = policy.detach() if part.old_logprobs is None else part.old_logprobs
@@ -202,14 +206,14 @@ class Learner:
         counted = tuple(samples[position] for position in run)
         inside = tuple(at - run.start for at in trained if at in run)
 
-        def work() -> list[Prepared]:
+        def work() -> list[PreparedBatch]:
             parts = self._prepare(counted, inside)
             return self._with_old_logprobs(parts) if is_later else parts
 
         parts = self.budget.fit(work, lambda: self._sizes(counted, inside))
         return Minibatch(samples=counted, trained=inside, parts=tuple(parts), cut_at=self.budget.tokens)
 
-    def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[Prepared]:
+    def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[PreparedBatch]:
         """This rank's micro-batches of one update: weights over all samples of `counted`, of which those at the
         positions `inside` are computed by one rank or another."""
         cuts = self._cuts(counted, inside)
@@ -222,7 +226,7 @@ class Learner:
         ]
         references = [None] * len(batches) if self.reference is None else self._reference(self.reference, batches)
         return [
-            Prepared(batch=batch, old_logprobs=None, ref_logprobs=reference, is_idle=number >= len(own))
+            PreparedBatch(batch=batch, old_logprobs=None, ref_logprobs=reference, is_idle=number >= len(own))
             for number, (batch, reference) in enumerate(zip(batches, references, strict=True))
         ]
 
@@ -264,7 +268,7 @@ class Learner:
         with reference.without_adapter():
             return self._logprobs(reference, batches)
 
-    def _with_old_logprobs(self, parts: Sequence[Prepared]) -> list[Prepared]:
+    def _with_old_logprobs(self, parts: Sequence[PreparedBatch]) -> list[PreparedBatch]:
         found = self._logprobs(self.policy, [part.batch for part in parts])
         return [replace(part, old_logprobs=logprobs) for part, logprobs in zip(parts, found, strict=True)]
 
@@ -315,7 +319,7 @@ class Learner:
         self.policy_version += 1
 
     def _sums(
-        self, parts: Sequence[Prepared], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
+        self, parts: Sequence[PreparedBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
     ) -> UpdateSums:
         """One update's numbers, of all ranks."""
         own = read_sums(sums if self.ranks.speaks else [], norm)

@@ -28,7 +28,7 @@ from torch.nn.functional import pad
 
 from paceline.allocator import is_out_of_memory, return_free_memory
 from paceline.batching import MicroBatch
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, first_line
 from paceline.learner.passes import Loss, Passes, TokenValues, WholeModel, head_values
 from paceline.models import Loaded, PolicyForward, is_recomputing
 from paceline.parallel import RankLost, Split, Stages, Tokens, stage_of
@@ -217,5 +217,5 @@ def _lost_or_own() -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise RankLost(
-            f"a pipeline's stage waited when another rank went away or was late ({str(error).splitlines()[0]})"
+            f"a pipeline's stage waited when another rank went away or was late ({first_line(error)})"
         ) from None

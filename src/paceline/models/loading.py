@@ -20,7 +20,7 @@ from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.products import speed_up_linear_layers
-from paceline.weight_headers import other_shapes
+from paceline.weight_headers import other_shapes_error
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -151,7 +151,7 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
     except (OSError, ValueError, KeyError, RuntimeError, AssertionError, SafetensorError) as error:
         name = config.model if place == model_place(config.model).base else place
         if "ignore_mismatched_sizes" in str(error):
-            raise other_shapes(f"--model {name}") from error
+            raise other_shapes_error(f"--model {name}") from error
         raise ModelError(f"--model {name} cannot be loaded: {first_line(error)}; {GET_AGAIN}") from error
 
 

@@ -1,17 +1,16 @@
 """Tensors as they are at a moment, in main memory, while their originals go on to change."""
 
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from paceline.parallel.pieces import Piece
 
 BOARD_BYTES = 64 << 20
-"""Of a board of a shelf, at least: what stays empty at its end is little, and a small model's is never touched."""
+"""Of a board of a shelf, at least, and always a power of two, as torch takes locked memory: a large tensor leaves room
+behind it for others, and what a small model does not touch takes nothing."""
 ALIGNMENT = 64
 """Bytes of a cache line: of no type a number lies across two."""
 
@@ -20,7 +19,8 @@ ALIGNMENT = 64
 class _Board:
     """Memory that copies lie in one behind the other."""
 
-    memory: np.ndarray
+    memory: Tensor
+    """Bytes."""
     used: int = 0
 
 
@@ -48,13 +48,17 @@ class Shelf:
         for board in self._boards:
             board.used = 0
 
+    def give_back(self) -> None:
+        """Nothing on it is needed any more, and others need the memory."""
+        self._boards.clear()
+
     def copy(self, tensor: Tensor) -> Tensor:
         """The tensor in memory of its own, in a storage of its own; of a GPU's once its device is synchronised."""
         if not tensor.numel():
             return torch.empty(tensor.shape, dtype=tensor.dtype)
         board = self._board_for(tensor.nbytes)
         # not a slice of one tensor: whoever writes files takes two tensors of one storage for one
-        place = torch.frombuffer(board.memory, dtype=tensor.dtype, count=tensor.numel(), offset=board.used)
+        place = torch.frombuffer(board.memory.numpy(), dtype=tensor.dtype, count=tensor.numel(), offset=board.used)
         board.used = _aligned(board.used + tensor.nbytes)
         return place.view(tensor.shape).copy_(tensor.detach(), non_blocking=True)
 
@@ -62,10 +66,8 @@ class Shelf:
         for board in self._boards:
             if board.used + nbytes <= board.memory.nbytes:
                 return board
-        memory = np.empty(max(BOARD_BYTES, _aligned(nbytes)), dtype=np.uint8)
-        if self._is_locked:
-            _lock(memory)
-        self._boards.append(_Board(memory=memory))
+        size = max(BOARD_BYTES, 1 << (nbytes - 1).bit_length())
+        self._boards.append(_Board(memory=torch.empty(size, dtype=torch.uint8, pin_memory=self._is_locked)))
         return self._boards[-1]
 
 
@@ -88,10 +90,3 @@ def copied_pieces(pieces: Mapping[str, Piece], shelf: Shelf) -> dict[str, Piece]
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _lock(memory: np.ndarray) -> None:
-    """Keep the pages where they are until the memory goes; a system that has no more to lock copies more slowly."""
-    runtime, address = torch.cuda.cudart(), memory.ctypes.data
-    if int(runtime.cudaHostRegister(address, memory.nbytes, 0)) == 0:
-        weakref.finalize(memory, runtime.cudaHostUnregister, address)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from paceline.errors import first_line
 from paceline.parallel.ranks import RankLost
 
 JOIN_SECONDS = 300.0
@@ -74,4 +75,4 @@ def lost(doing: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise RankLost(f"{doing} when another rank went away or was late ({str(error).splitlines()[0]})") from None
+        raise RankLost(f"{doing} when another rank went away or was late ({first_line(error)})") from None

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.errors import RewardError
+from paceline.errors import RewardError, first_line
 from paceline.extraction import prefill
 from paceline.rewards.model_files import check_reward_model, reward_model_place
 
@@ -146,8 +146,7 @@ def load_reward_model(
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise RewardError(f"--reward-models {name} cannot be loaded: {reason}") from error
+        raise RewardError(f"--reward-models {name} cannot be loaded: {first_line(error)}") from error
     _refuse_untrained(name, report)
     return RewardModel(model.to(device).requires_grad_(False), tokenizer)
 

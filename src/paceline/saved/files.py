@@ -15,10 +15,15 @@ def files(folder: Path) -> Iterator[str]:
     return iter(sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()))
 
 
+def file_size(path: Path) -> int:
+    """In bytes."""
+    return path.stat().st_size
+
+
 def fingerprint(path: Path) -> Fingerprint:
     """Of the file as it is."""
     with path.open("rb") as file:
-        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        return {"size": file_size(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def sync(path: Path) -> None:

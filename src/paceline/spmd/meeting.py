@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from paceline.errors import ProcessLost
+from paceline.errors import ProcessLost, first_line
 from paceline.parallel import JOIN_SECONDS, RankLost
 from paceline.spmd.environment import Launched
 
@@ -78,7 +78,7 @@ def open_store(place: Launched) -> dist.Store:
             wait_for_workers=False,
         )
     except RuntimeError as error:  # torch has no other kind for it
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ProcessLost(
             f"rank {place.rank} of {place.size} cannot meet the others at {place.host}:{place.port} ({reason})"
         ) from None
@@ -138,7 +138,7 @@ def _connect(place: Launched, store: dist.Store) -> Lines:
             line.send_bytes(json.dumps({"word": where["word"], "kind": kind, "rank": place.rank}).encode())
             lines[kind] = {0: line}
     except (RuntimeError, OSError) as error:  # of the store, of the line
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ProcessLost(f"rank {place.rank} of {place.size} cannot reach the first rank ({reason})") from None
     return Lines(**lines)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from paceline.train.card import card_facts, write_card
 from paceline.train.footprint import refuse_no_room
 from paceline.train.guards import Guards
 from paceline.train.halves import Halves, Place, in_this_process, make_feed
-from paceline.train.identity import begin_identity, change_identity, find_change
+from paceline.train.identity import Change, Record, begin_identity, change_identity, find_change
 from paceline.train.journal import Journal, of_these_tasks
 from paceline.train.loop import START, Run, run_steps, save_last, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
@@ -83,30 +83,26 @@ def _attempt(
     override: Collection[str],
 ) -> bool:
     with ExitStack() as closing:
-        found = closing.enter_context(RunDir.open(output_dir)) if resume else None
-        checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints") if resume else (None, ())
-        before = None if found is None else found.identity()
-        change = None if before is None else find_change(before, config, prepared, override=override)
-        aside = set_damaged_aside(output_dir / "checkpoints", checkpoint) if checkpoint is not None else []
-        done = 0 if checkpoint is None else checkpoint.progress.step
+        earlier = _earlier(config, prepared, output_dir, closing, override=override) if resume else Earlier()
+        checkpoint = earlier.checkpoint
         display = RunDisplay(
             console,
             name=str(output_dir),
             total_steps=prepared.total_steps,
-            done=done,
+            done=earlier.step,
             memory=None if config.cluster.cluster else partial(used_memory, choose_device(config.model)),
         )
         prepared = replace(prepared, headway=display.watched)
         placed = closing.enter_context(place(config, prepared, checkpoint))
         refuse_no_room(config, output_dir, placed.halves.footprint(), total_steps=prepared.total_steps)
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
-        run_dir = found or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
+        run_dir = earlier.run_dir or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
         stuck = output_dir / "stuck" / f"{datetime.now():%Y%m%d-%H%M%S}"
         closing.enter_context(Watchdog(stuck, limit=config.loop.step_timeout))
-        if before is None:
+        if earlier.identity is None:
             begin_identity(run_dir, config, prepared)
-        elif change is not None:
-            change_identity(run_dir, before, change, config, prepared, step=done)
+        elif earlier.change is not None:
+            change_identity(run_dir, earlier.identity, earlier.change, config, prepared, step=earlier.step)
         trackers = run_trackers(config, output_dir, run_name=output_dir.name)
         closing.callback(trackers.finish)
         report = RunningReport(output_dir, tell=display.say)
@@ -119,22 +115,65 @@ def _attempt(
         if resume and checkpoint is None:
             tell(run, ["no checkpoint was written yet: the run starts again from its first step"])
         opening = opening_sentences(config, prepared, placed.sentences, checkpoint)
-        changed = [] if change is None else [f"from here on {what}" for what in change.describe()]
-        tell(run, [*damaged, *aside, *directory_sentences(run_dir, committed), *opening, *changed])
-        with report, display, StopRequest(config.loop.stop_grace) as stop:
-            try:
-                run_steps(run, interrupted=lambda: stop.received is not None)
-                if run.progress.step < prepared.total_steps:
-                    save_last(run)
-            except GraceOver as over:
-                raise KeyboardInterrupt(str(over), last_checkpoint(run)) from None
-        if run.progress.step < prepared.total_steps:
-            step, remedy = run.progress.step, f"`paceline train --resume {output_dir}` goes on"
+        changed = [] if earlier.change is None else [f"from here on {what}" for what in earlier.change.describe()]
+        tell(run, [*earlier.sentences, *directory_sentences(run_dir, committed), *opening, *changed])
+        with report, display:
+            interrupt = _run_to_the_end(run)
+        if interrupt is not None:
+            remedy = f"`paceline train --resume {output_dir}` goes on"
             report.write()
-            tell(run, [f"{stop.received} after step {step}; {remedy}"])
+            tell(run, [f"{interrupt} after step {run.progress.step}; {remedy}"])
             return False
         finish(run, console)
     return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Earlier:
+    """What an attempt goes on with; nothing of a new run."""
+
+    run_dir: RunDir | None = None
+    checkpoint: Checkpoint | None = None
+    identity: Record | None = None
+    change: Change | None = None
+    sentences: tuple[str, ...] = ()
+    """What was found of damaged checkpoints."""
+
+    @property
+    def step(self) -> int:
+        """That the checkpoint is of."""
+        return 0 if self.checkpoint is None else self.checkpoint.progress.step
+
+
+def _earlier(
+    config: Config, prepared: Prepared, output_dir: Path, closing: ExitStack, *, override: Collection[str]
+) -> Earlier:
+    """The run in a directory, locked until `closing`, and held to what it was."""
+    run_dir = closing.enter_context(RunDir.open(output_dir))
+    checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints")
+    identity = run_dir.identity()
+    change = None if identity is None else find_change(identity, config, prepared, override=override)
+    aside = [] if checkpoint is None else set_damaged_aside(output_dir / "checkpoints", checkpoint)
+    return Earlier(
+        run_dir=run_dir, checkpoint=checkpoint, identity=identity, change=change, sentences=(*damaged, *aside)
+    )
+
+
+def _run_to_the_end(run: Run) -> str | None:
+    """Every step; the signal that came before the last one, after a checkpoint to go on from, or None.
+
+    Raises:
+        KeyboardInterrupt: a signal's grace was over before that checkpoint.
+    """
+    with StopRequest(run.config.loop.stop_grace) as stop:
+        try:
+            run_steps(run, interrupted=lambda: stop.received is not None)
+            if run.progress.step == run.prepared.total_steps:
+                return None
+            save_last(run)
+        except GraceOver as over:
+            raise KeyboardInterrupt(str(over), last_checkpoint(run)) from None
+    return stop.received
 
 
 def last_checkpoint(run: Run) -> str:

@@ -21,7 +21,7 @@ from paceline.engines.vllm.probe import GREEDY_TOKENS, check_probe, probe_prompt
 from paceline.engines.vllm.room import Room
 from paceline.engines.vllm.starting import start
 from paceline.engines.vllm.window import check_vllm
-from paceline.errors import DataError, EngineError, PacelineError, TrainingError
+from paceline.errors import DataError, EngineError, PacelineError, TrainingError, first_line
 from paceline.headway import UNWATCHED, Headway
 from paceline.pulse import PULSE
 from paceline.types import Completion
@@ -228,7 +228,7 @@ class VllmEngine:
         except (RuntimeError, ValueError, AssertionError, *_dead_engines()) as error:
             raise EngineError(
                 f"vLLM failed when {when} at policy version {self.policy_version}, {type(error).__name__}: "
-                f"{_first_line(error)}; its own messages are above"
+                f"{first_line(error)}; its own messages are above"
             ) from error
 
 
@@ -236,7 +236,3 @@ def _dead_engines() -> tuple[type[Exception], ...]:
     from vllm.v1.engine.exceptions import EngineDeadError
 
     return (EngineDeadError,)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or ["no reason given"])[0]
