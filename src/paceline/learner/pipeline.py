@@ -30,7 +30,7 @@ from paceline.allocator import is_out_of_memory, return_free_memory
 from paceline.batching import MicroBatch
 from paceline.errors import ConfigError, first_line
 from paceline.learner.passes import Loss, Passes, TokenValues, WholeModel, head_values
-from paceline.models import Loaded, PolicyForward, is_recomputing
+from paceline.models import Loaded, PolicyForward, is_recomputing, take_rows
 from paceline.parallel import RankLost, Split, Stages, Tokens, stage_of
 from paceline.pulse import PULSE
 
@@ -180,7 +180,7 @@ class _StagePass:
         return (states * cut.grad).sum()
 
     def _head(self, batch: MicroBatch, states: Tensor) -> tuple[Tensor, Tensor]:
-        loaded, hidden = self.loaded, states[batch.sources]
+        loaded, hidden = self.loaded, take_rows(states, batch.sources)
         hidden = hidden.to(loaded.compute_dtype) if loaded.compute_dtype != loaded.model.dtype else hidden
         temperature = self.how.temperature
         return head_values(loaded.model, hidden, batch.targets, temperature=temperature, split=self.how.split)

@@ -16,6 +16,7 @@ forward.py        hidden states of a micro-batch, packed where the model allows 
 attention.py      attention over packed micro-batches
 fused_layers.py   decoder layers that run packed micro-batches through kernels
 records.py        micro-batches on the model's device
+rows.py           rows by their numbers, with a gradient that is the same again
 fingerprints.py   whether weights in two places are the same bits
 """
 
@@ -33,6 +34,7 @@ from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.lora import add_adapter, check_adapter_kind, make_lora_config
 from paceline.models.records import on_device
 from paceline.models.reference import frozen_copy, load_reference
+from paceline.models.rows import take_rows
 from paceline.models.split_loading import load_policy, measure_by_twin
 
 __all__ = [
@@ -57,5 +59,6 @@ __all__ = [
     "recompute",
     "is_recomputing",
     "restore_weights",
+    "take_rows",
     "save_model",
 ]

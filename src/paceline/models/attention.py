@@ -17,6 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from paceline.batching import MicroBatch, PaddedAttention, padded_attention
 from paceline.flash import FlashKernel, flash_problem
 from paceline.models.records import on_device
+from paceline.models.rows import take_rows
 from paceline.models.varlen import VarlenLayout, varlen_attention, varlen_layout
 from paceline.native.attention import SequenceTable, attention_serves, packed_attention, sequence_table
 from paceline.parallel import HeadExchange
@@ -102,16 +103,14 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, sca
 def _padded(query: Tensor, key: Tensor, value: Tensor, layout: PaddedAttention, scaling: float) -> Tensor:
     """In two padded blocks: the prompts, whose keys are computed once, and the completions."""
     grouped = query.shape[1] != key.shape[1]
-    keys, values = key[layout.prompt_index].transpose(1, 2), value[layout.prompt_index].transpose(1, 2)
-    prompts = scaled_dot_product_attention(
-        query[layout.prompt_index].transpose(1, 2), keys, values, is_causal=True, scale=scaling, enable_gqa=grouped
-    )
-    own_keys = key[layout.completion_index].transpose(1, 2)
-    own_values = value[layout.completion_index].transpose(1, 2)
+    queries, keys, values = (take_rows(states, layout.prompt_index).transpose(1, 2) for states in (query, key, value))
+    prompts = scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scaling, enable_gqa=grouped)
+    own = (take_rows(states, layout.completion_index).transpose(1, 2) for states in (query, key, value))
+    own_queries, own_keys, own_values = own
     completions = scaled_dot_product_attention(
-        query[layout.completion_index].transpose(1, 2),
-        torch.cat([keys[layout.prompt_of_sample], own_keys], dim=2),
-        torch.cat([values[layout.prompt_of_sample], own_values], dim=2),
+        own_queries,
+        torch.cat([take_rows(keys, layout.prompt_of_sample), own_keys], dim=2),
+        torch.cat([take_rows(values, layout.prompt_of_sample), own_values], dim=2),
         attn_mask=layout.mask,
         scale=scaling,
         enable_gqa=grouped,

@@ -16,6 +16,7 @@ from paceline.models.activations import in_main_memory
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
 from paceline.models.records import on_device
+from paceline.models.rows import take_rows
 from paceline.parallel import AllTokens, Tokens
 from paceline.windows import slides
 
@@ -46,7 +47,7 @@ class PolicyForward:
         """
         with self._keeping(model):
             if self.kind == "packed":
-                return _packed_states(model.base_model, tokens, None)[tokens.batch.sources]
+                return take_rows(_packed_states(model.base_model, tokens, None), tokens.batch.sources)
             if tokens.exchange is not None:
                 raise ModelError(
                     f"ranks share the tokens of packed micro-batches, and this model computes padded rows "
@@ -139,7 +140,7 @@ def _in_precision(
 
 
 def _packed_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
-    return _packed_states(model.base_model, AllTokens(batch=batch), None)[batch.sources]
+    return take_rows(_packed_states(model.base_model, AllTokens(batch=batch), None), batch.sources)
 
 
 def _packed_states(base: PreTrainedModel, tokens: Tokens, states: Tensor | None) -> Tensor:
@@ -164,7 +165,7 @@ def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
         attention_mask=rows.real.long(),
         use_cache=False,
     )
-    return output.last_hidden_state.flatten(0, 1)[rows.sources]
+    return take_rows(output.last_hidden_state.flatten(0, 1), rows.sources)
 
 
 def _probe_batch(vocab_size: int, device: torch.device, dtype: torch.dtype) -> MicroBatch:

@@ -1,0 +1,18 @@
+"""Rows of a tensor by their numbers, with a gradient that is the same again.
+
+M rows, of which some are taken, in any shape.
+"""
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def take_rows(states: Float[Tensor, "M ..."], rows: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """`states[rows]`, whose backward pass adds up what comes back for a row that was taken often in one order.
+
+    torch's indexing does so on a GPU. On a CPU its threads add as they come, so that two runs on a busy machine differ
+    by rounding, and it takes twice as long; the gradient of `index_select` is one loop there, and atomic on a GPU.
+    """
+    if states.is_cuda:
+        return states[rows]
+    return states.index_select(0, rows.flatten()).unflatten(0, rows.shape)
