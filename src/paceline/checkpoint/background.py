@@ -37,7 +37,7 @@ class Desk:
             StorageError: it could not be written, or is not in time.
             RankLost: another rank is gone, or silent for too long.
         """
-        if self._writing is not None:
+        if self._writing is not None and (wait or self._writing.is_over):
             try:
                 self._written = self._writing.result(wait=wait, seconds=SAVE_SECONDS)
             finally:
