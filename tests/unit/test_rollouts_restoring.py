@@ -57,7 +57,7 @@ def batch_of(options):
 
 def records_of(batch) -> list[dict]:
     lines = list(restorable_lines(batch.groups))
-    assert all(line.endswith("}\n") and line.count("\n") == 1 for line in lines)
+    assert all(line.endswith(b"}\n") and line.count(b"\n") == 1 for line in lines)
     return [json.loads(line) for line in lines]
 
 

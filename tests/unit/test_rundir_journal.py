@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from paceline.rundir import RunDir
+from paceline.rundir import RunDir, json_line
 
 ROLLOUTS = [{"sample": 0, "text": "a\ud83d"}, {"sample": 1}]
-LINES = [json.dumps(rollout, ensure_ascii=False, separators=(",", ":")) + "\n" for rollout in ROLLOUTS]
+LINES = [*map(json_line, ROLLOUTS)]
 
 
 @pytest.fixture

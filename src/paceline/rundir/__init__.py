@@ -20,7 +20,7 @@ files.py      lines and whole files on disk
 """
 
 from paceline.rundir.directory import RunDir, holds_work, refuse_existing_run
-from paceline.rundir.files import Record, write_or_explain
+from paceline.rundir.files import Record, json_line, write_or_explain
 from paceline.rundir.journal import Committed
 
-__all__ = ["Committed", "Record", "RunDir", "holds_work", "refuse_existing_run", "write_or_explain"]
+__all__ = ["Committed", "Record", "RunDir", "holds_work", "json_line", "refuse_existing_run", "write_or_explain"]

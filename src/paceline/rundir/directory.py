@@ -17,7 +17,6 @@ from paceline.rundir.files import (
     Record,
     append,
     cut_torn_line,
-    json_bytes,
     json_line,
     read_records,
     write_or_explain,
@@ -120,7 +119,7 @@ class RunDir:
         """Write all rollouts of a step: the whole file or none of it."""
         write_or_explain(self._rollouts_file(step), _lines(records))
 
-    def commit_rollouts(self, step: int, lines: Iterable[str], about: Record) -> None:
+    def commit_rollouts(self, step: int, lines: Iterable[bytes], about: Record) -> None:
         """Write all rollouts of a step and their line in the journal, in which `about` stands: then they are committed.
 
         `lines` are a JSON object each, newline included.
@@ -128,12 +127,12 @@ class RunDir:
         Raises:
             StorageError: the disk refused; the step is not committed.
         """
-        file, content = self._rollouts_file(step), json_bytes("".join(lines))
+        file, content = self._rollouts_file(step), b"".join(lines)
         write_or_explain(file, content)
         place = str(file.relative_to(self.path))
         append(self._journal, seal({"step": step, "file": place, **describe_file(content), **about}))
 
-    def keep_batch(self, step: int, lines: Iterable[str], *, reason: str) -> Path:
+    def keep_batch(self, step: int, lines: Iterable[bytes], *, reason: str) -> Path:
         """Write rollouts to a file that no resumed run replaces, each with the reason why it is `kept`."""
         file = self.path / "kept" / f"step-{step:06d}.jsonl"
         _make(file.parent)

@@ -27,12 +27,8 @@ def json_line(record: Record) -> bytes:
     except ValueError:
         _refuse_not_finite(record, "")
         raise
-    return json_bytes(text + "\n")
-
-
-def json_bytes(text: str) -> bytes:
-    """JSON as it goes to disk: lone surrogates, which a model's text may hold, become JSON's own \\udXXX escapes."""
-    return text.encode("utf-8", "backslashreplace")
+    # lone surrogates, which a text may hold, become JSON's own \udXXX escapes
+    return (text + "\n").encode("utf-8", "backslashreplace")
 
 
 def append(file: Path, line: bytes) -> None:
