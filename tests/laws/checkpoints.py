@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import PreTrainedModel
 
-from paceline.checkpoint import load_optimizer, take_checkpoint
+from paceline.checkpoint import TokenizerFiles, load_optimizer, take_checkpoint
 from paceline.config import ModelConfig, Sizes, build_config
 from paceline.errors import CheckpointError, StorageError
 from paceline.learner import Learner
@@ -85,7 +85,7 @@ def save(half: Learner, root: Path, loaded=None):
         root,
         Progress(step=2, position=6, policy_version=2),
         loaded=loaded or half.policy,
-        tokenizer=tiny_tokenizer(),
+        tokenizer=TokenizerFiles(tiny_tokenizer()),
         optimizer=half.optimizer,
         keep=2,
         ranks=half.ranks,
@@ -98,7 +98,7 @@ def begin(half: Learner, root: Path) -> Writing[Checkpoint]:
         root,
         Progress(step=2, position=6, policy_version=2),
         loaded=half.policy,
-        tokenizer=tiny_tokenizer(),
+        tokenizer=TokenizerFiles(tiny_tokenizer()),
         optimizer=half.optimizer,
         keep=2,
         ranks=half.ranks,

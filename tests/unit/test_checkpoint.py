@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from paceline.checkpoint import load_optimizer, load_reference_weights
+from paceline.checkpoint import TokenizerFiles, load_optimizer, load_reference_weights
 from paceline.errors import CheckpointError
 from paceline.models import Loaded
 from paceline.saved import Progress, newest_checkpoint, remove_later
@@ -33,7 +33,7 @@ def save(root, step: int, *, keep: int = 2, trained_by=None, reference=None):
         root,
         Progress(step=step, position=step * 4, policy_version=step),
         loaded=ready(model),
-        tokenizer=tiny_tokenizer(),
+        tokenizer=TokenizerFiles(tiny_tokenizer()),
         optimizer=optimizer,
         keep=keep,
         reference=reference,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.checkpoint import Desk, refuse_small_disk, room_of_run, take_checkpoint
+from paceline.checkpoint import Desk, TokenizerFiles, refuse_small_disk, room_of_run, take_checkpoint
 from paceline.checkpoint.room import Asked, copies_fit, refuse_full
 from paceline.errors import ConfigError, StorageError
 from paceline.models import Loaded
@@ -55,7 +55,7 @@ def update(model, optimizer) -> None:
 
 
 def arguments(loaded, optimizer) -> dict:
-    return {"loaded": loaded, "tokenizer": tiny_tokenizer(), "optimizer": optimizer, "keep": 2}
+    return {"loaded": loaded, "tokenizer": TokenizerFiles(tiny_tokenizer()), "optimizer": optimizer, "keep": 2}
 
 
 def progress(step: int) -> Progress:
@@ -74,6 +74,20 @@ def test_what_is_written_later_is_the_moment_that_was_taken_and_so_is_the_next_o
         assert taken.is_copied
         assert taken.sentences == ()
         assert content(later.path) == content(at_once.path)
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages }}", {"default": "{{ messages }}", "tools": "{{ tools }}"}])
+def test_a_tokenizers_files_are_what_it_saves_itself_and_made_once(tmp_path, template):
+    loaded, optimizer = trained()
+    tokenizer = tiny_tokenizer(chat_template=template)
+    tokenizer.save_pretrained(tmp_path / "itself")
+    own, shelf = content(tmp_path / "itself"), Shelf(lambda: 1 << 40)
+    given = arguments(loaded, optimizer) | {"tokenizer": TokenizerFiles(tokenizer)}
+    for step in (1, 2):
+        taken = take_checkpoint(tmp_path / "run", progress(step), **given, shelf=shelf)
+        tokenizer.chat_template = "nobody reads it any more"
+        there = content(taken.write(ONE_RANK).model)
+        assert {name: there.get(name) for name in own} == own
 
 
 def test_a_moment_that_is_not_copied_is_the_memory_itself(tmp_path):

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from paceline.checkpoint import load_optimizer
+from paceline.checkpoint import TokenizerFiles, load_optimizer
 from paceline.config import LoraConfig, LossConfig, ModelConfig, OptimConfig
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local import LocalEngine
@@ -347,7 +347,7 @@ def test_a_run_that_is_resumed_from_its_checkpoint_makes_the_same_next_step(base
         tmp_path / "checkpoints",
         Progress(step=1, position=1, policy_version=1),
         loaded=first.policy,
-        tokenizer=tiny_tokenizer(),
+        tokenizer=TokenizerFiles(tiny_tokenizer()),
         optimizer=first.optimizer,
         keep=1,
     )

@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from paceline.checkpoint import load_optimizer
+from paceline.checkpoint import TokenizerFiles, load_optimizer
 from paceline.config import OptimConfig, build_config
 from paceline.errors import ConfigError
 from paceline.learner import make_optimizer
@@ -67,7 +67,7 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(tmp_path, options):
         tmp_path,
         Progress(step=2, position=2, policy_version=2),
         loaded=loaded,
-        tokenizer=tiny_tokenizer(),
+        tokenizer=TokenizerFiles(tiny_tokenizer()),
         optimizer=optimizer,
         keep=1,
     )

@@ -19,6 +19,7 @@ beside its place, synced and renamed, so it is complete or absent.
 saving.py      all ranks take and write one checkpoint
 background.py  in a thread, while the run goes on
 room.py        on the disk, and in memory for copies
+tokenizer_files.py  the same in each
 moments.py     an optimiser's state, and a reference's weights
 trained.py     what they know of a model
 """
@@ -27,10 +28,12 @@ from paceline.checkpoint.background import Desk
 from paceline.checkpoint.moments import load_optimizer, load_reference_weights
 from paceline.checkpoint.room import refuse_small_disk, room_of_run
 from paceline.checkpoint.saving import Taken, take_checkpoint
+from paceline.checkpoint.tokenizer_files import TokenizerFiles
 from paceline.checkpoint.trained import Trained, Writer
 
 __all__ = [
     "Trained",
+    "TokenizerFiles",
     "Writer",
     "Taken",
     "Desk",

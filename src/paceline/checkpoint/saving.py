@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from transformers import PreTrainedTokenizerBase
 
 from paceline.checkpoint.moments import optimizer_part
 from paceline.checkpoint.room import COPY_SHARE, ask_all, copies_fit, free_bytes, refuse_full, storage_sentence
+from paceline.checkpoint.tokenizer_files import TokenizerFiles
 from paceline.checkpoint.trained import Trained, Writer
 from paceline.errors import StorageError
 from paceline.parallel import ONE_RANK, Ranks, Shelf, Words, part_of, saved_tensors
@@ -79,7 +79,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     progress: Progress,
     *,
     loaded: Trained,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: TokenizerFiles,
     optimizer: torch.optim.Optimizer,
     keep: int,
     reference: Trained | None = None,
@@ -93,7 +93,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         root: where the run's checkpoints lie.
         progress: where the run stands.
         loaded: the policy.
-        tokenizer: written beside the weights.
+        tokenizer: its files, written beside the weights.
         optimizer: torch's or any other that keeps tensors and numbers for each of the policy's parameters.
         keep: how many checkpoints stay.
         reference: given where it moves during the run and cannot be read from its own place.
@@ -123,8 +123,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
             remove_leftovers(root)
             refuse_full(root, needed=nbytes)
             (draft / "model").mkdir(parents=True)
-            # here and not beside the training: a tokenizer is not for two threads at a time
-            tokenizer.save_pretrained(draft / "model")
+            tokenizer.write(draft / "model")
     is_copied = shelf is not None and copies_fit(asked)
     if shelf is not None and is_copied:
         shelf.clear()

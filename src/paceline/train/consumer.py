@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from paceline.checkpoint import Desk, load_optimizer, load_reference_weights, take_checkpoint
+from paceline.checkpoint import Desk, TokenizerFiles, load_optimizer, load_reference_weights, take_checkpoint
 from paceline.config import Config
 from paceline.devices import free_memory
 from paceline.errors import ConfigError
@@ -54,6 +54,7 @@ class ConsumerHalf:
     rate: SteppedRate | None
     """Where a torch scheduler sets the learning rate; None: the options' schedule does."""
     desk: Desk
+    tokenizer_files: TokenizerFiles
     recomputing: Recomputing | None
     """What `--gradient-checkpointing auto` chose; None where it did not choose."""
 
@@ -102,7 +103,7 @@ class ConsumerHalf:
             root,
             progress,
             loaded=self.policy,
-            tokenizer=self.tokenizer,
+            tokenizer=self.tokenizer_files,
             optimizer=self.learner.optimizer,
             keep=self.config.loop.save_total_limit,
             reference=self.learner.reference if self.config.loss.ref_sync_steps else None,
@@ -196,6 +197,7 @@ def make_consumer(
         learner=learner,
         rate=rate,
         desk=Desk(_shelf(policy) if config.loop.background_save else None),
+        tokenizer_files=TokenizerFiles(tokenizer),
         recomputing=recomputing,
     )
 
