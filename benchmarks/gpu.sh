@@ -65,7 +65,7 @@ for workload in "${workloads[@]}"; do
 done
 if [[ ${#quick[@]} -eq 0 && $device == cuda ]]; then
   part "what surviving costs" "$python" benchmarks/bench_survival.py --workload qwen-0.5b --row background --steps 50 \
-    --repetitions 1
+    --turn 10 --repetitions 1
 fi
 if [[ ${#quick[@]} -eq 0 ]]; then
   part "the page" "$python" benchmarks/table.py

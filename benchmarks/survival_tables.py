@@ -7,7 +7,7 @@ SURVIVAL = """
 ## What surviving costs
 
 Steps with their rollouts on disk and a checkpoint every few steps, over the same steps with nothing written down:
-throughput, with its 95 % interval. A repetition is two runs of the same steps that survive in turns, window by window,
+throughput, with its 95 % interval. A repetition is two runs of the same steps that survive in turns of a few steps,
 so that neither the process nor the machine's hour is measured; `benchmarks/bench_survival.py` says how. The default is
 `background`. The embedded model's steps take as little time as any, and write 256 rollouts each.
 """
@@ -26,9 +26,10 @@ def survival_parts(results: Sequence[Mapping], machine: Callable[[Mapping], str]
     """The part about surviving, a table for each result; nothing where there is none."""
     parts = [SURVIVAL] if results else []
     for result in results:
-        every = f"A checkpoint every {result['window']} steps; runs of {result['steps']} steps.\n"
+        every, turn = result["window"], result["turn"]
+        setting = f"A checkpoint every {every} steps; runs of {result['steps']} steps, turns of {turn}.\n"
         table = [*HEAD, *survival_rows(result["rows"])]
-        parts += [f"### `{result['size']}`\n", every, machine(result), "", *table, ""]
+        parts += [f"### `{result['size']}`\n", setting, machine(result), "", *table, ""]
     return parts
 
 

@@ -1,9 +1,9 @@
-"""`paceline train` of one process that survives in every other window of steps and writes nothing down in the others.
+"""`paceline train` of one process that survives in every other turn of steps and writes nothing down in the others.
 
-    python benchmarks/survive_in_turns.py FIRST WINDOW MOMENTS [train's options]
+    python benchmarks/survive_in_turns.py FIRST TURN WINDOW MOMENTS [train's options]
 
-FIRST is the first window that survives, 0 or 1; WINDOW its steps. A checkpoint is begun before the first step of a
-window that survives, and of no other. MOMENTS is the file for when each step was written down, in seconds.
+FIRST is the first turn that survives, 0 or 1; TURN its steps. Of the steps that survive, a checkpoint is begun before
+the first of every WINDOW. MOMENTS is the file for when each step was written down, in seconds.
 """
 
 import json
@@ -31,16 +31,22 @@ class Turns:
     """Which steps survive."""
 
     first: int
+    turn: int
     window: int
 
     def survives(self, step: int) -> bool:
         """Whether step 1, 2, ... is written down."""
-        return (step - 1) // self.window % 2 == self.first
+        return (step - 1) // self.turn % 2 == self.first
+
+    def saves(self, step: int) -> bool:
+        """Whether a checkpoint is begun before it."""
+        turns, within = divmod(step - 1, self.turn)
+        return self.survives(step) and (turns // 2 * self.turn + within) % self.window == 0
 
 
 @dataclass(kw_only=True)
 class JournalInTurns:
-    """The journal of a run that begins, passed by in windows that do not survive."""
+    """The journal of a run that begins, passed by in turns that do not survive."""
 
     turns: Turns
     journal: Journal
@@ -53,7 +59,7 @@ class JournalInTurns:
 
 @dataclass(kw_only=True)
 class HalvesInTurns:
-    """Halves that are asked to survive in every window, and do in every other."""
+    """Halves that are asked to survive in every turn, and do in every other."""
 
     halves: Any
     turns: Turns
@@ -72,7 +78,7 @@ class HalvesInTurns:
         return self.halves.news()
 
     def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
-        self.is_saving = self.turns.survives(progress.step + 1)
+        self.is_saving = self.turns.saves(progress.step + 1)
         return self.halves.save(root, progress, protected) if self.is_saving else ()
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
@@ -80,14 +86,15 @@ class HalvesInTurns:
 
 
 def main() -> int:
-    first, window, moments, *options = sys.argv[1:]
+    first, turn, window, moments, *options = sys.argv[1:]
+    turns = Turns(first=int(first), turn=int(turn), window=int(window))
     config = read_configuration(parse(COMMAND, options)).config
     taken = list[HalvesInTurns]()
 
     @contextmanager
     def in_turns(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
         with in_this_process(config, prepared, checkpoint) as placed:
-            taken.append(HalvesInTurns(halves=placed.halves, turns=Turns(first=int(first), window=int(window))))
+            taken.append(HalvesInTurns(halves=placed.halves, turns=turns))
             yield replace(placed, halves=taken[-1])
 
     done = train(

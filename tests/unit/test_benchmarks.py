@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -308,18 +309,28 @@ def test_the_page_shows_both_orders_with_what_was_predicted():
     assert "differs by -0.2 points (-1.0 to +0.6, paired by problem)" in text
 
 
-def test_windows_survive_in_turn():
-    turns = Turns(first=1, window=3)
+def test_steps_survive_in_turn_and_every_window_of_them_has_a_checkpoint():
+    turns = Turns(first=1, turn=3, window=3)
     assert [turns.survives(step) for step in range(1, 10)] == [False] * 3 + [True] * 3 + [False] * 3
+    assert [step for step in range(1, 30) if turns.saves(step)] == [4, 10, 16, 22, 28]
+    by_steps = Turns(first=0, turn=1, window=3)
+    assert [step for step in range(1, 12) if by_steps.survives(step)] == [1, 3, 5, 7, 9, 11]
+    assert [step for step in range(1, 14) if by_steps.saves(step)] == [1, 7, 13]
+    both = Turns(first=1, turn=2, window=4)
+    assert [step for step in range(1, 16) if both.saves(step)] == [3, 11]
 
 
 def test_what_a_process_is_slower_by_is_not_what_surviving_costs():
-    # surviving costs a tenth; the second process takes twice as long, and every window is longer than the one before
-    first, second = {"windows": [1.0, 2.2, 3.0, 4.4]}, {"windows": [2.2, 4.0, 6.6, 8.0]}
+    # surviving costs a tenth; the second process takes twice as long, and every step is longer than the one before
+    turns = [Turns(first=first, turn=1, window=1) for first in (0, 1)]
+    costs = [[step * (1.1 if one.survives(step) else 1) for step in range(1, 6)] for one in turns]
+    first = {"pairs": bench_survival.pairs_of_windows([*accumulate(costs[0])], turns[0])}
+    second = {"pairs": bench_survival.pairs_of_windows([*accumulate(2 * one for one in costs[1])], turns[1])}
+    assert first["pairs"] == [pytest.approx({"survived": 3.3, "bare": 2}), pytest.approx({"survived": 5.5, "bare": 4})]
     assert [round(math.exp(one), 6) for one in bench_survival.logs_of_ratios([first, second])] == [1.1, 1.1]
-    compared = bench_survival.compare({"journal": [[first, second]]}, window=2)["journal"]
+    compared = bench_survival.compare({"journal": [[first, second]]}, window=1)["journal"]
     assert compared["throughput"] == pytest.approx({"value": 1 / 1.1, "low": 1 / 1.1, "high": 1 / 1.1})
-    assert compared["step"] == pytest.approx((10.6 + 20.8) / 16)
+    assert compared["step"] == pytest.approx((3.3 + 2 + 5.5 + 4 + 2 * (2.2 + 3 + 4.4 + 5)) / 8)
 
 
 def test_a_refusal_fails_where_it_is_wrong_or_late():
