@@ -130,7 +130,7 @@ def logs_of_ratios(repetition: Sequence[Mapping[str, object]]) -> Iterator[float
     """Of every two windows: the mean over both runs of the logarithm of seconds with over seconds without.
 
     >>> first, second = {"pairs": [{"survived": 4.4, "bare": 1}]}, {"pairs": [{"survived": 2.2, "bare": 8}]}
-    >>> [round(math.exp(one), 6) for one in logs_of_ratios([first, second])]  # half of the steps take four times as long
+    >>> [round(math.exp(one), 6) for one in logs_of_ratios([first, second])]  # half of the steps take four times
     [1.1]
     """
     for pairs in zip(*(one["pairs"] for one in repetition), strict=True):  # type: ignore[misc]

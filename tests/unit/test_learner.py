@@ -299,3 +299,7 @@ def test_weights_that_are_not_finite_are_found_by_name_before_they_are_saved():
         half.policy.model.lm_head.weight[3, 1] = math.inf
     with pytest.raises(TrainingError, match=r"a weight of lm_head\.weight is not finite after update 0, so it is not"):
         half.check_weights()
+    with torch.no_grad():
+        half.policy.model.model.layers[1].mlp.up_proj.weight[0, 0] = math.nan
+    with pytest.raises(TrainingError, match=r"a weight of model\.layers\.1\.mlp\.up_proj\.weight is not finite"):
+        half.check_weights()

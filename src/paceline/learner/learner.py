@@ -1,7 +1,7 @@
 """Gradients and updates: one policy, its optimiser and, for `beta` above 0, the reference."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -148,8 +148,7 @@ class Learner:
         Raises:
             TrainingError: one is not finite, on this rank or another.
         """
-        trained = [(name, one) for name, one in self.policy.model.named_parameters() if one.requires_grad]
-        found = [name for name, one in trained if not _is_finite(one)]
+        found = _not_finite({name: one for name, one in self.policy.model.named_parameters() if one.requires_grad})
         broken = [name for name in self.ranks.exchange(found[0] if found else "") if name]
         if broken:
             raise TrainingError(
@@ -329,7 +328,12 @@ class Learner:
         return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))
 
 
-def _is_finite(parameter: Tensor) -> bool:
-    """Of what this rank has of it; the least and the largest are not numbers where any is not."""
-    here = piece_of(parameter).tensor.detach()
-    return here.numel() == 0 or bool(torch.isfinite(torch.stack(torch.aminmax(here))).all())
+def _not_finite(parameters: Mapping[str, Tensor]) -> list[str]:
+    """The names of those that are not, of what this rank has of them. A GPU is waited for once."""
+    pieces = {name: piece_of(parameter).tensor.detach() for name, parameter in parameters.items()}
+    # the least and the largest are not finite where any number is not
+    ends = {name: torch.aminmax(piece) for name, piece in pieces.items() if piece.numel()}
+    if not ends:
+        return []
+    are_finite = torch.isfinite(torch.stack([end for pair in ends.values() for end in pair])).view(-1, 2).all(dim=1)
+    return [name for name, is_finite in zip(ends, are_finite.tolist(), strict=True) if not is_finite]
