@@ -1,6 +1,7 @@
 """The floors of the house: an import only goes down, or stays inside one room."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +99,15 @@ def name_of(path: Path) -> str:
 def test_every_room_has_a_floor_and_every_floor_has_its_rooms():
     rooms = {room_of(path) for path in modules()} - {"__init__"}
     assert rooms | {"__init__"} == set(FLOOR_OF)
+
+
+@pytest.mark.parametrize("room", [p for p in modules() if p.name == "__init__.py" and p.parent != SOURCE], ids=name_of)
+def test_a_room_that_lists_its_files_lists_all_of_them_and_none_that_is_gone(room):
+    text = ast.get_docstring(ast.parse(room.read_text())) or ""
+    there = {path.name for path in room.parent.iterdir() if path.suffix in {".py", ".c", ".h"}}
+    named, first_words = (set(re.findall(rf"{start}(\w+\.[pch]y?)\b", text)) for start in (r"", r"(?m)^ *"))
+    assert not named or named | {"__init__.py"} >= there
+    assert first_words <= there
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)

@@ -21,7 +21,14 @@ building.py     arguments to the parts of a run
 callbacks.py    transformers' callbacks as an observer of the loop
 history.py      numbers under TRL's names
 completions.py  a step's completions as a table
+starting.py     where a run begins: an empty place, or a checkpoint
 running.py      a run around the loop
+links.py        checkpoints under the names that transformers gives them
+printing.py     the log on screen
+results.py      numbers for a person and for a file
 publishing.py   the model's card and the Hub
+changes.py      arguments that were changed after a trainer was made from them
+overriding.py   what a subclass or a callback may override
+process.py      what scripts ask an accelerator for
 trainer.py      GRPOTrainer
 """

@@ -2,6 +2,7 @@
 
 triton_here.py    whether Triton is there and its kernels run
 logits.py         statistics and gradients of logits, one pass each (logit_kernels.py)
+decoding.py       what lies between products and attention of a decoding step (decoding_kernels.py)
 
 As in `native`, matrix products stay with torch, whoever calls a kernel has a torch path for where there is none, and
 the two agree to rounding.

@@ -5,6 +5,7 @@ groups -> samples -> micro-batches -> logprobs -> loss -> gradients -> new weigh
 samples.py    which completions are trained on
 objective.py  the loss of each token
 learner.py    gradients and updates
+budget.py     how large micro-batches are, and smaller where memory has run out
 passes.py     micro-batches through a model, forward and back
 pipeline.py   the same where its layers are stages on several ranks
 optimizers.py AdamW in its kinds

@@ -14,7 +14,9 @@ filling.py        weights from files in any layout, each rank's own
 exporting.py      directories that transformers or peft load
 forward.py        hidden states of a micro-batch, packed where the model allows it
 attention.py      attention over packed micro-batches
+varlen.py         the same by two calls of a variable-length kernel
 fused_layers.py   decoder layers that run packed micro-batches through kernels
+tied_embedding.py tokens looked up in an embedding that is the output's matrix too
 records.py        micro-batches on the model's device
 rows.py           rows by their numbers, with a gradient that is the same again
 fingerprints.py   whether weights in two places are the same bits

@@ -8,6 +8,8 @@ training.c     residual sum and norm, gated product, of all tokens of a micro-ba
 attention.c    attention of a packed micro-batch, with gradients; blocks.h has its products         (attention.py)
 logits.c       statistics and gradients of logits                                                      (logits.py)
 tiles.c        products in bfloat16 of few rows, by the processor's tiles                               (tiles.py)
+sums.c         sums of whole numbers times their places, to know weights again                          (sums.py)
+tensors.py     from tensors to what a C function takes
 
 Other matrix products stay with torch: its libraries are near the machine's limit. What lies between them is not: at
 small sizes an operation of torch costs more to start than to compute, at large ones it reads and writes memory that a

@@ -15,6 +15,10 @@ guards.py     what is skipped, told or stopped when a step's numbers go wrong
 loop.py       the algorithm: prompts, completions, rewards, update
 records.py    what a step writes down and what a person reads
 identity.py   what a run is, held to when it is gone on with
+footprint.py  what models will take on a disk
+memory.py     what the options about memory come to
+vllm.py       what vLLM is started with
+reporting.py  the page of a run that still runs
 session.py    run directory, checkpoints, trackers, final model: the command line's way into the loop
 """
 

@@ -75,8 +75,7 @@ class Journal:
             StorageError: the disk refused those before it.
         """
         self.settle()
-        # here and not in the thread: it would ask for the interpreter line by line, in turn with each operation of the
-        # update beside it, and both would wait for longer than this takes
+        # here and not in the thread, which would keep the interpreter from the update beside it for as long
         lines, about = [*restorable_lines(produced.batch.groups)], _about(produced)
         with self._beginning:
             if not self._is_closed:
