@@ -47,7 +47,7 @@ def restorable_lines(groups: Sequence[RolloutGroup]) -> Iterator[bytes]:
 def _line(record: Mapping[str, object]) -> bytes:
     try:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    except orjson.JSONEncodeError:  # what it has no form for: half of a surrogate pair, a reward of numpy's
+    except orjson.JSONEncodeError:  # half of a surrogate pair, for which it has no form
         return json_line(record)
 
 
