@@ -81,7 +81,7 @@ bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only 
 	-$(BIN)/python benchmarks/bench_rewards.py
 	-$(BIN)/python benchmarks/bench_cluster.py
 	-$(BIN)/python benchmarks/bench_survival.py
-	-$(BIN)/python benchmarks/bench_survival.py --workload 30m --steps 30 --repetitions 1
+	-$(BIN)/python benchmarks/bench_survival.py --workload 30m --window 5 --steps 25 --repetitions 2
 	-$(BIN)/python benchmarks/bench_refusals.py
 	-$(BIN)/python benchmarks/bench_plan.py
 	-$(BIN)/python benchmarks/bench_pages.py

@@ -109,10 +109,9 @@ def train(options: Sequence[str], turns: Turns, *, steps: int, threads: int) -> 
 def pairs_of_windows(ends: Sequence[float], turns: Turns) -> list[dict[str, float]]:
     """Seconds of the steps that survived and of those that did not, of every two windows behind the first one.
 
-    `ends` has when each step was written down. A step of the first window lasts one second, another two where it
-    survives:
+    `ends` has when each step was written down. Here a step takes one second, and one that survives two:
 
-    >>> pairs_of_windows([1, 2, 3, 5, 6, 8], Turns(first=1, turn=1, window=2))
+    >>> pairs_of_windows([1, 3, 4, 6, 7, 9], Turns(first=1, turn=1, window=2))
     [{'survived': 4.0, 'bare': 2.0}]
     """
     seconds = {step: later - earlier for step, (earlier, later) in enumerate(pairwise(ends), start=2)}
