@@ -2,9 +2,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
+BOUNDS_VENV ?= .venv-bounds
 # On Linux a plain `pip install torch` takes the newest build with all CUDA libraries; naming the version first lets pip
 # take a CPU build of it wherever one is offered.
 TORCH ?= torch==2.13.0
+# The torch of `make test-bounds`. The oldest that is declared has no CPU build on the usual index, only one with gigabytes
+# of CUDA libraries: where there is one, or room for these, `make test-bounds TORCH_BOUND=torch==2.11.0` runs with it.
+TORCH_BOUND ?= $(TORCH)
 # Processes that run the tests, each of them whole files, whose fixtures cost most; tests of ranks and of Ray start more.
 # Files go in their own order: by the number of tests, as the plugin would have it, the slowest files come last and alone.
 WORKERS ?= 2
@@ -15,7 +19,12 @@ PACELINE := $(BIN)/paceline
 DEMO := runs/demo
 STUDIES := runs/studies
 
-.PHONY: help demo newcomer studies test chaos test-reference test-vllm lint docs model vllm bench bench-gpu clean
+# What a new version of a library breaks first: models, samples, gradients, adapters, rows, the trainer, a short run.
+BOUNDED := tests/unit/test_api_config.py tests/unit/test_api_trainer.py tests/unit/test_models_loading.py \
+  tests/unit/test_learner.py tests/unit/test_engine_local.py tests/unit/test_lora.py tests/unit/test_data_formats.py \
+  tests/unit/test_data_sources.py tests/integration/test_api_without_extras.py
+
+.PHONY: help demo newcomer studies test test-bounds test-all chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,9 +57,17 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 test: $(VENV)/installed-dev ## Run the tests.
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+test-bounds: $(BOUNDS_VENV)/installed ## Run some of the tests with the oldest transformers, datasets and peft declared.
+	$(BOUNDS_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(BOUNDED)
+
+test-all: test test-bounds ## Run both.
+
 # RAY_AUTH_TOKEN: read once per process, and the same for all that the harness starts
 chaos: $(VENV)/installed-dev ## Kill and harm short runs in every way of the list, and write docs/survival.md.
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos
+
+models-table: $(VENV)/installed-dev ## Try every family of models, tiny, and write docs/models.md.
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.models_table
 
 test-reference: $(VENV)/installed-bench ## Compare every objective with its source and with TRL, which this installs.
 	$(BIN)/python -m pytest tests/reference
@@ -82,6 +99,8 @@ bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only 
 	-$(BIN)/python benchmarks/bench_cluster.py
 	-$(BIN)/python benchmarks/bench_survival.py
 	-$(BIN)/python benchmarks/bench_survival.py --workload 30m --window 5 --steps 25 --repetitions 2
+	-$(BIN)/python benchmarks/bench_busy.py
+	-$(BIN)/python benchmarks/bench_rows.py
 	-$(BIN)/python benchmarks/bench_refusals.py
 	-$(BIN)/python benchmarks/bench_plan.py
 	-$(BIN)/python benchmarks/bench_pages.py
@@ -94,7 +113,7 @@ bench-gpu: $(VENV)/installed-bench ## Everything that is measured on a GPU.
 	PYTHON=$(BIN)/python bash benchmarks/gpu.sh
 
 clean: ## Remove the environments and all caches. Runs stay.
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache build dist site
+	rm -rf $(VENV) $(VLLM_VENV) $(BOUNDS_VENV) .pytest_cache .mypy_cache .ruff_cache build dist site
 
 # A stamp is made last, so an installation that broke off is done again.
 $(VENV)/constraints.txt: constraints.txt
@@ -118,6 +137,14 @@ $(VENV)/installed-docs: $(VENV)/installed
 
 $(VENV)/installed-bench: $(VENV)/installed-dev constraints-bench.txt
 	$(INSTALL) -c constraints-bench.txt -e '.[bench]'
+	touch $@
+
+# Without constraints.txt: the libraries below these are what pip finds for them.
+$(BOUNDS_VENV)/installed: pyproject.toml scripts/lower_bounds.py
+	$(PYTHON) -m venv $(BOUNDS_VENV)
+	$(BOUNDS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH_BOUND)'
+	$(BOUNDS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest pytest-xdist \
+	  $$($(BOUNDS_VENV)/bin/python scripts/lower_bounds.py transformers datasets peft)
 	touch $@
 
 # The index's torchvision, torchaudio and torchcodec are CUDA builds, which transformers would import and fail at.

@@ -1,16 +1,16 @@
 """Contender of bench_generate.py: Paceline's local engine. Text and logprobs of every token are part of its answer."""
 
+import paceline  # noqa: F401, I001 - before torch, as the command does: threads that wait are to sleep
+
 import sys
 import time
 
 from figures import summary
 from given import Given, Prompt
-from loading import load_policy
+from loading import load_policy, make_engine
 from measuring import Channel, peak_mib
-from transformers import PreTrainedTokenizerFast
 
 from paceline.engines import Request, Sampling, sample_key
-from paceline.engines.local import LocalEngine
 
 
 def main(path: str, threads: str, device: str) -> None:
@@ -18,13 +18,7 @@ def main(path: str, threads: str, device: str) -> None:
     given = Given.read(path)
     workload = given.workload
     policy = load_policy(given, device=device)
-    engine = LocalEngine(
-        policy.model,
-        PreTrainedTokenizerFast.from_pretrained(given.model),
-        concurrent_sequences=workload.completions,
-        compute_dtype=policy.compute_dtype,
-        eos_token_ids=policy.eos_token_ids,
-    )
+    engine = make_engine(given, policy)
     sampling = Sampling(max_completion_length=workload.max_new_tokens)
     dtype = str(policy.compute_dtype).removeprefix("torch.")
     channel.reply({"imported_mib": imported, "dtype": dtype, "path": f"{engine.path}: {engine.path_reason}"})

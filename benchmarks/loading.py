@@ -1,16 +1,26 @@
-"""Paceline's model as `load_model` makes it ready, in the precision and with the threads that it chooses by itself."""
-
-from dataclasses import replace
+"""Paceline's model and engine, in the precision and with the threads that they choose by themselves."""
 
 from given import Given
+from transformers import PreTrainedTokenizerFast
 
 from paceline.config import ModelConfig
+from paceline.engines.local import LocalEngine
 from paceline.models import Loaded, load_model
+from paceline.train.assembly import end_token_ids
 
 
 def load_policy(given: Given, *, device: str) -> Loaded:
-    """The policy, without end tokens where the workload says how long completions are."""
-    policy = load_model(ModelConfig(model=given.model, device=device))
-    if given.workload.lengths != "natural":
-        policy = replace(policy, eos_token_ids=frozenset())
-    return policy
+    """The model of a workload, ready to train."""
+    return load_model(ModelConfig(model=given.model, device=device))
+
+
+def make_engine(given: Given, policy: Loaded) -> LocalEngine:
+    """An engine without end tokens where the workload says how long completions are."""
+    tokenizer, workload = PreTrainedTokenizerFast.from_pretrained(given.model), given.workload
+    return LocalEngine(
+        policy.model,
+        tokenizer,
+        concurrent_sequences=workload.completions,
+        compute_dtype=policy.compute_dtype,
+        eos_token_ids=end_token_ids(policy.model, tokenizer) if workload.lengths == "natural" else frozenset(),
+    )

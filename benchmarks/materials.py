@@ -1,4 +1,4 @@
-"""Makes what contenders are given: python materials.py generate|step WORKLOAD QUICK DIRECTORY
+"""Makes what contenders are given: python materials.py generate|step|busy WORKLOAD QUICK DIRECTORY
 
 Writes the model, once per directory, and a file with the workload's prompts and limits; prints the file's name. A
 process of its own, so that the benchmark's stays small: the peak memory of a child starts at its parent's.
@@ -14,7 +14,7 @@ from measuring import Channel
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from wider_heads import write_twin
-from workloads import GENERATE, STEP, Workload, completion_limits, find
+from workloads import BUSY, GENERATE, STEP, Workload, completion_limits, find
 
 from paceline.config import DataConfig, ModelConfig
 from paceline.data import build_tasks, load_rows
@@ -41,6 +41,17 @@ SHAPES = {
         "num_attention_heads": 12,
         "num_key_value_heads": 4,
         "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    },
+    "135m": {
+        "vocab_size": 49_152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 8192,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
         "tie_word_embeddings": True,
     },
     "qwen-0.5b": {
@@ -70,7 +81,7 @@ SHAPES = {
 
 def main(benchmark: str, name: str, is_quick: str, directory: str) -> None:
     channel = Channel.open()
-    workload = find(GENERATE if benchmark == "generate" else STEP, name, is_quick=bool(int(is_quick)))
+    workload = find({"generate": GENERATE, "busy": BUSY}.get(benchmark, STEP), name, is_quick=bool(int(is_quick)))
     place = Path(directory) / workload.size
     model = str(model_directory("embedded")) if workload.size == "shipped" else str(place)
     if not place.is_dir() and workload.size == "shipped":

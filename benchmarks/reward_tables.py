@@ -25,6 +25,16 @@ sandbox, isolated at the level that `--sandbox auto` takes; the other contender 
 each and isolates nothing. The outputs are compared and are the same.
 """
 
+SLOW = """
+## Rewards: programs that are slow on purpose
+
+What a batch of completions costs whose programs loop, sleep, nest directories or print floods, beside right programs
+that all have to keep their verdicts. `cut short` are slow programs that got no more than their first slice, as the
+batch had used up its time for such programs; `programs` and `own` are processor time in the sandbox and in the
+trainer: on a quiet machine, a batch takes as long as the first divided by the number of cores, or a little more.
+When this was measured, other processes took up to one of the two cores, so `batch` is longer than that.
+"""
+
 
 def answer_rows(workloads: dict) -> list[str]:
     """Answers per second and verdicts of every contender, for every workload."""
@@ -62,4 +72,18 @@ def program_rows(workloads: dict) -> list[str]:
                 f"| {title(contender)} | {one['start']['isolation']} | {one['rate']:,.0f} "
                 f"({min(rates_seen):,.0f}-{max(rates_seen):,.0f}) | {'' if factor is None else f'{factor:.1f}x'} |"
             )
+    return [*lines, ""]
+
+
+def slow_rows(workloads: dict) -> list[str]:
+    """Seconds of a batch with slow programs, by what they do."""
+    lines = [
+        "| slow programs | right ones that kept their verdict | `timeout` | batch | programs | own | cut short |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {one['slow_programs']} {name} | {one['right']} of {one['right_programs']} | {one['timeout']:g} s | "
+        f"{one['seconds']:.1f} s | {one['sandbox_seconds']:.1f} s | {one['own_seconds']:.2f} s | {one['cut_short']} |"
+        for name, one in workloads.items()
+    ]
     return [*lines, ""]

@@ -1,17 +1,19 @@
 """Contender of bench_step.py: Paceline's two half-steps, as its training loop calls them, without files."""
 
+import paceline  # noqa: F401, I001 - before torch, as the command does: threads that wait are to sleep
+
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from device_memory import device_peak
 from earning import REWARDS
 from figures import summary
 from given import Given, Prompt, digest
-from loading import load_policy
+from loading import load_policy, make_engine
 from measuring import Channel, peak_mib
-from transformers import PreTrainedTokenizerFast
 from workloads import EPSILONS, LEARNING_RATE
 
 from paceline.config import AdvantageConfig, LossConfig, OptimConfig
@@ -52,7 +54,7 @@ def main(path: str, threads: str, device: str, memory: str = "") -> None:
         recompute(learner.policy.model, learner.policy.model.config.num_hidden_layers)
     dtype = str(learner.policy.compute_dtype).removeprefix("torch.")
     paths = f"engine {engine.engine.path}, forward {learner.passes.forward.kind}"
-    channel.reply({"imported_mib": imported, "dtype": dtype, "path": paths})
+    channel.reply({"imported_mib": imported, "dtype": dtype, "path": paths, "threads": torch.get_num_threads()})
     for request in channel.requests():
         channel.reply(step(engine, producer, learner, given.repetitions[request["repetition"]]))
 
@@ -70,15 +72,7 @@ def halves(given: Given, device: str) -> tuple[Limited, Producer, Learner]:
         temperature=1.0,
         max_completion_length=workload.max_new_tokens,
     )
-    engine = Limited(
-        LocalEngine(
-            policy.model,
-            PreTrainedTokenizerFast.from_pretrained(given.model),
-            concurrent_sequences=workload.completions,
-            compute_dtype=policy.compute_dtype,
-            eos_token_ids=policy.eos_token_ids,
-        )
-    )
+    engine = Limited(make_engine(given, policy))
     options, weights = AdvantageConfig(), {workload.reward: 1.0}
     sampler = EngineSampler(
         engine=engine,

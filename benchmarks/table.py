@@ -5,12 +5,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from busy_tables import busy_parts
 from cluster_tables import CLUSTER, cluster_rows
 from figures import rates
 from headline import headline
 from naming import title
 from plan_tables import plan_parts
-from reward_tables import ANSWERS, PROGRAMS, answer_rows, program_rows
+from reward_tables import ANSWERS, PROGRAMS, SLOW, answer_rows, program_rows, slow_rows
 from survival_tables import refusal_parts, survival_parts
 from workloads import GENERATE, STEP
 
@@ -95,6 +96,14 @@ included. Where the reward is `accuracy`, groups whose completions are all right
 zero: Paceline leaves them out, TRL computes them. The reward `mean_token` gives every completion a gradient.
 """
 
+ROWS = """
+## A large dataset
+
+{rows:,} rows with prompts of {tokens} tokens, for the embedded model: seconds from the process's start, with its
+imports, until the first step begins and ends, and the most memory that the process had. `benchmarks/bench_rows.py`
+says how.
+"""
+
 CLOSING = """
 ## What these figures do not say
 
@@ -112,7 +121,8 @@ def page(results: Sequence[dict]) -> str:
         if chosen:
             parts.append(text)
         parts += [section(name, one, rows) for result in chosen for name, one in result["workloads"].items()]
-    for size, text, rows in (("answers", ANSWERS, answer_rows), ("programs", PROGRAMS, program_rows)):
+    of_rewards = (("answers", ANSWERS, answer_rows), ("programs", PROGRAMS, program_rows), ("slow", SLOW, slow_rows))
+    for size, text, rows in of_rewards:
         for result in results:
             if (result["benchmark"], result.get("size")) == ("rewards", size):
                 parts += [text, _machine(result), "", *rows(result["workloads"])]
@@ -120,8 +130,12 @@ def page(results: Sequence[dict]) -> str:
         if result["benchmark"] == "cluster":
             parts += [CLUSTER.format_map(result), _machine(result), "", *cluster_rows(result)]
     parts += survival_parts([result for result in results if result["benchmark"] == "survival"], _machine)
+    parts += busy_parts([result for result in results if result["benchmark"] == "busy"], _machine)
     parts += [part for result in results if result["benchmark"] == "refusals" for part in refusal_parts(result)]
     parts += [part for result in results if result["benchmark"] == "plan" for part in plan_parts(result, _machine)]
+    for result in results:
+        if result["benchmark"] == "rows":
+            parts += [ROWS.format_map(result), _machine(result), "", *large_rows(result["sources"]), ""]
     return "\n".join([*parts, CLOSING])
 
 
@@ -144,6 +158,18 @@ def section(name: str, workload: dict, rows) -> str:
     )
     unequal = [f"\n**Not the same work:** {sentence}." for sentence in workload["unequal_work"]]
     return "\n".join([f"### `{name}`\n", described, *unequal, "", *rows(workload)]) + "\n"
+
+
+def large_rows(sources: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """A line for each kind of source."""
+    return [
+        "| source | first step begins, s | first step ends, s | memory, MiB |",
+        "|---|--:|--:|--:|",
+        *(
+            f"| {name} | {one['first_step_begins']:.1f} | {one['first_step_ends']:.1f} | {one['mib']:,.0f} |"
+            for name, one in sources.items()
+        ),
+    ]
 
 
 def generation_rows(workload: dict) -> list[str]:
@@ -212,8 +238,9 @@ def _factor(workload: dict, name: str) -> str:
 def main(results: Path = RESULTS, target: Path = PAGE) -> None:
     about_models = [("generate", name) for name in GENERATE] + [("step", name) for name in STEP]
     order = [f"{prefix}{benchmark}-{name}" for prefix in ("", "gpu-") for benchmark, name in about_models]
-    order += ["rewards-answers", "rewards-programs", "cluster-embedded"]
+    order += ["rewards-answers", "rewards-programs", "rewards-slow", "cluster-embedded"]
     order += ["survival-embedded", "survival-30m", "survival-qwen-0.5b", "refusals-processes", "plan-cpu"]
+    order += ["busy-shipped", "busy-30m", "busy-135m", "rows-million"]
     found = [results / f"{name}.json" for name in order if (results / f"{name}.json").is_file()]
     if not found:
         raise SystemExit(f"{results} holds no result file; run the benchmarks first")

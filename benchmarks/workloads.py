@@ -4,6 +4,7 @@
 |-----------|------------------------------------------------------------------------------------------------------|
 | shipped   | the model that ships with Paceline (147,000 parameters), on the problems of the dataset `arithmetic` |
 | 30m       | Qwen2 with random weights: 8 layers, width 512, 8 heads, 2 key-value heads, 8,192 tokens              |
+| 135m      | the shape of SmolLM2-135M with random weights: 30 layers, width 576, 49,152 tokens, tied              |
 | qwen-0.5b | the exact shape of Qwen2.5-0.5B with random weights: 24 layers, width 896, 151,936 tokens, tied       |
 | qwen-1.5b | the same for Qwen2.5-1.5B: 28 layers, width 1,536                                                     |
 
@@ -26,7 +27,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-Size = Literal["shipped", "30m", "qwen-0.5b", "qwen-1.5b"]
+Size = Literal["shipped", "30m", "135m", "qwen-0.5b", "qwen-1.5b"]
 Lengths = Literal["drawn", "equal", "natural"]
 
 SIGMA = 0.7
@@ -126,6 +127,14 @@ STEP = {
     "qwen-0.5b-long": replace(ON_A_GPU, takes_turns=False, repetitions=2),
     "qwen-1.5b-long": replace(ON_A_GPU, size="qwen-1.5b", takes_turns=False, repetitions=2),
 }
+BUSY = {
+    "shipped": replace(SHIPPED, reward="accuracy", repetitions=9),
+    "30m": replace(MEDIUM, lengths="equal", prompts=4, max_new_tokens=24, repetitions=9),
+    "135m": replace(
+        MEDIUM, size="135m", lengths="equal", prompts=2, max_new_tokens=8, prompt_lengths=(16, 24), repetitions=9
+    ),
+}
+"""Short, since a contender that spins takes ten times as long beside another process; three repetitions of each."""
 ON_CPU = ("shipped", "30m", "30m-fixed", "qwen-0.5b")
 """What a benchmark measures on a CPU unless it is told otherwise."""
 ON_CUDA = ("qwen-0.5b-long", "qwen-1.5b-long")

@@ -180,6 +180,8 @@ def _type(kind: object) -> str:
     arms = typing.get_args(kind)
     if type(None) in arms:
         return " or ".join(_type(arm) for arm in arms if arm is not type(None)) + ", or `none`"
+    if arms:
+        return " or ".join(map(_type, arms))
     return WORDS[kind]
 
 

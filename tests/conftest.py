@@ -5,11 +5,24 @@ models and tensors of the tests on a GPU: `benchmarks/gpu.sh` runs the laws so.
 """
 
 import os
+import signal
+from collections.abc import Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
 if "PACELINE_TEST_DEVICE" in os.environ:
     torch.set_default_device(os.environ["PACELINE_TEST_DEVICE"])
+
+
+@pytest.fixture
+def heeded_signals() -> Iterator[None]:
+    """Signals to stop as a terminal's programs have them: whoever starts the tests behind a shell may ignore some."""
+    heeded = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    previous = {number: signal.signal(number, handler) for number, handler in heeded.items()}
+    yield
+    for number, handler in previous.items():
+        signal.signal(number, handler)

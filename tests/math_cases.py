@@ -390,7 +390,64 @@ ALGEBRA = [
     ("x+1", "x+1=x+1", DIFFERENT),
     ("x+1", r"\text{x+1 or x+2}", DIFFERENT),
 ]
-PAIRS = [*NUMBERS, *FRACTIONS, *UNITS, *LOOK_ALIKES, *NAMES, *WORDS, *COLLECTIONS, *ALGEBRA]
+MENDED = [
+    # a prime is a letter's, not a quotation mark
+    ("y'", "y", DIFFERENT),
+    ("xy'", "xy", DIFFERENT),
+    ("AB'", "AB", DIFFERENT),
+    ("y''", "y'", DIFFERENT),
+    ("even", "'even'", SAME),
+    # capitals of genotypes, formulas and products speak
+    ("Bb", "BB", DIFFERENT),
+    ("Aa", "aa", DIFFERENT),
+    ("CO", "Co", DIFFERENT),
+    ("aB", "Ab", DIFFERENT),
+    ("AABB", "aabb", DIFFERENT),
+    ("AaBb", "AABb", DIFFERENT),
+    ("NaCl", "NACL", DIFFERENT),
+    ("Paris", "PARIS", SAME),
+    ("Anna", "anna", SAME),
+    ("NO", "no", SAME),
+    ("Bob", "bob", DIFFERENT),  # three letters, one of them in both cases: perhaps a genotype
+    # a product left undone, however it is spelled
+    ("42", "(84)(2)^{-1}", ONE_WAY),
+    ("42", "7(6)^{1}", ONE_WAY),
+    ("42", "6(7)", DIFFERENT),
+    ("42", "{6}{7}", DIFFERENT),
+    ("2.5", "(5)(2)^{-1}", ONE_WAY),
+    ("72", "2^{3}3^{2}", ONE_WAY),
+    ("7", r"\sqrt{7(7)}", DIFFERENT),
+    ("42", "(42)", SAME),
+    ("0.125", r"(\frac{1}{2})^{3}", SAME),
+    # a set left undone
+    (r"\{1,2,3\}", r"\{1,2\}\cup\{2,3\}", ONE_WAY),
+    (r"\{2\}", r"\{1,2\}\cap\{2,3\}", DIFFERENT),
+    (r"\{1\}", r"\{1,2\}\setminus\{2,3\}", DIFFERENT),
+    (r"\sqrt{2}", r"\max(\sqrt{2},1)", ONE_WAY),
+    ("x+1", r"x+1\ldots", DIFFERENT),
+    ("B", "B. isn't right; the third one", DIFFERENT),
+    ("B", "B. maybe, else the third", DIFFERENT),
+    # right in another spelling
+    (r"\frac{1}{2}", r"\{\frac{1}{2}\}", SAME),
+    (r"\sqrt{2}", r"\left\{\sqrt{2}\right\}", SAME),
+    ("x", r"e^{\ln x}", SAME),
+    ("n", r"\frac{2n}{2}", (True, False)),
+    ("1/3", r"0.\dot{3}", SAME),
+    ("1/7", r"0.\dot{1}4285\dot{7}", SAME),
+    ("5", "5 €", SAME),
+    ("€5", "5 €", SAME),
+    (r"\ln x", r"\log_e x", SAME),
+    ("2<x<5", r"x>2 \text{ and } x<5", SAME),
+    ("2<x<5", r"x<5 \text{ and } x>2", SAME),
+    ("2<x<5", r"x>2 \text{ or } x<5", DIFFERENT),
+    ("2<x<5", r"x>2 \text{ and } x>5", DIFFERENT),
+    ("42", r"The answer is \boxed{42}", SAME),
+    ("42", r"2\boxed{42}", DIFFERENT),
+    ("42", "6 * 7 = 42", (True, False)),
+    ("42", "6 * 8 = 42", DIFFERENT),
+    ("42", "6 * 8 = 48 = 42", DIFFERENT),
+]
+PAIRS = [*NUMBERS, *FRACTIONS, *UNITS, *LOOK_ALIKES, *NAMES, *WORDS, *COLLECTIONS, *ALGEBRA, *MENDED]
 
 _ALPHABET = "abcdfghjklmnpqrstuvwxyz"
 HOSTILE = [

@@ -24,12 +24,12 @@ class ScriptedSandbox:
 
     def __init__(self, script: Callable[[Job], Execution | str | SandboxError], *, slots: int = 2) -> None:
         self.script = script
-        self.slots = slots
+        self.slots = self.callers = slots
         self.jobs: list[Job] = []
         self.is_closed = False
         self._lock = threading.Lock()
 
-    def execute(self, job: Job) -> Execution:
+    def execute(self, job: Job, on_sleep: Callable[[], None] = lambda: None) -> Execution:
         with self._lock:
             self.jobs.append(job)
         outcome = self.script(job)

@@ -33,6 +33,7 @@ def furnish(place: Path, model: Path) -> None:
         "nan_answer.jsonl": '{"question": "What is 1 + 1?", "answer": NaN}\n',
         "long.jsonl": json.dumps({"prompt": "a " * 300, "answer": "2"}) + "\n",
         "no_answer.jsonl": '{"prompt": "1+1="}\n',
+        "images.jsonl": ROW + '{"question": "How many?", "answer": "2", "image": "two.png"}\n',
         "null.jsonl": ROW + '{"question": null, "answer": "2"}\n',
         "empty.jsonl": "",
         "a_file": "x",
@@ -44,6 +45,13 @@ def furnish(place: Path, model: Path) -> None:
         "unsure/identity.json": "{",
         "damaged/config.yaml": "model: model\ndataset: rows.jsonl\n",
         "damaged/checkpoints/step-000001/manifest.json": "{}",
+        **{
+            f"{run}/.lock": "process 1 on host here\n"
+            for run in ("earlier", "torn_run", "unsure", "damaged", "foreign")
+        },
+        "foreign/config.yaml": "model: own_code\ndataset: rows.jsonl\ntrust_remote_code: true\n",
+        "mine/config.yaml": "# my notes\nmodel: model\ndataset: rows.jsonl\n",
+        "mine/evals/mine.py": "",
         "unknown.yaml": "model: model\nlerning_rate: 1\n",
         "bad.yaml": "model:\n\t- x\n",
         "twice.yaml": "seed: 1\nmodel: model\nseed: 2\n",
@@ -111,6 +119,10 @@ MODELS = {
     "own_code": configured(model_type="mine", auto_map={"AutoConfig": "mine.Config"}),
     "other_shapes": configured(hidden_size=64),
     "few_tokens": few_tokens,
+    "fp8": configured(quantization_config={"quant_method": "fp8"}),
+    "four_bits": configured(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
+    "eight_bits": configured(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}),
+    "seeing": configured(model_type="qwen2_5_vl", architectures=["Qwen2_5_VLForConditionalGeneration"]),
     "broken_tokenizer": lambda folder: (folder / "tokenizer.json").write_text("{}"),
     "no_template": lambda folder: (folder / "chat_template.jinja").unlink(),
 }
@@ -202,6 +214,20 @@ CASES = {
         TRAIN + "--max-completion-length 64 --output-dir earlier",
         ["--output-dir earlier", "--resume"],
     ),
+    "output dir holds files of the user's own": (
+        TRAIN + "--max-completion-length 64 --output-dir mine",
+        ["--output-dir mine", "config.yaml, evals, which a run would write over"],
+    ),
+    "resume of a configuration of the user's own": ("train --resume mine", ["--resume mine", "did not write"]),
+    **{
+        f"code of a foreign run's model, {line.split()[0]}": (line, ["foreign/config.yaml", "say --trust-remote-code"])
+        for line in (
+            "train --resume foreign",
+            "replay foreign --step 1",
+            "export foreign",
+            "eval --config foreign/config.yaml --eval-dataset rows.jsonl",
+        )
+    },
     "missing system prompt": (TRAIN + "--system-prompt-file none.txt", ["--system-prompt-file", "none.txt"]),
     "unknown reward": (TRAIN + "--reward-funcs acuracy", ["acuracy", "accuracy"]),
     "unknown eval reward": (TRAIN + "--eval-reward-func acuracy", ["acuracy", "accuracy"]),
@@ -275,6 +301,31 @@ CASES = {
     "unknown kind of model": (TRAIN + "--model unknown_kind", ["--model unknown_kind", "no_such_type"]),
     "model with code of its own": (TRAIN + "--model own_code", ["--model own_code", "--trust-remote-code"]),
     "weights of other shapes": (TRAIN + "--model other_shapes", ["--model other_shapes", "config.json", "one place"]),
+    "quantised weights": (TRAIN + "--model four_bits", ["--model four_bits", "4 bits), which cannot", "--lora-rank"]),
+    "quantised weights under an adapter": (
+        TRAIN + "--model fp8 --lora-rank 4",
+        ["--model fp8", "(fp8), which cannot be trained", "weights in full", "4 bits"],
+    ),
+    "adapter on 8 bits": (TRAIN + "--model eight_bits --lora-rank 4", ["--model eight_bits", "8 bits), which cannot"]),
+    "merged into 4 bits": (
+        TRAIN + "--model four_bits --lora-rank 4 --merge-lora true",
+        ["--merge-lora", "be false with quantised weights"],
+    ),
+    "evaluation of quantised weights": (
+        "eval --model fp8 --dataset rows.jsonl",
+        ["--model fp8", "(fp8), which cannot be trained"],
+    ),
+    "plan of quantised weights": ("plan --model fp8 --dataset rows.jsonl", ["--model fp8", "(fp8)"]),
+    "model of images": (
+        TRAIN + "--model seeing",
+        ["--model seeing is a Qwen2_5_VLForConditionalGeneration", "ends in ForCausalLM"],
+    ),
+    "evaluation of a model of images": (
+        "eval --model seeing --dataset rows.jsonl --max-completion-length 64",
+        ["--model seeing is a Qwen2_5_VLForConditionalGeneration", "ends in ForCausalLM"],
+    ),
+    "rows with images": (TRAIN + "--dataset images.jsonl", ["images.jsonl:2", "'image'", "remove the column"]),
+    "held-out rows with images": (TRAIN + "--eval-dataset images.jsonl", ["images.jsonl:2", "'image'"]),
     "tokenizer of another model": (
         TRAIN + "--model few_tokens",
         ["--model few_tokens", "90 tokens", "row rows.jsonl:1", "tokenizer"],

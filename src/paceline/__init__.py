@@ -1,15 +1,34 @@
 """Fine-tune language models with group-relative reinforcement learning on verifiable rewards."""
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paceline.api.config import GRPOConfig
     from paceline.api.trainer import GRPOTrainer
+    from paceline.rewards.function import needs_group
 
-__all__ = ["GRPOConfig", "GRPOTrainer"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "needs_group"]
 
-_HOMES = {"GRPOConfig": "paceline.api.config", "GRPOTrainer": "paceline.api.trainer"}
+OPENMP_SPINS = "1000"
+"""Rounds that a thread of torch's OpenMP library waits for the others before it sleeps, 20 to 50 microseconds.
+
+Its own default is 300,000, milliseconds: beside another process on the same cores, a thread that waits takes the time
+that the awaited thread needs, and two threads compute ten times slower than one. 1,000 is what the library itself takes
+once it has more threads than there are cores. It reads the variable once, when torch is imported.
+"""
+SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+"""What the library reads of it; where the user has set one, it stays."""
+if "torch" not in sys.modules and os.environ.keys().isdisjoint(SPIN_VARIABLES):
+    os.environ[SPIN_VARIABLES[0]] = OPENMP_SPINS
+
+_HOMES = {
+    "GRPOConfig": "paceline.api.config",
+    "GRPOTrainer": "paceline.api.trainer",
+    "needs_group": "paceline.rewards.function",
+}
 """Imported at first use: torch and transformers take seconds, and the command line must be able to do without."""
 
 

@@ -4,6 +4,7 @@ None is a completion without a reward: it takes no part in any mean or deviation
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -12,6 +13,10 @@ Rewards = Sequence[float | None]
 
 DEVIATION_FLOOR = 1e-4
 """Added to a deviation before dividing, as TRL and ColossalChat do: near-constant rewards do not become +-2.6."""
+
+ROUNDING = 4 * sys.float_info.epsilon
+"""How far a sum may lie from what it would be without rounding, as a share of its size: weights, rewards, products and
+the sum itself are rounded, each by half of an epsilon, and rewards are themselves made of a few such numbers."""
 
 MEAN_FLOOR = 1e-12
 """A mean below this share of the spread is rounding of 0 and taken as 0, so that rewards of 0 stay exactly 0.0."""
@@ -49,18 +54,44 @@ def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[f
     return [_scaled(rewards, _deviation(rewards) if kind == "group" else None) for rewards in groups]
 
 
+def without_rounding(sums: Sequence[Rewards], sizes: Sequence[Rewards]) -> list[list[float | None]]:
+    """Weighted sums of a step; those that differ by rounding alone become one number, the least of them.
+
+    Without it, 0.1 + 0.2 would be better than 0.3, and a group of equal rewards would carry signal. `sizes` has what
+    the terms of each sum add up to without their signs: a sum is as exact as its terms, however small it is.
+
+    >>> without_rounding([[0.1 + 0.2, 0.3, 0.4]], [[0.3, 0.3, 0.4]])
+    [[0.3, 0.3, 0.4]]
+    """
+    settled = [list(group) for group in sums]
+    pairs = [
+        (value, size, at, place)
+        for at, (group, of_group) in enumerate(zip(sums, sizes, strict=True))
+        for place, (value, size) in enumerate(zip(group, of_group, strict=True))
+        if value is not None and size is not None
+    ]
+    least, least_size = -math.inf, 0.0
+    for value, size, at, place in sorted(pairs):
+        if value - least > ROUNDING * (size + least_size):
+            least, least_size = value, size
+        settled[at][place] = least
+    return settled
+
+
 def normalized_sums(groups: Sequence[Mapping[str, Rewards]], weights: Mapping[str, float]) -> list[list[float | None]]:
     """Several rewards to one, each normalised within its group first, so that a large one does not drown the others.
 
         R = sum over rewards of weight * (r - group mean) / (group deviation + 1e-4)
 
-    `groups` has, for each group, the completions' rewards by name. A completion that no reward speaks of stays None.
+    `groups` has, for each group, the completions' rewards by name. A completion that no reward speaks of stays None;
+    sums that differ by rounding alone are one number (`without_rounding`).
     Source: GDPO, arXiv:2601.05242, which then normalises over the batch (`advantages(..., kind="batch")`).
 
     >>> normalized_sums([{"a": [0.0, 2.0], "b": [5.0, None]}], {"a": 2**0.5 + 1e-4, "b": 9.0})
     [[-1.0, 1.0]]
     """
-    return [_normalized_sum(by_reward, weights) for by_reward in groups]
+    pairs = [_normalized_sum(by_reward, weights) for by_reward in groups]
+    return without_rounding([sums for sums, _ in pairs], [sizes for _, sizes in pairs])
 
 
 def overlong_penalty(length: int, *, max_length: int, buffer: int) -> float:
@@ -99,13 +130,20 @@ def carries_signal(group_advantages: Sequence[float]) -> bool:
     return any(advantage != 0.0 for advantage in group_advantages)
 
 
-def _normalized_sum(by_reward: Mapping[str, Rewards], weights: Mapping[str, float]) -> list[float | None]:
-    scaled = {name: _scaled(rewards, _deviation(rewards)) for name, rewards in by_reward.items()}
-    sums: list[float | None] = []
+def _normalized_sum(by_reward: Mapping[str, Rewards], weights: Mapping[str, float]) -> tuple[Rewards, Rewards]:
+    """Of each completion of a group the sum, and its size for `without_rounding`."""
+    scaled, largest = dict[str, list[float]](), dict[str, float]()
+    for name, rewards in by_reward.items():
+        deviation = _deviation(rewards)
+        scaled[name] = _scaled(rewards, deviation)
+        # a difference from the mean is as exact as what it is the difference of
+        largest[name] = 2 * max(map(abs, _given(rewards)), default=0.0) / (deviation + DEVIATION_FLOOR)
+    sums, sizes = list[float | None](), list[float | None]()
     for at in range(max(map(len, by_reward.values()))):
-        given = [weights[name] * scaled[name][at] for name, rewards in by_reward.items() if rewards[at] is not None]
-        sums.append(math.fsum(given) if given else None)
-    return sums
+        names = [name for name, rewards in by_reward.items() if rewards[at] is not None]
+        sums.append(math.fsum(weights[name] * scaled[name][at] for name in names) if names else None)
+        sizes.append(math.fsum(abs(weights[name]) * largest[name] for name in names) if names else None)
+    return sums, sizes
 
 
 def _given(rewards: Rewards) -> list[float]:

@@ -28,7 +28,8 @@ FAR_MISMATCH = 0.1
 """Nats per token, in the mean: engine and trainer give the same token probabilities 10 % apart, where bfloat16 makes
 1 to 2 %."""
 MANY_FAILURES = 0.01
-"""Of a reward function's calls. A sound grader fails on none; the run goes on up to `max_reward_failure_rate`."""
+"""Of the completions that a reward function grades. A sound grader fails on none; the run goes on up to
+`max_reward_failure_rate`."""
 MANY_SKIPPED = 2
 """Updates. One may be chance, as of a broken row; two in so few steps have a cause."""
 
@@ -131,8 +132,10 @@ def _clipped(first: Sequence[Record], last: Sequence[Record]) -> bool:
 def _failing(first: Sequence[Record], last: Sequence[Record]) -> bool:
     rollouts = sum(_numbers(last, "rollouts"))
     rewards = [record["rewards"] for record in last if "rewards" in record]
+    # records of earlier versions have no doubtful ones
     failures = [
-        sum(one[name]["failures"] for one in rewards if name in one) for name in {n for r in rewards for n in r}
+        sum(one[name][kind] for one in rewards if name in one for kind in ("failures", "doubtful") if kind in one[name])
+        for name in {n for r in rewards for n in r}
     ]
     return max(failures, default=0) > MANY_FAILURES * rollouts
 
@@ -181,7 +184,7 @@ RULES = (
     ),
     Rule(
         name="reward_failures",
-        meaning="a reward function fails on more than 1 % of the completions",
+        meaning="a reward function fails on more than 1 % of the completions, or raises on them together",
         remedy="`rewards` in metrics.jsonl says which; its first failure is what to mend",
         holds=_failing,
     ),

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.at_k import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.comparisons import CHANGING, detectable_difference
@@ -12,7 +12,15 @@ from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.errors import DataError
 from paceline.extraction import final_answer, prefills_think, visible_text
 from paceline.intervals import Interval, mean_interval, wilson
-from paceline.rewards import RIGHT, BuiltIn, RewardFunction, check_failure_rate, early_start, score
+from paceline.rewards import (
+    RewardFunction,
+    check_failure_rate,
+    early_start,
+    has_format,
+    right_of,
+    score,
+    stated_answer,
+)
 from paceline.types import Completion, Task
 
 
@@ -51,6 +59,8 @@ class Evaluator:
     reward_timeout: float
     """Seconds that one call of the reward function may take."""
     seed: int
+    asking: Mapping[str, RewardFunction] = field(default_factory=dict)
+    """The reward functions of training that ask for a format; without any, that of `function` counts, if it asks."""
 
     def measure(self, engine: Engine, *, step: int) -> "Evaluation":
         """Complete every task `generations` times and grade.
@@ -69,10 +79,17 @@ class Evaluator:
         check_failure_rate(scores, limit=self.max_failure_rate)
         (values,), (notes,) = scores.values.values(), scores.notes.values()
         (function,) = self.function.values()
-        right = function.right if isinstance(function, BuiltIn) else RIGHT
         parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
         outcomes = tuple(
-            Outcome(task=task, completions=tuple(group), rewards=values[part], notes=notes[part], right=right)
+            Outcome(
+                task=task,
+                completions=tuple(group),
+                rewards=values[part],
+                notes=notes[part],
+                right=right_of(function),
+                parsed=tuple(stated_answer(self.function, task, one.text) for one in group),
+                formed=tuple(has_format(self.asking or self.function, task, one.text) for one in group),
+            )
             for task, group, part in zip(tasks, completions, parts, strict=True)
         )
         if not any(outcome.graded for outcome in outcomes):
@@ -80,7 +97,13 @@ class Evaluator:
             raise DataError(
                 f"{self.eval_set.name}: {name} could grade no task; are there gold answers? see --answer-column"
             )
-        return Evaluation(name=self.eval_set.name, step=step, outcomes=outcomes, seconds=time.perf_counter() - started)
+        return Evaluation(
+            name=self.eval_set.name,
+            step=step,
+            outcomes=outcomes,
+            failed_calls=sum(tally.failed_calls for tally in scores.tallies.values()),
+            seconds=time.perf_counter() - started,
+        )
 
     def _request(self, task: Task) -> Request:
         keys = (sample_key(self.seed, "eval", task.task_id, 0, sample) for sample in range(self.generations))
@@ -99,6 +122,10 @@ class Outcome:
     """What the grader said of each score, or why it failed."""
     right: float
     """A reward of at least this is a right answer."""
+    parsed: tuple[str | None, ...]
+    """The answer that each completion states, as the grader reads it; None: it states none."""
+    formed: tuple[bool | None, ...]
+    """Whether each has the format that was asked for; None: none was."""
 
     @property
     def graded(self) -> int:
@@ -128,6 +155,8 @@ class Evaluation:
     name: str
     step: int
     outcomes: tuple[Outcome, ...]
+    failed_calls: int
+    """Calls of the grader that raised or took too long, those among them that another call made good."""
     seconds: float
 
     @property
@@ -153,9 +182,13 @@ class Evaluation:
             "ci_high": accuracy.high,
             "generations": generations,
             "ungraded": sum(len(outcome.rewards) - outcome.graded for outcome in self.outcomes),
+            "failed_calls": self.failed_calls,
             "completion_length_mean": sum(len(one.token_ids) for one in completions) / len(completions),
             "truncated_fraction": sum(one.finish_reason == "length" for one in completions) / len(completions),
         }
+        formed = [one for outcome in self.outcomes for one in outcome.formed if one is not None]
+        if formed:
+            record["format_accuracy"] = sum(formed) / len(formed)
         at_k = {f"{name}_at_{generations}": value for name, value in self.at_k().items()}
         return record | at_k | {"clock": {"seconds": self.seconds}}
 
@@ -194,9 +227,13 @@ class Evaluation:
                 "reward": reward,
                 "correct": None if reward is None else reward >= outcome.right,
                 "note": note,
+                "parsed": parsed,
+                "format": formed,
                 "completion_tokens": len(completion.token_ids),
                 "finish_reason": completion.finish_reason,
             }
             for outcome in self.outcomes
-            for completion, reward, note in zip(outcome.completions, outcome.rewards, outcome.notes, strict=True)
+            for completion, reward, note, parsed, formed in zip(
+                outcome.completions, outcome.rewards, outcome.notes, outcome.parsed, outcome.formed, strict=True
+            )
         ]

@@ -83,12 +83,14 @@ def _ratio(loss: LossConfig, optim: OptimConfig, sampling: SamplingConfig) -> It
 
 def _divergence(loss: LossConfig) -> Iterator[Line]:
     if loss.beta > 0:
-        scale = "stop_gradient(p_t / old_t)"
-        if loss.kl == "reverse":
-            text = f"{scale} log(p_t / q_t)^2 / 2, with the gradient of KL(policy || reference)"
-        else:
-            text = f"{scale} (q_t / p_t - 1 + log(p_t / q_t)), with the gradient of KL(reference || policy)"
-        yield Line(symbol="kl_t", text=text)
+        estimate = "q_t / p_t - 1 + log(p_t / q_t)"
+        penalties = {
+            "reverse": "stop_gradient(p_t / old_t) log(p_t / q_t)^2 / 2, with the gradient of KL(policy || reference)",
+            "forward": f"stop_gradient(p_t / old_t) ({estimate}), with the gradient of KL(reference || policy)",
+            "k3": estimate,
+            "k3_ratio": f"{_r(loss)} ({estimate})",
+        }
+        yield Line(symbol="kl_t", text=penalties[loss.kl])
         moves = f", every {loss.ref_sync_steps} steps {loss.ref_sync_mix:.12g} p + {1 - loss.ref_sync_mix:.12g} q"
         yield Line(symbol="q_t", text=f"the reference's probability{moves if loss.ref_sync_steps else ''}")
     if loss.entropy_coef > 0:
@@ -124,6 +126,8 @@ def _average(loss: LossConfig, sampling: SamplingConfig) -> Iterator[Line]:
         "prompt": "1 / (prompts of the update * tokens of the prompt's completions)",
     }
     yield Line(symbol="w_t", text=weights[loss.average])
+    if loss.average_over == "all":
+        yield Line(symbol="update", text="with masked completions, of no tokens, and ungraded ones, of advantage 0")
 
 
 def _worth(advantage: AdvantageConfig, rewards: RewardConfig, sampling: SamplingConfig) -> Iterator[Line]:

@@ -32,8 +32,26 @@ METRICS: Mapping[str, Metric] = {
     "micro_batches_halved": Metric(unit="", meaning="times that memory ran out in the step"),
     "alarms": Metric(unit="", meaning="names of the alarms of `alarms.RULES` that hold when the step ends"),
     "reward_mean": Metric(unit="reward", meaning="mean over completions that have a reward; null when none has"),
-    "reward_std": Metric(unit="reward", meaning="sample deviation over the same; null below two"),
-    "rewards": Metric(unit="", meaning="by reward function: mean, std, count, failures, seconds"),
+    "reward_std": Metric(
+        unit="reward", meaning="sample deviation over the same, whichever their group; null below two"
+    ),
+    "reward_std_within": Metric(
+        unit="reward", meaning="mean of the groups' sample deviations; null where no group has two rewards"
+    ),
+    "advantage_mean": Metric(unit="", meaning="mean over completions in the loss; null when none is"),
+    "sample_utilization": Metric(
+        unit="share", meaning="completions in the loss, with a reward and neither masked nor left out, of all sampled"
+    ),
+    "format_accuracy": Metric(
+        unit="share",
+        meaning="completions in the format that reward functions ask for, right or wrong; only where one does",
+    ),
+    "rewards": Metric(
+        unit="",
+        meaning="by reward function: mean, std and count of its numbers, failures (completions), failed_calls, "
+        "doubtful (completions graded alone, after two failures on all together), nans (that count as None), "
+        "cut_short (completions that `code` graded in part, as the step had used up its time), seconds",
+    ),
     "completion_length_mean": Metric(unit="tokens", meaning="mean over completions"),
     "completion_length_max": Metric(unit="tokens", meaning="the longest"),
     "truncated_fraction": Metric(unit="share", meaning="completions cut at max_completion_length"),
@@ -47,6 +65,11 @@ METRICS: Mapping[str, Metric] = {
     "refills": Metric(unit="rounds", meaning="further rounds of sampling in the place of filtered groups"),
     "rollouts_without_reward": Metric(unit="completions", meaning="no reward function gave a number, or one failed"),
     "rollouts_masked": Metric(unit="completions", meaning="cut at max_completion_length and masked, by mask_truncated"),
+    "rows_left_out": Metric(
+        unit="rows",
+        meaning="of a large dataset, passed over when they were taken, by `long_prompts` or `on_bad_row`",
+    ),
+    "prompts_truncated": Metric(unit="prompts", meaning="of a large dataset, cut to max_prompt_length"),
     "tokens_generated": Metric(unit="tokens", meaning="completion tokens sampled"),
     "staleness_mean": Metric(
         unit="updates", meaning="between the weights that sampled a token and those it trained, mean over tokens"
@@ -54,7 +77,7 @@ METRICS: Mapping[str, Metric] = {
     "staleness_max": Metric(unit="updates", meaning="the largest of those"),
     "tokens_trained": Metric(unit="tokens", meaning="completion tokens with a gradient, per iteration"),
     "tokens_forwarded": Metric(
-        unit="tokens", meaning="prompt and completion tokens that the model reads, per iteration"
+        unit="tokens", meaning="prompt and completion tokens that the model reads, padding included, per iteration"
     ),
     "loss": Metric(unit="", meaning="weighted sum of token losses, mean over updates"),
     "policy_loss": Metric(unit="", meaning="the policy term's share of the loss, without divergence and entropy"),
@@ -82,7 +105,12 @@ METRICS: Mapping[str, Metric] = {
     ),
 }
 
-OPTIONAL = frozenset({"kl", "correction_masked_fraction", "off_policy_fraction", "skipped_fraction", "weights_bytes"})
+OPTIONAL = frozenset(
+    {
+        *("kl", "correction_masked_fraction", "off_policy_fraction", "skipped_fraction", "weights_bytes"),
+        *("rows_left_out", "prompts_truncated", "format_accuracy"),
+    }
+)
 """Absent where it has no meaning; every other name is in every record."""
 
 

@@ -3,6 +3,7 @@
 A job holds one input and no expected output: what a program should print never comes near the program.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -20,8 +21,8 @@ class Limits:
     memory_mb: int = 512
     """MiB of address space beyond that of the bare interpreter."""
     output_bytes: int = 1 << 20
-    """Standard output, or the JSON text of a returned value; also what the program may write to its scratch files,
-    sixteen times over."""
+    """Standard output, or the JSON text of a returned value. A file, and standard error, may have sixteen times
+    as many; where that is more than 16 MiB, these or twice as many."""
 
     @property
     def wall_seconds(self) -> float:
@@ -67,10 +68,14 @@ class Sandbox(Protocol):
 
     @property
     def slots(self) -> int:
-        """Jobs that run at the same time; `execute` may be called by any number of threads."""
+        """Jobs that compute at the same time; `execute` may be called by any number of threads."""
 
-    def execute(self, job: Job) -> Execution:
-        """Run one job to its end.
+    @property
+    def callers(self) -> int:
+        """Threads that it pays to call `execute` from: more than `slots` where a job that sleeps holds none."""
+
+    def execute(self, job: Job, on_sleep: Callable[[], None] = lambda: None) -> Execution:
+        """Run one job to its end; `on_sleep` is called where its program waits without computing, and holds no slot.
 
         Raises:
             SandboxError: the sandbox itself failed, also when tried again; nothing is known of the program.

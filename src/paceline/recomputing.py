@@ -10,7 +10,7 @@ layer's temporary tensors, logits, what allocators keep, and on a CPU the other 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activations:
-    """Bytes that a forward pass keeps for the backward pass, per input token."""
+    """Bytes that a forward pass keeps for the backward pass, per token that it forwards, padding included."""
 
     all_layers: float
     """With nothing computed again."""
@@ -43,16 +43,21 @@ class Cut:
     """That are computed again."""
 
 
-def choose_cut(activations: Activations, tokens_of: Mapping[int, int], room: float) -> Cut:
-    """The largest micro-batch that needs no layer computed again, else the smallest, with as few as it takes: a smaller
-    micro-batch costs less than computing again.
+def choose_cut(activations: Activations, tokens_of: Mapping[int, int], room: float, *, asked: str) -> Cut:
+    """The largest micro-batch that fits, else the smallest: with every layer computed again (`asked` is "true"), with
+    none ("false"), or ("auto") with none where one fits so, else as few as it takes: a smaller micro-batch costs less
+    than computing again.
 
     Args:
         activations: what a pass keeps.
         tokens_of: from the sizes of a micro-batch, largest first, to the tokens that a pass has of them at most.
         room: bytes for what is kept.
+        asked: `gradient_checkpointing`.
     """
-    fitting = [size for size, tokens in tokens_of.items() if tokens * activations.all_layers <= room]
+    layers = activations.layers if asked == "true" else 0
+    fitting = [size for size, tokens in tokens_of.items() if tokens * activations.kept(layers) <= room]
     chosen = fitting[0] if fitting else [*tokens_of][-1]
     tokens = tokens_of[chosen]
-    return Cut(micro_batch_tokens=chosen, tokens=tokens, layers=activations.to_recompute(tokens=tokens, room=room))
+    if asked == "auto":
+        layers = activations.to_recompute(tokens=tokens, room=room)
+    return Cut(micro_batch_tokens=chosen, tokens=tokens, layers=layers)

@@ -29,6 +29,8 @@ class Task:
     """The gold answer, where the dataset has one."""
     columns: Mapping[str, object] = field(default_factory=dict)
     """All columns of the dataset, None where the row has none, given to reward functions by name."""
+    tokens_cut: int = 0
+    """Tokens of the prompt that were left out as it was too long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +54,7 @@ class Completion:
     finish_reason: FinishReason
     """`stop`: end token or stop string; `length`: cut at `max_completion_length`."""
     text: str
-    """Decoded tokens, special tokens left out, stop strings kept."""
+    """Decoded tokens, special tokens left out, other stop strings kept."""
     policy_version: int
     """How many optimiser updates the weights had seen that sampled the first token; no token is of older ones."""
     weight_changes: tuple[WeightChange, ...] = ()

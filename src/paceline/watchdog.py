@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -118,8 +119,16 @@ def write_report(folder: Path, pulse: Pulse, *, limit: float) -> Path:
 
 
 def write_stacks(file: Path) -> None:
-    """Add where all threads of this process stand to a file."""
+    """Add where the threads of this process stand to a file: the main one first, and then a hundred at most.
+
+    `faulthandler` leaves out further ones, and the main thread, the oldest, is the last that it comes to.
+    """
+    main = sys._current_frames().get(threading.main_thread().ident or 0)
     with file.open("a") as stream:
+        stream.write("main thread (most recent call last):\n")
+        traceback.print_stack(main, file=stream)
+        stream.write("\n")
+        stream.flush()
         faulthandler.dump_traceback(file=stream.fileno())
 
 

@@ -4,6 +4,7 @@ A file of safetensors is 8 bytes, little-endian, with the length of a header; th
 tensor its shape and its place; and the tensors, end to end. Source: https://github.com/huggingface/safetensors#format
 """
 
+import importlib.util
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -97,6 +98,35 @@ def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, 
     if layers:
         # a longer name may be that of a module around the model
         check_targets([target for target in targets if "." not in target and target != ALL_LINEAR], layers)
+
+
+def check_quantised(described: Mapping[str, Any], label: str, *, has_adapter: bool) -> None:
+    """Refuse quantised weights, but those that bitsandbytes has in 4 bits under an adapter that is trained (QLoRA).
+
+    Of the other formats most have no gradient here; 8 bits of bitsandbytes have one, but compute a token by what its
+    neighbours in the batch are (LLM.int8, arXiv:2208.07339), so that engine and trainer would differ.
+
+    Args:
+        described: a config.json.
+        label: how messages call the model.
+        has_adapter: whether an adapter is trained, and the weights below it are not.
+
+    Raises:
+        ModelError: they cannot be trained, or bitsandbytes is not installed.
+    """
+    settings = described.get("quantization_config")
+    if not settings:
+        return
+    is_4bit = bool(settings.get("load_in_4bit"))
+    if not (is_4bit and has_adapter):
+        method = "bitsandbytes" if is_4bit or settings.get("load_in_8bit") else settings.get("quant_method")
+        how = f"{method}, {4 if is_4bit else 8} bits" if method == "bitsandbytes" else method
+        raise ModelError(
+            f"{label} has quantised weights ({how}), which cannot be trained; name a model with its weights in full, "
+            "or train an adapter (--lora-rank) on weights that bitsandbytes has quantised to 4 bits"
+        )
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError(f"{label} has quantised weights and needs bitsandbytes; `pip install 'paceline[8bit]'`")
 
 
 def other_shapes_error(label: str) -> ModelError:

@@ -20,7 +20,7 @@ def _stops(scene: Scene, *lines: str, words: tuple[str, ...], options: tuple[obj
     place = scene.place()
     mischief(place, LATE, *lines)
     must(place.train(*options), 1, "reward.py:variety", *words)
-    scene.must_resume(place)
+    scene.must_resume(place, override="reward_funcs")
 
 
 def raises(scene: Scene) -> None:
@@ -45,14 +45,14 @@ def returns_nan(scene: Scene) -> None:
     (place.folder / "reward.py").write_text(harmed)
     must(place.train(), 1, "reward.py:variety", "nan")
     _must_be_finite(place)
-    scene.must_resume(place)
+    scene.must_resume(place, override="reward_funcs")
 
 
 def dies_by_a_signal(scene: Scene) -> None:
     place = scene.place()
     mischief(place, LATE, "import signal", "os.kill(os.getpid(), signal.SIGSEGV)")
     assert place.train().status == -signal.SIGSEGV
-    scene.must_resume(place)
+    scene.must_resume(place, override="reward_funcs")
 
 
 def is_slow(scene: Scene) -> None:

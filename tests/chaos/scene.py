@@ -43,10 +43,10 @@ class Scene:
                 shutil.rmtree(checkpoint)
         return place
 
-    def must_resume(self, place: Place, *words: str) -> Ended:
+    def must_resume(self, place: Place, *words: str, override: str | None = None) -> Ended:
         """Going on ends as if nothing had happened, and says these words."""
         behave(place)
-        ended = place.resume()
+        ended = place.resume(*([] if override is None else ["--override", override]))
         must(ended, 0, *words)
         self.must_be_whole(place.outcome())
         return ended

@@ -336,6 +336,7 @@ def test_the_loss_of_held_out_completions_can_choose_the_best_model(tmp_path):
     assert Path(made.state.best_model_checkpoint).name == f"step-{made.state.best_global_step:06d}"
 
 
+@pytest.mark.usefixtures("heeded_signals")
 def test_an_interrupt_ends_the_run_after_its_step_with_a_checkpoint_to_go_on_from(tmp_path):
     def interrupting(completions, trainer_state, **columns):
         if trainer_state.global_step == 1:
@@ -347,6 +348,20 @@ def test_an_interrupt_ends_the_run_after_its_step_with_a_checkpoint_to_go_on_fro
     checkpoints = tmp_path / "run" / "checkpoints"
     assert [path.name for path in checkpoints.iterdir()] == ["step-000002"]
     assert trainer(tmp_path, save_steps=10).train(resume_from_checkpoint=True).global_step == 4
+
+
+def test_what_followed_an_older_checkpoint_that_is_gone_on_from_is_kept(tmp_path, capsys):
+    trainer(tmp_path, save_steps=1).train()
+    run = tmp_path / "run"
+    trainer(tmp_path, save_steps=1, learning_rate=0.02, max_steps=2).train(
+        resume_from_checkpoint=str(run / "checkpoint-1")
+    )
+    kept = run / "aside" / "after-step-000001"
+    assert f"step-000002 to step-000004 and the records after step 1 are kept in {kept}" in capsys.readouterr().out
+    assert sorted(path.name for path in (kept / "checkpoints").iterdir()) == [f"step-00000{n}" for n in (2, 3, 4)]
+    assert [json.loads(line)["step"] for line in (kept / "metrics.jsonl").read_text().splitlines()] == [2, 3, 4]
+    assert len(list((kept / "rollouts").iterdir())) == 3
+    assert sorted(path.name for path in run.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
 
 
 @pytest.mark.parametrize(("loss_type", "warned"), [("grpo", False), ("dapo", True), ("dr_grpo", True)])

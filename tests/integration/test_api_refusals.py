@@ -1,5 +1,6 @@
 """What `GRPOTrainer` refuses in its constructor, before weights are read, and the rates that it trains at."""
 
+import json
 from pathlib import Path
 
 import pandas
@@ -10,7 +11,7 @@ from peft import LoraConfig, PromptTuningConfig
 from transformers import get_scheduler
 
 from paceline import GRPOConfig, GRPOTrainer
-from paceline.errors import ConfigError, DataError, PacelineError
+from paceline.errors import ConfigError, DataError, ModelError, PacelineError
 from tests.tiny import tiny_model, tiny_tokenizer
 
 QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(6)]
@@ -127,6 +128,26 @@ def test_wrong_arguments_are_refused_before_any_weight_is_read(tmp_path, no_weig
     assert "\n" not in str(caught.value)
 
 
+def test_a_place_with_files_of_the_users_own_is_refused_before_any_weight_is_read(tmp_path, no_weights):
+    (tmp_path / "evals.jsonl").write_text('{"mine": 1}\n')
+    (tmp_path / "config.yaml").write_text("# my notes\n")
+    with pytest.raises(ConfigError, match=r"^output_dir .* holds config\.yaml, evals\.jsonl, which a run would write"):
+        trainer(tmp_path, parts={"model": no_weights}, output_dir=str(tmp_path))
+    assert (tmp_path / "evals.jsonl").read_text() == '{"mine": 1}\n'
+
+
+def test_quantised_weights_and_models_of_images_are_refused_before_any_weight_is_read(tmp_path, no_weights):
+    file = Path(no_weights, "config.json")
+    described = json.loads(file.read_text())
+    file.write_text(json.dumps({**described, "quantization_config": {"load_in_4bit": True}}))
+    with pytest.raises(ModelError, match=r"has quantised weights \(bitsandbytes, 4 bits\), which .*peft_config"):
+        trainer(tmp_path, parts={"model": no_weights})
+    file.write_text(json.dumps({**described, "model_type": "qwen2_5_vl", "architectures": ["ASeeingModel"]}))
+    with pytest.raises(ModelError, match="is a ASeeingModel, and causal language models are trained here"):
+        trainer(tmp_path, parts={"model": no_weights})
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_prompt_above_the_models_positions_is_refused_with_the_length_that_fits(tmp_path):
     limit = tiny_model().config.max_position_embeddings
     rows = [{"prompt": "a"}, {"prompt": "b" * (limit + 9)}]
@@ -135,7 +156,7 @@ def test_a_prompt_above_the_models_positions_is_refused_with_the_length_that_fit
     sentence = str(caught.value)
     assert f"above the model's {limit} positions (1 of 2 rows are)" in sentence
     assert sentence.startswith("row train:2: its prompt has ")
-    assert f"set max_prompt_length={limit - 8}, which cuts its beginning, or remove the row" in sentence
+    assert f"set max_prompt_length={limit - 8}, which cuts it, or remove the row" in sentence
     assert trainer(tmp_path, parts={"train_dataset": rows}, max_prompt_length=limit - 8).args.max_prompt_length
 
 

@@ -56,4 +56,5 @@ def test_the_example_for_a_model_of_the_hub_starts(tmp_path):
     (step,) = RunDir(tmp_path / "run").metrics()
     assert step["rewards"]["code(timeout=4)"] | {"seconds": 0} == {
         "mean": 0.0, "std": 0.0, "count": 4, "failures": 0, "seconds": 0,
+        "failed_calls": 0, "doubtful": 0, "nans": 0, "cut_short": 0,
     }  # fmt: skip

@@ -27,17 +27,22 @@ def whole(finished) -> bytes:
 
 
 @pytest.fixture
-def cut(finished) -> Iterator[RunDir]:
-    """The run as a process left it that was killed after step 3, with its checkpoint of step 2, its files in place."""
+def whole_run(finished) -> Iterator[RunDir]:
+    """The finished run, which is put back as it was."""
     before = {file: file.read_bytes() for file in finished.rglob("*") if file.is_file()}
-    run = RunDir(finished / "run")
-    for later in ("final", "checkpoints/step-000004"):
-        shutil.rmtree(run.path / later)
-    yield run
+    yield RunDir(finished / "run")
     shutil.rmtree(finished)
     for file, content in before.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+
+
+@pytest.fixture
+def cut(whole_run) -> RunDir:
+    """The run as a process left it that was killed after step 3, with its checkpoint of step 2, its files in place."""
+    for later in ("final", "checkpoints/step-000004"):
+        shutil.rmtree(whole_run.path / later)
+    return whole_run
 
 
 def resume(run: RunDir, line: str = "") -> int:
@@ -140,10 +145,44 @@ def test_another_tokenizer_in_the_same_place_is_found_out(finished, cut, capsys)
     assert "--model" in refusal(cut, capsys)
 
 
+def test_another_reward_function_in_the_same_file_is_found_out_and_taken_by_name(finished, cut, capsys):
+    file = finished / "reward.py"
+    file.write_text(file.read_text() + "# mended\n")
+    said = refusal(cut, capsys)
+    assert "reward.py:" in said
+    assert "is of a file with other content than it had" in said
+    assert "--override reward_funcs\n" in said
+    assert resume(cut, "--override reward_funcs") == 0
+    assert list(changes(cut)[0]["files"]) == ["reward_funcs"]
+
+
+def test_a_run_that_never_noted_its_reward_functions_goes_on_and_notes_them(whole, cut):
+    record = dict(cut.identity())
+    graders = record.pop("graders")
+    cut.write_identity(record)
+    assert resume(cut) == 0
+    assert weights(cut) == whole
+    assert cut.identity()["graders"] == graders
+
+
 def test_a_run_whose_record_was_not_written_yet_goes_on(cut):
     (cut.path / "identity.json").unlink()
     assert resume(cut) == 0
     assert changes(cut) == []
+
+
+def test_what_followed_an_older_checkpoint_that_is_gone_on_from_is_kept(whole, whole_run, capsys):
+    run, before = whole_run, whole_run.metrics()
+    rate = "--learning-rate 0.02 --override learning_rate"
+    assert main(["train", "--resume", str(run.path / "checkpoints" / "step-000002"), *rate.split()]) == 0
+    kept = RunDir(run.path / "aside" / "after-step-000002")
+    sentence = f"step-000004 and the records after step 2 are kept in {kept.path}"
+    assert sentence in " ".join(capsys.readouterr().out.split())
+    assert [place.name for place in (kept.path / "checkpoints").iterdir()] == ["step-000004"]
+    assert (kept.metrics(), kept.rollout_steps(), list(kept.journal())) == (before[2:], [3, 4], [3, 4])
+    assert "learning_rate: 0.01" in (kept.path / "config.yaml").read_text()
+    assert [record["learning_rate"] for record in run.metrics()] == [0.01, 0.01, 0.02, 0.02]
+    assert weights(run) != whole
 
 
 def test_another_place_is_no_way_to_go_on(cut, capsys):

@@ -230,6 +230,7 @@ def test_eval_of_the_shipped_and_of_the_final_model_repeats_the_runs_own_numbers
         assert f"accuracy {100 * accuracy:.1f} %" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("heeded_signals")
 def test_an_interrupt_ends_the_run_after_its_step_and_resuming_finishes_it(tmp_path, capsys):
     run = tmp_path / "run"
     interrupting = tmp_path / "reward.py"

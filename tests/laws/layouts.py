@@ -132,7 +132,7 @@ FAMILIES: dict[str, Callable[[torch.dtype, int, int], Loaded]] = {
 
 def _loaded(model: PreTrainedModel, dtype: torch.dtype) -> Loaded:
     model = with_exact_norms(model) if dtype == torch.float64 else model
-    return Loaded(model=model.train(), compute_dtype=dtype, eos_token_ids=frozenset())
+    return Loaded(model=model.train(), compute_dtype=dtype)
 
 
 def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks, *, layers: int = 2) -> Learner:

@@ -144,4 +144,4 @@ def _loaded(kind: str, dtype: torch.dtype, *, noise: float = 0.0) -> Loaded:
         for parameter in model.parameters():
             parameter += noise * torch.randn(parameter.shape, generator=generator, dtype=dtype)
     assert choose_forward(model) == FORWARDS[0]
-    return Loaded(model=model, compute_dtype=dtype, eos_token_ids=frozenset())
+    return Loaded(model=model, compute_dtype=dtype)

@@ -1,11 +1,12 @@
 """Law 1: the gradient of a step does not depend on how the step is cut, ordered, packed or padded."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
 
-from paceline.batching import Sample, cut
+from paceline.batching import Sample, cut, pack, padded_rows
 from paceline.config import LossConfig, OptimConfig
 from paceline.learner import Learner
 from paceline.models import Loaded, choose_forward
@@ -34,8 +35,10 @@ def test_every_average_has_one_gradient_for_the_learners_own_cuts_under_any_budg
     splitter = Splitter(random_samples(5), LossConfig(average=average), torch.float64)
     whole, rows = splitter.whole(), range(len(splitter.samples))
     for budget in (1, 9, 17, 30, 70):
-        cuts = cut(splitter.samples, trained=rows, micro_batch_tokens=budget)
-        assert relative(splitter.gradient(cuts), whole) <= TOLERANCE[torch.float64]
+        for forward in FORWARDS:
+            cuts = cut(splitter.samples, trained=rows, micro_batch_tokens=budget, layout=forward.kind)
+            got = splitter.gradient(cuts, choose=lambda chosen=forward: chosen)
+            assert relative(got, whole) <= TOLERANCE[torch.float64]
 
 
 def test_weights_of_the_micro_batch_alone_would_break_the_law():
@@ -58,20 +61,22 @@ def test_packed_rows_with_shared_prompts_and_padded_rows_have_the_same_gradient(
     assert relative(packed, padded) <= 1e-10
 
 
+@pytest.mark.parametrize("layout", ["packed", "padded"])
 @pytest.mark.parametrize("budget", [1, 20, 33, 60, 10_000])
-def test_cutting_keeps_every_trained_sample_once_and_within_the_budget_where_one_fits(budget):
+def test_cutting_keeps_every_trained_sample_once_and_within_the_budget_where_one_fits(budget, layout):
     samples = random_samples(3, groups=9)
     trained = [index for index in range(len(samples)) if index % 4 != 1]
-    cuts = cut(samples, trained=trained, micro_batch_tokens=budget)
+    cuts = cut(samples, trained=trained, micro_batch_tokens=budget, layout=layout)
     assert sorted(index for indices in cuts for index in indices) == trained
     for indices in cuts:
-        prompts = {samples[index].group: len(samples[index].prompt_ids) for index in indices}
-        tokens = sum(prompts.values()) + sum(len(samples[index].completion_ids) - 1 for index in indices)
+        batch = pack(samples, [1.0] * len(samples), indices, dtype=torch.float32)
+        tokens = len(batch.input_ids) if layout == "packed" else padded_rows(batch).index.numel()
         assert tokens <= budget or len(indices) == 1
 
 
-def groups_of(samples: list[Sample]) -> list[RolloutGroup]:
-    """The samples as the producer half gives them."""
+def groups_of(samples: list[Sample], reasons: Sequence[str | None] = ()) -> list[RolloutGroup]:
+    """The samples as the producer half gives them; `reasons`: why each is not trained on, where that is so."""
+    reasons = reasons or [None] * len(samples)
     names = sorted({sample.group for sample in samples})
     return [
         RolloutGroup(
@@ -92,9 +97,10 @@ def groups_of(samples: list[Sample]) -> list[RolloutGroup]:
                     ),
                     rewards={"accuracy": 1.0},
                     reward=1.0,
-                    advantage=sample.advantage,
+                    advantage=0.0 if dropped else sample.advantage,
+                    dropped=dropped,
                 )
-                for sample in samples
+                for sample, dropped in zip(samples, reasons, strict=True)
                 if sample.group == name
             ),
         )
@@ -102,16 +108,25 @@ def groups_of(samples: list[Sample]) -> list[RolloutGroup]:
     ]
 
 
-@pytest.mark.parametrize(("beta", "num_iterations"), [(0.0, 1), (0.0, 3), (0.1, 2)])
-def test_a_learners_step_ends_in_the_same_weights_for_any_micro_batch_budget(beta, num_iterations):
+@pytest.mark.parametrize(
+    ("loss", "num_iterations"),
+    [
+        (LossConfig(), 1),
+        (LossConfig(), 3),
+        (LossConfig(beta=0.1), 2),
+        (LossConfig(beta=0.1, kl="k3_ratio", average="sequence", average_over="all"), 2),
+        (LossConfig(beta=0.1, kl="k3", average="prompt", average_over="all", ratio_level="sequence"), 2),
+    ],
+)
+def test_a_learners_step_ends_in_the_same_weights_for_any_micro_batch_budget(loss, num_iterations):
     samples = random_samples(11)
+    reasons = [(None, None, "truncated", "no_reward")[at % 4] for at in range(len(samples))]
     ends = []
     for budget in (1, 25, 10_000):
         policy, reference = (
             Loaded(
                 model=with_exact_norms(tiny_model("qwen2", dtype=torch.float64, seed=seed)).train(),
                 compute_dtype=torch.float64,
-                eos_token_ids=frozenset(),
             )
             for seed in (0, 1)
         )
@@ -119,13 +134,13 @@ def test_a_learners_step_ends_in_the_same_weights_for_any_micro_batch_budget(bet
         learner = Learner(
             policy,
             choose_forward(policy.model),
-            reference=reference if beta else None,
-            loss=LossConfig(beta=beta),
+            reference=reference if loss.beta else None,
+            loss=loss,
             optim=OptimConfig(num_iterations=num_iterations, micro_batch_tokens=budget, adam_eps=1e-3),
             temperature=1.0,
             max_completion_length=12,
         )
-        stats = learner.step(groups_of(samples), learning_rate=1e-2)
+        stats = learner.step(groups_of(samples, reasons), learning_rate=1e-2)
         assert stats.updates == num_iterations
         ends.append(torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()]))
     for end in ends[1:]:

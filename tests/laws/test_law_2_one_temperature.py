@@ -14,7 +14,7 @@ from tests.tiny import tiny_model, tiny_tokenizer
 
 def mismatch(*, sampled_at: float, trained_at: float, top_p: float = 1.0) -> tuple[float, float]:
     """Mean and largest difference between engine's and trainer's logprobs over a step's tokens."""
-    policy = Loaded(model=tiny_model("qwen2").train(), compute_dtype=torch.float32, eos_token_ids=frozenset())
+    policy = Loaded(model=tiny_model("qwen2").train(), compute_dtype=torch.float32)
     learner = Learner(
         policy,
         choose_forward(policy.model),

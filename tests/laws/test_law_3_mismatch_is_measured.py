@@ -20,7 +20,7 @@ def learner(dtype: torch.dtype, kind: str = "qwen3") -> Learner:
     model = tiny_model(kind, dtype=dtype).train()
     if dtype == torch.float64:
         model = with_exact_norms(model)
-    policy = Loaded(model=model, compute_dtype=dtype, eos_token_ids=frozenset())
+    policy = Loaded(model=model, compute_dtype=dtype)
     return Learner(
         policy,
         choose_forward(model),

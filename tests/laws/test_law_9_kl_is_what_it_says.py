@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.losses import kl_estimate, kl_penalty
+from paceline.losses import kl_estimate, kl_penalty, policy_ratio
 
 TOKENS = 8
 SAMPLES = 1_000_000
@@ -72,6 +72,28 @@ def test_a_large_sample_points_the_same_way(logits, kl, on_policy):
     got, wanted = sampled_gradient(logits, kl, on_policy=on_policy), exact_gradient(logits, kl)
     assert cosine(got, wanted) > 0.9999
     assert float((got - wanted).norm() / wanted.norm()) < 0.01
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_the_estimator_times_the_ratio_has_the_reverse_divergences_gradient_on_single_tokens(logits, level):
+    policy, old, reference = logits
+    policy = policy.clone().requires_grad_()
+    logprobs, drawn_from = torch.log_softmax(policy, -1), torch.log_softmax(old, -1)
+    ratio = policy_ratio(logprobs, drawn_from, torch.ones(TOKENS, dtype=torch.int64), level=level)
+    penalty = ratio * kl_estimate(logprobs, torch.log_softmax(reference, -1))
+    (got,) = torch.autograd.grad((drawn_from.exp() * penalty).sum(), policy)
+    assert torch.allclose(got, exact_gradient(logits, "reverse"), rtol=0, atol=1e-12)
+
+
+def test_the_bare_estimator_has_the_forward_divergences_gradient_on_policy_alone(logits):
+    policy = logits[0].clone().requires_grad_()
+    logprobs, reference = torch.log_softmax(policy, -1), torch.log_softmax(logits[2], -1)
+    by_drawn = {}
+    for name, drawn_from in (("own", logprobs.detach()), ("old", torch.log_softmax(logits[1], -1))):
+        mean = (drawn_from.exp() * kl_estimate(logprobs, reference)).sum()
+        by_drawn[name] = torch.autograd.grad(mean, policy, retain_graph=True)[0]
+    assert torch.allclose(by_drawn["own"], exact_gradient(logits, "forward"), rtol=0, atol=1e-12)
+    assert cosine(by_drawn["old"], exact_gradient(logits, "forward")) < 0.99
 
 
 def test_the_two_directions_are_not_the_same(logits):

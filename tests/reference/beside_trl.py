@@ -4,7 +4,7 @@ TRL is imported when its trainer is made, so that whoever asks for it has skippe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from paceline.batching import Sample, pack, token_weights
 from paceline.config import LossConfig, OptimConfig
-from paceline.learner import Learner, PreparedBatch
+from paceline.learner import Learner, PreparedBatch, samples_of
 from paceline.models import Loaded, choose_forward
+from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.tiny import tiny_model, tiny_tokenizer
 
 TEMPERATURE, MAX_LENGTH = 0.8, 8
@@ -59,19 +60,30 @@ def trainer_of(tmp_path, rewards=lambda completions, **_: [0.0] * len(completion
     return trainer
 
 
+def loss_of_fields(**fields_of_trl) -> LossConfig:
+    """What a script's `GRPOConfig` with these fields becomes."""
+    from paceline import GRPOConfig
+    from paceline.api.objective import objective_options
+
+    options = objective_options(GRPOConfig(output_dir="run", use_cpu=True, bf16=False, **fields_of_trl))
+    names = {field.name for field in fields(LossConfig)}
+    return LossConfig(**{name: value for name, value in options.items() if name in names})
+
+
 def trl_inputs(rows, tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Prompts padded on the left, completions on the right; the tables [6, MAX_LENGTH] cut to the rows."""
     width = max(len(PROMPTS[row]) for row in rows)
     prompts = [[256] * (width - len(PROMPTS[row])) + list(PROMPTS[row]) for row in rows]
     completions = [list(COMPLETIONS[row]) + [256] * (MAX_LENGTH - len(COMPLETIONS[row])) for row in rows]
     prompt_ids, completion_ids = torch.tensor(prompts), torch.tensor(completions)
+    mask = tables.get("completion_mask")  # TRL counts the tokens of a step once some are masked
     return {
         "prompt_ids": prompt_ids,
         "prompt_mask": (prompt_ids != 256).long(),
         "completion_ids": completion_ids,
         "completion_mask": (completion_ids != 256).long(),
         "advantages": torch.tensor([ADVANTAGES[row] for row in rows]),
-        "num_items_in_batch": torch.tensor(sum(map(len, COMPLETIONS))),
+        "num_items_in_batch": torch.tensor(sum(map(len, COMPLETIONS))) if mask is None else mask.sum(),
         **{name: table[list(rows)] for name, table in tables.items()},
     }
 
@@ -89,7 +101,7 @@ def trl_outcome(trainer, tables: Mapping[str, Tensor], parts=(ROWS,)) -> Outcome
 def our_learner(loss: LossConfig) -> Learner:
     model = tiny_model("qwen2").train()
     return Learner(
-        Loaded(model=model, compute_dtype=torch.float32, eos_token_ids=frozenset()),
+        Loaded(model=model, compute_dtype=torch.float32),
         choose_forward(model),
         reference=None,
         loss=loss,
@@ -131,6 +143,47 @@ def our_outcome(loss: LossConfig, tables: Mapping[str, Tensor], parts=(ROWS,), c
         total += sums["loss"].item()
     gradient = torch.cat([parameter.grad.flatten() for parameter in half.policy.model.parameters()])
     return Outcome(loss=total, gradient=gradient)
+
+
+def our_outcome_without(dropped: Mapping[int, str], loss: LossConfig, tables: Mapping[str, Tensor]) -> Outcome:
+    """With these rows masked (`truncated`) or ungraded (`no_reward`), from the groups that hold them."""
+    found = our_samples(tables)
+    groups = [
+        RolloutGroup(
+            task=Task(task_id=str(first), prompt="", prompt_ids=found[first].prompt_ids, answer=None),
+            rollouts=tuple(_rollout(found[row], dropped.get(row)) for row in range(first, first + 3)),
+        )
+        for first in (0, 3)
+    ]
+    samples = samples_of(groups, over=loss.average_over)
+    rows = [row for row in ROWS if loss.average_over == "all" or row not in dropped]
+    weights = token_weights(samples, average=loss.average, max_completion_length=MAX_LENGTH)
+    inside = [at for at, sample in enumerate(samples) if not sample.masked]
+    batch, half = pack(samples, weights, inside, dtype=torch.float32), our_learner(loss)
+    old, reference = (
+        torch.cat([tables[name][rows[at], : len(COMPLETIONS[rows[at]])] for at in inside]) if name in tables else None
+        for name in ("old_per_token_logps", "ref_per_token_logps")
+    )
+    _, (sums,) = half.backward([PreparedBatch(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
+    gradient = torch.cat([parameter.grad.flatten() for parameter in half.policy.model.parameters()])
+    return Outcome(loss=sums["loss"].item(), gradient=gradient)
+
+
+def _rollout(sample: Sample, dropped: str | None) -> Rollout:
+    completion = Completion(
+        token_ids=sample.completion_ids,
+        logprobs=sample.rollout_logprobs,
+        finish_reason="stop",
+        text="",
+        policy_version=0,
+    )
+    return Rollout(
+        completion=completion,
+        rewards={},
+        reward=None,
+        advantage=0.0 if dropped else sample.advantage,
+        dropped=dropped,
+    )
 
 
 def own_logprobs() -> Tensor:

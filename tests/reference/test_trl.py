@@ -10,12 +10,15 @@ from torch import Tensor
 from paceline.config import LossConfig
 from paceline.losses import off_policy_sequences
 from tests.reference.beside_trl import (
+    ADVANTAGES,
     CLIP,
     COMPLETIONS,
     MAX_LENGTH,
     assert_same,
+    loss_of_fields,
     near_tables,
     our_outcome,
+    our_outcome_without,
     trainer_of,
     trl_outcome,
     without,
@@ -73,6 +76,36 @@ def test_on_policy_all_bounds_have_one_gradient_in_both(tmp_path, loss_type):
     bound = loss_type if loss_type in ("cispo", "sapo") else "clip"
     trainer = trainer_of(tmp_path, loss_type=loss_type, epsilon_high=5.0)
     assert_same(our_outcome(LossConfig(average=average, bound=bound), {}), trl_outcome(trainer, {}))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"loss_type": "dapo", "beta": 0.3},
+        {"loss_type": "dapo", "beta": 0.3, "use_bias_correction_kl": False},
+        {"loss_type": "grpo", "beta": 0.3, "importance_sampling_level": "sequence"},
+        {"loss_type": "cispo", "beta": 0.3, "epsilon_high": 5.0, "use_bias_correction_kl": False},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+def test_a_scripts_penalty_is_trls_in_value_and_gradient_off_policy_too(tmp_path, tables, fields):
+    # old logprobs lie up to a nat from the policy's, so that the ratios are e^+-0.6 and more
+    tables = without(tables, "sampling_per_token_logps")
+    assert_same(our_outcome(loss_of_fields(**fields), tables), trl_outcome(trainer_of(tmp_path, **fields), tables))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "dapo", "bnpo", "sapo"])
+def test_masked_and_ungraded_completions_count_as_they_do_in_trl(tmp_path, tables, loss_type, beta):
+    # the second of six is truncated and masked, the fifth has no reward: advantage 0, and a penalty of its own
+    fields = {"loss_type": loss_type, "beta": beta}
+    tables = without(tables, "sampling_per_token_logps", *([] if beta else ["ref_per_token_logps"]))
+    real = torch.tensor([[place < len(text) for place in range(MAX_LENGTH)] for text in COMPLETIONS])
+    real[1] = False
+    advantages = torch.tensor(ADVANTAGES).index_fill(0, torch.tensor([4]), 0.0)
+    theirs = tables | {"completion_mask": real.long(), "advantages": advantages}
+    ours = our_outcome_without({1: "truncated", 4: "no_reward"}, loss_of_fields(**fields), tables)
+    assert_same(ours, trl_outcome(trainer_of(tmp_path, **fields), theirs))
 
 
 def test_on_policy_trls_plain_penalty_is_our_forward_kl(tmp_path, tables):

@@ -29,6 +29,17 @@ def tables() -> dict[str, Tensor]:
     return near_tables()
 
 
+def test_a_penalty_by_its_direction_multiplies_by_the_ratio_where_trls_plain_one_does_not(tmp_path, tables):
+    # --kl forward beside use_bias_correction_kl=False: equal on policy, and off policy the ratio apart
+    tables = without(tables, "sampling_per_token_logps")
+    theirs = trl_outcome(trainer_of(tmp_path, loss_type="dapo", beta=0.3, use_bias_correction_kl=False), tables)
+    plain, forward = (
+        our_outcome(LossConfig(average="token", beta=0.3, kl=kl, **CLIP), tables) for kl in ("k3", "forward")
+    )
+    assert_same(plain, theirs)
+    assert abs(forward.loss - theirs.loss) > 1e-3
+
+
 def test_trls_corrected_penalty_has_another_value_than_our_reverse_kl(tmp_path, tables):
     # TRL: ratio * k3, through which the ratio's gradient flows; ours: stop_gradient(ratio) * k2
     plain = trl_outcome(trainer_of(tmp_path, loss_type="dapo"), tables)
@@ -94,7 +105,7 @@ def test_trls_entropy_bonus_is_a_mean_over_tokens_whatever_the_losss_average(tmp
     assert by_average["sequence"] != pytest.approx(by_average["token"], rel=1e-4)
 
 
-def test_a_masked_completion_counts_in_trls_mean_over_completions_and_not_in_ours(tmp_path, tables):
+def test_a_masked_completion_counts_in_trls_mean_over_completions_and_not_over_the_kept(tmp_path, tables):
     # the second of six is masked as truncated: TRL divides by 6 completions, Paceline by 5; over tokens both by 17
     tables = without(tables, "ref_per_token_logps")
     real = torch.tensor([[place < len(text) for place in range(MAX_LENGTH)] for text in COMPLETIONS])

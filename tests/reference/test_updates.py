@@ -25,7 +25,7 @@ def model(seed: int = 0):
 
 
 def loaded(one) -> Loaded:
-    return Loaded(model=one, compute_dtype=torch.float64, eos_token_ids=frozenset())
+    return Loaded(model=one, compute_dtype=torch.float64)
 
 
 def group() -> RolloutGroup:

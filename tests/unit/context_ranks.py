@@ -60,7 +60,7 @@ def batches() -> dict[str, MicroBatch]:
 def passed(model: PreTrainedModel, forward: PolicyForward, batch: MicroBatch, split: Split, dtype: torch.dtype):
     """Values and gradients of a pass."""
     passes = WholeModel(forward=forward, temperature=0.7, split=split)
-    loaded, said = Loaded(model=model, compute_dtype=dtype, eos_token_ids=frozenset()), list[Tensor]()
+    loaded, said = Loaded(model=model, compute_dtype=dtype), list[Tensor]()
 
     def loss(_: int, values: TokenValues) -> Tensor:
         said.append(values.logprobs.detach())

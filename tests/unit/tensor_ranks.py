@@ -76,7 +76,7 @@ def model_of(config_class: type, model_class: type, dtype: torch.dtype = torch.f
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.data.normal_(std=0.2)
-    return Loaded(model=model.to(dtype).train(), compute_dtype=dtype, eos_token_ids=frozenset())
+    return Loaded(model=model.to(dtype).train(), compute_dtype=dtype)
 
 
 def gemma() -> Loaded:

@@ -6,10 +6,10 @@ import torch
 
 from paceline.batching import MicroBatch, Sample, pack
 from paceline.config import build_config
-from paceline.models import choose_forward, measure_activations, recompute
+from paceline.models import PolicyForward, choose_forward, measure_activations, recompute
 from paceline.models.activations import in_main_memory, is_recomputing
 from paceline.plan import memory_plan, model_shape
-from paceline.recomputing import Activations
+from paceline.recomputing import Activations, choose_cut
 from tests.tiny import VOCAB_SIZE, tiny_model
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -109,6 +109,15 @@ def test_what_two_short_passes_measure_is_what_a_longer_one_keeps(kind, dtype):
     assert kept_bytes(model, dtype) == pytest.approx(tokens * (measured.kept(1) - measured.layer_input), rel=0.25)
 
 
+def test_padded_rows_are_measured_by_their_places():
+    # 8 tokens of a prompt and four completions of 8: 40 packed tokens, and 64 places that keep as much each
+    model = tiny_model("llama").train()
+    forwards = (choose_forward(model), PolicyForward(kind="padded", reason=""))
+    packed, padded = (measure_activations(model, forward, torch.float32).all_layers for forward in forwards)
+    assert forwards[0].kind == "packed"
+    assert padded == pytest.approx(packed, rel=0.3)
+
+
 def test_measuring_and_offloading_hold_on_to_nothing():
     model = tiny_model("qwen3").train()
     forward, seen = choose_forward(model), []
@@ -142,6 +151,22 @@ def test_the_first_layers_are_computed_again_and_no_more_than_needed():
     model = tiny_model("llama").train()
     recompute(model, 1)
     assert [layer.gradient_checkpointing for layer in model.model.layers] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("asked", "room", "tokens", "layers"),
+    [
+        ("auto", 3200, 8, 0),
+        ("auto", 1600, 4, 0),  # half a micro-batch costs less than computing again
+        ("auto", 880, 4, 2),
+        ("true", 320, 8, 4),
+        ("true", 319, 4, 4),  # what is computed again in any case has its size chosen too
+        ("false", 1599, 4, 0),
+    ],
+)
+def test_the_largest_micro_batch_that_fits_is_chosen_whatever_is_asked_of_layers(asked, room, tokens, layers):
+    found = choose_cut(FOUR, {8: 8, 4: 4}, room, asked=asked)
+    assert (found.micro_batch_tokens, found.tokens, found.layers) == (tokens, tokens, layers)
 
 
 def test_a_model_without_layers_of_the_known_kind_is_left_as_it_is():

@@ -3,7 +3,7 @@ from itertools import chain
 
 import pytest
 
-from paceline.advantages import advantages, carries_signal, normalized_sums, overlong_penalty
+from paceline.advantages import advantages, carries_signal, normalized_sums, overlong_penalty, without_rounding
 
 STD_0_1_2 = 1.0  # sample deviation of 0, 1, 2
 ALL = ["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
@@ -123,3 +123,24 @@ def test_several_rewards_that_are_equal_within_a_group_are_exactly_zero_after_th
 )
 def test_length_is_free_then_costs_along_a_line_then_costs_one(length, penalty):
     assert overlong_penalty(length, max_length=16, buffer=4) == penalty
+
+
+def test_sums_that_differ_by_their_rounding_alone_are_one_number_and_others_stay():
+    ulp = 2.0**-52
+    sums = [[0.1 + 0.2, 0.3, None], [0.3 + 1e-12, 5e-17]]
+    got = without_rounding(sums, [[0.3, 0.3, None], [0.3, 0.6]])
+    assert got == [[0.3, 0.3, None], [0.3 + 1e-12, 5e-17]]  # 5e-17 has nothing near it to be equal to
+    # 1 - 1 + 5e-17 beside 0: rounding of terms of size 2
+    assert without_rounding([[0.0, 5e-17]], [[0.0, 2.0]]) == [[0.0, 0.0]]
+    # compared with the least of its kind: a chain of single ulps does not join what is far apart
+    chain_of_ulps = [1.0 + step * ulp for step in range(100)]
+    assert len(set(*without_rounding([chain_of_ulps], [[1.0] * 100]))) > 5
+    # what is large beside them makes small ones no more alike
+    assert without_rounding([[0.0, 1.0, 1e20]], [[0.0, 1.0, 1e20]]) == [[0.0, 1.0, 1e20]]
+
+
+def test_opposite_rewards_normalised_one_by_one_cancel_to_exactly_nothing():
+    # thirds: 1 - 1/3 and 2/3 - 0 are rounded apart, so that the sums would be some 1e-16
+    groups = [{"a": [1.0, 0.0, 0.0], "b": [0.0, 1.0, 1.0]}] * 2
+    got = advantages(normalized_sums(groups, {"a": 1.0, "b": 1.0}), kind="batch")
+    assert got == [[0.0] * 3] * 2

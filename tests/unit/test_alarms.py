@@ -41,6 +41,11 @@ def steps(*changes: dict, start: int = 1) -> list[dict]:
             {"rewards": {"brief": {"failures": 1}}},
             {"rewards": {"accuracy": {"failures": 2}, "brief": {"failures": 0}}},
         ),
+        (
+            "reward_failures",
+            {"rewards": {"brief": {"failures": 0, "doubtful": 0}}},
+            {"rewards": {"brief": {"failures": 0, "doubtful": 8}}},
+        ),
     ],
 )
 def test_an_alarm_rings_once_the_last_five_steps_are_beyond_its_limit_and_not_at_it(name, within, beyond):

@@ -4,6 +4,7 @@ import ast
 import copy
 import dataclasses
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -12,15 +13,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import HfArgumentParser, get_scheduler
+from transformers import HfArgumentParser, TrainingArguments, get_scheduler
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 
 import paceline
+from paceline.api.choices import CHOICES, SCHEDULE_KEYWORDS
 from paceline.api.config import GRPOConfig
 from paceline.api.fields import KEPT, TRANSLATED
+from paceline.api.grpo_fields import GRPOFields
 from paceline.api.lengths import total_updates
 from paceline.api.plan import describe_plan
 from paceline.api.refused import NOT_NEEDED, REFUSED, accepted_without_effect
 from paceline.api.schedule import check_schedule, describe_rate, make_scheduler
+from paceline.api.training_fields import TrainingFields
 from paceline.api.translation import FIELDS, Surroundings, in_field_names, translate, updates_per_step
 from paceline.config import PRESETS, options
 from paceline.errors import ConfigError
@@ -37,6 +43,7 @@ OURS = {
     "micro_batch_tokens",
     "on_bad_row",
     "reward_timeout",
+    "max_reward_failure_rate",
     "sandbox",
     "sandbox_url",
 }
@@ -69,6 +76,23 @@ def test_every_field_is_in_exactly_one_table():
     assert set(counts.values()) == {1}
 
 
+def test_the_fields_known_without_transformers_are_those_of_transformers():
+    theirs = {field.name: field for field in dataclasses.fields(TrainingArguments)}
+    ours = {field.name: field for field in dataclasses.fields(TrainingFields)}
+    assert set(theirs) <= set(ours)  # an older transformers lacks some, which GRPOConfig has all the same
+    for name in set(theirs) - {field.name for field in dataclasses.fields(GRPOFields)}:
+        assert ours[name].default == theirs[name].default, name
+
+
+def test_the_words_known_without_transformers_are_those_of_transformers():
+    assert CHOICES["logging_strategy"] == CHOICES["eval_strategy"] == tuple(word.value for word in IntervalStrategy)
+    assert CHOICES["save_strategy"] == tuple(word.value for word in SaveStrategy)
+    decided_here = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
+    for name, keywords in SCHEDULE_KEYWORDS.items():
+        theirs = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(name)]).parameters
+        assert keywords == tuple(one for one in theirs if one not in decided_here), name
+
+
 @pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed")
 def test_every_field_of_trl_is_there_with_its_type_and_its_default():
     from trl import GRPOConfig as TheirConfig
@@ -82,7 +106,7 @@ def test_every_field_of_trl_is_there_with_its_type_and_its_default():
 
 
 def test_every_field_has_a_help_text_of_its_own():
-    own = [field for field in dataclasses.fields(GRPOConfig) if field.name in GRPOConfig.__annotations__]
+    own = [field for field in dataclasses.fields(GRPOConfig) if field.name in GRPOFields.__annotations__]
     assert len(own) > 80
     assert all(field.metadata["help"].endswith(".") for field in own)
 
@@ -127,11 +151,11 @@ def test_values_that_say_what_the_default_says_are_accepted():
 
 
 def test_what_has_no_effect_is_accepted_and_said_with_the_reason():
-    args = make(dataloader_num_workers=2, cast_lm_head_to_fp32=True, accelerator_config={"split_batches": True})
+    args = make(dataloader_num_workers=2, log_multimodal=False, accelerator_config={"split_batches": True})
     line = accepted_without_effect(args)
     assert line.startswith("accepted without effect: dataloader_num_workers (prompts are tokenised once")
     assert "accelerator_config (" in line
-    assert "cast_lm_head_to_fp32 (weights" in line
+    assert "log_multimodal (there are no images" in line
     assert "pin_memory" not in line
 
 
@@ -144,6 +168,7 @@ def test_what_has_no_effect_is_accepted_and_said_with_the_reason():
         ({"vespo_k_pos": 1.0}, "(loss_type is not vespo)", {"loss_type": "vespo"}),
         ({"fsdp_config": {"a": 1}}, "(fsdp is off)", {"fsdp": "full_shard"}),
         ({"liger_kernel_config": {"a": True}}, "(use_liger_kernel is off)", {"use_liger_kernel": True}),
+        ({"cast_lm_head_to_fp32": True}, "(every product is float32 without bf16)", {"bf16": True}),
         ({"sapo_temperature_neg": 2.0}, "(loss_type is not sapo)", {"loss_type": "sapo"}),
         (
             {"vllm_importance_sampling_clip_min": 0.5},
@@ -365,7 +390,7 @@ def test_a_share_of_the_run_is_counted_on_its_updates():
 )
 def test_a_loss_type_is_a_bound_and_an_average(loss_type, bound, average):
     loss = config_of(loss_type=loss_type).loss
-    assert (loss.bound, loss.average) == (bound, average)
+    assert (loss.bound, loss.average, loss.average_over) == (bound, average, "all")
 
 
 def test_the_fields_of_the_objective_become_options():
@@ -376,7 +401,8 @@ def test_the_fields_of_the_objective_become_options():
     )  # fmt: skip
     loss = config.loss
     assert (loss.clip_eps_low, loss.clip_eps_high, loss.dual_clip) == (0.1, 0.3, 2.0)
-    assert (loss.beta, loss.kl, loss.entropy_coef, loss.ratio_level) == (0.04, "forward", 0.01, "sequence")
+    assert (loss.beta, loss.kl, loss.entropy_coef, loss.ratio_level) == (0.04, "k3", 0.01, "sequence")
+    assert config_of(beta=0.04).loss.kl == "k3_ratio"
     assert (loss.off_policy_threshold, loss.ref_sync_steps, loss.ref_sync_mix) == (0.5, 2, 0.9)
     assert config.advantage.mask_truncated
 
@@ -599,7 +625,7 @@ def test_a_share_of_a_run_of_unknown_length_is_refused():
 
 def test_remedies_by_an_option_that_is_no_field_are_said_of_one_that_is():
     assert in_field_names("give --max-prompt-length 4 with --long-prompts drop") == (
-        "give max_prompt_length 4, which cuts their beginning"
+        "give max_prompt_length 4, which cuts them"
     )
     assert "long_prompts" not in in_field_names("raise the limit to 9, or set --long-prompts to drop or truncate_left")
 
@@ -645,7 +671,7 @@ def test_no_name_of_an_option_that_is_no_field_reaches_a_user(path):
     ("sentence", "said"),
     [
         ("mend the row, or name another column with --prompt-column", "mend the row"),
-        ("above --max-reward-failure-rate 0.05; correct it", "above the bearable share of 0.05; correct it"),
+        ("above --max-reward-failure-rate 0.05; correct it", "above max_reward_failure_rate 0.05; correct it"),
         ("--reward-models judge cannot be loaded", "reward_funcs judge cannot be loaded"),
         ("--lora-targets must name layers", "peft_config.target_modules must name layers"),
         ("name the right column with --answer-column", "give them in a column `answer`"),

@@ -1,11 +1,14 @@
 """The pure parts of the trainer: names, the wall between two signatures, datasets, the log."""
 
 import functools
+import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
+from paceline import GRPOTrainer
 from paceline.api.datasets import ROW, check_columns, held_out_sets, make_tasks, read_rows
 from paceline.api.history import averaged, num_tokens, step_numbers, summary, tracker_numbers
 from paceline.api.loaders import row_loader
@@ -13,7 +16,7 @@ from paceline.api.rewards import RewardLog, adapted, as_list, make_graders, rewa
 from paceline.config import DataConfig
 from paceline.errors import ConfigError, DataError
 from paceline.metrics import METRICS
-from paceline.rewards import RewardContext, resolve, row_check, score
+from paceline.rewards import RewardContext, compares_group, needs_group, resolve, row_check, score
 from paceline.rollouts import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
 from tests.scripted import completion, task
@@ -79,6 +82,43 @@ def test_tensors_and_awaited_lists_are_rewards():
     functions = {"now": adapted(lambda completions, **columns: torch.zeros(1), {}), "later": adapted(later, {})}
     scores = score(functions, [made], [completion("4")], timeout=60.0)
     assert scores.values == {"now": (0.0,), "later": (1.0,)}
+
+
+def test_nan_from_a_function_is_none_and_counted_and_infinity_a_failure():
+    (made,) = make_tasks([{"prompt": "a"}], tiny_tokenizer(), DATA, name="train").tasks
+    results = [1.0, math.nan, math.inf]
+    functions = {
+        "trl": adapted(lambda completions, **columns: torch.tensor(results), {}),
+        "ours": lambda completions: results,
+    }
+    scores = score(functions, [made] * 3, [completion("x")] * 3, timeout=60.0)
+    assert scores.values == {"trl": (1.0, None, None), "ours": (1.0, None, None)}
+    assert scores.failed == {"trl": (2,), "ours": (1, 2)}
+    assert scores.tallies["trl"].nans == 1
+    assert scores.notes["trl"][1] == "NaN, which counts as None"
+
+
+def test_completions_of_a_prompt_do_not_share_its_messages_and_columns():
+    rows = [{"prompt": [{"role": "user", "content": "2 + 2"}], "keys": ["a", "b"]}]
+    tasks = make_tasks(rows, tiny_tokenizer(), DATA, name="train").tasks * 2
+    seen = []
+
+    def judge(prompts, completions, keys, **columns):
+        for messages, said, left in zip(prompts, completions, keys, strict=True):
+            messages.append(said[0])
+            left.pop()
+        seen.append([(len(messages), len(left)) for messages, left in zip(prompts, keys, strict=True)])
+        return [0.0] * len(prompts)
+
+    for _ in range(2):
+        score({"judge": adapted(judge, {})}, tasks, [completion("4")] * 2, timeout=60.0)
+    assert seen == [[(2, 1)] * 2] * 2
+    assert rows[0]["keys"] == ["a", "b"]
+
+
+def test_a_function_that_needs_groups_needs_them_as_the_trainers_too():
+    assert compares_group(adapted(needs_group(lambda completions, **columns: []), {}))
+    assert not compares_group(adapted(lambda completions, **columns: [], {}))
 
 
 def test_rows_of_different_columns_give_none_where_one_is_missing():
@@ -188,3 +228,19 @@ def test_what_a_built_in_function_has_against_a_row_is_seen_in_all_of_its_column
     kept = make_tasks([good, bad], tiny_tokenizer(), replace(DATA, on_bad_row="skip"), name="train", check=check)
     assert [one.task_id for one in kept.tasks] == ["train:1"]
     assert len(kept.skipped) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("data_collator", "nothing is collated"),
+        ("model_init", "give model=model_init()"),
+        ("compute_loss_func", "the loss is the objective that args describe"),
+        ("compute_metrics", "there are no predictions to compute on"),
+        ("preprocess_logits_for_metrics", "there are no predictions to compute on"),
+        ("train_datasets", "did you mean train_dataset or"),
+    ],
+)
+def test_arguments_of_transformers_trainers_are_refused_with_the_reason(name, reason):
+    with pytest.raises(ConfigError, match=rf"GRPOTrainer('s| has no argument) {name}.*{re.escape(reason)}"):
+        GRPOTrainer("no-such/model", **{name: len})

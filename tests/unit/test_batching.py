@@ -1,7 +1,19 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
-from paceline.batching import Sample, cut, even_runs, pack, padded_attention, padded_rows, share_out, token_weights
+from paceline.batching import (
+    Sample,
+    cut,
+    even_runs,
+    input_tokens,
+    pack,
+    padded_attention,
+    padded_rows,
+    share_out,
+    token_weights,
+)
 
 
 def sample(group: int, prompt: str, completion: str, advantage: float = 1.0) -> Sample:
@@ -69,6 +81,15 @@ def test_weights_are_each_averages_share_of_the_whole_step(average, weights):
     assert token_weights(STEP, average=average, max_completion_length=10) == pytest.approx(weights)
 
 
+@pytest.mark.parametrize(("average", "whole"), [("token", 1.0), ("sequence", 0.5), ("constant", 0.25), ("prompt", 1.0)])
+def test_a_masked_sample_counts_as_a_completion_without_tokens(average, whole):
+    # four completions of 5 tokens, two of them masked: 10 tokens, 4 completions; 4 x 10 of the longest allowed
+    kept, masked = sample(0, "pq", "abcde"), replace(sample(0, "pq", "abcde"), masked=True)
+    weights = token_weights([kept, masked, kept, masked], average=average, max_completion_length=10)
+    assert (weights[1], weights[3]) == (0.0, 0.0)
+    assert 5 * sum(weights) == pytest.approx(whole)
+
+
 def test_samples_of_a_group_stay_together_and_prompts_count_once_in_the_budget():
     step = [sample(0, "p" * 10, "abcde"), sample(1, "q" * 10, "abcde"), sample(0, "p" * 10, "abcde")]
     assert cut(step, trained=[0, 1, 2], micro_batch_tokens=18) == [[0, 2], [1]]
@@ -111,6 +132,35 @@ def test_a_group_is_not_cut_where_it_fits_into_a_micro_batch_of_its_own():
     # 12 tokens each: cutting the second one would fill the first micro-batch of 20, and forward its prompt twice
     step = [sample(group, "pqrs", "abcde") for group in range(3) for _ in range(2)]
     assert cut(step, trained=range(6), micro_batch_tokens=20) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_padded_rows_fill_the_budget_with_every_place_of_every_row():
+    # a prompt of 2000 and 32 completions of 60: 3,888 packed tokens, and 65,888 places in rows of 2,059
+    step = [sample(0, "p" * 2000, "c" * 60) for _ in range(32)]
+    (packed,) = cut(step, trained=range(32), micro_batch_tokens=4200)
+    assert input_tokens(step, packed) == 3888
+    rows = cut(step, trained=range(32), micro_batch_tokens=4200, layout="padded")
+    assert [len(members) for members in rows] == [2] * 16
+    for members in (packed, rows[0]):
+        batch = pack(step, [1.0] * 32, members, dtype=torch.float32)
+        places = padded_rows(batch).index.numel()
+        assert places == batch.num_forwarded("padded") == input_tokens(step, members, "padded") == 2059 * len(members)
+        assert batch.num_forwarded("packed") == len(batch.input_ids)
+
+
+def test_padded_rows_stand_by_length_and_in_as_few_micro_batches_as_that_allows():
+    # rows of 11, 3, 11, 3 and 5 tokens: 3 + 3 + 5 fill three rows of 5, and two of 11 the other micro-batch
+    step = [sample(at % 2, "pp", "c" * (length - 1)) for at, length in enumerate((11, 3, 11, 3, 5))]
+    assert cut(step, trained=range(5), micro_batch_tokens=22, layout="padded") == [[0, 2], [4, 1, 3]]
+    assert cut(step, trained=range(5), micro_batch_tokens=10, layout="padded") == [[0], [2], [4], [1, 3]]
+    assert lengths(even_runs([5, 2, 2, 2, 2], limit=8, padded=True)) == [1, 4]
+    assert lengths(even_runs([2] * 5, limit=8, padded=True)) == [3, 2]
+
+
+def test_ranks_share_padded_rows_out_one_by_one():
+    # rows of 12, 12, 3 and 9 tokens; packed the group of the first two would stay whole
+    samples = [*of_group(0, 11, 11), *of_group(1, 2, 8)]
+    assert share_out(samples, trained=range(4), ranks=2, layout="padded") == [[0, 3], [1, 2]]
 
 
 def test_samples_may_be_packed_in_any_order_and_in_part():

@@ -11,6 +11,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
+import bench_busy
 import bench_cluster
 import bench_generate
 import bench_refusals
@@ -337,3 +338,11 @@ def test_a_refusal_fails_where_it_is_wrong_or_late():
     right, late = {"seconds": 4.9, "wrong": ""}, {"seconds": 5.1, "wrong": ""}
     wrong = {"seconds": 1.0, "wrong": "status 1: "}
     assert bench_refusals.failures({"a": right, "b": late, "c": wrong}) == ["c: status 1: ", "b: 5.1 s"]
+
+
+def test_a_share_is_the_middle_of_seconds_alone_over_seconds_beside():
+    def run(alone, one, two):
+        return {"0": {"sampling": alone}, "1": {"sampling": one}, "2": {"sampling": two}}
+
+    runs = [run(1.0, 2.0, 4.0), run(3.0, 3.0, 4.0), run(1.0, 4.0, 10.0)]  # 0.5 1 0.25; 0.25 0.75 0.1
+    assert bench_busy.shares(runs) == {"sampling": {"1": 0.5, "2": 0.25}}

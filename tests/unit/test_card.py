@@ -9,8 +9,9 @@ from huggingface_hub import ModelCardData, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from paceline.card import MARK, CardFacts, Measured, Prompting, Result, Source, model_card, named
+from paceline.card.papers import paper_of
 from paceline.comparisons import compare
-from paceline.config import build_config, to_yaml
+from paceline.config import PRESETS, build_config, to_yaml
 from paceline.intervals import wilson
 from paceline.rundir import RunDir
 from paceline.train.card import card_facts, write_card
@@ -173,3 +174,37 @@ def test_a_readme_that_is_not_ours_stays_and_ours_is_written_anew(tmp_path):
     (ours / "README.md").write_text(edited)
     assert write_card(facts(), ours).name == "README-paceline.md"
     assert (ours / "README.md").read_text() == edited
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "eprint"),
+    [
+        ({"preset": "gspo"}, "The objective is that of [Group Sequence Policy Optimization]", "2507.18071"),
+        ({"preset": "bnpo"}, "The objective is nearest to that of [DeepSeekMath", "2402.03300"),
+        ({}, "The objective is nearest to that of [DAPO", "2503.14476"),
+        ({"bound": "sapo"}, "nearest to that of [Soft Adaptive", "2511.20347"),
+        ({"advantage": "leave_one_out"}, "nearest to that of [Back to Basics", "2402.14740"),
+        ({"average": "sequence"}, "nearest to that of [DeepSeekMath", "2402.03300"),
+    ],
+)
+def test_the_card_cites_the_paper_of_the_objective(options, said, eprint):
+    card = model_card(facts(config=build_config({**OPTIONS, **options})))
+    section = card.partition("## Citation")[2]
+    assert said in section
+    assert f"  eprint = {{{eprint}}},\n" in section
+    assert section.count("{") == section.count("}")
+
+
+def test_every_preset_with_a_paper_has_its_entry():
+    for name in PRESETS.keys() - {"bnpo"}:
+        assert paper_of(build_config({**OPTIONS, "preset": name})).arxiv in PRESETS[name].source
+
+
+def test_the_card_links_to_the_trackers_that_show_the_run(tmp_path):
+    run = run_with(tmp_path / "run")
+    for links in (("https://wandb.ai/me/one",), (), ("https://wandb.ai/me/two", "https://wandb.ai/me/one")):
+        run.add_links(links)
+    config = build_config(OPTIONS)
+    card = model_card(card_facts(run, config, tmp_path, step=20))
+    assert "Its curves: <https://wandb.ai/me/one>, <https://wandb.ai/me/two>" in card
+    assert "curves" not in model_card(facts())

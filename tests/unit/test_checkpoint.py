@@ -4,7 +4,7 @@ import torch
 from paceline.checkpoint import TokenizerFiles, load_optimizer, load_reference_weights
 from paceline.errors import CheckpointError
 from paceline.models import Loaded
-from paceline.saved import Progress, newest_checkpoint, remove_later
+from paceline.saved import Progress, newest_checkpoint
 from tests.checkpoint_files import save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -24,7 +24,7 @@ def update(model, optimizer) -> None:
 
 
 def ready(model) -> Loaded:
-    return Loaded(model=model, compute_dtype=torch.float32, eos_token_ids=frozenset())
+    return Loaded(model=model, compute_dtype=torch.float32)
 
 
 def save(root, step: int, *, keep: int = 2, trained_by=None, reference=None):
@@ -92,8 +92,7 @@ def test_the_newest_checkpoint_is_that_of_the_largest_step_and_a_copy_beside_it_
     (tmp_path / "step-1000000-best").mkdir()
     assert newest_checkpoint(tmp_path)[0].progress.step == 1_000_000
     save(tmp_path, 1_000_001, keep=2)
-    remove_later(tmp_path, 1_000_000)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1000000", "step-1000000-best"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1000000", "step-1000000-best", "step-1000001"]
 
 
 @pytest.mark.parametrize("file", ["model/model.safetensors", "optimizer.safetensors", "progress.json", "manifest.json"])

@@ -45,7 +45,7 @@ def trained(kind: str = "qwen2"):
         model.get_output_embeddings().weight = model.get_input_embeddings().weight
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     update(model, optimizer)
-    return Loaded(model=model, compute_dtype=torch.float32, eos_token_ids=frozenset()), optimizer
+    return Loaded(model=model, compute_dtype=torch.float32), optimizer
 
 
 def update(model, optimizer) -> None:

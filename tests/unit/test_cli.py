@@ -81,7 +81,11 @@ def test_the_help_holds_every_option_with_its_default_under_its_section():
         ("--gradient-checkpointing --seed 1", {"gradient_checkpointing": "true", "seed": "1"}),
         ("--shuffle false", {"shuffle": "false"}),
         ("--beta -1e-4", {"beta": "-1e-4"}),
-        ("--dataset my_rows.jsonl", {"dataset": "my_rows.jsonl"}),
+        ("--reward-weights 1 -1e-1 -.5", {"reward_weights": ["1", "-1e-1", "-.5"]}),
+        ("--stop --> -3 --seed 1", {"stop": ["-->", "-3"], "seed": "1"}),
+        ("--system-prompt -->", {"system_prompt": "-->"}),
+        ("--stop=-x", {"stop": ["-x"]}),
+        ("--dataset my_rows.jsonl", {"dataset": ["my_rows.jsonl"]}),
         ("--system-prompt=--a_b", {"system_prompt": "--a_b"}),
         ("--system-prompt=", {"system_prompt": ""}),
     ],
@@ -117,6 +121,48 @@ def test_flags_win_over_the_file(tmp_path):
     (tmp_path / "run.yaml").write_text("model: m\ndataset: d\nmax-steps: 5\nseed: 1\n")
     config = config_of(f"--config {tmp_path}/run.yaml --max_steps 7")
     assert (config.loop.max_steps, config.loop.seed, config.model.model) == (7, 1, "m")
+
+
+@pytest.mark.parametrize(
+    ("ground", "flags", "steps", "epochs"),
+    [
+        ("max-steps: 50", "--num-epochs 2", None, 2.0),
+        ("num_epochs: 3", "--max-steps 7", 7, 1.0),
+        ("max_steps: 50", "--num-epochs 2 --max-steps none", None, 2.0),
+        ("num_epochs: 3", "--max-steps none", None, 3.0),
+        ("max_steps: 50\nnum_epochs: 1.0", "", 50, 1.0),  # as a resolved configuration has it
+    ],
+)
+def test_the_length_of_a_run_is_what_is_given_nearer(tmp_path, ground, flags, steps, epochs):
+    (tmp_path / "run.yaml").write_text(f"model: m\ndataset: d\n{ground}\n")
+    loop = config_of(f"--config {tmp_path}/run.yaml {flags}").loop
+    assert (loop.max_steps, loop.num_epochs) == (steps, epochs)
+
+
+def test_epochs_take_the_place_of_a_recipes_steps():
+    loop = config_of("--num-epochs 2").loop
+    assert (loop.max_steps, loop.num_epochs) == (None, 2.0)
+
+
+def test_a_system_prompt_given_nearer_takes_the_others_place(tmp_path):
+    (tmp_path / "run.yaml").write_text("model: m\ndataset: d\nsystem_prompt_file: far.txt\n")
+    data = config_of("--system-prompt-file near.txt").data  # over the recipe's system_prompt
+    assert (data.system_prompt, data.system_prompt_file) == (None, "near.txt")
+    data = config_of(f"--config {tmp_path}/run.yaml --system-prompt Brief.").data
+    assert (data.system_prompt, data.system_prompt_file) == ("Brief.", None)
+
+
+@pytest.mark.parametrize("place", ["flags", "file"])
+@pytest.mark.parametrize(
+    "both", [("max_steps: 5", "num_epochs: 2"), ("system_prompt: a", "system_prompt_file: b")], ids=["length", "prompt"]
+)
+def test_both_ways_to_say_one_thing_in_one_place_are_refused(tmp_path, place, both):
+    text = "\n".join(("model: m", "dataset: d", *(both if place == "file" else ())))
+    (tmp_path / "run.yaml").write_text(text + "\n")
+    flags = " ".join("--" + entry.replace(":", "") for entry in both) if place == "flags" else ""
+    names = [entry.partition(":")[0].replace("_", "-") for entry in both]
+    with pytest.raises(ConfigError, match=rf"--{names[0]} and --{names[1]} are both given; give one of them"):
+        config_of(f"--config {tmp_path}/run.yaml {flags}")
 
 
 def test_a_file_may_start_with_a_byte_order_mark(tmp_path):
@@ -231,7 +277,7 @@ def test_an_export_that_cannot_be_made_is_refused_before_weights_are_read(tmp_pa
         folder.mkdir()
     assert main(["export", str(run)]) == 2
     assert "is not a run directory" in capsys.readouterr().err
-    (run / "config.yaml").write_text("model: embedded\ndataset: arithmetic\n")
+    (run / "config.yaml").write_text("# paceline 0.1\nmodel: embedded\ndataset: arithmetic\n")
     (there / "a").touch()
     assert main(["export", str(run), str(there)]) == 2
     assert "which is there; name a directory that is not" in capsys.readouterr().err

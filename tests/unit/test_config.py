@@ -363,3 +363,24 @@ def test_a_switch_with_a_third_word_takes_what_a_plain_switch_takes(given, word)
     config = build_config({"model": "m", "dataset": "d", "gradient_checkpointing": given})
     assert config.model.gradient_checkpointing == word
     assert build_config(parse_yaml(to_yaml(config), "run.yaml")) == config
+
+
+def test_completions_of_older_weights_are_corrected_towards_the_sampler_unless_it_is_switched_off():
+    required = {"model": "m", "dataset": "d"}
+    stale = {**required, "cluster": True, "max_staleness": "1"}
+    loss = build_config(stale).loss
+    assert (loss.rollout_correction, loss.correction_level, loss.correction_max) == ("truncate", "token", 2.0)
+    assert build_config(required | {"cluster": True}).loss.rollout_correction == "none"
+    assert build_config(stale | {"preset": "gspo"}).loss.rollout_correction == "truncate"
+    for given in ("none", "mask"):
+        assert build_config(stale | {"rollout_correction": given}).loss.rollout_correction == given
+    again = build_config(parse_yaml(to_yaml(build_config(stale | {"rollout_correction": "none"})), "config.yaml"))
+    assert again.loss.rollout_correction == "none"
+
+
+def test_several_datasets_are_a_tuple_and_one_is_its_address():
+    one, two = (build_config({"model": "m", "dataset": given}) for given in ("a#5", ["a#5", "b, c.jsonl"]))
+    assert (one.data.dataset, one.data.datasets) == ("a#5", ("a#5",))
+    assert two.data.dataset == ("a#5", "b, c.jsonl")
+    assert build_config(parse_yaml(to_yaml(two), "c.yaml")) == two
+    assert build_config({"model": "m", "dataset": ["a"]}).data.dataset == "a"

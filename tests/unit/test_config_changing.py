@@ -79,3 +79,10 @@ def test_options_to_override_are_named_in_any_spelling_and_a_wrong_one_is_refuse
     assert override_names(["--learning-rate", "beta,top_p"]) == {"learning_rate", "beta", "top_p"}
     with pytest.raises(ConfigError, match="there is no option --lerning-rate; did you mean --learning-rate"):
         override_names(["lerning_rate"])
+
+
+def test_epochs_say_nothing_of_a_run_whose_steps_are_given():
+    before, after = {"max_steps": 10, "num_epochs": 3.0}, {"max_steps": 10, "num_epochs": 1.0}
+    assert [one.option for one in refuse_changes(before, after, override=())] == ["num_epochs"]
+    with pytest.raises(ConfigError, match="--max-steps is none and was 10"):
+        refuse_changes(before, {"max_steps": None, "num_epochs": 2.0}, override=("num_epochs",))

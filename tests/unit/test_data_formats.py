@@ -28,6 +28,7 @@ def user(text):
         ({"prompt": user("1+2?"), "solution": r"It is \boxed{3}."}, user("1+2?"), "3"),
         ({"prompt": user("1+2?"), "reward_model": {"ground_truth": "3", "style": "rule"}}, user("1+2?"), "3"),
         ({"prompt": "Write a poem."}, "Write a poem.", None),
+        ({"prompt": "Write a poem.", "image": None, "images": []}, "Write a poem.", None),  # as tables fill them
         # GSM8K: after the last ####, commas kept
         ({"question": "?", "answer": "a #### b\n#### 1,000 "}, user("?"), "1,000"),
         # NuminaMath: its messages hold the solution and must not be read
@@ -103,6 +104,8 @@ def test_columns_that_nobody_knows_need_only_be_named():
         ({"question": "x", "answer": float("nan")}, {}, "column 'answer' holds nan, but .* leave the cell empty"),
         ({"prompt": float("nan")}, {}, "must be text or messages, got float"),
         ({"prompt": [{"role": "user", "content": ""}]}, {}, "message 1's content must be text that is not empty"),
+        ({"prompt": "x", "image": "x.png"}, {}, "has a column 'image'; models of text are trained here, remove the"),
+        ({"question": "x", "images": ["x.png"]}, {"prompt_column": "question"}, "has a column 'images'; models of"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named_with_the_reason(columns, options, message):

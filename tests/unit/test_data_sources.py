@@ -229,3 +229,41 @@ def test_a_generator_that_cannot_be_used_is_refused(dataset, split, message):
 def test_without_the_optional_package_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     assert "pip install 'paceline[reasoning-gym]'" in refusal("reasoning_gym:chain_sum")
+
+
+def numbered(path, *numbers):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f'{{"question": "{number}"}}\n' for number in numbers))
+    return str(path)
+
+
+def names(dataset, **given):
+    return [row.row_id for row in load_rows(dataset, split="train", **{"size": None, "seed": 1, **given})]
+
+
+def test_several_datasets_are_joined_in_their_order(tmp_path):
+    one, two = numbered(tmp_path / "a.jsonl", 1, 2), numbered(tmp_path / "b.jsonl", 3)
+    assert names((one, two)) == ["a.jsonl:1", "a.jsonl:2", "b.jsonl:1"]
+    assert names((one, two), size=2) == ["a.jsonl:1", "a.jsonl:2"]
+    same = numbered(tmp_path / "other" / "a.jsonl", 4)
+    assert names((one, same)) == ["1/a.jsonl:1", "1/a.jsonl:2", "2/a.jsonl:1"]
+
+
+def test_a_number_behind_an_address_draws_rows_by_the_seed(tmp_path):
+    one, two = numbered(tmp_path / "a.jsonl", *range(9)), numbered(tmp_path / "b.jsonl", 3)
+    drawn = names((f"{one}#4", two))
+    assert len(set(drawn)) == 5
+    assert drawn[-1] == "b.jsonl:1"
+    assert drawn == names((f"{one}#4", two))
+    assert drawn != names((f"{one}#4", two), seed=2)
+    assert sorted(names(f"{one}#9")) == sorted(names(one))
+
+
+def test_more_rows_than_there_are_repeat_all_before_any_comes_a_third_time(tmp_path):
+    drawn = names(numbered(tmp_path / "a.jsonl", 1, 2, 3) + "#7")
+    plain = ["a.jsonl:1", "a.jsonl:2", "a.jsonl:3"]
+    assert sorted(drawn[:3]) == plain
+    assert sorted(drawn[3:6]) == [f"{name}#2" for name in plain]
+    assert drawn[6] in [f"{name}#3" for name in plain]
+    with pytest.raises(DataError, match="must take at least one row, got #0"):
+        names(str(tmp_path / "a.jsonl") + "#0")

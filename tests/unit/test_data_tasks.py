@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from paceline.config.sections import DataConfig
@@ -135,12 +137,54 @@ def test_dropped_rows_are_counted_and_their_lengths_kept(tokenizer):
     assert (taskset.dropped, taskset.truncated, taskset.lengths) == (1, 0, (5, 9, 3))
 
 
-def test_truncation_keeps_the_end_of_the_prompt(tokenizer):
+def test_truncation_keeps_the_start_token_and_the_end_of_plain_text(tokenizer):
     data = options(max_prompt_length=4, long_prompts="truncate_left")
     taskset = build_tasks(rows(*LONG), tokenizer, data, system=None)
-    assert [task.prompt for task in taskset.tasks] == ["four", "t ch", "ab"]
-    assert [len(task.prompt_ids) for task in taskset.tasks] == [4, 4, 3]
+    assert [task.prompt for task in taskset.tasks] == ["<|bos|>our", "<|bos|> ch", "ab"]
+    assert [(len(task.prompt_ids), task.tokens_cut) for task in taskset.tasks] == [(4, 1), (4, 5), (3, 0)]
     assert (taskset.dropped, taskset.truncated, taskset.lengths) == (0, 2, (5, 9, 3))
+
+
+# 52 tokens, one a byte but for marks: start, system message (17), user (6), "abcdefgh" (8), end and opening.
+HEAD, TAIL = "<|bos|><|im_start|>system\nBe brief.<|end|>\n<|im_start|>user\n", f"<|end|>\n{ASSISTANT}"
+
+
+def test_truncation_keeps_the_system_message_and_cuts_what_was_asked(tokenizer):
+    head, tail = (len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (HEAD, TAIL))
+    given = {"long_prompts": "truncate_left", "max_prompt_length": head + tail + 3}
+    data = {"question": "abcdefgh"}
+    assert prompt_of(data, tokenizer, system="Be brief.", **given) == f"{HEAD}fgh{TAIL}"
+    talk = [
+        {"role": "user", "content": "abcdefgh"},
+        {"role": "assistant", "content": "no"},
+        {"role": "user", "content": "xyz"},
+    ]
+    assert prompt_of({"prompt": talk}, tokenizer, system="Be brief.", **given) == f"{HEAD}xyz{TAIL}"
+
+
+def test_truncation_without_room_for_a_question_stops_or_is_skipped_and_counted(tokenizer):
+    given = {"long_prompts": "truncate_left", "max_prompt_length": 30}
+    data = rows({"question": "abcdefgh"}, {"prompt": "short"})
+    reason = r"row a\.jsonl:1: its prompt has \d+ tokens, and --max-prompt-length 30 leaves no room for its question"
+    with pytest.raises(DataError, match=f"^{reason}"):
+        build_tasks(data, tokenizer, options(**given), system="Be brief.")
+    taskset = build_tasks(data, tokenizer, options(on_bad_row="skip", **given), system="Be brief.")
+    assert ([task.prompt for task in taskset.tasks], taskset.truncated) == (["short"], 0)
+    assert [re.match(reason, sentence) is not None for sentence in taskset.skipped] == [True]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[0]['content'] | upper }} and the answer is",
+        "{{ messages[0]['content'] }}{{ messages[0]['content'] }}",
+        "<{{ messages[0]['content'] | length }}>{{ messages[0]['content'] }} and the answer is",
+    ],
+)
+def test_a_template_that_does_not_show_what_may_be_cut_is_refused(template):
+    asked, data = {"question": "abcdefgh" * 4}, {"long_prompts": "truncate_left", "max_prompt_length": 24}
+    with pytest.raises(DataError, match=r"row a\.jsonl:1: .* does not show where its system message ends"):
+        prompt_of(asked, tiny_tokenizer(chat_template=template), **data)
 
 
 def test_dropping_everything_is_refused_with_the_shortest_length(tokenizer):

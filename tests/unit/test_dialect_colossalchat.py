@@ -60,7 +60,7 @@ def test_the_example_for_one_machine_repaired_is_this_run():
         "max_completion_length": 3584,
         "preset": "grpo",
         "beta": 0.01,
-        "kl": "forward",
+        "kl": "k3",
         "lr_schedule": "cosine",
         "min_lr_ratio": 0.1,
         "weight_decay": 0.01,
@@ -279,7 +279,7 @@ def test_grpo_is_theirs():
     config = config_of(plain("-kl 0.02"))
     loss, advantage = config.loss, config.advantage
     assert (loss.clip_eps_low, loss.clip_eps_high, loss.average) == (0.2, 0.2, "sequence")
-    assert (loss.beta, loss.kl) == (0.02, "forward")  # the gradient of exp(ref - pi) - (ref - pi) - 1
+    assert (loss.beta, loss.kl) == (0.02, "k3")  # exp(ref - pi) - (ref - pi) - 1, without the ratio
     assert (advantage.advantage, advantage.filter_range) == ("group", None)
     assert config_of(plain("-kl 0")).loss.beta == 0
 

@@ -4,17 +4,19 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.cache import SharedCache
 from paceline.engines.fused import FusedDecoder
 from paceline.engines.local import LocalEngine
+from paceline.engines.recomputing import RecomputingDecoder
 from paceline.engines.rows import rounded_up
 from paceline.engines.stopping import Stopping
-from paceline.errors import DataError, TrainingError
+from paceline.errors import DataError, ModelError, TrainingError
 from paceline.native import library
 from paceline.native.decoding import decoding_kernels
+from tests.families import family, make_model
 from tests.headway import Told
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -22,7 +24,7 @@ END = 258
 KINDS = ("qwen2", "qwen3", "llama")
 
 
-def engine(model, *, slots=64, dtype=None, eos=(END,), plain=False, **options) -> LocalEngine:
+def engine(model, *, slots=64, dtype=None, eos=(END,), plain=False, path=None, **options) -> LocalEngine:
     local = LocalEngine(
         model,
         tiny_tokenizer(),
@@ -31,7 +33,7 @@ def engine(model, *, slots=64, dtype=None, eos=(END,), plain=False, **options) -
         eos_token_ids=frozenset(eos),
         **options,
     )
-    assert local.path == ("plain" if plain else "fused"), local.path_reason
+    assert local.path == (path or ("plain" if plain else "fused")), local.path_reason
     return local
 
 
@@ -94,18 +96,53 @@ def test_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature(kind, dty
 
 
 def test_a_model_with_windows_that_slide_takes_the_plain_path_and_says_why():
-    model = tiny_model("qwen2")
-    model.config.layer_types = ["sliding_attention", "full_attention"]
-    assert "sliding window" in engine(model, plain=True).path_reason
+    config = MistralConfig(**tiny_model("llama").config.to_dict() | {"model_type": "mistral", "sliding_window": 4})
+    assert "sliding window" in engine(MistralForCausalLM(config), plain=True).path_reason
 
 
 def test_a_model_that_computes_something_else_takes_the_plain_path():
     model = tiny_model("qwen3")
     model.model.layers[1].mlp.forward = lambda x: torch.zeros_like(x)
     local = engine(model, plain=True)
-    assert "differ by" in local.path_reason
+    assert "the fused decoder's logits differ by" in local.path_reason
     (completion,) = local.generate([request(6)], Sampling(max_completion_length=8, temperature=0))[0]
     assert completion.token_ids == greedy_by_transformers(model, request(6), 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("lfm2", "plain"),  # caches beside keys and values what convolutions
+        ("qwen3_next", "plain"),  # and linear attention
+        ("jamba", "plain"),  # and state spaces go on from
+        ("mamba2", "recomputing"),  # takes no mask after its prompt
+        ("openai-gpt", "recomputing"),  # has no cache
+        ("rwkv, no rescaling", "recomputing"),  # keeps a state that is not asked for
+        ("minimax", "recomputing"),  # refuses any cache but its own
+    ],
+)
+def test_a_cache_of_another_kind_is_used_right_or_not_at_all(name, path):
+    model = make_model(family(name)).eval()
+    requests = [request(5, 3), request(21, 2), request(8, 1)]
+    groups = engine(model, slots=5, path=path).generate(requests, Sampling(max_completion_length=9, temperature=0.8))
+    for asked, group in zip(requests, groups, strict=True):
+        for completion in group:
+            expected = forward_logprobs(model, asked, completion.token_ids, 0.8)
+            assert completion.logprobs == pytest.approx(expected, abs=1e-4, rel=0)
+
+
+def test_a_model_that_sees_what_comes_later_is_refused():
+    with pytest.raises(ModelError, match="BertLMHeadModel cannot be sampled from token by token"):
+        engine(make_model(family("bert")))
+
+
+def test_the_decoder_without_a_cache_samples_the_same_tokens():
+    model, requests = tiny_model("qwen3"), [request(4, 3), request(11, 1), request(7, 5)]
+    plain, recomputing = (engine(unfamiliar(model), slots=5, plain=True) for _ in range(2))
+    recomputing._decoder = RecomputingDecoder(model, model.dtype)
+    sampling = Sampling(max_completion_length=30)
+    for left, right in zip(plain.generate(requests, sampling), recomputing.generate(requests, sampling), strict=True):
+        assert [c.token_ids for c in left] == [c.token_ids for c in right]
 
 
 def test_both_paths_sample_the_same_tokens():
@@ -207,6 +244,35 @@ def test_a_stop_string_is_found_across_tokens_and_bytes():
         assert len(stopping.candidates(np.array(ids[-1:])))
         assert stopping.completes_string(ids)
         assert not stopping.completes_string(ids[:-1])
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_name_of_a_special_token_is_a_stop_string(plain):
+    model = tiny_model("qwen3")
+    local = engine(unfamiliar(model) if plain else model, plain=plain)
+    free = local.generate([request(5, 60)], Sampling(max_completion_length=30))[0]
+    group = local.generate([request(5, 60)], Sampling(max_completion_length=30, stop=("<|im_start|>",)))[0]
+    starts = 0
+    for before, completion in zip(free, group, strict=True):
+        ids = before.token_ids
+        starts += 259 in ids
+        assert completion.token_ids == (ids[: ids.index(259) + 1] if 259 in ids else ids)
+        assert completion.finish_reason == ("stop" if 259 in ids else before.finish_reason)
+        assert "<|" not in completion.text
+    assert starts > 1
+
+
+@pytest.mark.parametrize(("limit", "reason"), [(3, "length"), (4, "stop"), (5, "stop")])
+def test_a_stop_string_that_the_last_allowed_token_completes_is_a_stop(limit, reason):
+    local, asked = engine(tiny_model("llama"), eos=()), request(5, 60)
+    free = local.generate([asked], Sampling(max_completion_length=5))[0]
+    # one of which the fourth token is a printable character (ids 0 to 93) that is not among the first three
+    at, ids = next(
+        (at, ids) for at, ids in enumerate(one.token_ids for one in free) if ids[3] < 94 and ids.index(ids[3]) == 3
+    )
+    sampling = Sampling(max_completion_length=limit, stop=(tiny_tokenizer().decode([ids[3]]),))
+    completion = local.generate([asked], sampling)[0][at]
+    assert (completion.token_ids, completion.finish_reason) == (ids[: min(limit, 4)], reason)
 
 
 def test_more_requests_than_slots_of_mixed_sizes_come_back_in_order():

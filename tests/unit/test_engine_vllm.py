@@ -172,11 +172,19 @@ def test_a_stop_string_ends_a_completion_with_the_token_that_completes_it_and_wh
     assert one.tokens == tokens[:4]
     assert one.logprobs == [-1.0, -2.0, -3.0, -4.0]
     assert one.versions == [4, 4, 4, 5]
-    assert one.finish_reason(9, stopping("bcd")) == "stop"
+    assert stopping("bcd").finish_reason(one.tokens, 9) == "stop"
+    assert stopping("bcd").finish_reason(one.tokens, 4) == "stop"  # by the last token that was allowed
+    assert stopping("bce").finish_reason(one.tokens, 4) == "length"
+
+
+def test_a_special_token_that_is_a_stop_string_ends_a_completion_of_vllm():
+    one = Collected()
+    assert one.take(news([97, 259, 98], [-1.0, -2.0, -3.0], [4, 4, 4]), stopping("<|im_start|>"))
+    assert one.tokens == [97, 259]
 
 
 @pytest.mark.parametrize(("tokens", "reason"), [([1, 2], "length"), ([1, 258], "stop"), ([1], "stop")])
 def test_a_completion_stops_by_itself_or_at_its_limit(tokens, reason):
     one = Collected()
     one.take(news(tokens, [0.0] * len(tokens), [0] * len(tokens)), stopping())
-    assert one.finish_reason(2, stopping()) == reason
+    assert stopping().finish_reason(one.tokens, 2) == reason

@@ -105,6 +105,27 @@ def test_the_reach_of_a_set_is_said_before_it_is_measured():
     assert reach(3) == "a:test: 3 tasks are too few to tell any difference between two models; take more"
 
 
+@pytest.mark.parametrize("asking", [(), ("format",)])
+def test_every_row_has_the_answer_as_the_grader_reads_it_and_the_verdict_on_format(asking):
+    evaluator = Evaluator(
+        eval_set=EvalSet(name="a:test", tasks=(task("0"),)),
+        function={"boxed": resolve("boxed")},
+        sampling=Sampling(max_completion_length=8, temperature=0.0),
+        generations=3,
+        max_failure_rate=0.0,
+        reward_timeout=60.0,
+        seed=0,
+        asking={name: resolve(name) for name in asking},
+    )
+    texts = (r"\boxed{2}", "<think>so</think><answer>2</answer>", "<answer>3</answer>")
+    evaluation = evaluator.measure(ScriptedEngine([[completion(text) for text in texts]]), step=0)
+    rows = evaluation.completion_records()
+    assert [row["parsed"] for row in rows] == ["2", None, None]
+    assert [row["format"] for row in rows] == ([False, True, False] if asking else [True, False, False])
+    assert evaluation.record()["format_accuracy"] == pytest.approx(1 / 3)
+    assert evaluation.record()["failed_calls"] == 0
+
+
 def boxed_or_not(completions: list[str], **columns: object) -> list[float]:
     return [float("4" in text) for text in completions]
 

@@ -50,6 +50,15 @@ def test_a_value_of_a_file_has_its_line_and_a_flag_wins(capsys, tmp_path):
     assert rows["dataset"] == ["other.jsonl", "flag"]
 
 
+def test_what_a_flag_takes_the_place_of_is_at_its_default(capsys, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("model: org/m\ndataset: d.jsonl\nmax_steps: 50\nsystem_prompt: Brief.\n")
+    flags = ("--num-epochs", "2", "--system-prompt-file", "near.txt")
+    _, rows = explained(capsys, "--config", str(file), *flags)
+    assert (rows["num_epochs"], rows["max_steps"]) == (["2.0", "flag"], ["null", "default"])
+    assert (rows["system_prompt_file"], rows["system_prompt"]) == (["near.txt", "flag"], ["null", "default"])
+
+
 def test_a_run_names_the_lines_that_say_more_than_preset_and_default(capsys, tmp_path):
     config = build_config({"model": "m", "dataset": "d", "preset": "dapo", "seed": 7, "max_refills": 5})
     RunDir.create(tmp_path / "run", to_yaml(config))
@@ -59,6 +68,20 @@ def test_a_run_names_the_lines_that_say_more_than_preset_and_default(capsys, tmp
     assert rows["max_refills"][:2] == ["5", f"config.yaml line {lines.index('max_refills: 5') + 1}"]
     assert rows["overlong_share"][:2] == ["0.2", "preset dapo"]
     assert rows["temperature"] == ["1.0", "default"]
+
+
+def test_the_correction_of_stale_completions_names_its_number_and_its_origin(capsys, tmp_path):
+    words = ["--model", "m", "--dataset", "d", "--cluster", "--max-staleness", "1"]
+    out, rows = explained(capsys, *words)
+    origin = "default with --max-staleness above 0"
+    assert rows["rollout_correction"][:2] == ["truncate", origin]
+    assert "c_t = min(rho, 2), rho = old_t / rollout_t" in " ".join(out.split())
+    assert explained(capsys, *words, "--rollout-correction", "none")[1]["rollout_correction"] == ["none", "flag"]
+    for name, given in (("stale", {}), ("off", {"rollout_correction": "none"})):
+        config = build_config({"model": "m", "dataset": "d", "cluster": True, "max_staleness": 1, **given})
+        RunDir.create(tmp_path / name, to_yaml(config))
+    assert explained(capsys, str(tmp_path / "stale"))[1]["rollout_correction"][1] == origin
+    assert explained(capsys, str(tmp_path / "off"))[1]["rollout_correction"][1].startswith("config.yaml line")
 
 
 def test_another_tools_command_is_explained_in_our_options(capsys):

@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 
 import pytest
 
@@ -107,6 +108,15 @@ def test_the_last_box_whose_braces_close_counts(text, answer):
     assert last_boxed(text) == answer
 
 
+def test_boxes_in_boxes_take_memory_by_the_length_of_the_text():
+    text = r"\boxed{" * 2000 + "42" + "}" * 2000
+    tracemalloc.start()
+    assert last_boxed(text) == "42"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60 * len(text)  # contents of every level together: 800 times
+
+
 def test_an_answer_that_is_one_box_is_opened_and_two_boxes_stay_as_they_are():
     assert unboxed(r"$\boxed{42}$") == "42"
     assert unboxed(r"\boxed{1} \boxed{42}") == r"\boxed{1} \boxed{42}"
@@ -192,10 +202,42 @@ def test_the_last_line_states_one_number_or_itself(text, answer):
         ("<think>\n```python\na\n```\n</think>\n```python\nb\n```", "b\n"),
         ("<answer>\n```python\na\n```\n</answer>", "a\n"),
         ("```python\r\na\r\n```\r\n", "a\r\n"),
+        ("```python3.12\na\n```", "a\n"),
+        ("```py3\na\n```", "a\n"),
+        ("```python2\na\n```", None),
+        ("<answer>```python\na\n```</answer>", "a\n"),
+        ("<answer> ```\na\n``` </answer>", "a\n"),
+        ("```python\na\n<answer>```python\nb\n```</answer>", "b\n"),
+        ("~~~python\na\n```\n~~~", "a\n```\n"),
+        ("```python\na\n~~~\n```", "a\n~~~\n"),
+        ("~~~~\na\n~~~\n~~~~", "a\n~~~\n"),
+        ("</think>```python\na\n```", "a\n"),
     ],
 )
 def test_the_program_is_the_last_complete_fence_of_python(text, program):
     assert last_code_block(text) == program
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("```python\nprint('</think>')\n```", "print('</think>')\n"),
+        ("```python\nprint('<think>')\n```\nDone.", "print('<think>')\n"),
+        ("<think>a</think>\n```python\nx = '<reasoning>'\n```", "x = '<reasoning>'\n"),
+        ("```python\na\n```\n</think>\n```python\nb\n```", "b\n"),  # what began with the text was a thought
+        ("```python\na\n```\n</think>\n", None),
+        ("```python\n</think>\n```python\nb\n```", "b\n"),  # an unclosed fence is no program
+        ("```python\n<think>\n```python\nb\n```", None),
+        ("```python\na\n```\n```python\n</think>", None),
+    ],
+)
+def test_tags_of_thinking_inside_a_complete_fence_are_part_of_the_program(text, program):
+    assert last_code_block(text) == program
+
+
+def test_a_prompt_that_opens_the_thinking_hides_fences_until_it_ends():
+    assert last_code_block("```python\na\n```", prefilled=True) is None
+    assert last_code_block("```python\na\n```\n</think>\n```python\n'<think>'\n```", prefilled=True) == "'<think>'\n"
 
 
 def test_an_action_is_its_name_and_its_input():
@@ -246,6 +288,8 @@ MARKERS = [
     "\\",
     "```\n",
     "```python\n",
+    "~~~",
+    "`",
 ]
 MARKERS += ["Action:\n", "Action Input:", "<tool_call>", "answer", "1", "1,", "-", "= ", "1 "]
 

@@ -119,6 +119,7 @@ CHANGES: dict[str, tuple[dict[str, object], object]] = {
     "dual_clip": ({}, 3.0),
     "cispo_max_ratio": ({"bound": "cispo"}, 6.0),
     "average": ({}, "prompt"),
+    "average_over": ({}, "all"),
     "beta": ({}, 1e-9),
     "kl": (DIVERGING, "forward"),
     "ref_sync_steps": (DIVERGING, 7),
@@ -154,9 +155,9 @@ def test_no_option_of_advantage_and_loss_is_without_its_place_in_the_formula():
 
 
 def test_every_advantage_and_average_has_words_of_its_own():
-    for name in ("advantage", "average", "bound"):
+    for name in ("advantage", "average", "bound", "kl"):
         (choices,) = (option.choices for option in options() if option.name == name)
-        assert len({formula(**{name: choice}) for choice in choices}) == len(choices)
+        assert len({formula(beta=0.1, **{name: choice}) for choice in choices}) == len(choices)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.batching import pack
-from paceline.config import LossConfig, OptimConfig
+from paceline.batching import pack, token_weights
+from paceline.config import LossConfig, OptimConfig, build_config
 from paceline.errors import TrainingError
 from paceline.learner import Learner, Logprobs, samples_of, token_losses
 from paceline.learner.stats import merge_sums
-from paceline.models import Loaded, choose_forward
+from paceline.models import Loaded, PolicyForward, choose_forward
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.tiny import tiny_model, with_exact_norms
 
@@ -43,9 +43,9 @@ def learner(*, loss: LossConfig | None = None, reference: bool = False, **optim:
     other = with_exact_norms(tiny_model("qwen2", dtype=torch.float64, seed=3))
     choose_forward(other)
     return Learner(
-        Loaded(model=model, compute_dtype=torch.float64, eos_token_ids=frozenset()),
+        Loaded(model=model, compute_dtype=torch.float64),
         choose_forward(model),
-        reference=Loaded(model=other, compute_dtype=torch.float64, eos_token_ids=frozenset()) if reference else None,
+        reference=Loaded(model=other, compute_dtype=torch.float64) if reference else None,
         loss=loss or LossConfig(),
         optim=OptimConfig(**optim),
         temperature=1.0,
@@ -104,6 +104,18 @@ def test_completions_without_advantage_cost_no_forward_pass_but_count_in_the_ave
     assert second.grad_norm == pytest.approx(first.grad_norm * 4 / 14)
 
 
+def test_padded_rows_count_every_place_as_forwarded_and_keep_to_the_budget():
+    # rows of 3 + 2, 3 + 2 and 3 tokens: all in one micro-batch are 15 places, and 12 hold one of each length
+    groups, padded = [group((b"abc", 1.0), (b"def", -1.0), (b"z", 0.5))], PolicyForward(kind="padded", reason="")
+    forwarded = {}
+    for budget in (15, 12):
+        half = learner(micro_batch_tokens=budget)
+        half.passes.forward = padded
+        forwarded[budget] = half.step(groups, learning_rate=0.0).tokens_forwarded
+    assert forwarded == {15: 15, 12: 3 + 2 * 5}
+    assert learner(micro_batch_tokens=15).step(groups, learning_rate=0.0).tokens_forwarded == 3 + 2 + 2
+
+
 @pytest.mark.parametrize("reason", ["filtered", "no_reward"])
 def test_a_step_whose_groups_are_all_left_out_makes_no_update_and_moves_no_weight(reason):
     half = learner(num_iterations=2, num_minibatches=3)
@@ -128,6 +140,51 @@ def test_filtered_groups_and_masked_completions_count_in_no_average():
     assert without.grad_norm == pytest.approx(alone.grad_norm, rel=1e-12)
 
 
+def test_a_step_behind_a_token_weighs_twice_at_most_where_the_policy_went_far_from_the_sampler():
+    # three tokens, each three nats likelier to the trainer than to the sampler, whose weight e^3 is held at 2
+    samples = samples_of([group((b"abc", 1.0))])
+    batch = pack(samples, token_weights(samples, average="token", max_completion_length=8), [0], dtype=torch.float64)
+    slopes = {}
+    for staleness in (0, 1):
+        options = {"model": "m", "dataset": "d", "cluster": True, "max_staleness": staleness}
+        policy = torch.full((3,), 3.0, dtype=torch.float64, requires_grad=True)
+        terms = Logprobs(policy=policy, entropy=torch.zeros(3), old=policy.detach(), reference=None)
+        losses, _ = token_losses(batch, terms, build_config(options).loss)
+        slopes[staleness] = torch.autograd.grad((batch.weights * losses).sum(), policy)[0].tolist()
+    assert slopes == {0: pytest.approx([-1 / 3] * 3), 1: pytest.approx([-2 / 3] * 3)}
+
+
+@pytest.mark.parametrize(("average", "share"), [("sequence", 2 / 4), ("constant", 2 / 4), ("token", 4 / 9)])
+def test_averages_over_all_count_masked_completions_and_the_tokens_of_ungraded_ones(average, share):
+    # two are trained, of 3 + 1 tokens; "quiet" is ungraded and counts its 5 tokens, "loud!" is masked and counts none
+    full, other = group((b"abc", 1.0), (b"z", -1.0)), group((b"quiet", 0.0), (b"loud!", 0.0))
+    ungraded, masked = other.rollouts
+    beside = (replace(ungraded, dropped="no_reward", reward=None), replace(masked, dropped="truncated"))
+    groups = [replace(full, rollouts=(*full.rollouts, *beside))]
+    kept, counted = (
+        learner(loss=LossConfig(average=average, average_over=over)).step(groups, learning_rate=0.0)
+        for over in ("kept", "all")
+    )
+    assert counted.grad_norm == pytest.approx(share * kept.grad_norm, rel=1e-12)
+    assert counted.tokens_trained == kept.tokens_trained == 4
+
+
+def test_an_ungraded_completion_that_counts_has_a_divergence_and_a_masked_one_has_none():
+    one = group((b"abc", 1.0), (b"quiet", 0.0), (b"loud!", 0.0))
+    drops = (None, "no_reward", "truncated")
+    groups = [replace(one, rollouts=tuple(map(lambda r, why: replace(r, dropped=why), one.rollouts, drops)))]
+    stats = learner(loss=LossConfig(beta=0.1, average_over="all"), reference=True).step(groups, learning_rate=0.0)
+    assert stats.tokens_trained == 3 + 5
+
+
+@pytest.mark.parametrize("over", ["kept", "all"])
+def test_nothing_is_measured_where_every_completion_is_masked(over):
+    one = group((b"abc", 1.0), (b"z", -1.0))
+    masked = replace(one, rollouts=tuple(replace(rollout, dropped="truncated") for rollout in one.rollouts))
+    measured = learner(loss=LossConfig(average_over=over)).measure([masked])
+    assert (measured.loss, measured.tokens_trained) == (0.0, 0)
+
+
 @pytest.mark.parametrize("options", [{"skip_threshold": 20.0}, {"dual_clip": 3.0}, {"bound": "sapo"}], ids=str)
 def test_a_ratio_beyond_any_float_is_bounded_or_dropped_and_leaves_the_others_their_gradient(options):
     samples = samples_of([group((b"ab", -1.0), (b"z", 1.0))])
@@ -141,7 +198,7 @@ def test_a_ratio_beyond_any_float_is_bounded_or_dropped_and_leaves_the_others_th
     assert policy.grad[2].item() == pytest.approx(-1.0)
 
 
-@pytest.mark.parametrize("kl", ["reverse", "forward"])
+@pytest.mark.parametrize("kl", ["reverse", "forward", "k3", "k3_ratio"])
 @pytest.mark.parametrize("bound", ["clip", "cispo", "sapo", "none"])
 @pytest.mark.parametrize("gap", [-1e4, -100.0, 100.0, 1e4])
 def test_no_token_that_is_left_out_makes_a_gradient_that_is_not_a_number(gap, bound, kl):

@@ -47,7 +47,7 @@ class Scarce:
 
 def loaded(seed: int = 0) -> Loaded:
     model = with_exact_norms(tiny_model("qwen2", dtype=torch.float64, seed=seed)).train()
-    return Loaded(model=model, compute_dtype=torch.float64, eos_token_ids=frozenset())
+    return Loaded(model=model, compute_dtype=torch.float64)
 
 
 def learner(*, ranks=ONE_RANK, calls=(), tokens=10**6, **optim) -> tuple[Learner, Scarce]:

@@ -7,9 +7,10 @@ import peft
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from paceline.checkpoint import TokenizerFiles, load_optimizer
+from paceline.cli.main import main
 from paceline.config import LoraConfig, LossConfig, ModelConfig, OptimConfig
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local import LocalEngine
@@ -112,7 +113,7 @@ def local_engine(loaded: Loaded) -> LocalEngine:
         tiny_tokenizer(),
         concurrent_sequences=8,
         compute_dtype=loaded.compute_dtype,
-        eos_token_ids=loaded.eos_token_ids,
+        eos_token_ids=frozenset([258]),
     )
 
 
@@ -465,3 +466,93 @@ def test_a_saved_adapter_is_the_same_file_each_time(base, tmp_path):
         )
         for side in "AB"
     }
+
+
+@pytest.fixture
+def four_bits(tmp_path) -> ModelConfig:
+    """The base model's linear layers in 4 bits of bitsandbytes, on disk."""
+    pytest.importorskip("bitsandbytes")
+    full = write_model(tmp_path / "full", "llama")
+    wanted = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    AutoModelForCausalLM.from_pretrained(full.model, quantization_config=wanted).save_pretrained(tmp_path / "four")
+    tiny_tokenizer().save_pretrained(tmp_path / "four")
+    return ModelConfig(model=str(tmp_path / "four"), device="cpu")
+
+
+def in_full(config: ModelConfig, place) -> ModelConfig:
+    """The same model with the numbers that its 4 bits stand for."""
+    dequantised = AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float32).dequantize()
+    plain = tiny_model("llama")
+    plain.load_state_dict(dequantised.state_dict())
+    save_model(plain, tiny_tokenizer(), place, torch.float32)
+    return ModelConfig(model=str(place))
+
+
+def test_a_step_over_4_bits_is_the_step_over_what_they_stand_for(four_bits, tmp_path):
+    adapters = []
+    for config in (four_bits, in_full(four_bits, tmp_path / "plain")):
+        loaded = load_model(config, RANK)
+        half, frozen = learner(loaded), frozen_of(loaded)
+        half.step([group()], learning_rate=1e-3)
+        half.step([group()], learning_rate=1e-3)  # the first one moves nothing but the matrices that begin as 0
+        assert half.passes.forward.kind == "packed"
+        assert same(frozen, frozen_of(loaded))
+        adapters.append(adapter_of(loaded))
+    assert adapters[0].keys() == adapters[1].keys()
+    for name, trained in adapters[0].items():
+        torch.testing.assert_close(trained, adapters[1][name], atol=1e-5, rtol=1e-4)
+
+
+def test_an_adapter_over_4_bits_is_sampled_as_it_is_trained_and_exported_alone(four_bits, tmp_path):
+    loaded = moved(load_model(four_bits, RANK))
+    for asked, (first, *_) in zip(
+        requests(), local_engine(loaded).generate(requests(), Sampling(max_completion_length=8)), strict=True
+    ):
+        ids = torch.tensor([asked.prompt_ids + first.token_ids])
+        with torch.no_grad():
+            own = loaded.model(ids).logits[0, len(asked.prompt_ids) - 1 : -1].log_softmax(-1)
+        assert first.logprobs == pytest.approx(
+            own.gather(1, ids[:, len(asked.prompt_ids) :].T)[:, 0].tolist(), abs=1e-4
+        )
+    with pytest.raises(ModelError, match="cannot be merged into quantised weights, which would round it"):
+        export_model(loaded, tiny_tokenizer(), tmp_path / "merged", merge=True)
+    export_model(loaded, tiny_tokenizer(), tmp_path / "final", merge=False)
+    again = load_model(ModelConfig(model=str(tmp_path / "final"), device="cpu"))
+    assert torch.equal(logits(again.model), logits(loaded.model))
+
+
+def test_a_quantised_object_keeps_its_4_bits_and_has_all_else_in_float32(four_bits):
+    model = AutoModelForCausalLM.from_pretrained(four_bits.model, dtype=torch.bfloat16)
+    with pytest.raises(ModelError, match=r"the model has quantised weights \(bitsandbytes, 4 bits\), which cannot be"):
+        adopt_model(model, four_bits)
+    loaded = adopt_model(model, four_bits, RANK)
+    kinds = {parameter.dtype for parameter in loaded.model.parameters()}
+    assert (kinds, set(adapter_of(loaded))) == (
+        {torch.uint8, torch.float32},
+        set(adapter_of(load_model(four_bits, RANK))),
+    )
+
+
+def test_a_run_over_4_bits_saves_goes_on_and_ends_with_an_adapter(four_bits, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 4)
+    run = str(tmp_path / "run")
+    options = (
+        f"--model {four_bits.model} --dataset {tmp_path}/rows.jsonl --lora-rank 4 --beta 0.1 --reward-funcs random"
+    )
+    options += f" --max-completion-length 8 --device cpu --save-steps 1 --max-steps 1 --output-dir {run}"
+    assert main(["train", *options.split()]) == 0
+    assert main(["train", "--resume", run, "--max-steps", "2"]) == 0
+    assert {"adapter_config.json", "adapter_model.safetensors"} < {
+        file.name for file in (tmp_path / "run/final").iterdir()
+    }
+
+
+def test_a_run_that_begins_with_an_adapter_says_what_beta_compares_it_with(base, tmp_path, capsys):
+    load_model(base, RANK).save_weights(tmp_path / "adapter")
+    tiny_tokenizer().save_pretrained(tmp_path / "adapter")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    options = f"--model {tmp_path}/adapter --dataset {tmp_path}/rows.jsonl --beta 0.1 --reward-funcs random"
+    options += f" --max-completion-length 8 --device cpu --max-steps 1 --output-dir {tmp_path}/run"
+    assert main(["train", *options.split()]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the reference of --beta is its base model" in said

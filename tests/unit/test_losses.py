@@ -117,6 +117,12 @@ def test_kl_penalties_have_the_values_of_their_formulas():
     assert kl_estimate(logprobs, ref).item() == pytest.approx(math.exp(-0.2) - 1 + 0.2)
 
 
+def test_the_estimator_has_the_slope_of_its_formula_and_no_ratio():
+    logprobs, ref = torch.tensor([-1.0], requires_grad=True), torch.tensor([-1.2])
+    (slope,) = torch.autograd.grad(kl_estimate(logprobs, ref), logprobs)
+    assert slope.item() == pytest.approx(1 - math.exp(-0.2))
+
+
 @pytest.mark.parametrize("kl", ["reverse", "forward"])
 def test_a_token_that_the_policy_gave_up_has_a_finite_penalty_and_slope(kl):
     logprobs, old, ref = torch.tensor([-120.0], requires_grad=True), torch.tensor([-1.0]), torch.tensor([-1.5])

@@ -113,7 +113,7 @@ def test_recomputed_activations_give_the_same_gradient():
 @needs_kernels
 def test_an_adapter_gets_its_gradient_and_the_frozen_weights_none():
     model = wide_model()
-    loaded = Loaded(model=model, compute_dtype=torch.float32, eos_token_ids=frozenset())
+    loaded = Loaded(model=model, compute_dtype=torch.float32)
     add_adapter(loaded, make_lora_config(LoraConfig(lora_rank=2)))
     choose_forward(model)
     with torch.no_grad():

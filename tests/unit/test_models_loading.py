@@ -2,15 +2,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
+from safetensors.torch import load_file
+from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from paceline import windows
 from paceline.config import ModelConfig
 from paceline.devices import automatic_dtype, choose_dtype, choose_threads
 from paceline.engines.local import LocalEngine
 from paceline.errors import ModelError
-from paceline.models import Loaded, choose_forward, export_model, load_model, save_model
+from paceline.models import Loaded, adopt_model, choose_forward, export_model, load_model, recompute, save_model
+from paceline.models.attention import PackedLayout, attention
+from tests.families import family, make_model
 from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
+from tests.vllm_models import tied_model
 
 
 def test_a_tiny_model_computes_with_one_thread_unless_told_otherwise():
@@ -44,7 +48,6 @@ def test_weights_load_as_float32_masters_without_dropout_whatever_they_were_save
     save_model(model, tiny_tokenizer(), tmp_path, torch.bfloat16)
     loaded = load_model(ModelConfig(model=str(tmp_path)))
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
-    assert loaded.eos_token_ids == frozenset({258})
     tokens = torch.tensor([[1, 2, 3]])
     assert torch.equal(loaded.model(tokens).logits, loaded.model(tokens).logits)
     assert torch.equal(loaded.model.lm_head.weight, model.lm_head.weight.bfloat16().float())
@@ -59,7 +62,7 @@ def test_a_loaded_model_takes_the_fast_paths_of_engine_and_learner(tmp_path, kin
         tiny_tokenizer(),
         concurrent_sequences=4,
         compute_dtype=loaded.compute_dtype,
-        eos_token_ids=loaded.eos_token_ids,
+        eos_token_ids=frozenset(),
     )
     assert (engine.path, choose_forward(loaded.model).kind) == ("fused", "packed")
 
@@ -87,22 +90,95 @@ def test_logits_with_a_soft_cap_are_refused_however_small_they_are():
 
 def test_a_model_that_cannot_be_packed_keeps_its_own_attention():
     model = gemma2(final_logit_softcapping=None)
+    own = model.config._attn_implementation  # eager or sdpa, by the version of transformers
     assert choose_forward(model).kind == "padded"
-    assert model.config._attn_implementation == "eager"
+    assert model.config._attn_implementation == own
+
+
+class Capped(LlamaForCausalLM):
+    """Caps its logits at 50, and its configuration does not say so."""
+
+    def forward(self, **options):
+        output = super().forward(**options)
+        output.logits = 50 * torch.tanh(output.logits / 50)
+        return output
+
+
+def test_a_soft_cap_that_no_configuration_names_is_found():
+    with pytest.raises(ModelError, match=r"Capped gives other logits than its output embedding makes of its last"):
+        choose_forward(Capped(tiny_model("llama").config))
+
+
+ADOPTED = ModelConfig(model="m", device="cpu")
+NOISY = (
+    "opt, layer drop", "gpt_bigcode", "biogpt", "seed_oss", "phimoe", "starcoder2, dropout, window", "bloom, dropout",
+    "persimmon, dropout", "mixtral, router jitter", "gpt2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_dropout_of_every_kind_is_off_while_a_model_is_trained(name):
+    model = adopt_model(make_model(family(name)), ADOPTED).model
+    choose_forward(model)
+    recompute(model, None)
+    tokens = torch.arange(20)[None]
+    first, second = (model(tokens, use_cache=False).logits for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(first, model.eval()(tokens, use_cache=False).logits)
+
+
+def test_dropout_that_cannot_be_switched_off_is_named():
+    model = adopt_model(make_model(family("falcon, dropout")), ADOPTED).model
+    with pytest.raises(ModelError, match=r"in training mode than in evaluation mode \(hidden_dropout 0\.1\)"):
+        choose_forward(model)
+
+
+def test_a_model_that_rescales_its_weights_for_sampling_is_refused():
+    """Saved between the two modes they would be read as others."""
+    with pytest.raises(ModelError, match="RwkvForCausalLM changes its weights between training and evaluation mode"):
+        choose_forward(make_model(family("rwkv")))
+
+
+def test_values_narrower_than_keys_are_packed_by_torchs_attention():
+    model = make_model(family("deepseek_v3")).eval()  # keys of 16 numbers, values of 8: the kernels take equal ones
+    assert choose_forward(model).kind == "packed"
+
+
+def test_a_cap_of_scores_that_no_probe_can_see_keeps_a_model_from_the_packed_pass():
+    model = gemma2(final_logit_softcapping=None, layer_types=["full_attention"] * 2)
+    model.config.attn_logit_softcapping = 50.0
+    for layer in model.model.layers:
+        layer.self_attn.attn_logit_softcapping = 50.0
+    own = model.config._attn_implementation
+    forward = choose_forward(model)
+    reason = "Gemma2Attention sets softcap, which packed attention does not have"
+    assert (forward.kind, forward.reason, model.config._attn_implementation) == ("padded", reason, own)
 
 
 @pytest.mark.parametrize(
-    ("config", "slides"),
+    "option",
+    [{"s_aux": torch.zeros(2)}, {"position_bias": torch.zeros(1)}, {"sliding_window": 4}, {"is_causal": False}],
+)
+def test_packed_attention_refuses_what_it_would_leave_out(option):
+    states = torch.zeros(1, 2, 5, 8)
+    with pytest.raises(ModelError, match=f"Linear sets {next(iter(option))}, which packed attention does not have"):
+        attention(torch.nn.Linear(1, 1), states, states, states, None, PackedLayout(batch=None), scaling=1.0, **option)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
     [
-        ({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 64}, True),
-        ({"layer_types": ["full_attention"] * 2, "sliding_window": 64}, False),
-        ({"sliding_window": 4096}, True),
-        ({"sliding_window": None}, False),
-        ({}, False),
+        ({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 64}, "attend to a sliding window"),
+        ({"layer_types": ["full_attention"] * 2, "sliding_window": 64}, None),
+        ({"layer_types": ["full_attention", "conv"]}, "some layers are of the kind conv"),
+        ({"sliding_window": 4096}, "attend to a sliding window"),
+        ({"sliding_window": None}, None),
+        ({}, None),
     ],
 )
-def test_a_window_counts_where_some_layer_uses_it(config, slides):
-    assert windows.slides(SimpleNamespace(**config)) == slides
+def test_a_window_counts_where_some_layer_uses_it(config, reason):
+    found = windows.short_sighted(SimpleNamespace(**config))
+    assert found is None if reason is None else reason in found
 
 
 @pytest.mark.parametrize(("window", "kind"), [(4, "padded"), (None, "packed")])
@@ -127,7 +203,20 @@ def test_the_packed_pass_is_tried_in_the_precision_that_it_will_compute_in(kind)
 
 def test_what_a_cpu_trained_in_bfloat16_is_exported_in_its_own_precision(tmp_path):
     model = tiny_model("qwen2")
-    policy = Loaded(model=model, compute_dtype=torch.bfloat16, eos_token_ids=frozenset())
+    policy = Loaded(model=model, compute_dtype=torch.bfloat16)
     export_model(policy, tiny_tokenizer(), tmp_path, merge=False)
     saved = load_model(ModelConfig(model=str(tmp_path), dtype="float32")).model
     assert torch.equal(saved.lm_head.weight, model.lm_head.weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_tied_output_embedding_is_written_once_in_any_precision(tmp_path, dtype):
+    model = tied_model()
+    save_model(model, tiny_tokenizer(), tmp_path, dtype)
+    written = load_file(tmp_path / "model.safetensors")
+    assert set(written) == {name for name, _ in model.named_parameters()}  # the output embedding is not among them
+    assert {tensor.dtype for tensor in written.values()} == {dtype}
+    assert sum(tensor.numel() for tensor in written.values()) == model.num_parameters()
+    assert torch.equal(
+        load_model(ModelConfig(model=str(tmp_path))).model.lm_head.weight, model.lm_head.weight.to(dtype)
+    )

@@ -17,7 +17,7 @@ TOKENS = torch.tensor([[1, 2, 3, 5, 8]])
 
 
 def policy() -> Loaded:
-    return Loaded(model=tiny_model("qwen2"), compute_dtype=torch.float32, eos_token_ids=frozenset())
+    return Loaded(model=tiny_model("qwen2"), compute_dtype=torch.float32)
 
 
 def updates(loaded: Loaded, optimizer, rates) -> list[torch.Tensor]:
@@ -71,7 +71,7 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(tmp_path, options):
         optimizer=optimizer,
         keep=1,
     )
-    again = Loaded(model=copy.deepcopy(loaded.model), compute_dtype=torch.float32, eos_token_ids=frozenset())
+    again = Loaded(model=copy.deepcopy(loaded.model), compute_dtype=torch.float32)
     restored = make_optimizer(again, optim)
     load_optimizer(checkpoint, restored, again.model)
     assert same(updates(again, restored, (1e-2, 1e-3)), updates(loaded, optimizer, (1e-2, 1e-3)))

@@ -236,6 +236,19 @@ def test_layers_are_planned_to_be_computed_again_where_a_run_would():
     assert without.cut.layers == 0
 
 
+def test_a_size_is_planned_for_layers_that_are_computed_again_in_any_case():
+    shape = model_shape({**SHAPE, "vocab_size": 64}, parameters=10_000)
+    config = build_config({**REQUIRED, "gradient_checkpointing": "true", "prompts_per_step": 64})
+    roomy = memory_plan(config, shape, on=replace(GPUS["h100"], memory=None))
+    assert roomy.cut.micro_batch_tokens == 16_384
+    kept = roomy.cut.tokens * 2 * 32 * 4  # the inputs of two layers, of which half of what is free may be
+    without = roomy.update - roomy.head - roomy.activations
+    for room, size in ((2 * kept, 16_384), (2 * kept - 2, 8192), (0, 4096)):
+        assert (
+            memory_plan(config, shape, on=replace(GPUS["h100"], memory=without + room)).cut.micro_batch_tokens == size
+        )
+
+
 def test_the_precision_of_auto_goes_by_device_and_size():
     large, small = (model_shape(SHAPE, parameters=count) for count in (10_000_000, 9_999_999))
     fast = replace(CPU, fast_bfloat16=True)

@@ -6,6 +6,12 @@ import sys
 
 import pytest
 
+from paceline.config import build_config
+from paceline.errors import ModelError
+from paceline.preparing import prepare, reward_meter
+from tests.families import family, make_config
+from tests.scripted import ScriptedEngine, completion, task
+from tests.tiny import tiny_tokenizer
 from tests.wrong_inputs import CASES, ROW, furnish, make_model
 
 CODE = """
@@ -62,3 +68,36 @@ def test_a_whole_preparation_loads_nothing_that_computes_a_model(tmp_path):
     loaded = set(done.stdout.split("\n"))
     assert "transformers.models.auto.tokenization_auto" in loaded
     assert not loaded & COMPUTES
+
+
+def test_held_out_rewards_are_measured_however_training_filters():
+    options = {"model": "embedded", "dataset": "rows.jsonl", "filter_range": ["0", "1"], "max_refills": "2"}
+    config = build_config({**options, "oversampling": "1.5", "num_generations": "2", "filter_func": "accuracy"})
+    functions = {"accuracy": lambda completions, **columns: [float(text == "2") for text in completions]}
+    meter = reward_meter(config, functions, name="held-out", tasks=(task("a"), task("b")), generations=2)
+    engine = ScriptedEngine([[completion("2"), completion("2")], [completion("1"), completion("2")]])
+    found = meter.measure(engine, step=0)
+    measured, rows = found.record(), found.completion_records()
+    assert (measured["n"], measured["reward_mean"], measured["groups_zero_deviation"]) == (2, 0.75, 1)
+    assert [(row["parsed"], row["format"]) for row in rows] == [(None, None)] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("gemma2", "final_logit_softcapping 30.0"),
+        ("cohere", "logit_scale 0.0625"),
+        ("granite, scaled logits", "logits_scaling 8.0"),
+        ("falcon_h1, scaled logits", "lm_head_multiplier 0.5"),
+        ("recurrent_gemma", "logits_soft_cap 30.0"),
+    ],
+)
+def test_changed_logits_are_refused_by_config_json_alone(tmp_path, name, how):
+    model, rows = tmp_path / "model", tmp_path / "rows.jsonl"
+    make_config(family(name)).save_pretrained(model)
+    tiny_tokenizer().save_pretrained(model)
+    (model / "model.safetensors").touch()  # and nothing in it
+    rows.write_text(ROW * 4)
+    config = build_config({"model": str(model), "dataset": str(rows), "max_completion_length": 100})
+    with pytest.raises(ModelError, match=f"changes its logits after the output embedding .{how}.*of another family"):
+        prepare(config)

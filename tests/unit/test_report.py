@@ -15,7 +15,7 @@ from paceline.report.figures import Band, Chart, Line, draw, figure
 from paceline.report.headline import headline
 from paceline.report.outcome import fates, outcome, pairs
 from paceline.report.reading import read_run
-from paceline.report.samples import distinctive, training_pairs
+from paceline.report.samples import distinctive, is_right, training_pairs
 from paceline.report.scales import Scale, linear_ticks, log_ticks, step_ticks, tick_labels
 from paceline.report.series import MAX_POINTS, Series, metric, smoothed
 from paceline.rundir import RunDir
@@ -346,6 +346,24 @@ def test_early_and_late_rollouts_are_paired_by_task_then_by_words_right_and_wron
     assert [(pair.before["task_id"], pair.after["task_id"]) for pair in chosen] == [("a", "a"), ("b", "c")]
     assert [(pair.before["reward"], pair.after["reward"]) for pair in chosen] == [(0.0, 1.0), (0.0, 0.0)]
     assert chosen[0].same_task
+
+
+@pytest.mark.parametrize(
+    ("rewards", "grader", "right"),
+    [
+        ({"gsm8k": 1.0}, "gsm8k", False),  # a wrong answer with all tags has 0.8
+        ({"gsm8k": 1.5}, "gsm8k", True),
+        ({"gsm8k": 1.0}, "accuracy", False),  # not scored by the grader: as its own function counts
+        ({"code(score=fraction)": 0.75}, "code(score=fraction)", False),
+        ({"cosine(min_correct=0.1)": 0.1}, "cosine(min_correct=0.1)", True),
+        ({"format": None, "rw.py:mine": 0.5}, "accuracy", True),
+        ({"accuracy": 0.0, "format": 1.0}, "accuracy", False),
+        ({"cosine(gone=1)": 0.5}, "cosine(gone=1)", True),  # a parameter of another version
+        ({"accuracy": None}, "accuracy", None),
+    ],
+)
+def test_the_report_calls_right_what_evaluation_counts_as_right(rewards, grader, right):
+    assert is_right({"rewards": rewards, "reward": 9.0}, grader) is right
 
 
 def test_the_set_name_of_held_out_completions_survives_its_file_name(tmp_path):

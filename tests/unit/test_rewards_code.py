@@ -174,6 +174,66 @@ def test_a_verdict_that_does_not_come_in_time_is_no_score(monkeypatch):
     assert "no verdict" in str(got)
 
 
+def slow_ones(job):
+    """`slow` is right and needs more than a first slice; `loop` never ends."""
+    word = job.source.split()[0]
+    if word == "loop" or (word == "slow" and job.limits.seconds < 1):
+        return ended("timeout")
+    return str(2 * int(job.stdin))
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_slow_programs_behind_the_allowance_are_cut_short_and_no_other(slots):
+    function, sandbox = made(slow_ones, slots=slots, timeout=10.0)
+    programs = ["loop 1", "slow 1", "quick 1", *(f"loop {n}" for n in range(2, 8)), "slow 2", "quick 2"]
+    got = grades(function, [fenced(one) for one in programs])
+    # four limits of one test: loops 1 to 4 use them up
+    assert [one.cut_short for one in got] == [False] * 6 + [True] * 4 + [False]
+    assert values(got) == [0.0, 1.0, 1.0, *[0.0] * 7, 1.0]
+    assert got[9].note.startswith(
+        "passed 0 of 4 tests; test 1: cut_short (it needs more than 0.25 s, and the batch had"
+    )
+    whole = {job.source for job in sandbox.jobs if job.limits.seconds == 10.0}
+    assert 4 + 1 <= len(whole) <= 4 + 1 + slots  # what ran beside the last of them was begun in vain
+
+
+def test_the_allowance_grows_with_the_batch():
+    function, _ = made(slow_ones, slots=1)
+    one_test = {"test_cases": {"inputs": ["1"], "outputs": ["2"]}}
+    got = grades(function, [fenced(f"loop {n}") for n in range(320)], [one_test] * 320)
+    assert [one.cut_short for one in got] == [False] * 5 + [True] * 315
+
+
+def test_what_was_cut_short_is_judged_anew_in_another_batch():
+    function, _ = made(slow_ones, slots=1)
+    assert grades(function, [fenced(f"loop {n}") for n in range(4)] + [fenced("slow")])[-1].cut_short
+    (got,) = grades(function, [fenced("slow")])
+    assert (got.value, got.cut_short) == (1.0, False)
+
+
+def test_a_program_that_is_remembered_counts_as_if_it_ran():
+    function, _ = made(slow_ones, slots=1)
+    loops = [fenced(f"loop {n}") for n in range(4)]
+    assert not any(one.cut_short for one in grades(function, loops))
+    assert grades(function, [*loops, fenced("slow")])[-1].cut_short
+
+
+def test_a_program_that_sleeps_leaves_its_place_to_another():
+    both = threading.Barrier(2)
+
+    class Sleepers(ScriptedSandbox):
+        def execute(self, job, on_sleep=lambda: None):
+            on_sleep()
+            both.wait(timeout=20)  # broken, and an error, unless two are there
+            return super().execute(job, on_sleep)
+
+    sandbox = Sleepers(scripted, slots=1)
+    sandbox.callers = 2
+    function = code(RewardContext(open_sandbox=lambda: sandbox))
+    one_test = {"test_cases": {"inputs": ["1"], "outputs": ["2"]}}
+    assert values(grades(function, [fenced("double"), fenced("nonsense")], [one_test] * 2)) == [1.0, 0.0]
+
+
 def test_an_error_of_ours_in_a_thread_reaches_who_waits():
     function, _ = made(lambda job: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -187,9 +247,12 @@ def test_the_threads_end_with_the_process():
 
 
 def test_the_limits_of_a_program_are_parameters():
-    function, sandbox = made(timeout=2.5, memory_mb=64)
+    function, sandbox = made(lambda job: ended("timeout"), timeout=2.5, memory_mb=64)
     grades(function, [fenced("double")])
-    assert {job.limits for job in sandbox.jobs} == {Limits(seconds=2.5, memory_mb=64)}
+    assert [job.limits for job in sandbox.jobs] == [
+        Limits(seconds=0.25, memory_mb=64),
+        Limits(seconds=2.5, memory_mb=64),
+    ]
 
 
 @pytest.mark.parametrize(("parameters", "message"), [({"timeout": 0.0}, "timeout must"), ({"memory_mb": 0}, "memory_")])

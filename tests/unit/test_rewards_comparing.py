@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 
 import pytest
 
@@ -12,7 +13,9 @@ from paceline.rewards.programs.comparing import parse_value, same_output, same_v
         ("3", "3\n\n\n"),
         ("1 2\n3\n", "1  2 \r\n\t3\t\n"),
         ("", "\n \n"),
-        ("a\n\nb", "a\n\nb\n"),
+        ("a\n\nb", "a\nb\n"),
+        ("a", "\n \na"),
+        ("1 2", "1\n2"),
         ("0.5", "0.50000001"),
         ("0.5", ".5"),
         ("5e-1", "0.5"),
@@ -33,11 +36,11 @@ def test_output_is_right_whatever_the_space_at_ends_and_within_the_tolerance_of_
     ("expected", "printed"),
     [
         ("1 2", "2 1"),
-        ("1 2", "1\n2"),
         ("1\n2", "2\n1"),
+        ("1 2", "12"),
+        ("1 2", "1 2 3"),
+        ("1 2 3", "1 2"),
         ("1 1 2", "1 2 2"),  # the same set
-        ("a\n\nb", "a\nb"),
-        ("\na", "a"),
         ("ab", "a b"),
         ("3", "3.0"),
         ("3", "3.0000001"),
@@ -58,6 +61,16 @@ def test_output_is_right_whatever_the_space_at_ends_and_within_the_tolerance_of_
 )
 def test_output_that_is_not_the_same_is_wrong(expected, printed):
     assert not same_output(expected, printed)
+
+
+@pytest.mark.parametrize("flood", ["\n", "x ", "1\n\n"])
+def test_a_flood_of_output_takes_no_more_memory_than_its_text(flood):
+    printed = flood * ((1 << 20) // len(flood))
+    tracemalloc.start()
+    assert not same_output("1 2\n3", printed)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 3 << 20
 
 
 @pytest.mark.parametrize(

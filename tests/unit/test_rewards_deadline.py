@@ -116,7 +116,7 @@ def test_after_a_failed_batch_the_rows_share_one_deadline():
         spin()
 
     scores = score({"f": slow_alone}, [task(str(n)) for n in range(50)], [completion("x")] * 50, timeout=0.05)
-    assert len(calls) == 2  # the batch, and the first row: the other 49 are not waited for
+    assert len(calls) == 3  # the batch twice, and the first row: the other 49 are not waited for
     assert scores.failed["f"] == tuple(range(50))
 
 

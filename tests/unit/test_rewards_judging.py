@@ -1,18 +1,21 @@
 import pytest
 
 from paceline.errors import SandboxError
-from paceline.programs import Job, Limits
+from paceline.programs import Execution, Job, Limits
 from paceline.rewards.programs.cases import Cases
-from paceline.rewards.programs.judging import judge
+from paceline.rewards.programs.judging import Trial
 from tests.scripted_sandbox import ScriptedSandbox, ended
 
 FIVE = Cases(inputs=tuple("12345"), outputs=tuple("12345"))
-LIMITS = Limits(seconds=3.0, memory_mb=64)
+LIMITS, FIRST = Limits(seconds=3.0, memory_mb=64), Limits(seconds=0.25, memory_mb=64)
 
 
 def judged(script, cases=FIVE, *, stop_at_first=False):
     sandbox = ScriptedSandbox(script)
-    return judge(sandbox, "the program", cases, limits=LIMITS, stop_at_first=stop_at_first), sandbox.jobs
+    trial = Trial("the program", cases, limits=LIMITS, stop_at_first=stop_at_first)
+    trial.run_first(sandbox, lambda: None)
+    trial.run_rest(sandbox, lambda: None, may_go_on=lambda: True)
+    return trial.judgement(cut_short=False), sandbox.jobs
 
 
 def but(special):
@@ -23,9 +26,17 @@ def but(special):
 def test_a_program_gets_one_input_at_a_time_and_nothing_of_what_is_expected():
     cases = Cases(inputs=("in 1", "in 2"), outputs=("out 1", "out 2"))
     judgement, jobs = judged(lambda job: job.stdin.replace("in", "out"), cases)
-    assert jobs == [Job(source="the program", stdin=given, limits=LIMITS) for given in cases.inputs]
+    assert jobs == [Job(source="the program", stdin=given, limits=FIRST) for given in cases.inputs]
     assert "out 1" not in repr(jobs)
     assert (judgement.verdicts, judgement.passed_all, judgement.note) == (("pass", "pass"), True, "passed 2 of 2 tests")
+
+
+@pytest.mark.parametrize(("length", "allowed"), [(10, 1 << 20), (1 << 19, 1 << 20), ((1 << 19) + 1, 1 << 21)])
+def test_a_right_output_has_room_in_a_limit_that_does_not_tell_its_length(length, allowed):
+    cases = Cases(inputs=("a", "b"), outputs=("1", "x" * length))
+    judgement, jobs = judged(lambda job: "1" if job.stdin == "a" else "x" * length, cases)
+    assert judgement.passed_all
+    assert {job.limits.output_bytes for job in jobs} == {allowed}
 
 
 def test_every_test_has_a_verdict_and_the_note_tells_the_first_that_failed():
@@ -55,7 +66,8 @@ def test_what_every_input_would_meet_is_met_once(status):
 
 def test_a_program_may_waste_its_whole_time_twice():
     judgement, jobs = judged(but(dict.fromkeys("1345", ended("timeout"))))
-    assert (judgement.verdicts, len(jobs)) == (("timeout", "pass", "timeout", "not_run", "not_run"), 3)
+    assert judgement.verdicts == ("timeout", "pass", "timeout", "not_run", "not_run")
+    assert [job.limits for job in jobs] == [FIRST, LIMITS, LIMITS, LIMITS]  # the first slice was not enough
 
 
 @pytest.mark.parametrize("status", ["runtime_error", "memory", "output_limit"])
@@ -83,6 +95,37 @@ def test_a_returned_value_is_compared_as_plain_data(expected, returned, in_list,
     judgement, (job,) = judged(lambda job: returned, cases)
     assert judgement.verdicts == (verdict,)
     assert (job.function, job.arguments, job.stdin) == ("add", "[1, 2]", "")
+
+
+def test_a_slow_program_is_known_by_its_first_slice_until_it_may_go_on():
+    seconds = {"2": FIRST}  # the second test needs more than a first slice
+    sandbox = ScriptedSandbox(lambda job: ended("timeout") if seconds.get(job.stdin) == job.limits else job.stdin)
+    trial = Trial("the program", FIVE, limits=LIMITS, stop_at_first=True)
+    trial.run_first(sandbox, lambda: None)
+    assert trial.is_slow
+    trial.run_rest(sandbox, lambda: None, may_go_on=lambda: False)
+    judgement = trial.judgement(cut_short=True)
+    assert (judgement.verdicts, judgement.is_cut_short) == (("pass", *["cut_short"] * 4), True)
+    trial.run_rest(sandbox, lambda: None, may_go_on=lambda: True)
+    assert trial.judgement(cut_short=False).passed_all
+    assert trial.lost_seconds == 0.0  # tests that are passed cost nothing
+
+
+def test_a_timeout_costs_a_whole_limit_and_a_failed_test_what_it_took():
+    outcomes = {"1": ended("timeout"), "3": Execution(status="runtime_error", output="", seconds=2.5)}
+    sandbox = ScriptedSandbox(lambda job: outcomes.get(job.stdin, job.stdin))
+    trial = Trial("the program", FIVE, limits=LIMITS, stop_at_first=False)
+    trial.run_first(sandbox, lambda: None)
+    trial.run_rest(sandbox, lambda: None, may_go_on=lambda: True)
+    assert trial.lost_seconds == 3.0 + 2.5
+
+
+def test_many_failures_that_each_fit_a_first_slice_make_a_program_slow():
+    wrong = Execution(status="finished", output="7", seconds=0.16)
+    trial = Trial("the program", FIVE, limits=LIMITS, stop_at_first=False)
+    sandbox = ScriptedSandbox(lambda job: wrong)
+    trial.run_first(sandbox, lambda: None)
+    assert (trial.is_slow, len(sandbox.jobs)) == (True, 2)  # 0.32 s
 
 
 def test_a_failed_sandbox_is_no_verdict():

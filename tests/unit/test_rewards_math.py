@@ -14,7 +14,19 @@ from paceline.rewards.maths.verdicts import (
     math_verdicts,
     unverifiable,
 )
-from tests.math_cases import ALGEBRA, COLLECTIONS, FRACTIONS, LOOK_ALIKES, NAMES, NUMBERS, PAIRS, UNITS, WORDS, judged
+from tests.math_cases import (
+    ALGEBRA,
+    COLLECTIONS,
+    FRACTIONS,
+    LOOK_ALIKES,
+    MENDED,
+    NAMES,
+    NUMBERS,
+    PAIRS,
+    UNITS,
+    WORDS,
+    judged,
+)
 
 TOPICS = {
     "numbers": NUMBERS,
@@ -25,6 +37,7 @@ TOPICS = {
     "words": WORDS,
     "collections": COLLECTIONS,
     "algebra": ALGEBRA,
+    "mended": MENDED,
 }
 
 

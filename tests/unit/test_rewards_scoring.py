@@ -1,5 +1,7 @@
 import asyncio
+import functools
 import math
+import threading
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -10,6 +12,8 @@ import torch
 
 from paceline.errors import RewardError, TrainingError
 from paceline.rewards import check_any_reward, check_failure_rate, combine, merge_scores, resolve, score, self_test
+from paceline.rewards.function import compares_group, needs_group
+from paceline.rewards.scoring.grading import Tally
 from paceline.types import Completion, Task
 
 
@@ -156,15 +160,6 @@ def test_a_function_that_leaves_the_program_only_fails():
         raise SystemExit(0)
 
     assert grade(f, ["a"]).failed["f"] == (0,)
-
-
-def test_a_failure_of_the_batch_alone_is_reported_though_every_row_passes():
-    def f(completions):
-        return [1.0] if len(completions) == 1 else [][1]
-
-    scores = grade(f, ["a", "b"])
-    assert scores.values["f"] == (1.0, 1.0)
-    assert "IndexError on the whole batch" in scores.culprit
 
 
 def test_a_number_that_is_not_finite_is_a_failure_and_not_a_reward():
@@ -330,6 +325,117 @@ def test_a_function_cannot_change_the_messages_that_another_one_reads():
     asked = replace(task(0), messages=({"role": "user", "content": "q"},))
     for _ in range(2):
         assert score({"a": spoil, "b": read}, [asked], [completion("x")], timeout=60.0).values["b"] == (1.0,)
+
+
+def test_what_a_function_is_given_is_its_own_for_each_row_and_call():
+    seen = []
+
+    def pops(prompt_messages, tests, **columns):
+        for messages, cases in zip(prompt_messages, tests, strict=True):
+            messages[0]["content"].append("mine")
+            cases["inputs"].pop()
+        return [0.0] * len(tests)
+
+    def reads(prompt_messages, tests, **columns):
+        pairs = zip(prompt_messages, tests, strict=True)
+        seen.append([(len(messages[0]["content"]), len(cases["inputs"])) for messages, cases in pairs])
+        return [0.0] * len(tests)
+
+    row = replace(task(0, tests={"inputs": ["1", "2"]}), messages=({"role": "user", "content": ["q"]},))
+    for _ in range(2):
+        score({"a": pops, "b": pops, "c": reads}, [row] * 2, [completion("x")] * 2, timeout=60.0)
+    assert seen == [[(1, 2)] * 2] * 2
+    assert row.columns == {"tests": {"inputs": ["1", "2"]}}
+
+
+def test_text_and_what_cannot_be_copied_are_given_as_they_are():
+    text, lock, array = "x" * 100, threading.Lock(), np.zeros(2)
+    seen = {}
+
+    def f(completions, level, **columns):
+        seen.update(columns, level=level)
+        return [0.0]
+
+    grade(f, ["a"], [task(0, level=text, client={"lock": lock}, array=array)])
+    assert seen["level"][0] is text
+    assert seen["client"][0]["lock"] is lock
+    assert seen["array"][0] is not array
+
+
+def test_a_call_that_raised_is_made_again_whole_and_counted():
+    sizes = []
+
+    def f(completions):
+        sizes.append(len(completions))
+        if len(sizes) == 1:
+            raise ConnectionError("transient")
+        return [1.0, 2.0, 3.0]
+
+    scores = grade(f, ["a", "b", "c"])
+    assert (sizes, scores.values["f"], scores.failed["f"]) == ([3, 3], (1.0, 2.0, 3.0), ())
+    assert scores.tallies["f"] == Tally(failed_calls=1)
+    check_failure_rate(scores, limit=0.0)  # a whole call has made it good
+    assert scores.culprit.startswith("'f' raised ConnectionError on the whole batch: transient")
+
+
+def test_a_function_that_needs_whole_groups_is_never_called_on_less():
+    sizes = []
+
+    @needs_group
+    def f(completions):
+        sizes.append(len(completions))
+        raise ConnectionError("down")
+
+    scores = grade(f, ["a", "b", "c"])
+    assert (sizes, scores.values["f"], scores.failed["f"]) == ([3, 3], (None,) * 3, (0, 1, 2))
+    assert scores.tallies["f"] == Tally(failed_calls=2)
+    with pytest.raises(TrainingError, match=r"'f' failed on 3 of 3 completions"):
+        check_failure_rate(scores, limit=0.9)
+
+
+def test_a_function_that_raises_on_batches_only_is_stopped_by_the_failure_rate():
+    def rank(completions):
+        if len(completions) > 1:
+            raise ConnectionError("transient")
+        return [0.0]
+
+    scores = grade(rank, ["a", "b", "c"])
+    assert (scores.values["f"], scores.failed["f"]) == ((0.0,) * 3, ())
+    assert scores.tallies["f"] == Tally(failed_calls=2, doubtful=3)
+    with pytest.raises(TrainingError, match=r"'f' raised twice on 3 completions together and on none .*needs_group"):
+        check_failure_rate(scores, limit=0.05)
+    check_failure_rate(scores, limit=1.0)
+
+
+def test_rows_that_fail_alone_explain_why_the_batch_raised():
+    scores = grade(lambda completions: [1 / int(text) for text in completions], ["1", "0", "2"])
+    assert scores.tallies["f"] == Tally(failed_calls=3)
+    assert scores.failed["f"] == (1,)
+
+
+def test_a_call_that_took_too_long_is_counted_and_not_made_again():
+    calls = []
+
+    def waits(completions):
+        calls.append(len(completions))
+        threading.Event().wait()
+
+    scores = score({"f": waits}, [task(0)] * 2, [completion("x")] * 2, timeout=0.05)
+    assert (calls, scores.tallies["f"]) == ([2], Tally(failed_calls=1))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, functools.partial, lambda f: type("Judge", (), {"rank": f})().rank])
+def test_the_mark_of_a_function_that_needs_groups_is_seen_through_wrappers(wrap):
+    def f(self=None, **columns):
+        return []
+
+    assert not compares_group(wrap(f))
+    assert compares_group(wrap(needs_group(f)))
+
+
+def test_merged_batches_add_up_their_tallies():
+    one = replace(grade(lambda completions: [1.0], ["a"]), tallies={"f": Tally(failed_calls=1, doubtful=2, nans=3)})
+    assert merge_scores([one, one]).tallies == {"f": Tally(failed_calls=2, doubtful=4, nans=6)}
 
 
 @pytest.mark.parametrize("prompt", ["Question", "Question\n<think>\n"])

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards import resolve, self_test
+from paceline.rewards import needs_group, resolve, self_test
 from tests.scripted import task
 
 TASKS = [task(str(number), answer=str(number)) for number in range(20)]
@@ -39,6 +39,18 @@ def test_the_trial_sees_gold_answers_of_rows_from_the_whole_dataset():
 
     self_test({"mine": mine}, TASKS)
     assert seen == [(str(n), str(n), 7) for n in (0, 2, 5, 7, 10, 12, 15, 17)]
+
+
+def test_the_trial_gives_whole_groups_to_a_function_that_needs_them():
+    seen = []
+
+    @needs_group
+    def mine(answer, **columns):
+        seen.extend(answer)
+        return [1.0] * len(answer)
+
+    self_test({"mine": mine}, TASKS[:2], num_generations=3)
+    assert seen == ["0", "0", "0", "1", "1", "1"]
 
 
 def test_what_a_function_raises_on_made_up_completions_does_not_stop_the_start():

@@ -7,6 +7,7 @@ import pytest
 from paceline.config import AdvantageConfig
 from paceline.errors import TrainingError
 from paceline.learner import samples_of
+from paceline.rewards import resolve
 from paceline.rewards.function import BuiltIn, Grade
 from paceline.rollouts import Producer, rollout_metrics, rollout_records, staleness_metrics
 from paceline.types import WeightChange
@@ -119,6 +120,17 @@ def test_masked_completions_stay_in_their_groups_baseline():
     assert [record["dropped"] for record in rollout_records(batch.groups)] == [None, "truncated"]
 
 
+def test_a_truncated_completion_without_a_reward_is_a_masked_one():
+    functions = {"some": lambda completions, **_: [1.0 if text == "right" else None for text in completions]}
+    cut = group_of("wrong", finish_reason="length")
+    script = [[*group_of("right"), *cut]]
+    batch = producer(script, functions=functions, mask_truncated=True).make(taking(TASKS), 1)
+    assert [rollout.dropped for rollout in batch.groups[0].rollouts] == [None, "truncated"]
+    assert [sample.masked for sample in samples_of(batch.groups, over="all")] == [False, True]
+    metrics = rollout_metrics(batch)
+    assert (metrics["rollouts_masked"], metrics["rollouts_without_reward"]) == (1, 1)
+
+
 def test_rewards_normalised_one_by_one_weigh_the_same_whatever_their_scale():
     functions, script = {"right": right, "brief": brief}, [group_of("right", "wrong")]
     summed = producer(script, functions=functions, advantage="none").make(taking(TASKS), 1)
@@ -135,6 +147,26 @@ def test_rewards_normalised_one_by_one_weigh_the_same_whatever_their_scale():
     # the two rewards say the opposite; each has unit deviation, so they cancel but for the floor of 1e-4
     assert [r.advantage for r in both.groups[0].rollouts] == pytest.approx([0, 0, 0], abs=1e-3)
     assert both.groups[0].rollouts[1].reward == 500.0
+
+
+@pytest.mark.parametrize(
+    "advantage", ["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
+)
+def test_rewards_that_differ_by_the_rounding_of_their_sum_are_equal_and_have_no_gradient(advantage):
+    functions = {
+        name: lambda completions, at=at, **_: [
+            [(1.0, 1.0, 0.0), (0.0, 0.0, 1.0)][text == "right"][at] for text in completions
+        ]
+        for at, name in enumerate(("a", "b", "c"))
+    }
+    weights = {"a": 0.1, "b": 0.2, "c": 0.3}  # 0.1 + 0.2 is 0.30000000000000004
+    (group,) = (
+        batch := producer([MIXED], functions=functions, weights=weights, advantage=advantage).make(taking(TASKS), 1)
+    ).groups
+    assert [rollout.reward for rollout in group.rollouts] == [0.3, 0.1 + 0.2]
+    assert [rollout.advantage for rollout in group.rollouts] == [0.0, 0.0]
+    assert group.dropped == "zero_deviation"
+    assert rollout_metrics(batch)["groups_zero_deviation"] == 1
 
 
 def test_a_group_whose_signal_is_all_masked_is_not_one_of_equal_rewards():
@@ -223,3 +255,26 @@ def test_the_age_of_a_steps_tokens_counts_each_by_the_weights_that_drew_it():
         "staleness_max": 6,
     }
     assert [record["weight_changes"] for record in rollout_records(groups)] == [[{"token": 2, "policy_version": 5}], []]
+
+
+def test_what_enters_the_loss_its_mean_advantage_and_the_deviation_within_groups():
+    cut = [completion("right", finish_reason="length"), completion("wrong")]
+    script = [group_of("right", "wrong"), group_of("right", "right"), cut]
+    found = producer(script, advantage="none", filter_range=(0.0, 1.0), mask_truncated=True)
+    batch = found.make(taking([task("a"), task("b"), task("c")]), 3)
+    metrics = rollout_metrics(batch)
+    assert metrics["sample_utilization"] == len(samples_of(batch.groups)) / 6 == 0.5
+    assert metrics["advantage_mean"] == pytest.approx((0.5 - 0.5 - 0.5) / 3)
+    assert metrics["reward_std_within"] == pytest.approx((0.5**0.5 + 0.0 + 0.5**0.5) / 3)
+    assert metrics["reward_std"] == pytest.approx((4 / 15) ** 0.5)  # of all six: 1 0 1 1 1 0
+    assert "format_accuracy" not in metrics
+
+
+def test_completions_in_the_format_that_a_reward_asks_for_are_counted():
+    script = [group_of("<think>so</think><answer>3</answer>", "<answer>2</answer>")]
+    found = producer(script, functions={"think_answer_tags": resolve("think_answer_tags"), "accuracy": right_or_not})
+    assert rollout_metrics(found.make(taking([task("a")]), 1))["format_accuracy"] == 0.5
+
+
+def right_or_not(completions: list[str], **columns: object) -> list[float]:
+    return [float("2" in text) for text in completions]

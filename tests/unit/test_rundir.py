@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from paceline.errors import CheckpointError, ConfigError, StorageError
-from paceline.rundir import RunDir
+from paceline.rundir import RunDir, refuse_no_run
 
-CONFIG = "model: embedded\n"
+CONFIG = "# paceline 0\nmodel: embedded\n"
 
 
 @pytest.fixture
@@ -68,11 +68,13 @@ def test_a_torn_last_line_is_ignored_by_readers_and_cut_off_and_counted_on_resum
     run.append_metrics({"step": 1})
     with (run.path / "metrics.jsonl").open("ab") as stream:
         stream.write(b'{"step": 2, "lo')
+    run.close()
     assert RunDir(run.path).metrics() == [{"step": 1}]
     resumed = RunDir.open(run.path)
     assert resumed.torn_lines == 1
     resumed.append_metrics({"step": 2})
     assert [record["step"] for record in resumed.metrics()] == [1, 2]
+    resumed.close()
 
 
 @pytest.mark.parametrize("line", [b"{", b"[1]", b"\xff", b""])
@@ -123,9 +125,9 @@ def test_a_run_without_a_finished_step_is_replaced_with_all_that_it_wrote(run):
     run.write_eval_completions("a", 0, [{"correct": True}])
     (run.path / "metrics.jsonl").write_text('{"step":1,"lo')
     run.close()
-    again = RunDir.create(run.path, "model: other\n")
+    again = RunDir.create(run.path, "# paceline 0\nmodel: other\n")
     assert (again.replaced, run.replaced) == (True, False)
-    assert (run.path / "config.yaml").read_text() == "model: other\n"
+    assert (run.path / "config.yaml").read_text() == "# paceline 0\nmodel: other\n"
     again.append_metrics({"step": 1})
     assert (again.metrics(), again.evals(), list((run.path / "evals").iterdir())) == ([{"step": 1}], [], [])
 
@@ -141,8 +143,37 @@ def test_a_run_that_another_process_makes_is_never_replaced(run):
 
 def test_an_empty_directory_or_one_with_other_files_may_become_a_run(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "evals").mkdir()  # and this is what a process leaves that is killed before it takes the lock
     RunDir.create(tmp_path, CONFIG)
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.yaml", "# my notes\nmodel: embedded\n"),
+        ("config.yaml", CONFIG),  # a copy of a run's, which somebody may have worked on
+        ("evals.jsonl", '{"mine": 1}\n'),
+        ("evals/step-000001.jsonl", "{}\n"),
+        ("final/model.bin", "mine"),
+        (".lock", "held by something else"),
+    ],
+)
+def test_files_that_no_run_wrote_are_named_and_stay_as_they_are(tmp_path, name, content):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match=rf"{tmp_path} holds {name.split('/')[0]}, which a run would write over, and"):
+        RunDir.create(tmp_path, CONFIG)
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [tmp_path / name]
+    assert (tmp_path / name).read_text() == content
+
+
+def test_a_config_that_took_the_place_of_an_unfinished_runs_own_is_not_replaced(run):
+    run.close()
+    (run.path / "config.yaml").write_text("model: mine\n")
+    with pytest.raises(ConfigError, match=r"holds config\.yaml, \.lock, which"):
+        RunDir.create(run.path, CONFIG)
+    assert (run.path / "config.yaml").read_text() == "model: mine\n"
 
 
 def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
@@ -163,6 +194,21 @@ def test_an_unwritable_place_is_refused(tmp_path):
 def test_only_a_run_directory_can_be_resumed(tmp_path):
     with pytest.raises(CheckpointError, match=r"is not a run directory \(it has no config\.yaml\)"):
         RunDir.open(tmp_path)
+    (tmp_path / "config.yaml").write_text("model: mine\n")
+    with pytest.raises(CheckpointError, match=r"is not a run directory \(Paceline did not write its config\.yaml\)"):
+        RunDir.open(tmp_path)
+
+
+@pytest.mark.parametrize("head", ["# paceline 0.1.0\n", "# after step 2: --beta is 0.1 and was 0.0\n# paceline 0.2\n"])
+def test_a_copy_of_a_run_without_its_lock_can_be_resumed(tmp_path, head):
+    (tmp_path / "config.yaml").write_text(head + "model: embedded\n")
+    RunDir.open(tmp_path).close()
+
+
+def test_a_run_whose_config_has_lost_its_head_can_be_resumed(run):
+    run.close()
+    (run.path / "config.yaml").write_text("model: embedded\n")
+    RunDir.open(run.path).close()
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_half_line(run):
@@ -177,7 +223,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_line(run):
     assert (run.path / "metrics.jsonl").read_text() == '{"step":1}\n'
 
 
-def test_another_process_is_kept_out_by_name_until_the_lock_is_given_back(run):
+def test_a_second_writer_here_or_in_another_process_is_kept_out_until_the_first_ends(run):
     script = (
         "import sys, pathlib; from paceline.rundir import RunDir; from paceline.errors import CheckpointError\n"
         "try: RunDir.open(pathlib.Path(sys.argv[1]))\n"
@@ -189,9 +235,16 @@ def test_another_process_is_kept_out_by_name_until_the_lock_is_given_back(run):
         command = [sys.executable, "-c", script, str(run.path)]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
-    assert f"is in use by process {os.getpid()} on host" in other_process()
-    assert RunDir.open(run.path).path == run.path  # this process may go on with its own run
+    in_use = f"is in use by process {os.getpid()} on host"
+    refuse_no_run(run.path, "--resume")  # the mark is read in this process too, which must not let go of it
+    assert in_use in other_process()
+    with pytest.raises(CheckpointError, match=in_use):
+        RunDir.open(run.path)
+    assert in_use in other_process()  # the one that was refused here has not given the lock away
     run.close()
+    with RunDir.open(run.path):
+        run.close()
+        assert in_use in other_process()
     assert other_process() == "opened\n"
 
 

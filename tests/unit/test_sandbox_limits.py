@@ -42,6 +42,26 @@ def test_a_limit_has_its_status(sandbox, source, status):
     assert execution.status == status, execution.error
 
 
+FULL_OF_OBJECTS = """
+import mmap, resource
+objects = [[] for _ in range(400_000)]
+filling = []
+for size in (1 << 20, 1 << 16):
+    try:
+        while True:
+            filling.append(mmap.mmap(-1, size))
+    except OSError:
+        pass
+del filling[-8:]
+print(6)
+"""
+
+
+def test_a_program_that_ends_near_its_memory_limit_keeps_its_status(sandbox):
+    execution = run(sandbox, FULL_OF_OBJECTS, limits=Limits(memory_mb=96))
+    assert (execution.status, execution.output) == ("finished", "6\n"), execution.error
+
+
 def test_output_up_to_the_limit_is_kept(sandbox):
     execution = run(sandbox, "while True: print('x' * 1000)", limits=SMALL)
     assert execution.output.startswith("x" * 1000)

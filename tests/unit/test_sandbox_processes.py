@@ -92,6 +92,19 @@ def test_threads_share_the_slots(sandbox):
     assert outputs == [f"{n}\n" for n in range(40)]
 
 
+def test_a_program_that_sleeps_gives_its_slot_to_another(temporary):
+    sandbox = LocalSandbox(strongest(), 1)
+    asleep = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(sandbox.execute, Job(source=ENDLESS, limits=Limits(seconds=100)), asleep.set)
+        assert asleep.wait(30)
+        assert run(sandbox, "print(1)").output == "1\n"
+        assert not waiting.done()
+        sandbox.close()
+        with pytest.raises(SandboxError):
+            waiting.result()
+
+
 def test_a_zygote_outlives_the_thread_that_started_it():
     sandbox = LocalSandbox(strongest(), 1)
     thread = threading.Thread(target=run, args=(sandbox, "print(1)"))
@@ -148,12 +161,27 @@ def test_closing_leaves_nothing_of_a_program_that_writes_files(sandbox, temporar
     assert not list(temporary.iterdir())
 
 
+def test_what_a_killed_monitor_left_is_removed_at_the_next_start(temporary):
+    first, second, third = (LocalSandbox("none", 1) for _ in range(3))
+    run(first, "open('left', 'w')")
+    kill_all()
+    (left,) = temporary.iterdir()
+    run(second, "print(1)")
+    (held,) = temporary.iterdir()
+    assert held != left
+    run(third, "print(1)")
+    assert held in temporary.iterdir()
+    for sandbox in (first, second, third):
+        sandbox.close()
+    assert not list(temporary.iterdir())
+
+
 def test_a_program_that_cannot_be_started_says_why(temporary):
     zygote = Zygote("none")
     for scratch in temporary.iterdir():
         scratch.rmdir()
     with pytest.raises(ZygoteError, match=r"a program could not be started: FileNotFoundError: .*paceline-scratch"):
-        zygote.run(Job(source="print(1)"))
+        zygote.run(Job(source="print(1)"), lambda: None)
     zygote.end()
 
 

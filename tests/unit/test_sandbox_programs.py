@@ -167,6 +167,23 @@ print(any(wanted in found for found in gc.get_objects() if type(found) is bytes)
     assert run(sandbox, look).output == "['main.py'] ''\nFalse\n"
 
 
+def test_times_that_a_program_sets_do_not_reach_the_next_one(sandbox):
+    mark = """
+import os
+for place in (".", "/dev/stdin", "/dev/stdout", "/dev/stderr"):
+    try:
+        os.utime(place, ns=(1234567, 7654321))
+    except OSError:
+        pass
+"""
+    assert run(sandbox, mark).status == "finished"
+    look = """
+import os
+print([os.stat(place).st_atime_ns == 1234567 for place in (".", "/dev/stdin", "/dev/stdout", "/dev/stderr")])
+"""
+    assert run(sandbox, look).output == "[False, False, False, False]\n"
+
+
 @pytest.mark.parametrize("level", ISOLATING)
 def test_installed_packages_are_not_offered(level):
     sandbox = opened(level)

@@ -37,6 +37,14 @@ def test_directories_without_rights_are_opened_first(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_names_like_those_that_directories_are_moved_to_are_no_obstacle(tmp_path):
+    for place in ("0/1/0", "0/0", "1/2", "2/3/4/0", "a/0/a"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "1").write_text("x")
+    make_empty(str(tmp_path))
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_tree_deeper_than_any_path_is_long_is_removed(tmp_path):
     before = os.getcwd()
     os.chdir(tmp_path)

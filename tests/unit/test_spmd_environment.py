@@ -146,3 +146,15 @@ def test_a_layout_that_does_not_fit_the_ranks_is_refused_before_they_meet():
     config = build_config({"model": "embedded", "dataset": "arithmetic", "tensor_parallel": 3})
     with pytest.raises(ConfigError, match=r"--tensor-parallel 3 .* must divide the number of processes that train, 8"):
         check_launched(config, launched(TORCHRUN))
+
+
+def test_ranks_on_several_machines_need_a_secret_and_those_of_one_do_not():
+    config = build_config({"model": "embedded", "dataset": "arithmetic"})
+    with pytest.raises(ConfigError, match=r"^PACELINE_RANKS_SECRET must be set where ranks are on several machines"):
+        check_launched(config, launched(TORCHRUN))
+    with pytest.raises(ConfigError, match=r"^PACELINE_RANKS_SECRET must have at least 16 characters, got 5"):
+        check_launched(config, launched(TORCHRUN | {"PACELINE_RANKS_SECRET": "short"}))
+    secret = {"PACELINE_RANKS_SECRET": "0123456789abcdef"}
+    check_launched(config, launched(TORCHRUN | secret))
+    assert secret["PACELINE_RANKS_SECRET"] not in repr(launched(TORCHRUN | secret))
+    check_launched(config, launched(TORCHRUN | {"LOCAL_WORLD_SIZE": "8"}))

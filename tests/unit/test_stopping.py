@@ -9,6 +9,7 @@ import pytest
 from paceline.stopping import GraceOver, StopRequest
 
 
+@pytest.mark.usefixtures("heeded_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_first_signal_is_remembered_and_a_second_one_interrupts(number):
     before = signal.getsignal(number)

@@ -90,7 +90,7 @@ def test_every_call_of_a_consumer_is_a_span_of_its_rank_also_one_that_is_lost():
 
 
 def test_a_round_of_samples_shows_its_two_phases_inside_the_call():
-    scores = Scores(values={}, failed={}, seconds={}, first_failures={}, notes={})
+    scores = Scores(values={}, failed={}, seconds={}, first_failures={}, notes={}, tallies={}, formed=())
     part = Round(scored=(), scores=scores, generate_seconds=0.5, reward_seconds=0.25)
     fleet = Fleet(ScriptedWorkers(1, {(0, 0): part}), Recorder(Clock()))
     fleet.share_out("sample", [("a",)])

@@ -10,6 +10,8 @@ import pytest
 
 from paceline.errors import ConfigError
 from paceline.trackers import Trackers, check_trackers, flat_numbers, open_trackers
+from paceline.trackers.libraries import mlflow_url
+from paceline.trackers.sending import Sender
 
 RECORD = {
     "step": 3,
@@ -30,30 +32,30 @@ NUMBERS = {
 
 def open_in(directory: Path, *names: str) -> Trackers:
     settings = {"learning_rate": 1e-6, "betas": (0.9, 0.99), "system_prompt": None, "output_dir": directory}
-    return open_trackers(names, project="tests", run_name="one", directory=directory, settings=settings)
+    return open_trackers(names, project="tests", run_name="one", directory=directory, settings=settings, tell=print)
 
 
-class Failing:
-    """A tracker whose connection is gone."""
+class Server:
+    """A tracker that keeps what it is told while it is there, and the clock of whoever sends."""
 
-    def log(self, numbers, step):
-        raise ConnectionError("gone")
-
-    def finish(self):
-        raise ConnectionError("gone")
-
-
-class Listing:
-    """A tracker that keeps what it is told."""
+    url = None
 
     def __init__(self):
-        self.told = []
+        self.is_there, self.kept, self.said, self.now, self.patience = True, [], [], 0.0, 0.0
+        self.sender = Sender("mlflow", self, tell=self.said.append, clock=lambda: self.now)
 
     def log(self, numbers, step):
-        self.told.append((step, dict(numbers)))
+        self._answer()
+        self.kept.append((step, dict(numbers)))
 
     def finish(self):
-        self.told.append("finished")
+        self._answer()
+        self.kept.append("finished")
+
+    def _answer(self):
+        if not self.is_there:
+            self.now += self.patience
+            raise ConnectionError("gone")
 
 
 def test_a_record_becomes_flat_names_without_what_has_no_number():
@@ -121,7 +123,8 @@ def test_trackio_keeps_a_local_project(tmp_path):
     pytest.importorskip("trackio")
     code = (
         "import sys; from pathlib import Path; from paceline.trackers import open_trackers\n"
-        "t = open_trackers(['trackio'], project='tests', run_name='one', directory=Path(sys.argv[1]), settings={})\n"
+        "place = {'project': 'tests', 'run_name': 'one', 'directory': Path(sys.argv[1])}\n"
+        "t = open_trackers(['trackio'], **place, settings={}, tell=print)\n"
         "t.log({'rewards/accuracy/mean': 0.5}, 3); t.finish()"
     )
     environment = os.environ | {"TRACKIO_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1"}
@@ -139,16 +142,58 @@ def test_no_tracker_does_nothing_and_writes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_every_tracker_is_closed_when_one_of_them_fails():
-    before, after = Listing(), Listing()
-    with pytest.raises(ConnectionError, match="gone"):
-        Trackers(opened=(before, Failing(), after)).finish()
-    assert before.told == after.told == ["finished"]
+def test_only_what_others_can_reach_is_an_address_of_a_run(tmp_path):
+    assert open_in(tmp_path, "tensorboard").urls == ()
+    assert mlflow_url("https://me:secret@host/ml/", experiment="3", run="x") == "https://host/ml/#/experiments/3/runs/x"
+    assert mlflow_url(f"sqlite:///{tmp_path}/mlflow.db", experiment="3", run="x") is None
 
 
-def test_a_tracker_that_fails_is_heard():
-    with pytest.raises(ConnectionError, match="gone"):
-        Trackers(opened=(Listing(), Failing())).log({"loss": 1.0}, 1)
+def test_an_outage_is_said_once_and_what_waited_is_sent_in_order_afterwards():
+    server = Server()
+    server.sender.log({"loss": 1.0}, 1)
+    server.is_there = False
+    for step in (2, 3):
+        server.sender.log({"loss": 1.0 / step}, step)
+    assert server.said == [
+        "--report-to mlflow takes no numbers (ConnectionError: gone): the run goes on, and up to 2000 entries wait "
+        "until it does"
+    ]
+    server.is_there, server.now = True, 60.0
+    server.sender.log({"loss": 0.25}, 4)
+    server.sender.finish()
+    assert server.kept == [
+        (1, {"loss": 1.0}),
+        (2, {"loss": 0.5}),
+        (3, {"loss": 1 / 3}),
+        (4, {"loss": 0.25}),
+        "finished",
+    ]
+    assert server.said[1:] == ["--report-to mlflow takes numbers again, and has been sent what waited"]
+
+
+def test_tries_during_an_outage_take_a_twentieth_of_the_time():
+    server = Server()
+    server.is_there, server.patience = False, 10.0
+    server.sender.log({}, 1)  # ends at 10 s: the next try is due 200 s later
+    server.now = 209.0
+    server.sender.log({}, 2)
+    assert server.now == 209.0
+    server.now = 210.0
+    server.sender.log({}, 3)
+    assert server.now == 220.0
+
+
+def test_what_an_outage_to_the_end_cost_is_said_with_its_number():
+    server = Server()
+    server.is_there = False
+    for step in range(2003):
+        server.sender.log({}, step)
+    server.sender.finish()
+    assert server.said[1:] == [
+        "--report-to mlflow was not sent 2003 entries; the run's metrics.jsonl and evals.jsonl have them",
+        "--report-to mlflow could not be closed (ConnectionError: gone)",
+    ]
+    assert len(server.sender._waiting) == 2000
 
 
 @pytest.mark.parametrize(

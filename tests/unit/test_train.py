@@ -1,15 +1,76 @@
-"""What lies around the loop: which tasks a step takes, who may ask for what, at which rate."""
+"""What lies around the loop: what ends a completion, which tasks a step takes, who may ask for what, at which rate."""
+
+import json
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
-from paceline.config import LoopConfig
+from paceline.api.config import GRPOConfig
+from paceline.api.trainer import GRPOTrainer
+from paceline.cluster.producing import ProducingProcess
+from paceline.config import LoopConfig, ModelConfig, build_config
+from paceline.engines import Request, Sampling
+from paceline.models import load_model
+from paceline.preparing import prepare
+from paceline.pretrained import load_tokenizer
+from paceline.train.assembly import assemble, end_token_ids, make_engine
 from paceline.train.feed import Feed, prompts_of_step
 from paceline.train.observing import Timetable, Wishes
 from paceline.train.rates import SteppedRate
 from tests.scripted import task
+from tests.tiny import tiny_model, tiny_tokenizer
 
 TASKS = tuple(task(str(number)) for number in range(3))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "generation", "config", "ends"),
+    [
+        (258, 258, 258, {258}),
+        (258, 7, None, {258, 7}),  # a fine-tuning changed the tokenizer alone
+        (None, 7, [8, 9], {7, 8, 9}),
+        (258, [7, 8], 9, {7, 8, 9, 258}),
+        (None, None, 9, {9}),
+        (0, None, None, {0}),  # a token like any other
+        (258, -1, [9, -1], {258, 9}),  # -1 stands for none
+        (None, None, None, set()),
+    ],
+)
+def test_whatever_tokenizer_generation_settings_or_configuration_name_ends(tokenizer, generation, config, ends):
+    model, tokens = tiny_model(), tiny_tokenizer()
+    tokens.eos_token = None if tokenizer is None else tokens.convert_ids_to_tokens(tokenizer)
+    model.generation_config, model.config.eos_token_id = GenerationConfig(eos_token_id=generation), config
+    assert end_token_ids(model, tokens) == ends
+
+
+def test_every_door_ends_completions_at_all_end_tokens(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny_model().save_pretrained("model")
+    tiny_tokenizer().save_pretrained("model")  # its end token is 258
+    for file, ends in (("generation_config.json", list(range(40))), ("config.json", list(range(40, 80)))):
+        place = Path("model", file)
+        place.write_text(json.dumps({**json.loads(place.read_text()), "eos_token_id": ends}))
+    Path("rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    config = build_config({"model": "./model", "dataset": "rows.jsonl", "max_completion_length": "30"})
+    args = GRPOConfig(output_dir="run", max_completion_length=30, report_to="none")
+    policy = load_model(ModelConfig(model="./model"))
+    engines = {
+        "train": assemble(config, prepare(config)).engine,
+        "eval": make_engine(config, policy, load_tokenizer(config.model)),
+        "cluster": ProducingProcess(config, tmp_path).engine,
+        "api": GRPOTrainer(
+            "./model", lambda completions, **_: [0.0] * len(completions), args, [{"prompt": "1+1="}]
+        )._job.parts.engine,
+    }
+    for door, engine in engines.items():
+        request = Request(prompt_ids=tuple(b"1+1="), keys=tuple(range(60)))
+        (group,) = engine.generate([request], Sampling(max_completion_length=30))
+        assert all(one.finish_reason == "stop" for one in group), door
+        last = {one.token_ids[-1] for one in group}
+        assert last <= {*range(80), 258}, door
+        assert min(last) < 40 <= max(last - {258}), door
 
 
 def test_a_feed_goes_on_where_it_stood_and_counts_how_often_a_task_came():

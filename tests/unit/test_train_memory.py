@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from paceline.config import Config, build_config
+from paceline.config.objective import MICRO_BATCH_TOKENS
 from paceline.devices import free_memory
 from paceline.errors import ConfigError
-from paceline.models import Loaded, choose_forward, measure_activations
+from paceline.models import Loaded, choose_forward, measure_activations, recompute
 from paceline.plan import most_tokens
 from paceline.preparing.memory import check_memory_options
 from paceline.recomputing import Activations
@@ -28,7 +29,7 @@ def unasked() -> Activations:
 
 
 def policy() -> Loaded:
-    return Loaded(model=tiny_model("qwen2").train(), compute_dtype=torch.float32, eos_token_ids=frozenset())
+    return Loaded(model=tiny_model("qwen2").train(), compute_dtype=torch.float32)
 
 
 @pytest.mark.parametrize("name", ["activation_offload", "optimizer_offload"])
@@ -63,6 +64,18 @@ def test_a_word_that_is_not_auto_leaves_nothing_to_choose(word):
     assert choose_recomputing(config, trained, unasked, **PLACE, free=0) is None
 
 
+def test_where_every_layer_is_computed_again_the_size_is_still_chosen_by_memory(monkeypatch):
+    monkeypatch.setitem(MICRO_BATCH_TOKENS, "cpu", (100, 60))
+    config, trained = configured(gradient_checkpointing="true", max_completion_length=50), policy()
+    recompute(trained.model, None)
+    measure = partial(measure_activations, trained.model, choose_forward(trained.model), torch.float32)
+    kept = 2 * 32 * 4  # bytes of the two layers' inputs, per token
+    for free, size in ((2 * 100 * kept, 100), (2 * 100 * kept - 2, 60)):
+        found = choose_recomputing(config, trained, measure, **PLACE, free=free)
+        assert (found.micro_batch_tokens, found.layers, found.needed) == (size, 2, size * kept)
+        assert all(layer.gradient_checkpointing for layer in trained.model.model.layers)
+
+
 def test_what_cannot_be_known_is_not_guessed():
     trained = policy()
     assert choose_recomputing(configured(), trained, unasked, **PLACE, free=None) is None
@@ -80,6 +93,8 @@ def test_a_forward_pass_takes_the_budget_the_longest_row_or_the_whole_step():
     assert most_tokens(configured(**sizes), 30, prompt=10, padded=False) == 60
     assert most_tokens(configured(**sizes), 4096, prompt=10, padded=False) == 2 * (10 + 4 * 50)
     assert most_tokens(configured(**sizes), 4096, prompt=10, padded=True) == 2 * 4 * (10 + 50)
+    assert most_tokens(configured(**sizes), 300, prompt=10, padded=True) == 300
+    assert most_tokens(configured(**sizes), 30, prompt=10, padded=True) == 60
 
 
 def test_ranks_that_share_tokens_take_the_budget_each_and_their_part_of_the_longest_row():

@@ -6,6 +6,7 @@ import pytest
 
 from paceline.config import AdvantageConfig
 from paceline.learner import UpdateStats
+from paceline.rollouts import rollout_metrics
 from paceline.train.records import step_clock, step_warnings
 from tests.scripted import completion, scripted_producer, taking, task
 
@@ -55,6 +56,24 @@ def batch_of(*groups: str, max_refills: int):
 def test_a_step_short_of_prompts_says_so_where_refills_should_have_filled_it(groups, max_refills, sentence):
     said = step_warnings(7, batch_of(*groups, max_refills=max_refills), NOTHING, max_refills=max_refills)
     assert [line[: len(sentence or "")] for line in said] == ([sentence] if sentence else [])
+
+
+def test_failed_calls_of_a_reward_function_are_said_with_the_first():
+    calls = []
+
+    def transient(completions, **columns):
+        calls.append(len(completions))
+        if len(calls) == 1:
+            raise ConnectionError("gone\nfor now")
+        return [float(text == "r") for text in completions]
+
+    producer = scripted_producer([[completion("r"), completion("w")]], {"f": transient}, {"f": 1.0}, AdvantageConfig())
+    batch = producer.make(taking([task("a")]), 1)
+    (line,) = step_warnings(2, batch, NOTHING, max_refills=0)
+    start, _, first = line.partition("; the first: ")
+    assert start == "step 2: 1 call of the reward function 'f' failed"
+    assert first == "'f' raised ConnectionError on the whole batch: gone"
+    assert rollout_metrics(batch)["rewards"]["f"].items() >= {"failed_calls": 1, "doubtful": 0, "failures": 0}.items()
 
 
 def test_a_correction_of_more_than_a_fifth_of_the_tokens_is_said_with_its_share():

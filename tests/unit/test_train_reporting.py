@@ -10,14 +10,15 @@ class Scene:
     """A clock that stands until it is moved, and pages that take `cost` seconds of it."""
 
     def __init__(self, cost=0.0):
-        self.now, self.cost, self.pages, self.told, self.fault = 100.0, cost, [], [], ""
+        self.now, self.cost, self.pages, self.told, self.fault = 100.0, cost, [], [], None
         self.report = RunningReport(Path("run"), tell=self.told.append, write=self._write, clock=lambda: self.now)
 
     def _write(self, directory):
         self.pages.append(self.now)
         self.now += self.cost
         if self.fault:
-            raise CheckpointError(self.fault)
+            raise self.fault
+        return directory / "report.html"
 
     def refreshed_at(self, *times):
         for time in times:
@@ -47,9 +48,19 @@ def test_an_error_leaves_a_page_and_an_interrupt_a_lost_process_or_an_end_does_n
     assert scene.pages == []
 
 
-def test_a_page_that_cannot_be_written_is_told_of_once_and_ends_no_run():
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (CheckpointError("run/report.html cannot be written (...)"), "run/report.html cannot be written (...)"),
+        (
+            ValueError("math domain error"),
+            "ValueError while drawing it: math domain error; `paceline report run` shows where",
+        ),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_told_of_once_and_ends_no_run(fault, reason):
     scene = Scene()
-    scene.fault = "run/report.html cannot be written (No space left on device)"
+    scene.fault = fault
     scene.refreshed_at(100, 130, 160)
     assert len(scene.pages) == 3
-    assert scene.told == [f"the run goes on without its page: {scene.fault}"]
+    assert scene.told == [f"the run goes on without its page: {reason}"]

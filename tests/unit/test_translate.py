@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import re
 import shlex
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -239,7 +241,7 @@ def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
         (f"NPROC_PER_NODE=2 {SWIFT} --num_generations 3", "is counted over all 2 processes here"),
         (f"{SWIFT} --loss_type fipo", "loss_type must be one of"),
         (f"{SWIFT} --deepspeed zero4", "--deepspeed must be one of zero0"),
-        (f"{SWIFT} --dataset a b", "--dataset must name one dataset, got a b"),
+        (f"{SWIFT} --dataset '#5'", "--dataset must be a file, a directory or a Hub name, #N behind it or not"),
         (f"{SWIFT} --truncation_strategy right", "--truncation_strategy must be left or delete"),
         (f"{SWIFT} --temperature hot", "--temperature must be a number, got 'hot'"),
         (f"{SWIFT} --async_generate true", "--async_generate must be left out without --use_vllm"),
@@ -254,6 +256,7 @@ def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
         (f"{TRL} --lr_scheduler_type polynomial", "for the command line, got 'polynomial'"),
         (f"{TRL} --reward_funcs accuracy", "did you mean accuracy_reward?"),
         (f"{TRL} --accelerate_config zero4", "must be a file of accelerate's"),
+        (f"{TRL} --save_steps 2.5", "save_steps must be a whole number above 1, got 2.5"),
         (f"{TRL} --dtype float16", "half precision is not offered"),
         ("trl grpo --model_name_or_path M", "TRL has no default reward"),
         ("trl grpo --reward_funcs accuracy_reward", "TRL needs --model_name_or_path"),
@@ -381,6 +384,114 @@ def test_a_scripts_functions_are_named_and_what_is_python_is_said():
     assert missing["callbacks"].startswith("is Python, and stays so")
 
 
+LOAD = "d = load_dataset('o/n', split='train')\n"
+
+
+def trainer(*arguments, model="'M'"):
+    return f"trainer = GRPOTrainer({', '.join([model, 'accuracy_reward', *arguments])})\n"
+
+
+@pytest.mark.parametrize(
+    ("load", "options"),
+    [
+        ("load_dataset('json', data_files='x.jsonl', split='train')", {"dataset": "x.jsonl"}),
+        ("load_dataset('o/n', 'c')['part']", {"dataset": "o/n:c", "dataset_split": "part"}),
+        ("load_dataset('o/n').select(range(1000))", {"dataset": "o/n", "dataset_size": 1000}),
+        ("load_dataset('o/n', split='train[:50]')", {"dataset": "o/n", "dataset_size": 50}),
+    ],
+)
+def test_a_scripts_dataset_becomes_what_it_is(load, options):
+    found = translated("python a.py", a_py=trainer(f"train_dataset={load}")).options
+    assert {name: value for name, value in found.items() if name.startswith("dataset")} == options
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (
+            trainer("train_dataset=load_dataset('o/n', data_files='x.jsonl')"),
+            "load_dataset('o/n', data_files='x.jsonl')",
+        ),
+        (
+            trainer("train_dataset=load_dataset('json', data_files=['a', 'b'])"),
+            "train_dataset must come from load_dataset",
+        ),
+        (LOAD + "d = d.map(f)\n" + trainer("train_dataset=d"), "got d, which is set 2 times"),
+        (LOAD + trainer("train_dataset=d.filter(f)"), ".filter(f)"),
+        (LOAD + trainer("train_dataset=d.shuffle(seed=1).select(range(9))"), ".shuffle(seed=1)"),
+        (
+            LOAD + "d.set_transform(f)\n" + trainer("train_dataset=d"),
+            "train_dataset is changed by `d.set_transform(f)`",
+        ),
+        (
+            "args = TrlParser(GRPOConfig).parse_args_and_config()[0]\n" + trainer("args"),
+            "args must be GRPOConfig(...), written out, to be translated, got TrlParser(GRPOConfig)",
+        ),
+        (
+            "a = GRPOConfig('o')\na.learning_rate = 3e-6\n" + trainer("a"),
+            "args is changed by `a.learning_rate = 3e-06`",
+        ),
+        ("a = GRPOConfig(**settings())\n" + trainer("a"), "must be written out to be translated, got **settings()"),
+        (LOAD + trainer("None", "d", "peft_config=get_peft_config(m)"), "without it all weights would be trained"),
+        (
+            LOAD + "fs = [f]\nfs.append(g)\ntrainer = GRPOTrainer('M', fs, None, d)",
+            "reward_funcs is changed by `fs.append",
+        ),
+        (
+            LOAD + "def accuracy_reward(): ...\n" + trainer("None", "d"),
+            "name your own as --reward-funcs file.py:function",
+        ),
+        (
+            LOAD + trainer("None", "d") + trainer("None", "d"),
+            "must call GRPOTrainer once to be translated, got 2 calls",
+        ),
+    ],
+)
+def test_what_a_script_computes_of_its_run_is_refused_and_not_left_out(code, sentence):
+    said = refusal("python a.py", a_py=code)
+    assert sentence in said
+    assert "change the import to `from paceline import GRPOConfig, GRPOTrainer` and run the script" in said
+
+
+def test_how_a_script_loads_its_model_is_translated_refused_or_named():
+    load = "model = AutoModelForCausalLM.from_pretrained('N', {})\n" + LOAD + trainer("None", "d", model="model")
+    found = translated("python a.py", a_py=load.format("torch_dtype=torch.bfloat16"))
+    assert (found.options["model"], found.options["dtype"]) == ("N", "bfloat16")
+    assert "weights are not quantised" in refusal("python a.py", a_py=load.format("quantization_config=q"))
+    assert "a Hub name is read at its main branch" in refusal("python a.py", a_py=load.format("revision='v2'"))
+    missing = notes("python a.py", "missing", a_py=load.format("subfolder='s'") + "model.freeze()")
+    assert missing["from_pretrained subfolder"].startswith("'s' is not looked at")
+    assert "model.freeze()" in missing
+
+
+def test_a_revision_of_a_scripts_dataset_is_named():
+    code = trainer("train_dataset=load_dataset('o/n', revision='v2')")
+    assert notes("python a.py", "missing", a_py=code)["load_dataset revision"].startswith("'v2' is not looked at")
+
+
+def test_a_tokenizer_that_is_not_the_models_is_named_and_padding_is_not():
+    tokenizer = "t = AutoTokenizer.from_pretrained({})\n" + LOAD + trainer("None", "d", "processing_class=t")
+    assert "and not 'T'" in notes("python a.py", "missing", a_py=tokenizer.format("'T'"))["processing_class"]
+    changed = tokenizer.format("'M'") + "t.chat_template = C\nt.pad_token = t.eos_token"
+    assert list(notes("python a.py", "missing", a_py=changed)) == ["t.chat_template = C"]
+    assert "t.pad_token = t.eos_token" in notes("python a.py", "idle", a_py=changed)
+
+
+def test_what_a_script_does_with_its_trainer_is_named():
+    code = LOAD + trainer("None", "d") + "trainer.add_callback(c)\nr = trainer.train(resume_from_checkpoint=True)\n"
+    missing = notes("python a.py", "missing", a_py=code + "trainer.model.config.x = 1")
+    assert set(missing) == {"trainer.add_callback", "resume_from_checkpoint", "trainer.model.config.x = 1"}
+    assert notes("python a.py", "missing", a_py=LOAD + trainer("None", "d") + "trainer.train()") == {}
+
+
+def test_a_scripts_held_out_rows_are_a_split_a_dataset_or_named():
+    ours = f"d = load_dataset('o/n')\n{trainer('None', 'd[0:1]')}".replace("d[0:1]", "d['train'], {}")
+    assert translated("python a.py", a_py=ours.format("d['dev']")).options["eval_split"] == "dev"
+    other = translated("python a.py", a_py=ours.format("load_dataset('o/m', split='dev')")).options
+    assert (other["eval_dataset"], other["eval_split"]) == (("o/m",), "dev")
+    assert "is computed (make())" in notes("python a.py", "missing", a_py=ours.format("make()"))["eval_dataset"]
+
+
 def test_the_tutorials_iterations_are_one_run():
     found = translated("python a.py", a_py="train_with_grpo(m, t, d, num_iterations=2, num_steps=5, mu=3)")
     assert (found.options["max_steps"], found.options["num_iterations"]) == (10, 3)
@@ -389,11 +500,72 @@ def test_the_tutorials_iterations_are_one_run():
     )
 
 
+def test_the_model_of_the_tutorial_is_the_one_that_the_script_loads():
+    call = "train_with_grpo(m, t, d)"
+    load = "NAME = 'o/m'\nt = T.from_pretrained(NAME, padding_side='left')\nm = M.from_pretrained(NAME, {})\n"
+    found = translated("python a.py", a_py=load.format("torch_dtype=torch.bfloat16") + "m = prepared(m)\n" + call)
+    assert found.options["model"] == "o/m"
+    missing = notes("python a.py", "missing", a_py=load.format("revision='v'") + call)
+    assert missing == {"from_pretrained revision": "is not looked at: the model is loaded as its files say"}
+    assert "must load one model to be translated, got o/j, o/m" in refusal(
+        "python a.py", a_py=load.format("") + "j = M.from_pretrained('o/j')\n" + call
+    )
+
+
 def test_nothing_of_a_script_is_run(tmp_path):
     trace = tmp_path / "ran"
     code = f"open({str(trace)!r}, 'w')\ntrain_with_grpo(num_steps=5)"
     assert translated("python a.py", a_py=code).options["max_steps"] == 5
     assert not trace.exists()
+
+
+@pytest.mark.parametrize("command", [TRL, SWIFT, "python a.py"])
+def test_translating_loads_none_of_the_libraries_that_take_seconds(command, tmp_path):
+    (tmp_path / "a.py").write_text("GRPOTrainer('M', [accuracy_reward], None, load_dataset('d'))")
+    code = """
+import sys
+from paceline.cli.main import main
+assert main(["translate", "--", *sys.argv[1:]]) == 0
+heavy = {"torch", "transformers", "peft", "datasets", "bitsandbytes"}
+print(*({name.partition(".")[0] for name in sys.modules} & heavy))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("", "")
+
+
+def test_sequences_over_several_processes_are_context_parallelism():
+    found = translated(f"NPROC_PER_NODE=4 {SWIFT} --sequence_parallel_size 2")
+    assert (found.options["context_parallel"], found.options["prompts_per_step"]) == (2, 8)  # 4 of each of 4, in twos
+    rule = "--sequence_parallel_size must divide the number of processes that train, 4, got 3"
+    assert rule in refusal(f"NPROC_PER_NODE=4 {SWIFT} --sequence_parallel_size 3")
+
+
+@pytest.mark.parametrize("command", [f"{SWIFT} --vllm_max_model_len", f"{TRL} --vllm_max_model_length"])
+def test_a_length_of_vllm_below_the_longest_completion_is_refused(command):
+    # 512 tokens of a prompt and 512 of a completion where nothing else is said
+    assert "prompt and completion, 512 and 512 tokens, got 1000" in refusal(f"{command} 1000 --use_vllm true")
+    flag = command.split()[-1]
+    assert notes(f"{command} 1024 --use_vllm true", "idle")[flag].endswith("completion, 1024 tokens")
+    assert notes(f"{command} 1000", "idle")[flag] == "use_vllm is off"
+
+
+def test_completions_of_an_evaluation_are_counted_though_no_interval_is_given():
+    options = translated(f"{TRL} --num_generations_eval 4 --temperature 0.7").options
+    assert (options["eval_generations"], options["eval_temperature"]) == (4, 0.7)
+    assert "eval_generations" not in translated(TRL).options
+
+
+def test_a_float32_head_in_half_precision_is_said_to_be_missing():
+    text = notes(f"{TRL} --cast_lm_head_to_fp32", "missing")["--cast_lm_head_to_fp32"]
+    assert text.startswith("logits are a product in the precision of --dtype")
+
+
+def test_a_flag_cut_short_names_each_that_it_could_be_once():
+    assert "--num_generation could be --num_generations, --num_generations_eval; write" in refusal(
+        f"{SWIFT} --num_generation 2"
+    )
 
 
 def test_a_file_that_is_not_there_is_named(capsys):
@@ -415,3 +587,8 @@ def test_accelerates_own_file_says_processes_and_slices():
     assert (found.launch, found.options["zero_stage"]) == (("--nproc-per-node", "4"), 2)
     assert translated(start, a_yaml="distributed_type: FSDP\nnum_processes: 2").options["zero_stage"] == 3
     assert "a.yaml: num_processes must be a whole number" in refusal(start, a_yaml="num_processes: all")
+
+
+def test_several_datasets_of_ms_swift_keep_their_numbers_of_rows():
+    command = f"{SWIFT} --dataset 'a.jsonl#500' org/b --use_hf true".replace("--dataset rows.jsonl ", "")
+    assert translated(command).options["dataset"] == ("a.jsonl#500", "org/b")

@@ -9,10 +9,20 @@ import pytest
 
 from paceline.errors import TrainingError
 from paceline.pulse import Pulse
-from paceline.watchdog import ALARM, Watchdog
+from paceline.watchdog import ALARM, Watchdog, write_stacks
 
 SOON = 30.0
 """Seconds that a test waits for what comes within one."""
+
+
+def test_the_main_thread_comes_first_however_many_others_there_are(tmp_path):
+    over = threading.Event()
+    others = [threading.Thread(target=over.wait, daemon=True) for _ in range(120)]
+    for other in others:
+        other.start()
+    write_stacks(tmp_path / "stacks")
+    over.set()
+    assert "test_the_main_thread_comes_first" in (tmp_path / "stacks").read_text()
 
 
 def test_a_main_thread_that_waits_for_nothing_is_woken_and_the_report_says_who_did_what_last(tmp_path):

@@ -11,7 +11,7 @@ from paceline.config import LoraConfig, ModelConfig
 from paceline.errors import ModelError
 from paceline.model_places import read_model_config
 from paceline.models import add_adapter, load_model
-from paceline.weight_headers import INDEX, PLAIN, WHOLE, check_weights, read_header
+from paceline.weight_headers import INDEX, PLAIN, WHOLE, check_quantised, check_weights, read_header
 
 LLAMA = {"model_type": "llama", "vocab_size": 4, "hidden_size": 2}
 TENSORS = {
@@ -160,3 +160,34 @@ def test_the_weights_of_an_adapter_are_to_be_whole_too(tmp_path, capsys):
         (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
         assert main(["train", "--model", str(adapter), "--dataset", "arithmetic"]) == 2
         assert f"--model {adapter} cannot be loaded: adapter_model.safetensors has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "how"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes, 8 bits"),
+        ({"load_in_8bit": True}, "bitsandbytes, 8 bits"),  # as older releases wrote it
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"quant_method": "awq", "bits": 4}, "awq"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"bits": 4}, "None"),
+    ],
+)
+def test_quantised_weights_are_refused_with_and_without_an_adapter(settings, how):
+    for has_adapter in (False, True):
+        with pytest.raises(ModelError) as refused:
+            check_quantised({"quantization_config": settings}, "--model m", has_adapter=has_adapter)
+        assert str(refused.value) == (
+            f"--model m has quantised weights ({how}), which cannot be trained; name a model with its weights in full, "
+            "or train an adapter (--lora-rank) on weights that bitsandbytes has quantised to 4 bits"
+        )
+
+
+def test_four_bits_of_bitsandbytes_take_an_adapter_and_nothing_else():
+    four = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    check_quantised(four, "--model m", has_adapter=True)
+    with pytest.raises(ModelError, match=r"has quantised weights \(bitsandbytes, 4 bits\), which cannot be trained"):
+        check_quantised(four, "--model m", has_adapter=False)
+    for plain in ({}, {"quantization_config": None}):
+        check_quantised(plain, "--model m", has_adapter=False)

@@ -1,6 +1,8 @@
 """The Python door: TRL's names for the same halves and the same loop.
 
 config.py       GRPOConfig: every field with its default
+grpo_fields.py  its fields that TRL and Paceline add
+training_fields.py  its fields that transformers has, for who does not wait for transformers
 fields.py       which fields become options, which the trainer reads
 refused.py      which are refused, and which are accepted without effect
 choices.py      fields that are one of a few words

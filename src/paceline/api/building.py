@@ -1,24 +1,28 @@
 """From a trainer's arguments to the parts of a run: every refusal that needs no weights comes before they are read."""
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy
 
+from paceline import OPENMP_SPINS, SPIN_VARIABLES
 from paceline.api.adapters import check_adapter
 from paceline.api.best import check_best_metric
 from paceline.api.config import GRPOConfig
-from paceline.api.datasets import check_columns, held_out_sets, make_tasks, read_rows, size_of
+from paceline.api.datasets import check_columns, columns_of, held_out_sets, make_tasks, read_rows, size_of
 from paceline.api.loaders import settle_loaders
 from paceline.api.rewards import Source, as_list, check_parameters, make_graders, reward_names
 from paceline.api.schedule import check_schedule, describe_rate, make_scheduler
 from paceline.api.translation import Surroundings, in_field_names, translate
-from paceline.config import Config, ModelConfig
+from paceline.config import Config, ModelConfig, suggest
+from paceline.devices import choose_device
 from paceline.errors import ConfigError, PacelineError
 from paceline.plan import most_prompts_per_step
 from paceline.preparing import Given, Prepared, prepare
@@ -32,11 +36,21 @@ from paceline.types import RowCheck, Task
 LOGGER = logging.getLogger(__name__)
 
 NOT_OFFERED: Mapping[str, str] = {
-    "quantization_config": "the trained weights and their copies for sampling are one and the same, in float32",
+    "quantization_config": "a model is taken as it was loaded: give one with 4 bits of bitsandbytes and a peft_config",
     "tools": "there are no tools and no turns",
     "rollout_func": "the built-in engine samples, so that log-probabilities are known exactly",
     "environment_factory": "there are no environments; grade completions with reward_funcs",
+    "data_collator": "prompts are tokenised once, before the first step, and nothing is collated",
+    "model_init": "one run trains one model, made once; give model=model_init()",
+    "compute_loss_func": "the loss is the objective that args describe; another one is a term of its own in the source",
+    "compute_metrics": "there are no predictions to compute on; a reward function may call log_metric",
+    "preprocess_logits_for_metrics": "there are no predictions to compute on; a reward function may call log_metric",
 }
+ARGUMENTS = (
+    *("model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "peft_config"),
+    *("reward_processing_classes", "callbacks", "optimizers", "reward_model", "reward_processing_class"),
+)
+"""What the trainer takes: a misspelt argument is meant as one of these."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,9 +84,13 @@ def refuse_what_is_not_offered(**given: object) -> None:
     """Refuse arguments of TRL's that have no meaning here.
 
     Raises:
-        ConfigError: one is not None; the sentence names it and the reason.
+        ConfigError: one is not None, or none of TRL's; the sentence names it and the reason.
     """
     for name, value in given.items():
+        if name not in NOT_OFFERED:
+            raise ConfigError(
+                f"GRPOTrainer has no argument {name}; {suggest(name, ARGUMENTS, otherwise='leave it out')}"
+            )
         if value is not None:
             raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
 
@@ -123,7 +141,7 @@ def build(arguments: Arguments, context: Mapping[str, Any]) -> Built:
     tokenizer = _tokenizer(arguments, config)
     limit = _rows_needed(arguments.train_dataset, config)
     rows = read_rows(arguments.train_dataset, "train_dataset", limit=limit)
-    check_parameters(sources, list(dict.fromkeys(name for row in rows for name in row)), list(context))
+    check_parameters(sources, columns_of(arguments.train_dataset, rows), list(context))
     processing = arguments.reward_processing_classes
     built_in = reward_context(config.rewards, config.sampling)
     graders = make_graders(names, sources, processing, context=context, built_in=built_in)
@@ -146,12 +164,23 @@ def build(arguments: Arguments, context: Mapping[str, Any]) -> Built:
     )
     prepared = prepare(config, given)
     total = prepared.total_steps * updates_per_step(config)
-    notes = (*_notes_of_rows(limit, len(rows)), _note_of_rate(arguments, total))
+    notes = (*_notes_of_rows(limit, len(rows)), _note_of_rate(arguments, total), *notes_of_threads(config))
     return Built(config=config, given=given, prepared=prepared, sources=tuple(sources), notes=notes)
 
 
 def _notes_of_rows(limit: int | None, count: int) -> tuple[str, ...]:
     return () if limit is None else (f"train_dataset has no length: its first {count} rows are read for max_steps",)
+
+
+def notes_of_threads(config: Config) -> tuple[str, ...]:
+    """The remedy where several threads compute on a CPU and those that wait do not sleep: see `OPENMP_SPINS`."""
+    threads = config.model.threads or torch.get_num_threads()
+    if threads == 1 or choose_device(config.model).type != "cpu" or not set(SPIN_VARIABLES).isdisjoint(os.environ):
+        return ()
+    return (
+        "torch was imported before paceline, so threads that wait for each other do not sleep, which is many times "
+        f"slower beside other processes: import paceline first, or set {SPIN_VARIABLES[0]}={OPENMP_SPINS}",
+    )
 
 
 def _note_of_rate(arguments: Arguments, total: int) -> str:
@@ -176,8 +205,8 @@ def held_out_tasks(
 ) -> tuple[Task, ...]:
     """The tasks of one evaluation dataset, all of its rows."""
     check_columns(dataset, _eval_name(name))
-    rows = read_rows(dataset, _eval_name(name), limit=None)
-    return make_tasks(rows, tokenizer, config.data, name=name, room=_room(config), check=check).tasks
+    rows = read_rows(dataset, _eval_name(name), limit=None, whole=True)
+    return make_tasks(rows, tokenizer, config.data, name=name, room=_room(config), check=check, whole=True).looked_at
 
 
 def default_args(model: Any) -> GRPOConfig:

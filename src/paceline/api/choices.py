@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy
-
 from paceline.config import PRESETS, suggest
 from paceline.errors import ConfigError
 
@@ -27,14 +25,23 @@ SCHEDULES: Mapping[str, str] = {
     "cosine_with_min_lr": "cosine",
 }
 """lr_scheduler_type to lr_schedule, where the options have a word for it."""
-OTHER_SCHEDULES = (
-    "cosine_with_restarts",
-    "cosine_warmup_with_min_lr",
-    "polynomial",
-    "inverse_sqrt",
-    "warmup_stable_decay",
-)
-"""Further schedules of transformers. Those that follow a measured loss are left out: nothing tells them one."""
+SCHEDULE_KEYWORDS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("constant", "constant_with_warmup", "linear"), ()),
+    "cosine": ("num_cycles",),
+    "cosine_with_min_lr": ("num_cycles", "min_lr", "min_lr_rate"),
+    "cosine_with_restarts": ("num_cycles",),
+    "cosine_warmup_with_min_lr": ("num_cycles", "min_lr", "min_lr_rate", "warmup_lr_rate"),
+    "polynomial": ("lr_end", "power"),
+    "inverse_sqrt": ("timescale",),
+    "warmup_stable_decay": (
+        *("num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles"),
+    ),
+}
+"""Schedules of transformers to what `lr_scheduler_kwargs` may hold with each.
+
+Those that follow a measured loss are left out: nothing tells them one.
+"""
+INTERVALS = ("no", "steps", "epoch")
 
 ABSENT_LOSSES: Mapping[str, str] = {
     "luspo": "a sequence's loss would grow with its length, an average that no option here has",
@@ -54,10 +61,10 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_bad_row": ("stop", "skip"),
     "sandbox": ("auto", "namespaces", "landlock", "none"),
     "optim": tuple(OPTIMIZERS),
-    "lr_scheduler_type": (*SCHEDULES, *OTHER_SCHEDULES),
-    "eval_strategy": tuple(word.value for word in IntervalStrategy),
-    "logging_strategy": tuple(word.value for word in IntervalStrategy),
-    "save_strategy": tuple(word.value for word in SaveStrategy),
+    "lr_scheduler_type": tuple(SCHEDULE_KEYWORDS),
+    "eval_strategy": INTERVALS,
+    "logging_strategy": INTERVALS,
+    "save_strategy": (*INTERVALS, "best"),
     "hub_strategy": ("every_save", "end"),
 }
 REMEDIES: Mapping[str, str] = {

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -10,15 +11,26 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.api.lengths import NO_LIMIT
 from paceline.config import DataConfig
-from paceline.data import Row, TaskSet, build_tasks
+from paceline.data import (
+    IMAGE_COLUMNS,
+    SAMPLE,
+    WHOLE,
+    Row,
+    RowsOnDemand,
+    TaskSet,
+    build_tasks,
+    read_ahead,
+    spread,
+    spread_places,
+)
 from paceline.errors import ConfigError, DataError
-from paceline.types import RowCheck
+from paceline.types import RowCheck, Task
 
 ROW = "paceline_row"
-"""The column of a task that holds its whole row as it was given: reward functions of TRL's kind get those columns."""
+"""The column of a task that holds its whole row as it was given: reward functions of TRL's kind get those columns, by
+a parameter of this name (`rewards.adapted`)."""
 
 ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
-IMAGES = ("image", "images")
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -55,22 +67,41 @@ def size_of(dataset: Any) -> int | None:
     return len(dataset) if hasattr(dataset, "__len__") else None
 
 
-def read_rows(dataset: Any, name: str, *, limit: int | None) -> list[Mapping[str, Any]]:
+def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False) -> Rows:
     """The rows of a dataset; of one without a length the first `limit` (None: all).
+
+    Of more than `WHOLE` rows, unless they are wanted `whole`, those of a dataset that gives the row at a place stay
+    there, and those of a stream are read ahead into a temporary file.
 
     Raises:
         DataError: no rows, or rows without a prompt.
     """
-    rows = list(dataset) if size_of(dataset) is not None else list(islice(dataset, limit))
-    if not rows:
+    size = size_of(dataset)
+    rows: Rows
+    if size is not None and size > WHOLE and not whole and hasattr(dataset, "__getitem__"):
+        rows = dataset
+    elif size is None and not whole and (limit is None or limit > WHOLE):
+        rows = read_ahead(dataset, limit)
+    else:
+        rows = list(dataset) if size is not None else list(islice(dataset, limit))
+    if not len(rows):
         raise DataError(f"{name} has no rows; give one with at least one prompt")
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, Mapping):
-            raise DataError(
-                f"row {row_id(name, number)} is a {type(row).__name__}; every row must be a dict with a prompt"
-            )
+    for place in spread_places(len(rows), SAMPLE) if len(rows) > WHOLE and not whole else range(len(rows)):
+        _check_row(rows[place], row_id(name, place + 1))
     _check_names(tuple(rows[0]), name)
     return rows
+
+
+def columns_of(dataset: Any, rows: Rows) -> list[str]:
+    """The names of all columns; of a large dataset that does not say them, those of a sample."""
+    named = getattr(dataset, "column_names", None)
+    seen = rows if len(rows) <= WHOLE else [*named] if named else spread(rows, SAMPLE)
+    return list(dict.fromkeys(name for row in seen for name in ([row] if isinstance(row, str) else row)))
+
+
+def _check_row(row: object, name: str) -> None:
+    if not isinstance(row, Mapping):
+        raise DataError(f"row {name} is a {type(row).__name__}; every row must be a dict with a prompt")
 
 
 def row_id(name: str, number: int) -> str:
@@ -91,36 +122,57 @@ def make_tasks(
     name: str,
     room: int | None = None,
     check: RowCheck | None = None,
+    whole: bool = False,
 ) -> TaskSet:
     """Tasks from rows; each keeps its row whole too, so that a reward function of TRL's kind sees it unchanged.
 
     `room` is what the model's positions leave for a prompt, where no `max_prompt_length` was set; `check` is what
-    built-in reward functions have to say against a row.
+    built-in reward functions have to say against a row; `whole` rows are all made at once, however many.
 
     Raises:
         DataError, ModelError: a prompt that cannot be used, one that is too long, or messages without a template.
     """
-    seen = [Row(row_id=row_id(name, at), columns=_read_columns(row, at, name)) for at, row in enumerate(rows, 1)]
     unlimited = data.long_prompts == "error"
     limit = NO_LIMIT if unlimited else data.max_prompt_length
     options = replace(data, prompt_column="prompt", max_prompt_length=limit)
-    by_id = {row.row_id: given for row, given in zip(seen, rows, strict=True)}
-    check_whole = None if check is None else lambda _, name: check(by_id[name], name)
-    built = build_tasks(seen, tokenizer, options, system=None, check=check_whole)
+    named = TrainerRows(rows, name)
+    seen = named if len(rows) > WHOLE and not whole else [*named]
+    built = build_tasks(seen, tokenizer, options, system=None, check=check, whole=whole)
     if unlimited:
-        _check_lengths(built, limit=data.max_prompt_length, room=room)
-    tasks = tuple(replace(task, columns={**by_id[task.task_id], ROW: by_id[task.task_id]}) for task in built.tasks)
-    return replace(built, tasks=tasks)
+        built.hold_to(partial(_check_lengths, limit=data.max_prompt_length, room=room))
+    return built
 
 
-def _check_lengths(built: TaskSet, *, limit: int, room: int | None) -> None:
+class TrainerRows(RowsOnDemand):
+    """The rows of a trainer's dataset: of each the task is made of what `_read_columns` says, and functions get all."""
+
+    def __init__(self, rows: Rows, name: str) -> None:
+        """`name`: the trainer's argument that they are of."""
+        self._rows, self._name = rows, name
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def at(self, place: int) -> Row:
+        """Read one row.
+
+        Raises:
+            DataError: it is no mapping, or has no prompt.
+        """
+        row = self._rows[place]
+        _check_row(row, row_id(self._name, place + 1))
+        columns = _read_columns(row, place + 1, self._name)
+        return Row(row_id=row_id(self._name, place + 1), columns=columns, passed={**row, ROW: row})
+
+
+def _check_lengths(tasks: Sequence[Task], *, limit: int, room: int | None) -> None:
     """Without a limit of the user's own the model's positions are the limit."""
-    long = [task for task in built.tasks if len(task.prompt_ids) > limit]
+    long = [task for task in tasks if len(task.prompt_ids) > limit]
     if long:
-        cut = f"set max_prompt_length={room}, which cuts its beginning" if room else "set max_prompt_length"
+        cut = f"set max_prompt_length={room}, which cuts it" if room else "set max_prompt_length"
         raise DataError(
             f"row {long[0].task_id}: its prompt has {len(long[0].prompt_ids)} tokens, above the model's {limit} "
-            f"positions ({len(long)} of {len(built.tasks)} rows are); {cut}, or remove the row"
+            f"positions ({len(long)} of {len(tasks)} rows are); {cut}, or remove the row"
         )
 
 
@@ -154,7 +206,7 @@ def _check_names(columns: Sequence[str], name: str) -> None:
             f"{name} has no column `prompt`, its columns: {', '.join(columns) or '(none)'}; "
             f"rename the one with the prompts: dataset.rename_column(..., 'prompt')"
         )
-    images = [column for column in columns if column in IMAGES]
+    images = [column for column in columns if column in IMAGE_COLUMNS]
     if images:
         raise DataError(f"{name} has a column {images[0]!r}; models of text are trained here, remove the column")
 

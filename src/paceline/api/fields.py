@@ -40,6 +40,7 @@ TRANSLATED: Mapping[str, str] = {
     # rewards
     "on_bad_row": "on_bad_row",
     "reward_timeout": "reward_timeout",
+    "max_reward_failure_rate": "max_reward_failure_rate",
     "sandbox": "sandbox",
     "sandbox_url": "sandbox_url",
     # the objective
@@ -47,7 +48,7 @@ TRANSLATED: Mapping[str, str] = {
     "filter_range": "filter_range",
     "max_refills": "max_refills",
     "oversampling": "oversampling",
-    "loss_type": "bound and average",
+    "loss_type": "bound, average and average_over=all",
     "scale_rewards": "advantage: group, group_mean_reward_std or none",
     "multi_objective_aggregation": "reward_aggregation; normalize_then_sum also advantage=batch",
     "reward_weights": "reward_weights",
@@ -56,7 +57,7 @@ TRANSLATED: Mapping[str, str] = {
     "epsilon_high": "clip_eps_high; cispo_max_ratio with loss_type cispo",
     "delta": "dual_clip",
     "beta": "beta",
-    "use_bias_correction_kl": "kl: reverse or forward",
+    "use_bias_correction_kl": "kl: k3_ratio or k3",
     "sync_ref_model": "ref_sync_steps above 0",
     "ref_model_mixup_alpha": "ref_sync_mix",
     "ref_model_sync_steps": "ref_sync_steps: updates, rounded up to whole batches of rollouts",

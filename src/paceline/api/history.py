@@ -18,6 +18,10 @@ LATEST = ("num_tokens", "epoch", "learning_rate", "grad_norm", "policy_version")
 OURS = (
     "policy_version",
     "updates",
+    "reward_std_within",
+    "advantage_mean",
+    "sample_utilization",
+    "format_accuracy",
     "tokens_generated",
     "tokens_trained",
     "tokens_forwarded",
@@ -32,6 +36,8 @@ OURS = (
     "correction_masked_fraction",
     "off_policy_fraction",
     "skipped_fraction",
+    "rows_left_out",
+    "prompts_truncated",
 )
 """Metrics of a step that TRL has no name for."""
 

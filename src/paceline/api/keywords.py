@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.api.schedule import schedule_parameters
+from paceline.api.choices import SCHEDULE_KEYWORDS
 from paceline.config import suggest
 from paceline.errors import ConfigError
 
@@ -122,7 +122,7 @@ def schedule_keywords(args: "GRPOConfig") -> Options:
         ConfigError: a keyword that the schedule has not; neither or both of `min_lr` and `min_lr_rate` there.
     """
     given = _mapping("lr_scheduler_kwargs", args.lr_scheduler_kwargs)
-    _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(schedule_parameters(args)), ())
+    _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(SCHEDULE_KEYWORDS[args.lr_scheduler_type]), ())
     if args.lr_scheduler_type != "cosine_with_min_lr":
         return {}
     if ("min_lr" in given) == ("min_lr_rate" in given):

@@ -4,7 +4,6 @@ import math
 from typing import TYPE_CHECKING
 
 from paceline.api.batches import batches_of
-from paceline.api.schedule import warmup_field
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,13 +30,20 @@ def in_steps(args: "GRPOConfig", name: str, value: float, num_prompts: int | Non
     """Updates, or below 1 a share of the run's, as steps of the loop, rounded up.
 
     Raises:
-        ConfigError: a share of a run whose length nobody knows.
+        ConfigError: a share of a run whose length nobody knows, or a number of updates that is not whole.
     """
+    if value > 1 and value != int(value):
+        raise ConfigError(f"{name} must be a whole number above 1, got {value!r}; below 1 it is a share of the run")
     total = total_updates(args, num_prompts)
     if 0 < value < 1 and total is None:
         raise ConfigError(f"{name} must be 1 or more for a dataset without a length, got {value!r}; or give max_steps")
     updates = math.ceil(value * total) if 0 < value < 1 and total is not None else int(value)
     return math.ceil(updates / batches_of(args).updates_per_step)
+
+
+def warmup_field(args: "GRPOConfig") -> str:
+    """The field that says how long the rate rises."""
+    return "warmup_steps" if args.warmup_ratio is None else "warmup_ratio"
 
 
 def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:

@@ -31,6 +31,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "ratio_level": ("importance_sampling_level",),
     "bound": ("loss_type",),
     "average": ("loss_type",),
+    "average_over": ("loss_type",),
     "clip_eps_low": ("epsilon",),
     "clip_eps_high": ("epsilon_high", "epsilon"),
     "cispo_max_ratio": ("epsilon_high",),
@@ -90,6 +91,7 @@ def _bounds(args: "GRPOConfig", bound: str) -> Options:
     options: Options = {
         "ratio_level": args.importance_sampling_level,
         "average": LOSSES[args.loss_type][1],
+        "average_over": "all",
         "bound": bound,
     }
     if bound == "cispo":
@@ -140,7 +142,7 @@ def _advantage(args: "GRPOConfig") -> Options:
 def _terms(args: "GRPOConfig") -> Options:
     return {
         "beta": args.beta,
-        "kl": "reverse" if args.use_bias_correction_kl else "forward",
+        "kl": "k3_ratio" if args.use_bias_correction_kl else "k3",
         "entropy_coef": args.entropy_coef,
         "mask_truncated": args.mask_truncated_completions,
         "off_policy_threshold": args.off_policy_mask_threshold,

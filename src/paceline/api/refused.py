@@ -52,6 +52,7 @@ REFERENCE_MOVES = Switch(is_on=lambda args: bool(args.sync_ref_model), off="sync
 MAY_CORRECT = Switch(
     is_on=lambda args: bool(args.vllm_importance_sampling_correction), off="vllm_importance_sampling_correction is off"
 )
+HALF = Switch(is_on=lambda args: bool(args.bf16), off="every product is float32 without bf16")
 RISES = Switch(is_on=lambda args: args.lr_scheduler_type != "constant", off="lr_scheduler_type is constant")
 
 REFUSED: Mapping[str, Refusal] = {
@@ -74,6 +75,11 @@ REFUSED: Mapping[str, Refusal] = {
         also=(None,),
     ),
     **_because("the engine has a cache of its own", "cache_implementation"),
+    **_because(
+        "with bf16 the logits are a bfloat16 product too, and float32 from there on; give bf16=False",
+        "cast_lm_head_to_fp32",
+        switch=HALF,
+    ),
     **_because("a router's auxiliary loss is not computed", "router_aux_loss_coef", also=(0, 0.0)),
     **_because("there are no tools and no turns", "max_tool_calling_iterations"),
     **_because(
@@ -181,7 +187,6 @@ NOT_NEEDED: Mapping[str, str] = {
     ),
     "hub_always_push": "the one upload, at the end, waits for no other",
     "pad_to_multiple_of": "padding never reaches the loss",
-    "cast_lm_head_to_fp32": "weights, the output embedding's too, are always float32",
     "disable_dropout": "dropout is always off, so that the policy that trains is the one that sampled",
     "remove_unused_columns": "reward functions always get every column",
     "use_cache": "generation always caches, training never does",

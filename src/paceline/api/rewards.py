@@ -14,7 +14,6 @@ from typing import Any
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from paceline.api.datasets import ROW
 from paceline.config import suggest
 from paceline.errors import ConfigError, RewardError
 from paceline.rewards import (
@@ -25,6 +24,7 @@ from paceline.rewards import (
     RewardModel,
     base_name,
     check_reward_model,
+    compares_group,
     resolve,
 )
 
@@ -211,7 +211,10 @@ def _tokenizer_of(name: str, model: Any) -> PreTrainedTokenizerBase:
 
 
 def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardFunction:
-    """A function of TRL's kind as one of ours; it may be async. It gets the arguments that its signature names."""
+    """A function of TRL's kind as one of ours; it may be async. It gets the arguments that its signature names.
+
+    NaN from it means what None does, as in TRL.
+    """
     accepts = _accepted(function)
 
     def arguments(completions: list[str], completion_ids: list[list[int]], rows: list[Mapping[str, Any]]) -> Any:
@@ -224,15 +227,21 @@ def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardF
 
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
 
-        async def wait(*, completions: Any, completion_ids: Any, **columns: Any) -> Any:
-            return _plain(await function(**arguments(completions, completion_ids, columns[ROW])))
+        async def wait(*, completions: Any, completion_ids: Any, paceline_row: Any) -> Any:
+            return _plain(await function(**arguments(completions, completion_ids, paceline_row)))
 
-        return wait
+        return _marked(wait, function)
 
-    def call(*, completions: Any, completion_ids: Any, **columns: Any) -> Any:
-        return _plain(function(**arguments(completions, completion_ids, columns[ROW])))
+    def call(*, completions: Any, completion_ids: Any, paceline_row: Any) -> Any:
+        return _plain(function(**arguments(completions, completion_ids, paceline_row)))
 
-    return call
+    return _marked(call, function)
+
+
+def _marked(adapted: Callable[..., Any], function: Callable[..., Any]) -> RewardFunction:
+    """With what scoring asks of a function itself."""
+    vars(adapted).update(nan_is_none=True, needs_group=compares_group(function))
+    return adapted
 
 
 def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:

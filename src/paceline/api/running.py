@@ -30,7 +30,7 @@ from paceline.errors import CheckpointError
 from paceline.models import restore_weights
 from paceline.preparing import Prepared
 from paceline.rundir import RunDir
-from paceline.saved import Checkpoint, read_checkpoint, remove_later
+from paceline.saved import Checkpoint, read_checkpoint
 from paceline.stopping import GraceOver, StopRequest
 from paceline.train import (
     OneProcess,
@@ -48,6 +48,7 @@ from paceline.train import (
     run_steps,
     run_trackers,
     save_last,
+    set_later_aside,
     tell,
     updates_per_step,
 )
@@ -87,7 +88,7 @@ def run_training(job: Job, start: Start) -> TrainOutput:
                 "make a new trainer"
             )
         refuse_no_room(job.config, job.output_dir, job.parts.consumer.footprint(), total_steps=job.prepared.total_steps)
-        remove_later(job.output_dir / "checkpoints", 0 if checkpoint is None else checkpoint.progress.step)
+        aside = set_later_aside(run_dir, 0 if checkpoint is None else checkpoint.progress.step)
         drop_broken_links(job.output_dir)
         changed = start.resumed and _computes_otherwise(run_dir, job.config)
         if changed:
@@ -96,8 +97,10 @@ def run_training(job: Job, start: Start) -> TrainOutput:
         halves = OneProcess(config=job.config, parts=job.parts, feed=feed)
         run, found = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
         closing.callback(run.journal.close)
-        trackers = run_trackers(job.config, job.output_dir, run_name=job.args.run_name or job.output_dir.name)
+        run_name = job.args.run_name or job.output_dir.name
+        trackers = run_trackers(job.config, job.output_dir, run_name=run_name, tell=job.observer.tell)
         closing.callback(trackers.finish)
+        run_dir.add_links(trackers.urls)
         state = _state(job, checkpoint)
         job.observer.start(run, state, trackers)
         closing.callback(job.observer.stop)
@@ -107,6 +110,7 @@ def run_training(job: Job, start: Start) -> TrainOutput:
             run,
             [
                 *start.damaged,
+                *aside,
                 *directory_sentences(run_dir, found),
                 describe_plan(job.args, job.config),
                 *job.notes,

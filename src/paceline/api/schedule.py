@@ -1,27 +1,18 @@
 """The learning rate as transformers' own schedules give it, counted in updates."""
 
-import inspect
 import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import get_scheduler
-from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 from transformers.trainer_utils import SchedulerType
 
 from paceline.api.choices import SCHEDULES
+from paceline.api.lengths import warmup_field
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
     from paceline.api.config import GRPOConfig
-
-SET_HERE = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
-"""Parameters of a schedule that the run itself decides."""
-
-
-def warmup_field(args: "GRPOConfig") -> str:
-    """The field that says how long the rate rises."""
-    return "warmup_steps" if args.warmup_ratio is None else "warmup_ratio"
 
 
 def warmup_updates(args: "GRPOConfig", total: int) -> int:
@@ -55,12 +46,6 @@ def check_schedule(args: "GRPOConfig", *, total: int) -> None:
         raise ConfigError(
             f"lr_scheduler_kwargs must be such that {kind!r} can be made, got {_keywords(args)!r}: {error}"
         ) from error
-
-
-def schedule_parameters(args: "GRPOConfig") -> tuple[str, ...]:
-    """What `lr_scheduler_kwargs` may hold with the configured type."""
-    function = TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(args.lr_scheduler_type)]
-    return tuple(name for name in inspect.signature(function).parameters if name not in SET_HERE)
 
 
 def describe_rate(args: "GRPOConfig", *, total: int) -> str:

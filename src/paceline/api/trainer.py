@@ -46,7 +46,7 @@ from paceline.models import export_model
 from paceline.preparing import Measurement, reward_meter
 from paceline.rewards import RewardModel, row_check
 from paceline.rollouts import RolloutBatch
-from paceline.rundir import holds_work
+from paceline.rundir import holds_work, refuse_foreign_files
 from paceline.train import Parts, assemble, evaluate
 
 LOGGER = logging.getLogger(__name__)
@@ -82,8 +82,11 @@ class GRPOTrainer:
         *,
         reward_model: Any = None,
         reward_processing_class: Any = None,
+        **others: Any,
     ) -> None:
         """Check everything, then load the weights; `reward_model` is the first release's name of `reward_funcs`.
+
+        `others` are arguments of transformers' trainers, all refused.
 
         Raises:
             PacelineError: an argument cannot be used; the sentence names it, its value and the remedy.
@@ -94,6 +97,7 @@ class GRPOTrainer:
             tools=tools,
             rollout_func=rollout_func,
             environment_factory=environment_factory,
+            **others,
         )
         self.args = default_args(model) if args is None else args
         check_callbacks(callbacks or [], self.args)
@@ -130,6 +134,7 @@ class GRPOTrainer:
         with said_in_field_names():
             built = build(arguments, context)
             self._reward_log.clear()
+            refuse_foreign_files(Path(str(self.args.output_dir)))
             self._warn_of_existing_run()
             parts = assemble(built.config, built.prepared, built.given)
         consumer = parts.consumer

@@ -4,10 +4,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from paceline.api.batches import batches_of, fill_batch_fields
 from paceline.api.choices import OPTIMIZERS, SCHEDULES, check_choices
-from paceline.api.config import GRPOConfig
 from paceline.api.keywords import (
     check_checkpointing,
     model_keywords,
@@ -21,6 +21,9 @@ from paceline.api.objective import SOURCES, objective_options
 from paceline.api.refused import refuse
 from paceline.config import Config, build_config
 from paceline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.api.config import GRPOConfig
 
 Options = dict[str, object]
 
@@ -55,11 +58,10 @@ FIELDS: Mapping[str, str] = {
 """Option to the field that a user of `GRPOConfig` knows it by, where the two differ."""
 
 PHRASES: Mapping[str, str] = {
-    r" with --long-prompts drop": ", which cuts their beginning",
-    r"set --long-prompts to drop or truncate_left": "set max_prompt_length to what fits, which cuts their beginning",
+    r" with --long-prompts drop": ", which cuts them",
+    r"set --long-prompts to drop or truncate_left": "set max_prompt_length to what fits, which cuts them",
     r", or name another column with --prompt-column": "",
     r"name (?:the right|their) column with --answer-column": "give them in a column `answer`",
-    r"above --max-reward-failure-rate (\S+);": r"above the bearable share of \1;",
     r", or leave --system-prompt out": "",
     r"use --system-prompt '' where it takes no system message": "leave the system message out where it takes none",
     r", or --save-steps 0\b": ", or save_strategy 'no'",
@@ -91,7 +93,7 @@ class Surroundings:
     """Whether a `peft_config` or a PeftModel is trained."""
 
 
-def translate(args: GRPOConfig, surroundings: Surroundings) -> Config:
+def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
     """The whole run in Paceline's own options.
 
     Rewards are named in the order given, models among functions, so that weights keep their places. Saving and
@@ -142,7 +144,7 @@ def updates_per_step(config: Config) -> int:
     return config.optim.num_iterations * config.optim.num_minibatches
 
 
-def _model(args: GRPOConfig, surroundings: Surroundings) -> Options:
+def _model(args: "GRPOConfig", surroundings: Surroundings) -> Options:
     return {
         "model": surroundings.model,
         "device": "cpu" if args.use_cpu else "auto",
@@ -153,7 +155,7 @@ def _model(args: GRPOConfig, surroundings: Surroundings) -> Options:
     }
 
 
-def _data(args: GRPOConfig, surroundings: Surroundings) -> Options:
+def _data(args: "GRPOConfig", surroundings: Surroundings) -> Options:
     limit = args.max_prompt_length
     return {
         "dataset": surroundings.dataset,
@@ -164,13 +166,14 @@ def _data(args: GRPOConfig, surroundings: Surroundings) -> Options:
         "reward_weights": _weights(args, surroundings),
         "on_bad_row": args.on_bad_row,
         "reward_timeout": args.reward_timeout,
+        "max_reward_failure_rate": args.max_reward_failure_rate,
         "sandbox": args.sandbox,
         "sandbox_url": args.sandbox_url,
         **template_keywords(args),
     }
 
 
-def _weights(args: GRPOConfig, surroundings: Surroundings) -> list[float] | None:
+def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | None:
     names, weights = surroundings.reward_names, args.reward_weights
     if weights is not None and len(weights) != len(names):
         raise ConfigError(
@@ -180,7 +183,7 @@ def _weights(args: GRPOConfig, surroundings: Surroundings) -> list[float] | None
     return weights
 
 
-def _sampling(args: GRPOConfig) -> Options:
+def _sampling(args: "GRPOConfig") -> Options:
     if args.temperature <= 0:
         raise ConfigError(
             f"temperature must be above 0, got {args.temperature!r}; greedy completions of one prompt are all the same"
@@ -196,7 +199,7 @@ def _sampling(args: GRPOConfig) -> Options:
     }
 
 
-def _update(args: GRPOConfig, surroundings: Surroundings) -> Options:
+def _update(args: "GRPOConfig", surroundings: Surroundings) -> Options:
     batches = batches_of(args)
     return {
         "optimizer": OPTIMIZERS[args.optim],
@@ -216,7 +219,7 @@ def _update(args: GRPOConfig, surroundings: Surroundings) -> Options:
     }
 
 
-def _reference_steps(args: GRPOConfig, surroundings: Surroundings) -> Options:
+def _reference_steps(args: "GRPOConfig", surroundings: Surroundings) -> Options:
     if not args.sync_ref_model:
         return {}
     if surroundings.adapter:
@@ -228,14 +231,17 @@ def _reference_steps(args: GRPOConfig, surroundings: Surroundings) -> Options:
     return {"ref_sync_steps": in_steps(args, "ref_model_sync_steps", args.ref_model_sync_steps, None)}
 
 
-def _loop(args: GRPOConfig, surroundings: Surroundings) -> Options:
+def _loop(args: "GRPOConfig", surroundings: Surroundings) -> Options:
     batches = batches_of(args)
     generations = args.num_generations if args.num_generations_eval is None else args.num_generations_eval
     return {
         "output_dir": args.output_dir,
         "prompts_per_step": batches.prompts_per_step,
-        "num_epochs": args.num_train_epochs,
-        "max_steps": math.ceil(args.max_steps / batches.updates_per_step) if args.max_steps > 0 else None,
+        **(
+            {"max_steps": math.ceil(args.max_steps / batches.updates_per_step)}
+            if args.max_steps > 0
+            else {"num_epochs": args.num_train_epochs}
+        ),
         "seed": args.seed,
         "save_steps": interval(args, "save", surroundings.num_prompts),
         "background_save": False,  # on_save finds the checkpoint on disk, and the trainer's state as it was

@@ -90,5 +90,7 @@ class CardFacts:
     """The objective as the fields of `GRPOConfig` say it, where these were its source."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Last numbers of a program's own log, by name."""
+    links: tuple[str, ...] = ()
+    """Where trackers show the run's curves to others."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """What stands in the place of names in the configuration that hold a path of this machine."""

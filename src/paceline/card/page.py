@@ -6,6 +6,7 @@ from dataclasses import asdict
 from paceline.card.facts import CardFacts, Measured, Prompting, Result
 from paceline.card.header import header
 from paceline.card.loading import loading_program
+from paceline.card.papers import paper_of
 from paceline.comparisons import level_of_best, probability
 from paceline.config import PRESETS, find_option
 from paceline.formula import as_text, objective
@@ -33,6 +34,7 @@ def _written(facts: CardFacts) -> str:
         f"# {_text(facts.name)}",
         _opening(facts),
         *_results(facts),
+        *([f"Its curves: {', '.join(f'<{link}>' for link in facts.links)}"] if facts.links else []),
         *(["## Last numbers", _table("name", "value", facts.numbers)] if facts.numbers else []),
         "## What was rewarded",
         _rewards(facts),
@@ -47,6 +49,8 @@ def _written(facts: CardFacts) -> str:
         "\n".join(f"- {limit}" for limit in _limits(facts)),
         "## Versions",
         _table("package", "version", facts.versions),
+        "## Citation",
+        *_citation(facts),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -122,6 +126,16 @@ def _objective(facts: CardFacts) -> list[str]:
     said = [] if name is None else [_preset(name)]
     fields = ["As the fields of TRL's `GRPOConfig` say it:", _table("field", "value", facts.fields)]
     return [*said, text, *(fields if facts.fields else [])]
+
+
+def _citation(facts: CardFacts) -> list[str]:
+    paper, preset = paper_of(facts.config), facts.config.advantage.preset
+    name = f"[{paper.title}](https://arxiv.org/abs/{paper.arxiv})"
+    is_its_own = preset is not None and paper.arxiv in PRESETS[preset].source
+    return [
+        f"The objective is {'that' if is_its_own else 'nearest to that'} of {name}.",
+        f"```bibtex\n{paper.bibtex}\n```",
+    ]
 
 
 def _preset(name: str) -> str:

@@ -11,7 +11,10 @@ from paceline.config import Option, option_name, options, suggest
 from paceline.config.reading import section_classes
 from paceline.errors import ConfigError
 
-SIGNED_NUMBER = re.compile(r"-[\d.]")
+FLAG = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
+"""What a flag looks like; any other word that begins with a hyphen is a value: `-1e-4`, `-->`."""
+VALUE = "\0"
+"""Stands before such a value on its way through argparse, which would take it for a flag."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +39,8 @@ RESUME = DoorOption(
     name="resume",
     metavar="RUN",
     help="Run directory to go on with, exactly where it stood and as it was configured; options beside it that change "
-    "what is computed have to be named by --override.",
+    "what is computed have to be named by --override. Or one of its checkpoints, such as RUN/checkpoints/step-000100: "
+    "what the run did afterwards is kept in RUN/aside.",
 )
 OVERRIDE = DoorOption(
     name="override",
@@ -78,13 +82,13 @@ def parse(command: Command, argv: Sequence[str]) -> Given:
         ConfigError: an unknown flag, a flag without its value, or a value without a flag.
     """
     try:
-        namespace, unknown = _parser(command).parse_known_args(_spelt_alike(command, argv))
+        namespace, unknown = _parser(command).parse_known_args(_spelt_alike(argv))
     except argparse.ArgumentError as error:
         flag = (error.argument_name or "").split("/")[-1]
         raise ConfigError(f"{flag} needs a value; `paceline {command.name} --help` says which") from None
     if unknown:
-        raise ConfigError(_unknown(command, unknown[0]))
-    given = vars(namespace)
+        raise ConfigError(_unknown(command, unknown[0].removeprefix(VALUE)))
+    given = {name: _unmarked(value) for name, value in vars(namespace).items()}
     here = [option for option in command.door_options if option.name in given]
     door = {option.name: given[option.name] for option in here if not option.several}
     lists = [option for option in command.door_options if option.several]
@@ -189,21 +193,26 @@ def _escaped(text: str) -> str:
     return " ".join(text.split()).replace("%", "%%")
 
 
-def _spelt_alike(command: Command, argv: Sequence[str]) -> list[str]:
-    """Hyphens in every flag; and `--flag -1e-4` as `--flag=-1e-4`, which argparse would take for two flags."""
-    single = {option.flag for option in command.options if option.item_type is None}
+def _spelt_alike(argv: Sequence[str]) -> list[str]:
+    """Hyphens in every flag, and a mark before every value that argparse would take for one."""
     words: list[str] = []
     for word in argv:
-        if words and words[-1] in single and SIGNED_NUMBER.match(word):
-            words[-1] += f"={word}"
-            continue
-        flag, equals, value = word.partition("=")
-        words.append(flag.replace("_", "-") + equals + value if word.startswith("--") else word)
+        if FLAG.fullmatch(word):
+            flag, equals, value = word.partition("=")
+            words.append(flag.replace("_", "-") + equals + value)
+        else:
+            words.append(f"{VALUE}{word}" if word.startswith("-") else word)
     return words
 
 
+def _unmarked(value: object) -> object:
+    if isinstance(value, list):
+        return [_unmarked(item) for item in value]
+    return value.removeprefix(VALUE) if isinstance(value, str) else value
+
+
 def _unknown(command: Command, word: str) -> str:
-    if not word.startswith("-"):
+    if not FLAG.fullmatch(word):
         return f"{word!r} stands alone; write `--option {word}`, or put quotes around a value with spaces"
     flag = word.partition("=")[0]
     name = option_name(flag.lstrip("-"))

@@ -104,7 +104,7 @@ def _tasks(config: Config, functions: dict[str, RewardFunction]) -> list["Task"]
     from paceline.audit import plain_tasks
 
     data = config.data
-    rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size or NUM_TASKS)
+    rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size or NUM_TASKS, seed=config.loop.seed)
     screened = screen(rows, data, row_check(functions))
     if screened.skipped:
         print(f"Skipped {len(screened.skipped)} of {len(rows)} rows; the first: {screened.skipped[0]}")

@@ -1,6 +1,6 @@
 """Recipe, configuration file and flags, laid over each other in this order, to one `Config`."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -8,7 +8,11 @@ from types import MappingProxyType
 from paceline.cli.arguments import Given
 from paceline.config import Config, build_config, find_option, parse_value, parse_yaml, preset_values
 from paceline.embedded_models import DEFAULT, DIRECTORIES, RECIPE
-from paceline.errors import CheckpointError, ConfigError
+from paceline.errors import ConfigError
+from paceline.rundir import is_run, refuse_no_run
+
+ONE_OF = (("max_steps", "num_epochs"), ("system_prompt", "system_prompt_file"))
+"""Pairs of options that say one thing in two ways: the one that is given nearer takes the other's place."""
 
 EMBEDDED = {name: Path(__file__).parent.parent / place for name, place in DIRECTORIES.items()}
 """Where the models that ship with the package lie."""
@@ -29,15 +33,19 @@ def read_configuration(given: Given) -> Configuration:
     """The configuration that a command's flags make, over its `--config` file or else an embedded model's recipe.
 
     A recipe is the ground only where no `--config` is given, and with its own model: `--model embedded-programs`, or
-    none for the first embedded one.
+    none for the first embedded one. Of two options that say one thing (`ONE_OF`) a flag wins over the file's.
 
     Raises:
-        ConfigError: a file that cannot be read, or options that cannot be used.
+        ConfigError: a file that cannot be read, or options that cannot be used, or both of such two in one place.
     """
     flags = given.options
+    _refuse_both(flags, "")
     if "config" in given.door:
         path = Path(given.door["config"]).expanduser()
         ground = parse_yaml(read_text(path, f"--config {path}"), str(path))
+        # a resolved configuration has every option: one at its default says nothing against the other
+        told = {name: value for name, value in ground.items() if value != find_option(name).default}
+        _refuse_both(told, f"{path}: ")
         origin = f"Options: {path}{_and(flags)}."
         return Configuration(config=_laid_over(ground, flags), origin=origin, ground=path)
     model = str(flags.get("model", DEFAULT))
@@ -70,18 +78,50 @@ def read_run_configuration(
     A preset that is given anew brings its values.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: it is no run directory.
         ConfigError: it was changed into one that cannot be used.
     """
+    refuse_no_run(run, flag)
     path = run / "config.yaml"
-    if not path.is_file():
-        raise CheckpointError(
-            f"{flag} {run} is not a run directory (it has no config.yaml); give the directory of an earlier run"
-        )
     ground = parse_yaml(read_text(path, f"{flag} {run}"), str(path))
     if "preset" in given and (preset := parse_value(find_option("preset"), given["preset"])) != ground.get("preset"):
         ground |= preset_values(preset)
     return _laid_over(ground, given)
+
+
+def replaced_by(given: Mapping[str, object]) -> set[str]:
+    """Options whose place is taken by another that says the same thing: `max_steps` where `num_epochs` is given."""
+    there = _there(given)
+    return {other for pair in ONE_OF for name, other in (pair, pair[::-1]) if name in there and other not in there}
+
+
+def _there(given: Mapping[str, object]) -> set[str]:
+    """The options that are given a value; None is as good as none."""
+    found = {find_option(spelling): value for spelling, value in given.items()}
+    return {option.name for option, value in found.items() if parse_value(option, value) is not None}
+
+
+def _refuse_both(given: Mapping[str, object], place: str) -> None:
+    for pair in ONE_OF:
+        if _there(given) >= {*pair}:
+            one, other = (find_option(name).flag for name in pair)
+            raise ConfigError(f"{place}{one} and {other} are both given; give one of them")
+
+
+def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str]) -> None:
+    """Refuse to run Python code that comes with a model because a run directory asks for it: it may be another's.
+
+    `file` is where the configuration came from, `given` the options that the command names itself.
+
+    Raises:
+        ConfigError: the command does not say --trust-remote-code.
+    """
+    is_of_a_run = file is not None and file.name == "config.yaml" and is_run(file.parent)
+    if is_of_a_run and config.model.trust_remote_code and "trust_remote_code" not in given:
+        raise ConfigError(
+            f"{file} asks to run the Python code that comes with --model {config.model.model}, and a run directory may "
+            "be another's; read that code, and say --trust-remote-code with this command too"
+        )
 
 
 def given_options(given: Given) -> dict[str, object]:
@@ -93,11 +133,16 @@ def given_options(given: Given) -> dict[str, object]:
     if "config" not in given.door:
         return dict(given.options)
     path = Path(given.door["config"]).expanduser()
-    return parse_yaml(read_text(path, f"--config {path}"), str(path)) | given.options
+    return _merged(parse_yaml(read_text(path, f"--config {path}"), str(path)), given.options)
 
 
 def _laid_over(ground: Mapping[str, object], flags: Mapping[str, object]) -> Config:
-    return build_config({**ground, **flags})
+    return build_config(_merged(ground, flags))
+
+
+def _merged(ground: Mapping[str, object], flags: Mapping[str, object]) -> dict[str, object]:
+    replaced = replaced_by(flags)
+    return {**{name: value for name, value in ground.items() if name not in replaced}, **flags}
 
 
 def _and(flags: Mapping[str, object]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
-from paceline.cli.configuration import read_configuration
+from paceline.cli.configuration import read_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.preflight import preflight_held_out
 from paceline.cli.status import DONE
@@ -70,6 +70,7 @@ def run(argv: list[str]) -> int:
     configuration = read_configuration(given)
     print(configuration.origin)
     config, before = configuration.config, list["Evaluation"]()
+    refuse_foreign_code(config, configuration.ground, given.options)
     preflight_held_out(config)
     if "baseline" in given.door:
         baseline = replace(config, model=replace(config.model, model=given.door["baseline"]))

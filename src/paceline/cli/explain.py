@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from paceline.cli.arguments import CONFIG, Command, Given, help_page, parse
-from paceline.cli.configuration import read_configuration, read_run_configuration, read_text
+from paceline.cli.configuration import read_configuration, read_run_configuration, read_text, replaced_by
 from paceline.cli.origins import DIALECT, Explained, explained, of_file, of_flags, of_run
 from paceline.cli.status import DONE
 from paceline.config import PRESETS, Config, options, parse_yaml
@@ -49,7 +49,9 @@ def _of_options(given: Given, flags: dict[str, str]) -> str:
     file = {}
     if configuration.ground is not None:
         text = read_text(configuration.ground, str(configuration.ground))
-        file = of_file(text, parse_yaml(text, str(configuration.ground)), configuration.ground.name)
+        values, replaced = parse_yaml(text, str(configuration.ground)), replaced_by(given.options)
+        held = {name: value for name, value in values.items() if name not in replaced}
+        file = of_file(text, held, configuration.ground.name)
     config = configuration.config
     return f"{configuration.origin}\n\n{describe(config, explained(config, flags=flags, file=file))}"
 

@@ -3,19 +3,22 @@
 from pathlib import Path
 
 from paceline.cli.arguments import directories
-from paceline.cli.configuration import read_run_configuration
+from paceline.cli.configuration import read_run_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.status import DONE
+from paceline.config import Config
 from paceline.errors import CheckpointError, ConfigError
 from paceline.rundir import RunDir
 from paceline.saved import newest_checkpoint, read_checkpoint
 
-USAGE = """usage: paceline export RUN [DIRECTORY]
+TRUST = "--trust-remote-code"
+USAGE = """usage: paceline export RUN [DIRECTORY] [--trust-remote-code]
 
 Writes the model of a run's newest whole checkpoint, whatever ranks wrote it, as the end of the run would: a directory
 that transformers loads, or peft where an adapter was trained, with a card of what the run measured up to there. RUN may
 also be one of its checkpoints, such as runs/mine/checkpoints/step-000100. Without DIRECTORY it is the run's `final`.
-Takes the memory of one whole model.
+Takes the memory of one whole model. Where the run's model came with Python code of its own, --trust-remote-code has to
+be said here too.
 """
 
 
@@ -24,14 +27,17 @@ def run(argv: list[str]) -> int:
     if "-h" in argv or "--help" in argv:
         print(USAGE, end="")
         return DONE
+    trusted = ("trust_remote_code",) if TRUST in argv else ()
+    argv = [word for word in argv if word != TRUST]
     place, *target = directories(argv, command="export", form="RUN [DIRECTORY]", at_most=2)
     root = place.parent.parent if place.parent.name == "checkpoints" else place
-    _export(place, root, target[0] if target else root / "final")
+    config = read_run_configuration(root, flag="export")
+    refuse_foreign_code(config, root / "config.yaml", trusted)
+    _export(config, place, root, target[0] if target else root / "final")
     return DONE
 
 
-def _export(place: Path, root: Path, target: Path) -> None:
-    config = read_run_configuration(root, flag="export")
+def _export(config: Config, place: Path, root: Path, target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"export would write into {target}, which is there; name a directory that is not")
     checkpoint, damaged = newest_checkpoint(place / "checkpoints") if place == root else (read_checkpoint(place), ())

@@ -8,6 +8,7 @@ from paceline.config import (
     Option,
     build_config,
     find_option,
+    following_values,
     option_lines,
     option_name,
     options,
@@ -18,6 +19,7 @@ from paceline.config import (
 
 FOLLOWS = "follows from others"
 DEFAULT = "default"
+STALE = "default with --max-staleness above 0"
 DIALECT = "another tool's flag"
 
 
@@ -44,6 +46,7 @@ def explained(config: Config, *, flags: Mapping[str, str], file: Mapping[str, tu
     file's value that is another now was fitted to the flags, as a recipe's warm-up is to a shorter run.
     """
     preset = config.advantage.preset
+    stale = following_values({"max_staleness": config.cluster.max_staleness})
     found = []
     for option in options():
         value = getattr(getattr(config, option.section), option.name)
@@ -54,6 +57,8 @@ def explained(config: Config, *, flags: Mapping[str, str], file: Mapping[str, tu
             origin += "" if written == value else ", fitted to the flags"
         elif option.name in preset_values(preset):
             origin = f"preset {preset}"
+        elif option.name in stale:
+            origin = STALE
         else:
             origin = DEFAULT if value == option.default else FOLLOWS
         found.append(Explained(option=option, value=value, origin=origin, source=source_of(option.name, value)))
@@ -75,10 +80,11 @@ def of_run(config: Config, text: str) -> dict[str, tuple[object, str]]:
     base = build_config({"model": model, "dataset": dataset, "preset": preset})
     lines = option_lines(text)
     values = {option.name: getattr(getattr(config, option.section), option.name) for option in options()}
+    held = {name: _held(base, name) for name in values} | dict(following_values(values))
     return {
         name: (value, f"config.yaml line {lines[name]}")
         for name, value in values.items()
-        if name in lines and (name in ("model", "dataset", "preset") or value != _held(base, name))
+        if name in lines and (name in ("model", "dataset", "preset") or value != held[name])
     }
 
 

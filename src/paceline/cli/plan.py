@@ -13,7 +13,7 @@ from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.config import Config, Sizes, layout, training_ranks
-from paceline.data import load_rows, screen
+from paceline.data import WHOLE, load_rows, screen
 from paceline.dialects.layouts import in_our_words
 from paceline.errors import ConfigError
 from paceline.plan import (
@@ -78,9 +78,12 @@ def run(argv: list[str]) -> int:
     print(configuration.origin)
     sizes, device = _sizes(config, given.door.get("processes")), _device(config, given.door)
     preflight(config, needs_weights=False)
-    rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
-    rows = [*screen(rows, config.data, None).rows]
-    print(f"\n{describe(batch_plan(config, len(rows)))}\n")
+    rows = load_rows(
+        config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size, seed=config.loop.seed
+    )
+    # rows of a large dataset that are left out count as taken, and so among its tasks
+    num_tasks = len(screen(rows, config.data, None).rows) if len(rows) <= WHOLE else len(rows)
+    print(f"\n{describe(batch_plan(config, num_tasks))}\n")
     too_large = _print_memory_and_time(config, sizes, device, is_calibrated="calibrate" in given.door)
     if "timings" in given.door:
         print(f"\n{forecast(config, Path(given.door['timings']).expanduser())}")

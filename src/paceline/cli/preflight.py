@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from paceline.config import Config, DataConfig
-from paceline.data import has_split, load_rows, screen, system_prompt
+from paceline.config import Config
+from paceline.data import SAMPLE, WHOLE, has_split, is_file, load_rows, screen, spread, system_prompt
 from paceline.engines.vllm.window import check_vllm
 from paceline.model_places import ADAPTER_WEIGHTS, check_completion_fits, model_place, positions_of, read_model_config
 from paceline.reward_context import reward_context
@@ -18,7 +18,7 @@ from paceline.rewards import (
 )
 from paceline.trackers import check_trackers
 from paceline.types import RowCheck
-from paceline.weight_headers import check_weights, read_whole
+from paceline.weight_headers import check_quantised, check_weights, read_whole
 
 
 def preflight(config: Config, *, needs_weights: bool = True) -> None:
@@ -38,7 +38,8 @@ def preflight(config: Config, *, needs_weights: bool = True) -> None:
     _look_at_engine(config)
     data, measure = config.data, _measure(config)
     check = row_check(functions)
-    _look_at_rows(data, data.dataset, split=data.dataset_split, size=data.dataset_size, check=check)
+    for dataset in data.datasets:
+        _look_at_rows(config, dataset, split=data.dataset_split, size=data.dataset_size, check=check)
     if data.eval_dataset is not None:
         _look_at_held_out_rows(config, row_check(measure))
     system_prompt(data, default_system_prompt(config.rewards.functions))
@@ -70,8 +71,9 @@ def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
     if not base.is_dir():
         return None
     described = read_model_config(base, label)
+    is_adapter_new = config.lora.lora_rank > 0 and place.adapter is None
+    check_quantised(described, label, has_adapter=is_adapter_new or place.adapter is not None)
     if needs_weights:
-        is_adapter_new = config.lora.lora_rank > 0 and place.adapter is None
         check_weights(base, described, label, targets=config.lora.lora_targets if is_adapter_new else ())
     return positions_of(described)
 
@@ -97,13 +99,13 @@ def _look_at_held_out_rows(config: Config, check: RowCheck | None) -> None:
     data = config.data
     for _, dataset in data.held_out:
         split = data.eval_split if has_split(dataset, data.eval_split) else data.dataset_split
-        _look_at_rows(data, dataset, split=split, size=config.evaluation.eval_size, check=check)
+        _look_at_rows(config, dataset, split=split, size=config.evaluation.eval_size, check=check)
 
 
-def _look_at_rows(data: DataConfig, dataset: str, *, split: str, size: int | None, check: RowCheck | None) -> None:
-    """A file is read whole, which takes a second per 100,000 lines; what has to be generated or fetched is not."""
-    is_file = Path(dataset).is_file()
-    rows = load_rows(dataset, split=split, size=size if is_file else 1)
+def _look_at_rows(config: Config, dataset: str, *, split: str, size: int | None, check: RowCheck | None) -> None:
+    """A file is read whole, or a sample where it is large; of what has to be generated or fetched the first row is."""
+    looks_whole, data = is_file(dataset), config.data
+    rows = load_rows(dataset, split=split, size=size if looks_whole else 1, seed=config.loop.seed)
     # One row says nothing of the others, which may be all that is needed where bad ones are skipped.
-    if is_file or data.on_bad_row == "stop":
-        screen(rows, data, check)
+    if looks_whole or data.on_bad_row == "stop":
+        screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), data, check)

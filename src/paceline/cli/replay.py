@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Command, DoorOption, Given, parse_behind_run
-from paceline.cli.configuration import read_run_configuration
+from paceline.cli.configuration import read_run_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.status import DONE
 from paceline.config import Config, build_config, options, parse_yaml, preset_values, to_yaml
@@ -34,6 +34,8 @@ TOKENS = DoorOption(
 JSON = DoorOption(name="json", metavar="", help="Print one JSON object instead of a table.", is_switch=True)
 FIXED = ("ref_sync_steps", "ref_sync_mix")
 """Options of the objective that decide how the weights before the step came about."""
+OF_THE_MODEL = ("trust_remote_code",)
+"""Options that say how the run's own model is read."""
 COMMAND = Command(
     name="replay",
     usage="paceline replay RUN --step N [--nearest] [--tokens] [--json] [--option value ...]",
@@ -45,7 +47,8 @@ COMMAND = Command(
     options=tuple(
         option
         for option in options()
-        if (option.section in ("advantage", "loss") and option.name not in FIXED) or option.name == "reward_weights"
+        if (option.section in ("advantage", "loss") and option.name not in FIXED)
+        or option.name in ("reward_weights", *OF_THE_MODEL)
     ),
 )
 SHOWN = (
@@ -63,8 +66,11 @@ def run(argv: list[str]) -> int:
         return DONE
     path, given = asked
     step = _step(given)
-    config = read_run_configuration(path, flag="replay")
-    other = other_objective(config, given.options)
+    of_the_model = {name: value for name, value in given.options.items() if name in OF_THE_MODEL}
+    config = read_run_configuration(path, flag="replay", given=of_the_model)
+    refuse_foreign_code(config, path / "config.yaml", of_the_model)
+    objective = {name: value for name, value in given.options.items() if name not in OF_THE_MODEL}
+    other = other_objective(config, objective)
     run_dir = RunDir(path)
     entry = run_dir.committed(step)  # refused before torch is loaded
     with loading_libraries():

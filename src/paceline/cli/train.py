@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, Given, help_page, parse
-from paceline.cli.configuration import given_options, read_configuration, read_run_configuration
+from paceline.cli.configuration import (
+    given_options,
+    read_configuration,
+    read_run_configuration,
+    refuse_foreign_code,
+    replaced_by,
+)
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.preflight import preflight
 from paceline.cli.reaching import check_reachable
@@ -19,7 +25,7 @@ from paceline.config import Config, options, override_names, plain_options, refu
 from paceline.dialects.layouts import in_our_words
 from paceline.errors import ConfigError, PacelineError
 from paceline.rundir import RunDir, refuse_existing_run
-from paceline.saved import newest_checkpoint
+from paceline.saved import newest_checkpoint, read_checkpoint
 from paceline.spmd.environment import Launched, check_launched, launched
 from paceline.trackers import check_trackers
 
@@ -76,6 +82,7 @@ def _run(argv: list[str], place: Launched | None) -> int:
     if speaks:
         print(configuration.origin, flush=True)
     config = configuration.config
+    refuse_foreign_code(config, configuration.ground, given.options)
     output_dir = Path(config.loop.output_dir).expanduser() if config.loop.output_dir else default_output_dir(config)
     # no rank makes it before all have looked
     refuse_existing_run(output_dir)
@@ -86,24 +93,30 @@ def _run(argv: list[str], place: Launched | None) -> int:
 
 def default_output_dir(config: Config) -> Path:
     """`runs/` and a name made of model, dataset and the time."""
-    names = [Path(address).stem for address in (config.model.model, config.data.dataset)]
+    names = [Path(address).stem for address in (config.model.model, *config.data.datasets)]
     words = [re.sub(r"[^\w.-]+", "-", name) for name in names]
     return Path("runs") / "-".join([*words, f"{datetime.now():%Y%m%d-%H%M%S}"])
 
 
 def _resume(given: Given, place: Launched | None) -> int:
-    path = Path(given.door["resume"]).expanduser()
+    named = Path(given.door["resume"]).expanduser()
+    is_checkpoint = named.parent.name == "checkpoints" and not (named / "config.yaml").is_file()
+    path = named.parent.parent if is_checkpoint else named
     override = override_names(given.several["override"])
     written = given_options(given)
     _check_same_place(written.pop("output_dir", None), path)
     config = read_run_configuration(path, given=written)
+    refuse_foreign_code(config, path / "config.yaml", written)
     identity = RunDir(path).identity()
     before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
-    refuse_changes(before, plain_options(config), override=override, written=written)
+    refuse_changes(before, plain_options(config), override=override, written={*written, *replaced_by(written)})
     _check_layout(config, place)
     check_trackers(config.loop.report_to)
-    newest_checkpoint(path / "checkpoints", by_size=True)  # refused where none is whole
-    return _train(config, path, resume=True, place=place, override=override)
+    if is_checkpoint:
+        read_checkpoint(named, by_size=True)  # refused where it is not whole
+    else:
+        newest_checkpoint(path / "checkpoints", by_size=True)  # or none is
+    return _train(config, path, resume=named if is_checkpoint else True, place=place, override=override)
 
 
 def _check_same_place(output_dir: object, run: Path) -> None:
@@ -140,7 +153,7 @@ def _check_layout(config: Config, place: Launched | None) -> None:
 
 
 def _train(
-    config: Config, output_dir: Path, *, resume: bool, place: Launched | None, override: Collection[str] = ()
+    config: Config, output_dir: Path, *, resume: Path | bool, place: Launched | None, override: Collection[str] = ()
 ) -> int:
     try:
         if place is not None:
@@ -150,7 +163,9 @@ def _train(
         raise KeyboardInterrupt(*interrupt.args, _how_to_go_on(output_dir)) from None
 
 
-def _on_ranks(config: Config, output_dir: Path, *, resume: bool, place: Launched, override: Collection[str]) -> int:
+def _on_ranks(
+    config: Config, output_dir: Path, *, resume: Path | bool, place: Launched, override: Collection[str]
+) -> int:
     # All ranks meet before the first of them prepares: what it refuses, the others hear of.
     with loading_libraries():
         from paceline.spmd.placing import follow, leading
@@ -163,7 +178,7 @@ def _on_ranks(config: Config, output_dir: Path, *, resume: bool, place: Launched
 
 
 def _to_the_end(
-    config: Config, output_dir: Path, *, resume: bool, leader: "Leader | None", override: Collection[str]
+    config: Config, output_dir: Path, *, resume: Path | bool, leader: "Leader | None", override: Collection[str]
 ) -> int:
     # Loading torch takes seconds: whatever can be refused is refused before this line.
     with loading_libraries():

@@ -1,5 +1,6 @@
 """Options as text in, a checked `Config` out, and back: no files, no torch.
 
+addresses.py addresses of datasets
 sections.py  every option, once: type, default, meaning, rule
 objective.py the same for what a step optimises
 layout.py    the same for how model and samples lie on the processes that train
@@ -12,7 +13,7 @@ changing.py  which options a run that is gone on with may have otherwise
 flat_yaml.py YAML text to a flat mapping; a `Config` to its resolved YAML
 """
 
-from paceline.config.building import build_config, check
+from paceline.config.building import build_config, check, following_values
 from paceline.config.changing import (
     RULES,
     Difference,
@@ -50,6 +51,7 @@ __all__ = [
     "parse_value",
     "build_config",
     "check",
+    "following_values",
     "RULES",
     "Difference",
     "differences",

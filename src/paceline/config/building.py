@@ -14,6 +14,19 @@ MAY_BE_EMPTY = ("system_prompt",)
 """Text options for which the empty text means something; elsewhere it is an unset shell variable."""
 
 
+STALE_DEFAULTS: Mapping[str, object] = {"rollout_correction": "truncate"}
+"""Where completions may be of older weights: without it the loss would not know how far these are from the trained."""
+
+
+def following_values(values: Mapping[str, object]) -> Mapping[str, object]:
+    """Defaults that follow from other options, given or not.
+
+    >>> following_values({"max_staleness": 1})
+    {'rollout_correction': 'truncate'}
+    """
+    return STALE_DEFAULTS if values.get("max_staleness") else {}
+
+
 def build_config(given: Mapping[str, object]) -> Config:
     """The configuration that these options make, all others at their defaults.
 
@@ -29,7 +42,7 @@ def build_config(given: Mapping[str, object]) -> Config:
             raise ConfigError(f"{option.flag} is given twice, with a hyphen and with an underscore; keep one of them")
         values[option.name] = parse_value(option, value)
     _refuse_missing(values)
-    values = _with_rewards_named({**preset_values(values.get("preset")), **values})
+    values = _with_rewards_named({**following_values(values), **preset_values(values.get("preset")), **values})
     config = Config(**{section: _build_section(section, values) for section in section_classes()})
     check(config)
     return config
@@ -175,6 +188,7 @@ def _check_texts(config: Config) -> None:
         value = getattr(getattr(config, option.section), option.name)
         if option.plain_type is not str or value is None:
             continue
-        require(value != "" or option.name in MAY_BE_EMPTY, option.name, value, "not be empty")
-        is_null_word = option.optional and value.strip().lower() in NULL_WORDS
-        require(not is_null_word, option.name, value, "not be a word that files and flags read as None")
+        for text in value if isinstance(value, tuple) else (value,):
+            require(text != "" or option.name in MAY_BE_EMPTY, option.name, value, "not be empty")
+            is_null_word = option.optional and text.strip().lower() in NULL_WORDS
+            require(not is_null_word, option.name, value, "not be a word that files and flags read as None")

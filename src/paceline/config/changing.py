@@ -88,7 +88,16 @@ RULES: tuple[Rule, ...] = (
         because="the loss or the update is another",
         options=(
             *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "dual_clip", "cispo_max_ratio"),
-            *("average", "beta", "kl", "ref_sync_mix", "entropy_coef", "rollout_correction", "correction_level"),
+            *(
+                "average",
+                "average_over",
+                "beta",
+                "kl",
+                "ref_sync_mix",
+                "entropy_coef",
+                "rollout_correction",
+                "correction_level",
+            ),
             *("correction_max", "off_policy_threshold", "skip_threshold"),
             *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "adam_beta1", "adam_beta2", "adam_eps"),
             *("weight_decay", "max_grad_norm", "num_iterations", "num_minibatches"),
@@ -155,6 +164,8 @@ def differences(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[D
 
 def changes_what_is_computed(difference: Difference, new: Mapping[str, object], old: Mapping[str, object]) -> bool:
     """Whether a step is otherwise with it, beyond rounding."""
+    if difference.option == "num_epochs" and (old.get("max_steps"), new.get("max_steps")) != (None, None):
+        return False  # steps count where they are given, and tell by themselves
     is_constant = old.get("lr_schedule") == new.get("lr_schedule") == "constant"
     if difference.option in ("max_steps", "num_epochs") and is_constant:
         return False

@@ -70,10 +70,13 @@ class LossConfig:
     """`cispo`: the ratio weighs at most this (an absolute bound)."""
     average: Literal["token", "sequence", "constant", "prompt"] = "token"
     """What weighs the same: every token (DAPO), completion (GRPO), token over a constant (Dr. GRPO), or prompt."""
+    average_over: Literal["kept", "all"] = "kept"
+    """Completions that `average` counts: those that may have a gradient, or also masked and ungraded ones, as TRL's."""
     beta: float = 0.0
     """Weight of the KL divergence to the reference model; 0 loads no reference."""
-    kl: Literal["reverse", "forward"] = "reverse"
-    """Direction: reverse is KL(policy || reference), forward is KL(reference || policy)."""
+    kl: Literal["reverse", "forward", "k3", "k3_ratio"] = "reverse"
+    """reverse is KL(policy || reference), forward is KL(reference || policy), each with its own gradient; k3 is GRPO's
+    estimator as it is differentiated in TRL, and k3_ratio the same times the ratio."""
     ref_sync_steps: int = 0
     """Every so many steps the reference moves towards the policy; 0: never."""
     ref_sync_mix: float = 0.6
@@ -81,7 +84,8 @@ class LossConfig:
     entropy_coef: float = 0.0
     """Weight of the policy's entropy, in nats per token, as a bonus."""
     rollout_correction: Literal["none", "truncate", "mask"] = "none"
-    """Weight of old over rollout probability, for engines that compute otherwise: held at a bound, or 0 beyond it."""
+    """Weight of old over rollout probability, for engines that compute otherwise and completions of older weights: held
+    at a bound, or 0 beyond it. With `max_staleness` above 0 the default is truncate."""
     correction_level: Literal["token", "sequence"] = "token"
     """That weight, of each token, or of a sequence by the product over its tokens."""
     correction_max: float = 2.0
@@ -151,8 +155,9 @@ class OptimConfig:
     num_minibatches: int = 1
     """Parts that a batch of rollouts is cut into, each with an update of its own; above 1 the clip bounds bite."""
     micro_batch_tokens: int = 0
-    """Tokens forwarded at once by a process: memory and speed, never the gradient. 0: 4096 on a CPU, whose cache they
-    suit; on CUDA 16384, or a half or a quarter of them where no more fit without computing layers again. Where memory
+    """Tokens forwarded at once by a process, padding included: memory and speed, never the gradient. 0: 4096 on a CPU,
+    whose cache they suit; on CUDA 16384, or a half or a quarter of them where no more fit, without computing layers
+    again unless `gradient_checkpointing` asks for it. Where memory
     runs out in a step, that step is done again with half as many, and so are all later ones."""
     max_skipped_updates: int = 3
     """Updates in a row that may be skipped, as their loss or gradient is not finite, before the run stops."""

@@ -17,7 +17,7 @@ from paceline.errors import ConfigError
 
 NULL_WORDS = ("none", "null")
 BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-VERBATIM = ("stop", "eval_dataset")
+VERBATIM = ("stop", "dataset", "eval_dataset")
 """Options with several values whose text is not split at commas, as a comma may be meant."""
 _COMMA = re.compile(r",(?![^(]*\))")
 """Outside brackets, which hold the parameters of a reward function's name."""
@@ -73,7 +73,14 @@ class Option:
     @property
     def item_type(self) -> type | None:
         """The type of one value of an option that takes several, else None."""
-        return typing.get_args(self.plain_type)[0] if typing.get_origin(self.plain_type) is tuple else None
+        arms = (self.plain_type, *typing.get_args(self.type))
+        several = next((arm for arm in arms if typing.get_origin(arm) is tuple), None)
+        return None if several is None else typing.get_args(several)[0]
+
+    @property
+    def is_bare_alone(self) -> bool:
+        """Whether several values are a tuple, and one is not."""
+        return isinstance(self.type, types.UnionType) and self.item_type in typing.get_args(self.type)
 
 
 @functools.cache
@@ -160,7 +167,8 @@ def parse_value(option: Option, value: object) -> object:
     if _is_null(option, value):
         return None
     if option.item_type is not None:
-        return _parse_several(option, option.item_type, value)
+        several = _parse_several(option, option.item_type, value)
+        return several[0] if option.is_bare_alone and len(several) == 1 else several
     if option.choices:
         return _parse_choice(option, value)
     return _parse_single(option, typing.cast(type, option.plain_type), value)

@@ -4,17 +4,14 @@ A field's docstring is the option's help text. Names are unique over all section
 """
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.config.addresses import named_sets, several
 from paceline.config.layout import ParallelConfig
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.rules import require
 from paceline.errors import ConfigError
-
-NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<address>.*)", re.DOTALL)
-"""A set of held-out tasks with a name of its own; a path with an equals sign is written with a slash before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +66,9 @@ class LoraConfig:
 class DataConfig:
     """Where tasks come from and how a row becomes a prompt."""
 
-    dataset: str
-    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, or `reasoning_gym:NAME`."""
+    dataset: str | tuple[str, ...]
+    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, or `reasoning_gym:NAME`; several are
+    joined. `#N` behind one takes N of its rows, drawn by `seed`."""
     dataset_split: str = "train"
     """Split of `dataset` to train on."""
     eval_dataset: tuple[str, ...] | None = None
@@ -85,7 +83,7 @@ class DataConfig:
     system_prompt: str | None = None
     """System message put before every prompt; None: the reward functions' own default, `""`: none at all."""
     system_prompt_file: str | None = None
-    """File with the system message."""
+    """File with the system message; takes the place of a file's or recipe's `system_prompt`."""
     enable_thinking: bool | None = None
     """Passed to chat templates that know the switch; None: left to the template."""
     max_prompt_length: int = 512
@@ -100,6 +98,7 @@ class DataConfig:
     """What happens to a row that cannot be used; skipped rows are counted, and the first is named."""
 
     def __post_init__(self) -> None:
+        require(self.dataset != (), "dataset", self.dataset, "name at least one dataset")
         require(self.max_prompt_length >= 1, "max_prompt_length", self.max_prompt_length, "be at least 1")
         if self.dataset_size is not None:
             require(self.dataset_size >= 1, "dataset_size", self.dataset_size, "be at least 1")
@@ -114,15 +113,16 @@ class DataConfig:
             require(right, "eval_dataset", self.eval_dataset, "name each set once", "NAME=ADDRESS gives one a name")
 
     @property
+    def datasets(self) -> tuple[str, ...]:
+        """The addresses of `dataset`, one or several."""
+        return several(self.dataset)
+
+    @property
     def held_out(self) -> tuple[tuple[str | None, str], ...]:
         """Name, where one is given, and address of each set of held-out tasks; without any, `dataset` itself."""
         if self.eval_dataset is None:
-            return ((None, self.dataset),)
-        found = [NAMED.fullmatch(entry) for entry in self.eval_dataset]
-        return tuple(
-            (None, entry) if match is None else (match["name"], match["address"])
-            for entry, match in zip(self.eval_dataset, found, strict=True)
-        )
+            return tuple((None, one) for one in self.datasets)
+        return named_sets(self.eval_dataset)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +138,8 @@ class RewardConfig:
     max_reward_failure_rate: float = 0.05
     """The run stops when a reward function fails on more than this share of a step's completions."""
     reward_timeout: float = 600.0
-    """Seconds that one call of a reward function may take; then it has failed on all of the call's completions."""
+    """Seconds that one call of a reward function may take; then it has failed on all of the call's completions.
+    Built-in functions have bounds of their own."""
     sandbox: Literal["auto", "namespaces", "landlock", "none"] = "auto"
     """How programs are isolated that `code` runs. auto: namespaces, else landlock, else refuse; none: not at all."""
     sandbox_url: str | None = None
@@ -198,7 +199,7 @@ class SamplingConfig:
     min_p: float = 0.0
     """Sample among tokens of at least this share of the top token's probability; 0 is off."""
     stop: tuple[str, ...] = ()
-    """A completion ends after any of these strings; the string stays in the text."""
+    """A completion ends after any of these strings, also the name of a special token; text stays in the completion."""
 
     def __post_init__(self) -> None:
         require(self.num_generations >= 1, "num_generations", self.num_generations, "be at least 1")
@@ -290,9 +291,9 @@ class LoopConfig:
     prompts_per_step: int = 32
     """Prompts (P) whose rollouts make one step: P times `num_generations` completions."""
     num_epochs: float = 1.0
-    """Passes over the dataset, when `max_steps` is not given."""
+    """Passes over the dataset, when `max_steps` is not given; takes the place of a file's `max_steps`."""
     max_steps: int | None = None
-    """Steps of the run; None: as `num_epochs` says."""
+    """Steps of the run; None: as `num_epochs` says, whose place in a file it takes."""
     save_steps: int = 100
     """Checkpoint every so many steps, and at an interrupt; 0: only at an interrupt."""
     save_total_limit: int = 2

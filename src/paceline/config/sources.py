@@ -6,6 +6,7 @@ What a source says and what is done here may differ; `presets` and `docs/objecti
 from collections.abc import Mapping
 
 DAPO = "DAPO, arXiv:2503.14476"
+DEEPSEEK = "DeepSeek-V3.2, arXiv:2512.02556"
 GRPO = "GRPO, arXiv:2402.03300"
 MINIMAX = "MiniMax-M1, arXiv:2506.13585, Eq. 4 and 5"
 TR_DPO = "TR-DPO, arXiv:2404.09656"
@@ -23,7 +24,7 @@ OF_OPTIONS: Mapping[str, str] = {
     "beta": f"{GRPO}, Eq. 3",
     "ref_sync_steps": TR_DPO,
     "ref_sync_mix": TR_DPO,
-    "off_policy_threshold": "DeepSeek-V3.2, arXiv:2512.02556, section 3.1",
+    "off_policy_threshold": f"{DEEPSEEK}, section 3.1",
     "lora_rank": "LoRA, arXiv:2106.09685",
     "zero_stage": "ZeRO, arXiv:1910.02054",
     "num_generations": f"{GRPO}, section 4.1",
@@ -47,7 +48,11 @@ OF_VALUES: Mapping[str, Mapping[object, str]] = {
         "constant": "Dr. GRPO, arXiv:2503.20783, section 3.2",
         "prompt": "ScaleRL, arXiv:2510.13786, section 3.2",
     },
-    "kl": {"forward": f"{GRPO}, Eq. 4, differentiated"},
+    "kl": {
+        "forward": f"{GRPO}, Eq. 4, differentiated",
+        "k3": f"{GRPO}, Eq. 4",
+        "k3_ratio": f"{DEEPSEEK}, section 3.1",
+    },
     "rollout_correction": {
         "truncate": "truncated importance sampling (Yao et al., 2025)",
         "mask": "When speed kills stability (Liu et al., 2025)",

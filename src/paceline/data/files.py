@@ -4,12 +4,15 @@ import codecs
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from paceline.data.rows import Row
+from paceline.data.lines import LineRows
+from paceline.data.rows import WHOLE, Row
+from paceline.data.tables import parquet_rows
 from paceline.errors import DataError
 
 JSON_LINES = (".jsonl", ".ndjson")
@@ -22,8 +25,9 @@ NumberedColumns = Iterator[tuple[int, Columns | DataError]]
 """Line or item numbers, each with its columns or with why it has none."""
 
 
-def read_file(path: Path, *, size: int | None) -> list[Row]:
-    """The first `size` rows of a file (None: all), told apart by its ending.
+def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
+    """The first `size` rows of a file (None: all), told apart by its ending; above `WHOLE` rows of lines or a table
+    each is read when it is needed.
 
     `.jsonl` and `.ndjson` hold one object per line, `.json` one list of objects (or lines all the same), `.parquet` a
     table; `.gz` may follow the first three. UTF-8, with or without a byte order mark; either line ending; blank lines
@@ -37,7 +41,11 @@ def read_file(path: Path, *, size: int | None) -> list[Row]:
         raise DataError(f"--dataset {path}: a file must end in one of {', '.join(READABLE)} (or .jsonl.gz); convert it")
     try:
         numbered = _parquet(path) if kind in PARQUET else _json(path, is_lines=kind in JSON_LINES)
-        rows = [_row(f"{path.name}:{number}", columns) for number, columns in islice(numbered, size)]
+        is_list = kind in JSON and _is_list(path)
+        most = size if is_list else min(WHOLE + 1, size or WHOLE + 1)
+        rows: Sequence[Row] = [_row(path, number, columns) for number, columns in islice(numbered, most)]
+        if len(rows) > WHOLE and not is_list:
+            rows = _on_demand(path, size, kind, path.stat().st_mtime_ns)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"--dataset {path}: cannot be read ({error}); check the file and its permissions") from error
     if not rows:
@@ -45,7 +53,21 @@ def read_file(path: Path, *, size: int | None) -> list[Row]:
     return rows
 
 
-def _row(row_id: str, columns: Columns | DataError) -> Row:
+@lru_cache(maxsize=1)
+def _on_demand(path: Path, size: int | None, kind: str, changed_ns: int) -> Sequence[Row]:
+    """Kept for who asks next, as a command looks at the rows before it prepares them; `changed_ns`: as they are now."""
+    if kind in PARQUET:
+        return parquet_rows(path, size=size)
+    return LineRows(path, partial(_row_of_line, path), size=size)
+
+
+def _row_of_line(path: Path, content: bytes, number: int) -> Row:
+    line = content.removeprefix(codecs.BOM_UTF8) if number == 1 else content
+    return _row(path, number, _of_line(line, f"{path}, line {number}"))
+
+
+def _row(path: Path, number: int, columns: Columns | DataError) -> Row:
+    row_id = f"{path.name}:{number}"
     if isinstance(columns, DataError):
         return Row(row_id=row_id, columns={}, unreadable=str(columns))
     return Row(row_id=row_id, columns=columns)
@@ -58,15 +80,23 @@ def data_ending(path: Path) -> str:
     return plain if plain in (*JSON_LINES, *JSON) else Path(name).suffix
 
 
-def _json(path: Path, *, is_lines: bool) -> NumberedColumns:
+def _opened(path: Path) -> BinaryIO:
     is_packed = path.name.lower().endswith(".gz")
-    with cast(BinaryIO, gzip.open(path, "rb") if is_packed else path.open("rb")) as stream:
-        if not is_lines:
-            text = stream.read().removeprefix(codecs.BOM_UTF8)
-            if text.lstrip().startswith(b"["):
-                yield from _json_list(path, text)
-                return
-            stream.seek(0)
+    return cast(BinaryIO, gzip.open(path, "rb") if is_packed else path.open("rb"))
+
+
+def _is_list(path: Path) -> bool:
+    """Whether the text of a file begins with a bracket."""
+    with _opened(path) as stream:
+        first = next((line for line in stream if line.removeprefix(codecs.BOM_UTF8).strip()), b"")
+    return first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
+def _json(path: Path, *, is_lines: bool) -> NumberedColumns:
+    with _opened(path) as stream:
+        if not is_lines and _is_list(path):
+            yield from _json_list(path, stream.read().removeprefix(codecs.BOM_UTF8))
+            return
         for number, line in enumerate(stream, start=1):
             content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             if content.strip():

@@ -12,6 +12,8 @@
 
 The first line whose columns are all there holds. `prompt_column` and `answer_column` override it.
 
+A row with an image (`image`, `images`) is refused: models of text are trained.
+
 A row with test cases (`test_cases`, `verification_info`, `input_output`, or `reward_model` with tests as its
 `ground_truth`) needs no answer: its `solution` is a program, which no answer is compared with.
 """
@@ -29,6 +31,7 @@ Message = dict[str, object]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 ANSWER_COLUMNS = ("gt_answer", "answer", "solution", "ground_truth")
+IMAGE_COLUMNS = ("image", "images")
 TEST_COLUMNS = ("test_cases", "verification_info", "input_output")
 
 
@@ -46,8 +49,13 @@ def problem(row: Row, data: DataConfig) -> Problem:
     """Prompt and gold answer of a row, by its columns or by the columns that the options name.
 
     Raises:
-        DataError: no known format, a named column that is missing, or a prompt or answer that cannot be used.
+        DataError: no known format, a named column that is missing, an image, or a prompt or answer that cannot be used.
     """
+    images = [column for column in IMAGE_COLUMNS if row.columns.get(column) not in (None, [])]
+    if images:
+        raise DataError(
+            f"row {row.row_id}: has a column {images[0]!r}; models of text are trained here, remove the column"
+        )
     return Problem(prompt=_prompt(row, data.prompt_column), answer=_answer(row, data.answer_column))
 
 

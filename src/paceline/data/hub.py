@@ -1,18 +1,21 @@
 """Rows of a local dataset directory or of the Hugging Face Hub, through the `datasets` library."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from paceline.data.rows import Row
+from paceline.data.rows import WHOLE, Row
+from paceline.data.tables import TableRows
 from paceline.errors import DataError, first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
-def read_split(dataset: str, *, split: str, size: int | None) -> list[Row]:
+def read_split(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
     """The first `size` rows (None: all) of one split of a directory, `org/name` or `org/name:config`.
+
+    Above `WHOLE` rows each is read when it is needed.
 
     Raises:
         DataError: the dataset cannot be loaded, has no such split, or the split is empty.
@@ -27,9 +30,11 @@ def read_split(dataset: str, *, split: str, size: int | None) -> list[Row]:
     count = len(table) if size is None else min(size, len(table))
     if count == 0:
         raise DataError(f"--dataset {dataset}: split {split!r} holds no rows; give a split with at least one")
-    name = Path(dataset).name
+    name = f"{Path(dataset).name}/{split}"
+    if count > WHOLE:
+        return TableRows(cast(Sequence[Mapping[str, object]], table), name, size=count)
     numbered = enumerate(table.select(range(count)), start=1)
-    return [Row(row_id=f"{name}/{split}:{number}", columns=columns) for number, columns in numbered]
+    return [Row(row_id=f"{name}:{number}", columns=columns) for number, columns in numbered]
 
 
 def split_names(dataset: str) -> tuple[str, ...]:

@@ -25,6 +25,12 @@ def task_index(position: int, *, size: int, seed: int, shuffle: bool) -> int:
     return int(_permutation(size, seed, epoch)[offset]) if shuffle else offset
 
 
+def sample_places(count: int, *, size: int, seed: int) -> NDArray[np.int64]:
+    """The first `count` of the places that `task_index` gives with `shuffle`: none comes again before all have come."""
+    epochs = [_permutation(size, seed, epoch) for epoch in range(-(-count // size))]
+    return np.concatenate(epochs)[:count].astype(np.int64)
+
+
 # Two: a batch that spans two epochs must not compute them in turn.
 @lru_cache(maxsize=2)
 def _permutation(size: int, seed: int, epoch: int) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ class Tokenizer(Protocol):
 
     chat_template: str | dict[str, str] | None
     bos_token: str | None
+    bos_token_id: int | None
 
     def __call__(self, text: list[str], *, add_special_tokens: bool, verbose: bool) -> dict[str, list[list[int]]]:
         """Token ids of each text under `input_ids`."""
@@ -59,7 +60,7 @@ def render(
             "give the prompt as plain text in a column named `prompt`"
         )
     messages = _with_system(prompt, system, replace=is_explicit(data))
-    text = _apply(tokenizer, messages, data.enable_thinking, row_id)
+    text = apply_template(tokenizer, messages, data.enable_thinking, row_id)
     return Rendered(text=text, add_special_tokens=False, messages=tuple(messages))
 
 
@@ -93,7 +94,12 @@ def _with_system(messages: list[Message], system: str | None, *, replace: bool) 
     return rest if system is None else [{"role": "system", "content": system}, *rest]
 
 
-def _apply(tokenizer: Tokenizer, messages: list[Message], enable_thinking: bool | None, row_id: str) -> str:
+def apply_template(tokenizer: Tokenizer, messages: list[Message], enable_thinking: bool | None, row_id: str) -> str:
+    """Messages in the model's words, the answer opened.
+
+    Raises:
+        DataError: the template refuses them.
+    """
     # Imported here: only transformers' templates need it, and it comes with them.
     from jinja2 import TemplateError
 

@@ -31,7 +31,7 @@ def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Scr
     kept, problems, skipped = list[Row](), list[Problem](), list[str]()
     for row in rows:
         try:
-            asked = _usable(row, data, check)
+            asked = usable(row, data, check)
         except DataError as error:
             if data.on_bad_row == "stop":
                 raise
@@ -47,10 +47,15 @@ def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Scr
     return Screened(rows=tuple(kept), problems=tuple(problems), skipped=tuple(skipped))
 
 
-def _usable(row: Row, data: DataConfig, check: RowCheck | None) -> Problem:
+def usable(row: Row, data: DataConfig, check: RowCheck | None) -> Problem:
+    """What a row asks.
+
+    Raises:
+        DataError: it cannot be used.
+    """
     if row.unreadable is not None:
         raise DataError(row.unreadable)
     asked = problem(row, data)
     if check is not None:
-        check(row.columns, row.row_id)
+        check(row.given, row.row_id)
     return asked

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -9,14 +10,19 @@ from typing import Literal
 from paceline.data.files import READABLE, data_ending, read_file
 from paceline.data.generators import BUILT_IN, generate_rows, is_generator
 from paceline.data.hub import read_split, split_names
+from paceline.data.joining import join
 from paceline.data.rows import Row
 from paceline.errors import DataError
 
+COUNTED = re.compile(r"(?P<place>.+)#(?P<rows>\d+)", re.DOTALL)
+"""An address with a number of rows; nothing else that ends so can be named."""
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
-def load_rows(dataset: str, *, split: str, size: int | None) -> list[Row]:
-    """The first `size` rows of a dataset (None: all; of a generator 10,000).
+def load_rows(dataset: str | Sequence[str], *, split: str, size: int | None, seed: int = 0) -> Sequence[Row]:
+    """The first `size` rows of a dataset (None: all; of a generator 10,000); a large one's are read when needed.
+
+    Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`.
 
     `dataset` is `arithmetic`, `programs`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or `.parquet` file, a
     directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not matter for it.
@@ -24,6 +30,29 @@ def load_rows(dataset: str, *, split: str, size: int | None) -> list[Row]:
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows.
     """
+    addresses = (dataset,) if isinstance(dataset, str) else dataset
+    counted = [_counted(address) for address in addresses]
+    if len(counted) == 1 and counted[0][1] is None:
+        return _load(counted[0][0], split=split, size=size)
+    # a generator makes as many as are asked for
+    made = [
+        (place, _load(place, split=split, size=count if is_generator(place) else None), count)
+        for place, count in counted
+    ]
+    return join(made, size=size, seed=seed)
+
+
+def _counted(address: str) -> tuple[str, int | None]:
+    """An address without its `#N`, and N."""
+    found = COUNTED.fullmatch(address)
+    if found is None:
+        return address, None
+    if int(found["rows"]) < 1:
+        raise DataError(f"--dataset {address}: must take at least one row, got #0; leave the dataset out")
+    return found["place"], int(found["rows"])
+
+
+def _load(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
     kind = _kind(dataset)
     if kind == "generator":
         return generate_rows(dataset, split=split, size=size)
@@ -32,16 +61,26 @@ def load_rows(dataset: str, *, split: str, size: int | None) -> list[Row]:
     return read_split(dataset, split=split, size=size)
 
 
+def is_file(dataset: str) -> bool:
+    """Whether a dataset is one file.
+
+    Raises:
+        DataError: nothing lies at the address.
+    """
+    return _kind(_counted(dataset)[0]) == "file"
+
+
 def has_split(dataset: str, split: str) -> bool:
     """Whether a dataset has this split: a generator always, a file never, the others as the `datasets` library says.
 
     Raises:
         DataError: nothing lies at the address, or it cannot be loaded.
     """
-    kind = _kind(dataset)
+    place, _ = _counted(dataset)
+    kind = _kind(place)
     if kind in ("generator", "file"):
         return kind == "generator"
-    return split in split_names(dataset)
+    return split in split_names(place)
 
 
 def _kind(dataset: str) -> Literal["generator", "file", "directory", "hub"]:

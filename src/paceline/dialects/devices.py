@@ -1,7 +1,12 @@
 """Who samples, who trains and in how many processes: what `use_vllm`, its place and a launcher come to together."""
 
+from collections.abc import Mapping
+
+from paceline.config import find_option
+from paceline.dialects.flags import Given, number
 from paceline.dialects.launching import Started
 from paceline.dialects.translation import Note, Translation
+from paceline.errors import ConfigError
 
 
 def placed(
@@ -51,3 +56,23 @@ def _without_meeting_place(start: Started) -> Translation:
         return Translation()
     text = "actors of Ray find each other; machines are joined by `ray start` and --ray-address"
     return Translation(notes=(Note(kind="idle", about=flags, text=text),))
+
+
+def model_length(given: Given, flag: str, options: Mapping[str, object]) -> Translation:
+    """vLLM's greatest length, which follows from `options` here: what is said of a flag that gives another.
+
+    Raises:
+        ConfigError: it is below the longest prompt and completion, which it would cut.
+    """
+    most = number(given, flag, int)
+    if most is None:
+        return Translation()
+    names = ("max_prompt_length", "max_completion_length")
+    prompt, completion = (int(str(options.get(name, find_option(name).default))) for name in names)
+    if most < prompt + completion:
+        raise ConfigError(
+            f"--{flag} must be at least the longest prompt and completion, {prompt} and {completion} tokens, got "
+            f"{most:g}; shorten one of them, by --max_completion_length for example"
+        )
+    text = f"the greatest length is that of the longest prompt and completion, {prompt + completion} tokens"
+    return Translation(notes=(Note(kind="idle", about=f"--{flag}", text=text),))

@@ -12,6 +12,7 @@ TAKEN: Mapping[str, str] = {
     "vllm_mode": "cluster, with vLLM on devices of its own where it is a server",
     "vllm_gpu_memory_utilization": "vllm_gpu_share",
     "vllm_tensor_parallel_size": "vllm_tensor_parallel",
+    "vllm_max_model_length": "nothing: what is below the longest prompt and completion is refused",
     "deepspeed": "zero_stage, and parameter_offload behind _offload",
     "fsdp": "zero_stage",
     "bf16": "dtype",
@@ -55,7 +56,10 @@ HERE: Mapping[str, tuple[NoteKind, str]] = {
     "tf32": ("idle", "torch's own setting holds"),
     **dict.fromkeys(("do_train", "do_eval", "do_predict"), ("idle", "scripts read it, and the trainer does not")),
     "resume_from_checkpoint": ("missing", "no checkpoint of theirs can be gone on with; ours are, by --resume RUN"),
-    "vllm_max_model_length": ("idle", "vLLM's greatest length is --max-prompt-length and --max-completion-length"),
+    "cast_lm_head_to_fp32": (
+        "missing",
+        "logits are a product in the precision of --dtype, and float32 from there on; --dtype float32 has it so too",
+    ),
     **dict.fromkeys(
         (
             "vllm_server_base_url",

@@ -1,7 +1,7 @@
 """Fields of `GRPOConfig`, given as words on a command line, to options: by the tables and the code of `paceline.api`.
 
-The vocabulary of TRL's trainer is translated in one place, for Python and for command lines. Loaded at need: it takes
-torch and transformers, which the command line does without.
+The vocabulary of TRL's trainer is translated in one place, for Python and for command lines, here without torch and
+transformers, which take seconds to load.
 """
 
 import dataclasses
@@ -12,16 +12,18 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from paceline.api.choices import SCHEDULES
+from paceline.api.fields import TRANSLATED
+from paceline.api.grpo_fields import Fields
+from paceline.api.refused import NOT_NEEDED, REFUSED, without_effect
+from paceline.api.translation import Surroundings, translate
 from paceline.config import Config, options
 from paceline.dialects.field_tables import HERE, TAKEN
 from paceline.dialects.flags import OFF, ON, Given, Words, is_on
 from paceline.dialects.translation import Note, Translation
 from paceline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from paceline.api.config import GRPOConfig
 
 SHARES = ("save_steps", "eval_steps", "warmup_steps", "warmup_ratio")
 """Fields that may be a share of the run, which the number of rows decides."""
@@ -44,6 +46,12 @@ SAID_WHEN_GIVEN: Mapping[str, tuple[str, ...]] = {
     "long_prompts": ("max_prompt_length",),
     "save_total_limit": ("save_total_limit",),
     "project": ("project",),
+    "rollout_correction": (
+        "vllm_importance_sampling_correction",
+        "vllm_importance_sampling_mode",
+        "vllm_importance_sampling_clip_max",
+        "vllm_importance_sampling_cap",
+    ),
 }
 """Options with a default of our own that is better than a default of theirs: the fields that change it."""
 
@@ -71,9 +79,7 @@ class Around:
 @functools.cache
 def field_names() -> tuple[str, ...]:
     """Every field of `GRPOConfig`."""
-    from paceline.api.config import GRPOConfig
-
-    return tuple(one.name for one in dataclasses.fields(GRPOConfig))
+    return tuple(one.name for one in dataclasses.fields(Fields))
 
 
 def from_fields(given: Given, around: Around) -> Translation:
@@ -82,10 +88,6 @@ def from_fields(given: Given, around: Around) -> Translation:
     Raises:
         ConfigError: a field that is refused, wrong, or at odds with another; the sentence names it.
     """
-    from paceline.api.config import GRPOConfig
-    from paceline.api.refused import REFUSED, without_effect
-    from paceline.api.translation import Surroundings, translate
-
     values = {**around.defaults, **around.more, **{name: typed(name, words) for name, words in given.items()}}
     notes = [*_batch_note(values, around)]
     values, shares = _without_shares(values)
@@ -94,13 +96,13 @@ def from_fields(given: Given, around: Around) -> Translation:
     kept = {name: value for name, value in kept.items() if name not in HERE or name.endswith("_strategy")}
     refused = [name for name in kept if name in REFUSED]
     try:
-        args = GRPOConfig(output_dir="run", use_cpu=True, bf16=False, **kept)
-        _check_schedule(args)
+        args = Fields(output_dir="run", use_cpu=True, bf16=False, **kept)
         surroundings = Surroundings(
             model="model", reward_names=around.rewards, adapter=around.adapter, context_length=None
         )
         config = translate(args, surroundings)
-    except (ConfigError, ValueError) as error:
+        _check_schedule(args)
+    except ConfigError as error:
         raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
     notes += [*shares, *_field_notes(given, without_effect(args), around)]
     notes += [
@@ -118,14 +120,16 @@ def _micro(values: Mapping[str, object]) -> int:
     return found
 
 
-def _options(config: Config, args: "GRPOConfig", values: Mapping[str, object], around: Around) -> dict[str, object]:
+def _options(config: Config, args: Fields, values: Mapping[str, object], around: Around) -> dict[str, object]:
     """What the fields decide; the rest keeps our defaults."""
     kept = [one for one in options() if one.section not in ELSEWHERE]
     found = {one.name: getattr(getattr(config, one.section), one.name) for one in kept}
     left_out = set(OF_OTHERS)
     left_out |= {name for name, sources in SAID_WHEN_GIVEN.items() if not values.keys() & set(sources)}
-    if str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
+    if args.eval_strategy == "no":
         left_out |= set(OF_EVALUATION)
+    if values.get("num_generations_eval") is not None:
+        left_out -= {"eval_generations", "eval_temperature"}
     if not config.loss.beta:
         left_out.add("kl")
     if config.data.long_prompts == "error":
@@ -162,14 +166,11 @@ def _without_shares(values: Mapping[str, object]) -> tuple[dict[str, object], tu
     return {name: value for name, value in values.items() if name not in shares}, notes
 
 
-def _check_schedule(args: "GRPOConfig") -> None:
-    from paceline.api.choices import SCHEDULES
-
-    name = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
-    if name not in SCHEDULES:
+def _check_schedule(args: Fields) -> None:
+    if args.lr_scheduler_type not in SCHEDULES:
         raise ConfigError(
             f"lr_scheduler_type must be one of {', '.join(SCHEDULES)} for the command line, got "
-            f"{name!r}; the GRPOTrainer of Python takes any of transformers'"
+            f"{args.lr_scheduler_type!r}; the GRPOTrainer of Python takes any of transformers'"
         )
 
 
@@ -197,9 +198,6 @@ def _batch_note(values: Mapping[str, object], around: Around) -> list[Note]:
 
 def _field_notes(given: Given, idle: Mapping[str, str], around: Around) -> list[Note]:
     """A line for each given field that is not an option by the same name and meaning."""
-    from paceline.api.fields import TRANSLATED
-    from paceline.api.refused import NOT_NEEDED
-
     notes = []
     for name in given:
         about = _flag(name, around)
@@ -252,9 +250,7 @@ def typed(name: str, words: Words) -> Any:
 
 @functools.cache
 def _annotations() -> dict[str, Any]:
-    from paceline.api.config import GRPOConfig
-
-    return typing.get_type_hints(GRPOConfig)
+    return typing.get_type_hints(Fields)
 
 
 def _arms(annotation: Any) -> set[Any]:

@@ -55,7 +55,7 @@ def _resolve(flag: str, values: Words, known: Collection[str], tool: str) -> tup
         return name, values
     if name.removeprefix("no_") in known and not values:
         return name.removeprefix("no_"), ("false",)
-    longer = [one for one in known if name and one.startswith(name)]
+    longer = list({one for one in known if name and one.startswith(name)})
     if len(longer) == 1:
         return longer[0], values
     if longer:

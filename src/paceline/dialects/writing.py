@@ -5,7 +5,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
 
-from paceline.config import find_option, options, preset_values, yaml_line
+from paceline.config import find_option, following_values, options, preset_values, yaml_line
 from paceline.dialects.translation import KINDS, Note, Translation
 
 WIDTH = 110
@@ -14,8 +14,9 @@ INDENT = "#     "
 
 
 def without_defaults(values: Mapping[str, object]) -> dict[str, object]:
-    """Those that change something: neither an option's default nor what the preset among them sets already."""
+    """Those that change something: no option's default, nor what others of them or the preset set already."""
     ground = {one.name: one.default for one in options() if one.default is not dataclasses.MISSING}
+    ground |= following_values(values)
     ground |= preset_values(values.get("preset"))
     return {name: value for name, value in values.items() if name not in ground or ground[name] != value}
 

@@ -3,13 +3,14 @@
 requests.py    what every engine checks, how it makes text, which weights it says
 sampling.py    tokens drawn by counter-based numbers
 stopping.py    when a completion ends
-modes.py       a model's training and evaluation mode
 
 local.py       the embedded engine, on the learner's weights
+choosing.py    which decoder it samples with
 scheduling.py  which completion sits in which row
 rows.py        sizes that batches are rounded to
 decoder.py     the border to what computes logits:
-  plain.py     any model of transformers, by its own forward
+  plain.py     any model of transformers, by its own forward and cache
+  recomputing.py  the same without a cache
   fused.py     Llama-like models in few operations
 weights.py     a module's weights as the fused decoder sees them; prepared.py, as its kernels take them fastest
 adapters.py    with an adapter's product added
@@ -44,7 +45,7 @@ class Sampling:
     min_p: float = 0.0
     """Sample among tokens of at least this share of the top token's probability; 0 is off."""
     stop: tuple[str, ...] = ()
-    """A completion ends after any of these strings; the string stays in the text."""
+    """A completion ends after any of these strings; the string stays in the text, but for special tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,35 +1,20 @@
 """The embedded engine: samples in the learner's process, on the learner's own weights."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.cuda.decoding import decoding_kernels as cuda_kernels
 from paceline.engines import OnFinished, Request, Sampling, TakeNewer
-from paceline.engines.attention import heads_of
-from paceline.engines.decoder import Decoder
-from paceline.engines.fused import FusedDecoder
-from paceline.engines.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
-from paceline.engines.kernels import kernels_reason
-from paceline.engines.modes import evaluating
-from paceline.engines.plain import PlainDecoder
+from paceline.engines.choosing import choose_decoder
 from paceline.engines.requests import check_requests, limits_of, texts_of, weight_changes
 from paceline.engines.scheduling import Job, OnEnded, Sampled, Schedule
 from paceline.engines.stopping import Stopping
-from paceline.engines.weights import unsupported_reason
 from paceline.errors import TrainingError
-from paceline.flash import FlashKernel, flash_problem
 from paceline.headway import UNWATCHED, Headway
-from paceline.native.decoding import decoding_kernels
+from paceline.plain_forward import evaluating
 from paceline.types import Completion
-
-PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1}
-"""Largest difference of logits taken for rounding, as a share of the largest logit (or of 1, where it is smaller)."""
-_PROBE_STEPS = 3
 
 
 class LocalEngine:
@@ -50,7 +35,7 @@ class LocalEngine:
         headway: Headway = UNWATCHED,
         take_newer: TakeNewer | None = None,
     ) -> None:
-        """Choose the decoder, by a short comparison of logits where the fused one knows the architecture.
+        """Choose the decoder, by a short comparison with the model's own logits.
 
         Args:
             model: the policy; its weights are shared, never changed.
@@ -60,21 +45,17 @@ class LocalEngine:
             eos_token_ids: a completion ends after any of these.
             headway: told after each position how many completions have ended and how many tokens there are.
             take_newer: asked before each token; None: a call ends with the weights that it began with.
+
+        Raises:
+            ModelError: no decoder gives the model's own logits.
         """
         self.policy_version = 0
         """How many optimiser updates the weights have seen; copied into completions."""
         self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
         self._capacity, self._end_tokens, self._headway = concurrent_sequences, eos_token_ids, headway
-        reason = unsupported_reason(model)
-        if reason is None:
-            with evaluating(model):
-                reason = _disagreement(model, compute_dtype)
-        self.path: Literal["fused", "plain"] = "fused" if reason is None else "plain"
-        self.path_reason = reason or "its logits agree with the model's own forward pass; " + kernels_reason(
-            model.device, compute_dtype, decoding_kernels()
-        )
-        self._decoder: Decoder = _fused(model, compute_dtype) if reason is None else PlainDecoder(model, compute_dtype)
+        choice = choose_decoder(model, compute_dtype)
+        self._decoder, self.path, self.path_reason = choice.decoder, choice.path, choice.reason
 
     def take_weights(self, policy_version: int) -> None:
         """See `TrainedEngine`: the model's weights are read at each call."""
@@ -140,34 +121,17 @@ class LocalEngine:
         logprobs = [part.tolist() for part in np.split(sampled.logprobs, sampled.ends[:-1])]
         versions = np.split(sampled.versions, sampled.ends[:-1])
         texts = texts_of(self._tokenizer, tokens)
-        stopped = stopping.ended(sampled.tokens[sampled.ends - 1])
         return [
             Completion(
                 token_ids=tuple(ids),
                 logprobs=tuple(values),
-                finish_reason="stop" if ended or len(ids) < limit else "length",
+                finish_reason=stopping.finish_reason(ids, limit),
                 text=text,
                 policy_version=int(by_token[0]),
                 weight_changes=weight_changes(by_token),
             )
-            for ids, values, by_token, text, ended, limit in zip(
-                tokens, logprobs, versions, texts, stopped, limits, strict=True
-            )
+            for ids, values, by_token, text, limit in zip(tokens, logprobs, versions, texts, limits, strict=True)
         ]
-
-
-def _fused(model: PreTrainedModel, dtype: torch.dtype) -> Decoder:
-    """On CUDA, where the kernel serves, with steps that are recorded once and replayed."""
-    heads, device = heads_of(model), model.device
-    if flash_problem(device, dtype, (heads.query, heads.kv), heads.width) is not None:
-        return FusedDecoder(model, dtype, decoding_kernels())
-    return GraphedDecoder(
-        lambda make_attention: FusedDecoder(model, dtype, None, make_attention),
-        attention=FlashKernel(),
-        record=record_cuda_graph,
-        free_bytes=lambda: free_cuda_bytes(device),
-        between=cuda_kernels(device, dtype),
-    )
 
 
 def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> list[Job]:
@@ -182,28 +146,3 @@ def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> lis
             jobs.append(Job(prompt_ids=request.prompt_ids, sequences=sequences, keys=keys, limits=limits[part]))
         first += len(request.keys)
     return jobs
-
-
-@torch.inference_mode()
-def _disagreement(model: PreTrainedModel, dtype: torch.dtype) -> str | None:
-    """How the fused decoder's logits differ from the model's own on a short made-up batch; None: by rounding only."""
-    vocab_size = model.get_input_embeddings().weight.shape[0]
-    made_up = torch.arange(1, 100) * 7919 % vocab_size
-    prompts, members = (made_up[:5].tolist(), made_up[5:8].tolist()), ((0, 1), (2,))
-    fed = made_up[10 : 10 + 3 * _PROBE_STEPS].view(_PROBE_STEPS, 3).to(model.device)
-    fused, plain = (
-        _probe(decoder, prompts, members, fed).double()
-        for decoder in (_fused(model, dtype), PlainDecoder(model, dtype))
-    )
-    difference = float((fused - plain).abs().max())
-    allowed = PROBE_TOLERANCE[dtype] * max(1.0, float(plain.abs().max()))
-    if difference <= allowed:
-        return None
-    return f"the fused decoder's logits differ by {difference:.2g} from the model's own, more than {allowed:.2g}"
-
-
-def _probe(decoder: Decoder, prompts: Sequence[list[int]], members: Sequence[Sequence[int]], fed: Tensor) -> Tensor:
-    decoder.begin(fed.shape[1], max(map(len, prompts)) + len(fed))
-    logits = [decoder.admit(prompts, members), *(decoder.step(tokens) for tokens in fed)]
-    decoder.end()
-    return torch.cat(logits)

@@ -4,7 +4,6 @@ Slower than the fused decoder and free of its assumptions. P prompts, S rows, V 
 some rotary modules keep tensors that they make on the way, and training must be able to use these.
 """
 
-import contextlib
 import inspect
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from paceline.engines import Sampling
 from paceline.engines.sampling import draw
+from paceline.plain_forward import computing_in
 
 
 class PlainDecoder:
@@ -73,12 +73,13 @@ class PlainDecoder:
         self._select(keep)
 
     def _select(self, rows: Int[Tensor, " R"]) -> None:
-        self._cache.batch_select_indices(rows)
+        # what beams are reordered by: caches of every kind have it, also those that keep states and no keys
+        self._cache.reorder_cache(rows)
         self._mask = self._mask.index_select(0, rows)
 
     def _forward(self, ids: Int[Tensor, "N L"], positions: Int[Tensor, "N L"]) -> Float[Tensor, "N V"]:
         options = {"logits_to_keep": 1} if self._last_logits_only else {}
-        with self._precision():
+        with computing_in(self._model, self._dtype):
             output = self._model(
                 input_ids=ids,
                 attention_mask=self._mask,
@@ -89,8 +90,3 @@ class PlainDecoder:
             )
         logits: Tensor = output.logits[:, -1]
         return logits
-
-    def _precision(self) -> contextlib.AbstractContextManager[object]:
-        if self._model.dtype == self._dtype:
-            return contextlib.nullcontext()
-        return torch.autocast(self._model.device.type, dtype=self._dtype)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from paceline.types import FinishReason
+
 
 class Stopping:
     """Looks at what was sampled. Built once per call of an engine."""
@@ -18,7 +20,7 @@ class Stopping:
         self._ends = np.zeros(vocab_size, dtype=bool)
         self._ends[[token for token in end_tokens if token < vocab_size]] = True
         self._may_finish_a_string = _last_character_tokens(tokenizer, stop, vocab_size)
-        # One character takes up to four byte tokens; a margin for special tokens, which decode to nothing.
+        # One character takes up to four byte tokens; a margin for tokens that decode to nothing.
         self._tail = 4 * max((len(text) for text in stop), default=0) + 16
 
     def ended(self, tokens: np.ndarray) -> np.ndarray:
@@ -31,9 +33,17 @@ class Stopping:
         return np.flatnonzero(self._may_finish_a_string[tokens])
 
     def completes_string(self, completion: Sequence[int]) -> bool:
-        """Whether the text of a completion holds a stop string near its end."""
-        text = self._tokenizer.decode(list(completion[-self._tail :]), skip_special_tokens=True)
+        """Whether the last token completes a stop string, which may be the name of a special token."""
+        if not self._may_finish_a_string[completion[-1]]:
+            return False
+        text = self._tokenizer.decode(list(completion[-self._tail :]), skip_special_tokens=False)
         return any(stop in text for stop in self._stop)
+
+    def finish_reason(self, completion: Sequence[int], limit: int) -> FinishReason:
+        """`stop` where an end token or a stop string ended it, `length` where only its limit in tokens did."""
+        if len(completion) < limit or self._ends[completion[-1]] or self.completes_string(completion):
+            return "stop"
+        return "length"
 
 
 def _last_character_tokens(tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...], vocab_size: int) -> np.ndarray:

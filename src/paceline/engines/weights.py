@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from paceline.engines.adapters import is_adapted, linear_problem
 from paceline.engines.kernels import Linear
-from paceline.windows import slides
+from paceline.windows import short_sighted
 
 # Their modules differ in biases and in query/key norms only, which are read off the module.
 KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -30,8 +30,8 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
         return f"{name} is not among the architectures that it knows ({', '.join(KNOWN_ARCHITECTURES)})"
     if config.hidden_act != "silu":
         return f"hidden_act is {config.hidden_act!r}, not 'silu'"
-    if slides(config):
-        return "some layers attend to a sliding window"
+    if (short := short_sighted(config)) is not None:
+        return short
     rope_type = model.model.rotary_emb.rope_type
     if rope_type not in FIXED_ROPE_TYPES:
         return f"rope_type is {rope_type!r}, not one of {', '.join(FIXED_ROPE_TYPES)}"

@@ -21,7 +21,7 @@ from paceline.extraction.actions import (
     last_action,
     tool_call_blocks,
 )
-from paceline.extraction.boxes import boxes, last_boxed, unboxed
+from paceline.extraction.boxes import last_boxed, unboxed
 from paceline.extraction.fences import last_code_block
 from paceline.extraction.final import final_answer
 from paceline.extraction.hashes import closing_hashes, last_hashes
@@ -51,7 +51,6 @@ __all__ = [
     "visible_text",
     "last_answer_tag",
     "stand_once_in_order",
-    "boxes",
     "last_boxed",
     "unboxed",
     "last_hashes",

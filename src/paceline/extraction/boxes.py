@@ -2,15 +2,17 @@ r"""The answer inside `\boxed{...}`."""
 
 import re
 
+_AROUND = re.compile(r"(?:[a-zA-Z']{2,}|(?<![a-zA-Z])[aAI](?![a-zA-Z])|[\s.,:;!$*])*")
+"""Words and their punctuation: what an answer may hold beside its one box."""
 _BOX_TOKEN = re.compile(r"(?P<box>\\boxed\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 
 
-def boxes(text: str) -> list[tuple[int, int, str]]:
-    r"""Every complete brace-matched `\boxed{...}`: (start, end, stripped content), in the order they start.
+def _boxes(text: str) -> list[tuple[int, int, int]]:
+    r"""Every complete brace-matched `\boxed{...}`: where it starts, its content starts, and it ends; by starts.
 
-    Escaped braces (`\{`) are content.
+    Escaped braces (`\{`) are content. Places and not contents: boxes in boxes would be copied once per level.
     """
-    found: list[tuple[int, int, str]] = []
+    found: list[tuple[int, int, int]] = []
     unclosed: list[tuple[bool, int, int]] = []  # is a box, where it starts, where its content starts
     for token in _BOX_TOKEN.finditer(text):
         if token["box"] or token["open"]:
@@ -18,7 +20,7 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
         elif token["close"] and unclosed:
             is_box, start, content_start = unclosed.pop()
             if is_box:
-                found.append((start, token.end(), text[content_start : token.start()].strip()))
+                found.append((start, content_start, token.end()))
     return sorted(found)
 
 
@@ -28,12 +30,22 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed(r"\boxed{1}, so \boxed{\frac{1}{2}} and \boxed{")
     '\\frac{1}{2}'
     """
-    found = boxes(text)
-    return found[-1][2] if found else None
+    found = _boxes(text)
+    return text[found[-1][1] : found[-1][2] - 1].strip() if found else None
 
 
 def unboxed(answer: str) -> str:
-    r"""The content of an answer that is one box and nothing else (`$` around it aside); any other answer as it is."""
-    text = answer.strip().strip("$").strip()
-    found = boxes(text)
-    return found[-1][2] if found and (found[0][0], found[0][1]) == (0, len(text)) else answer
+    r"""The innermost content of an answer that is one box, or one box among words; any other answer as it is.
+
+    >>> unboxed(r"$\boxed{42}$"), unboxed(r"The answer is \boxed{42}."), unboxed(r"2\boxed{42}")
+    ('42', '42', '2\\boxed{42}')
+    """
+    found = _boxes(answer)
+    if not found:
+        return answer
+    start, _, end = found[0]
+    around = answer[:start], answer[end:]
+    if not all(_AROUND.fullmatch(part) for part in around):
+        return answer
+    _, content_start, end = found[-1]
+    return answer[content_start : end - 1].strip()

@@ -36,16 +36,38 @@ def visible_text(completion: str, *, prefilled: bool = False, tags: tuple[str, .
     >>> visible_text("<think>maybe 41</think> 42")
     ' 42'
     """
-    kept = list[str]()
-    closer: str | None = "" if prefilled else None  # "": any of the closing tags
-    for place, piece in enumerate(_ANY_TAG.split(completion)):
-        if place % 2 == 0 or piece.strip("</>") not in tags:
-            if closer is None:
-                kept.append(piece)
-        elif not piece.startswith("</"):
-            closer = piece.replace("<", "</") if closer is None else closer
-        elif closer is None:
-            kept.clear()
-        elif closer in ("", piece):
-            closer = None
-    return "".join(kept)
+    reader = ThoughtReader(prefilled=prefilled, tags=tags)
+    return reader.visible(completion)
+
+
+class ThoughtReader:
+    """Takes the thinking out of a text that is read piece by piece, no tag cut in two; see `visible_text`."""
+
+    def __init__(self, *, prefilled: bool = False, tags: tuple[str, ...] = THINKING) -> None:
+        """The text starts inside a thought where it is `prefilled`."""
+        self._tags = tags
+        self._closer: str | None = "" if prefilled else None  # "": any of the closing tags
+        self.is_restarted = False
+        """The last piece has ended a thought that began with the text: all before it was thinking."""
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the next piece starts inside a thought."""
+        return self._closer is not None
+
+    def visible(self, piece: str) -> str:
+        """What of the next piece is not thinking."""
+        self.is_restarted = False
+        kept = list[str]()
+        for place, part in enumerate(_ANY_TAG.split(piece)):
+            if place % 2 == 0 or part.strip("</>") not in self._tags:
+                if self._closer is None:
+                    kept.append(part)
+            elif not part.startswith("</"):
+                self._closer = part.replace("<", "</") if self._closer is None else self._closer
+            elif self._closer is None:
+                self.is_restarted = True
+                kept.clear()
+            elif self._closer in ("", part):
+                self._closer = None
+        return "".join(kept)

@@ -23,12 +23,12 @@ class MicroBatchSize:
 
     samples: int
     tokens: int
-    """Input tokens."""
+    """Forwarded at once, padding included."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Budget:
-    """Input tokens that a micro-batch has at most, unless one sample alone has more."""
+    """Tokens that a pass forwards at most, padding included, unless one sample alone has more."""
 
     tokens: int
     ranks: Ranks

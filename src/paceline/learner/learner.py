@@ -110,7 +110,7 @@ class Learner:
             TrainingError: memory ran out, and smaller micro-batches are no way out.
         """
         self._headway.phase("update", 0, 1)
-        samples = samples_of(groups)
+        samples = samples_of(groups, over=self.loss.average_over)
         runs = minibatches(len(samples), self.optim.num_minibatches)
         trained = [position for position, sample in enumerate(samples) if self._has_gradient(sample)]
         runs = [run for run in runs if any(position in run for position in trained)]
@@ -130,16 +130,17 @@ class Learner:
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """What one update would report of these groups, every completion computed; nothing moves."""
-        samples = samples_of(groups)
+        samples = samples_of(groups, over=self.loss.average_over)
+        inside = [position for position, sample in enumerate(samples) if not sample.masked]
         with torch.no_grad():
-            parts = self._prepare(samples, range(len(samples)))
+            parts = self._prepare(samples, inside) if inside else []
             values = self.passes.values(self.policy, [part.batch for part in parts])
             sums = [
                 self._loss(part, found, first=True)[2]
                 for part, found in zip(parts, values, strict=True)
                 if found is not None and not part.is_idle
             ]
-        read = [self._sums(parts, sums, None, first=True)] if samples else []
+        read = [self._sums(parts, sums, None, first=True)] if inside else []
         return replace(summarise_updates(read, micro_batch_tokens=self.budget.tokens), updates=0)
 
     def check_weights(self) -> None:
@@ -231,13 +232,16 @@ class Learner:
 
     def _cuts(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[list[list[int]]]:
         """The micro-batches of every rank, as positions of their samples."""
-        shares = share_out(counted, trained=inside, ranks=self.ranks.shares)
+        layout = self.passes.forward.kind
+        shares = share_out(counted, trained=inside, ranks=self.ranks.shares, layout=layout)
         tokens = self.budget.tokens * self.ranks.sizes.context  # of all ranks that compute a micro-batch together
-        return [cut(counted, trained=share, micro_batch_tokens=tokens) if share else [] for share in shares]
+        return [
+            cut(counted, trained=share, micro_batch_tokens=tokens, layout=layout) if share else [] for share in shares
+        ]
 
     def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatchSize]:
         return [
-            MicroBatchSize(samples=len(members), tokens=input_tokens(counted, members))
+            MicroBatchSize(samples=len(members), tokens=input_tokens(counted, members, self.passes.forward.kind))
             for cuts in self._cuts(counted, inside)
             for members in cuts
         ]
@@ -261,7 +265,7 @@ class Learner:
 
     def _has_gradient(self, sample: Sample) -> bool:
         """A zero advantage has a gradient of exactly zero, unless divergence or entropy have one of their own."""
-        return sample.advantage != 0.0 or self.loss.beta > 0 or self.loss.entropy_coef > 0
+        return not sample.masked and (sample.advantage != 0.0 or self.loss.beta > 0 or self.loss.entropy_coef > 0)
 
     def _reference(self, reference: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
         with reference.without_adapter():
@@ -324,7 +328,8 @@ class Learner:
         own = read_sums(sums if self.ranks.speaks else [], norm)
         if self.ranks.speaks:
             own["tokens"] = float(sum(part.batch.num_targets for part in parts if not part.is_idle))
-            own["forwarded"] = float(sum(len(part.batch.input_ids) for part in parts))
+            layout = self.passes.forward.kind
+            own["forwarded"] = float(sum(part.batch.num_forwarded(layout) for part in parts))
         return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))
 
 

@@ -48,11 +48,12 @@ def token_losses(
     where weight is `rollout_correction`'s; on_policy is 0 for sequences that `off_policy_threshold` leaves out, and
     kept for those of `skip_threshold`, whose ratio would explode in the divergence too.
     """
-    losses, sums = _policy_term(batch, logprobs, loss)
+    ratio = policy_ratio(logprobs.policy, logprobs.old, batch.lengths, level=loss.ratio_level)
+    losses, sums = _policy_term(batch, logprobs, ratio, loss)
     sums["policy_loss"] = (batch.weights * losses).detach().sum()
     if logprobs.reference is not None:
-        losses = losses + loss.beta * kl_penalty(logprobs.policy, logprobs.old, logprobs.reference, kl=loss.kl)
-        sums["kl"] = kl_estimate(logprobs.policy, logprobs.reference).sum()
+        losses = losses + loss.beta * _penalty(logprobs, logprobs.reference, ratio, loss)
+        sums["kl"] = kl_estimate(logprobs.policy.detach(), logprobs.reference).sum()
     if loss.entropy_coef > 0:
         losses = losses - loss.entropy_coef * logprobs.entropy
     if loss.skip_threshold is not None:
@@ -61,9 +62,18 @@ def token_losses(
     return losses, sums
 
 
-def _policy_term(batch: MicroBatch, logprobs: Logprobs, loss: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
+def _penalty(logprobs: Logprobs, reference: Tensor, ratio: Tensor, loss: LossConfig) -> Tensor:
+    """The divergence as `kl` names it: by its direction, or by the estimator that is differentiated."""
+    if loss.kl == "reverse" or loss.kl == "forward":
+        return kl_penalty(logprobs.policy, logprobs.old, reference, kl=loss.kl)
+    estimate = kl_estimate(logprobs.policy, reference)
+    return ratio * estimate if loss.kl == "k3_ratio" else estimate
+
+
+def _policy_term(
+    batch: MicroBatch, logprobs: Logprobs, ratio: Tensor, loss: LossConfig
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The policy's loss, corrected for rollouts of another policy."""
-    ratio = policy_ratio(logprobs.policy, logprobs.old, batch.lengths, level=loss.ratio_level)
     losses = policy_loss(ratio, logprobs.policy, batch.advantages, loss)
     sums = _held(ratio.detach(), batch.advantages, loss)
     if loss.rollout_correction != "none":

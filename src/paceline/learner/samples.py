@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Literal
 
 from paceline.batching import Sample
 from paceline.types import Rollout, RolloutGroup
@@ -10,14 +11,18 @@ OUT_OF_THE_STEP = ("filtered", "surplus")
 """Groups dropped for these reasons count in no average; of the others the gradient is zero, their tokens count."""
 
 
-def samples_of(groups: Sequence[RolloutGroup]) -> list[Sample]:
-    """Every completion that counts in the step's averages, in order: with a reward, not masked, not left out."""
+def samples_of(groups: Sequence[RolloutGroup], *, over: Literal["kept", "all"] = "kept") -> list[Sample]:
+    """Every completion that counts in the step's averages, in order; of groups that are left out none does.
+
+    kept  those with a reward that are not masked
+    all   also those without a reward, at advantage 0 with all their tokens, and masked ones, without any: TRL's
+    """
     return [
         sample_of(number, group, rollout)
         for number, group in enumerate(groups)
         if group.dropped not in OUT_OF_THE_STEP
         for rollout in group.rollouts
-        if rollout.dropped is None
+        if over == "all" or rollout.dropped is None
     ]
 
 
@@ -29,6 +34,7 @@ def sample_of(number: int, group: RolloutGroup, rollout: Rollout) -> Sample:
         completion_ids=rollout.completion.token_ids,
         rollout_logprobs=rollout.completion.logprobs,
         advantage=rollout.advantage,
+        masked=rollout.dropped == "truncated",
     )
 
 

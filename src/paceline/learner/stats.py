@@ -20,13 +20,13 @@ class UpdateStats:
     skipped_in_a_row: int
     """Of those, how many came after the last update that was made."""
     micro_batch_tokens: int
-    """Input tokens of a micro-batch at most: the option's, or fewer once memory had run out."""
+    """Tokens forwarded at once at most: the option's, or fewer once memory had run out."""
     micro_batches_halved: int
     """How often memory ran out in this step."""
     tokens_trained: int
     """Completion tokens with a gradient, per pass over the step's rollouts."""
     tokens_forwarded: int
-    """Tokens that went through the model, per pass over the step's rollouts."""
+    """Tokens that went through the model, padding included, per pass over the step's rollouts."""
     loss: float
     """Sum over an update's tokens of weight times loss, averaged over updates."""
     policy_loss: float

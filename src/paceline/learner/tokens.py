@@ -15,10 +15,10 @@ def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[Token
     samples = [sample_of(number, group, rollout) for number, group in enumerate(groups) for rollout in group.rollouts]
     model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
     everything = range(len(samples))
-    batches = [
-        on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device)
-        for indices in cut(samples, trained=everything, micro_batch_tokens=learner.budget.tokens)
-    ]
+    cuts = cut(
+        samples, trained=everything, micro_batch_tokens=learner.budget.tokens, layout=learner.passes.forward.kind
+    )
+    batches = [on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device) for indices in cuts]
     found = dict[int, TokenValues]()
     for batch, values in zip(batches, learner.passes.values(learner.policy, batches), strict=True):
         assert values is not None  # one process has the whole model

@@ -5,6 +5,8 @@ determinism.py    the same bits in a second run
 loaded.py         a model that is ready to train
 loading.py        models from a name or a user's object
 split_loading.py  a policy of which each rank reads its own part
+rope.py           rotary frequencies, the same for every sequence of a run
+noise.py          dropout and its like, all off
 reference.py      the model that `beta` holds the policy to
 activations.py    what a forward pass keeps, computed again or held in main memory
 lora.py           adapters in a model's layers
@@ -29,13 +31,14 @@ from paceline.models.activations import (
 )
 from paceline.models.determinism import bits_hang_on
 from paceline.models.exporting import export_model, save_model
-from paceline.models.fingerprint import model_fingerprint, tokenizer_fingerprint
+from paceline.models.fingerprint import model_fingerprint, sampled_hash, tokenizer_fingerprint
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.lora import add_adapter, check_adapter_kind, make_lora_config
 from paceline.models.records import on_device
 from paceline.models.reference import frozen_copy, load_reference
+from paceline.models.rope import fix_rope, rope_by_length
 from paceline.models.rows import take_rows
 from paceline.models.split_loading import load_policy, measure_by_twin
 
@@ -48,12 +51,14 @@ __all__ = [
     "check_adapter_kind",
     "choose_forward",
     "export_model",
+    "fix_rope",
     "frozen_copy",
     "load_model",
     "load_policy",
     "measure_by_twin",
     "load_reference",
     "model_fingerprint",
+    "sampled_hash",
     "tokenizer_fingerprint",
     "make_lora_config",
     "measure_activations",
@@ -61,6 +66,7 @@ __all__ = [
     "recompute",
     "is_recomputing",
     "restore_weights",
+    "rope_by_length",
     "take_rows",
     "save_model",
 ]

@@ -8,7 +8,7 @@ so that at any time those of one layer come on top of what was kept. The last la
 """
 
 import contextlib
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,21 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from paceline.batching import MicroBatch, Sample, pack
+from paceline.batching import Layout, MicroBatch, Sample, pack
 from paceline.models.records import on_device
 from paceline.recomputing import Activations
 
-Forward = Callable[[PreTrainedModel, MicroBatch], Tensor]
+
+class Forward(Protocol):
+    """A pass to hidden states, such as `PolicyForward`."""
+
+    @property
+    def kind(self) -> Layout:
+        """What the model is given of a micro-batch."""
+
+    def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> Tensor:
+        """The hidden states."""
+
 
 FEW_ELEMENTS = 1 << 14
 """A tensor below this stays where it is: a transfer to the other memory takes longer than the space is worth."""
@@ -61,7 +71,7 @@ def measure_activations(model: PreTrainedModel, forward: Forward, compute_dtype:
     small, large = (_made_up(model, prompts) for prompts in (1, 2))
     more = _saved_bytes(model, forward, large, compute_dtype) - _saved_bytes(model, forward, small, compute_dtype)
     return Activations(
-        all_layers=more / (len(large.input_ids) - len(small.input_ids)),
+        all_layers=more / (large.num_forwarded(forward.kind) - small.num_forwarded(forward.kind)),
         layer_input=model.config.get_text_config().hidden_size * model.dtype.itemsize,
         layers=len(layers_of(model)),
     )

@@ -15,6 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from paceline.batching import MicroBatch, PaddedAttention, padded_attention
+from paceline.errors import ModelError
 from paceline.flash import FlashKernel, flash_problem
 from paceline.models.records import on_device
 from paceline.models.rows import take_rows
@@ -23,6 +24,9 @@ from paceline.native.attention import SequenceTable, attention_serves, packed_at
 from paceline.parallel import HeadExchange
 
 NAME = "paceline"
+
+HEEDED = frozenset({"scaling", "position_ids", "is_causal"})
+"""Options of transformers' attention interface that packed attention heeds, or has no need of."""
 
 NO_MASK = torch.ones(1, 1, 1, 1, dtype=torch.bool)
 """Passed as attention mask with packed batches: four dimensions keep transformers from building an M x M mask."""
@@ -64,16 +68,23 @@ def attention(
     """transformers' attention interface: query [1, heads, M, D], key and value [1, kv heads, M, D], all packed.
 
     Returns the output as [1, M, heads, D], and no attention weights.
+
+    Raises:
+        ModelError: the layer sets an option that packed attention does not have, such as a cap of the scores.
     """
     if packed_attention is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    for name, option in options.items():
+        is_set = isinstance(option, Tensor) or bool(option)
+        if (option is False and name == "is_causal") or (is_set and name not in HEEDED):
+            raise ModelError(f"{type(module).__name__} sets {name}, which packed attention does not have")
     scaling = options["scaling"]
     assert isinstance(scaling, float)  # as all of transformers' decoders give it
     return attend(*(states[0].transpose(0, 1) for states in (query, key, value)), packed_attention, scaling)[None], None
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scaling: float) -> Tensor:
-    """Query [M, heads, D], key and value [M, kv heads, D] to [M, heads, D], by the kernel where it serves.
+    """Query [M, heads, D], key [M, kv heads, D], value [M, kv heads, E] to [M, heads, E], by a kernel where one serves.
 
     Prompts attend causally to themselves; completions to their prompt's keys and to their own. Where ranks share the
     tokens, M are this rank's, and it computes some of the heads of all of them.
@@ -88,10 +99,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scal
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scaling: float) -> Tensor:
     kind = query.device.type
-    if attention_serves(query.device, query.dtype, query.shape[-1]):
+    is_even = query.shape[-1] == value.shape[-1]  # as the kernels take it
+    if is_even and attention_serves(query.device, query.dtype, query.shape[-1]):
         return packed_attention(query, key, value, layout.table, scale=scaling)
     heads = (query.shape[1], key.shape[1])
-    if kind == "cuda" and flash_problem(query.device, query.dtype, heads, query.shape[-1]) is None:
+    if is_even and kind == "cuda" and flash_problem(query.device, query.dtype, heads, query.shape[-1]) is None:
         return varlen_attention(query, key, value, layout.varlen, scaling, FlashKernel())
     if kind != "cpu" or query.dtype != torch.bfloat16:
         return _padded(query, key, value, layout.padded, scaling)

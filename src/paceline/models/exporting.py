@@ -76,8 +76,10 @@ def save_model(
 
     `state`: the whole model's tensors where `model` is only a part of it.
     """
-    state = {name: tensor.to(dtype) for name, tensor in (state or model.state_dict()).items()}
-    model.save_pretrained(path, state_dict=state)
+    state = state or model.state_dict(keep_vars=True)
+    # by identity: a tied matrix, one tensor under two names, stays one and is written once
+    converted = {id(tensor): tensor.detach().to(dtype) for tensor in state.values()}
+    model.save_pretrained(path, state_dict={name: converted[id(tensor)] for name, tensor in state.items()})
     config = json.loads((path / "config.json").read_text())
     config["dtype"] = str(dtype).removeprefix("torch.")
     (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -86,6 +88,10 @@ def save_model(
 
 def _merged(loaded: Loaded) -> PreTrainedModel:
     """A copy with the adapter in its weights: merging in place and back again would leave rounding behind."""
+    if getattr(loaded.model, "is_quantized", False):
+        raise ModelError(
+            "an adapter cannot be merged into quantised weights, which would round it; write it without merging"
+        )
     twin = copy.deepcopy(loaded.adapter)
     assert twin is not None  # the caller asked
     try:

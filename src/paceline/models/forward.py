@@ -1,35 +1,41 @@
 """Hidden states that predict a micro-batch's targets: packed where the model allows it, padded rows elsewhere."""
 
 import contextlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from paceline.batching import MicroBatch, Sample, pack, padded_rows
-from paceline.errors import ModelError
+from paceline.batching import Layout, MicroBatch, Sample, pack, padded_rows
+from paceline.errors import ModelError, first_line
 from paceline.models.activations import in_main_memory
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
+from paceline.models.noise import is_noise
 from paceline.models.records import on_device
 from paceline.models.rows import take_rows
 from paceline.parallel import AllTokens, Tokens
-from paceline.windows import slides
+from paceline.plain_forward import MISFITS, computing_in, evaluating
+from paceline.pretrained import changed_logits, other_logits
+from paceline.windows import short_sighted
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
 """Largest relative difference between two right forward passes: rounding, below any mistake."""
 _HEAD_TOLERANCE = 1e-3
+_LOUD = 1e3
+"""The largest logit that the output embedding is made to give when it is tried: far above any soft cap."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyForward:
     """How this model's hidden states are computed, and why."""
 
-    kind: Literal["packed", "padded"]
+    kind: Layout
     reason: str
     """Empty for `packed`; for `padded`, what keeps the model from the packed path."""
     offload: bool = False
@@ -78,28 +84,29 @@ class PolicyForward:
 
 
 def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = None) -> PolicyForward:
-    """Try the packed path on a few random tokens and keep it where it agrees with the model's own forward.
+    """Try the ways to compute hidden states on a few random tokens, and take the fastest that is right.
 
-    First with the model's layers on kernels, where they can be, then with the layers as they are; in the weights' own
-    precision, and in `compute_dtype` too where that is another one.
+    Right is what the model itself says of each row alone, in evaluation mode. Padded rows are held to that in the
+    weights' own precision, as rounding may send a token to another expert. The packed path is held to padded rows,
+    in `compute_dtype` too where that is another one: first with the model's layers on kernels, where they can be, then
+    with the layers as they are.
 
     Raises:
-        ModelError: the model's logits are not its output embedding applied to its last hidden state, so that
-            log-probabilities computed from hidden states would be wrong.
+        ModelError: padded rows are not right either, or the model's logits are not its output embedding applied to
+            its last hidden state, so that log-probabilities computed from hidden states would be wrong.
     """
-    _refuse_soft_cap(model)
     restore_layers(model)  # of a model that was tried before
     config = model.config.get_text_config()
     probe = _probe_batch(config.vocab_size, model.device, model.dtype)
     before = model.config._attn_implementation
     with torch.no_grad():
         precisions = dict.fromkeys((model.dtype, compute_dtype or model.dtype))
-        wanted = {dtype: _in_precision(dtype, _padded_hidden, model, probe) for dtype in precisions}
-        _check_head(model, probe, wanted[model.dtype])
+        wanted = _wanted(model, probe, tuple(precisions))
         if not type(model)._supports_attention_backend:
             return PolicyForward(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
-        if slides(config):  # the probe is shorter than any window
-            return PolicyForward(kind="padded", reason="some layers attend to a sliding window")
+        reason = short_sighted(config)  # the probe may be shorter than a window
+        if reason is not None:
+            return PolicyForward(kind="padded", reason=reason)
         model.set_attn_implementation(NAME)
         if fuse_layers(model):
             if _disagreement(model, probe, wanted) is None:
@@ -120,10 +127,74 @@ def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
         fuse_layers(model)
 
 
+def _wanted(
+    model: PreTrainedModel, probe: MicroBatch, precisions: tuple[torch.dtype, ...]
+) -> dict[torch.dtype, Tensor]:
+    """The probe's hidden states over padded rows in each precision, held to what the model says of each row alone."""
+    name, versions = type(model).__name__, [parameter._version for parameter in model.parameters()]
+    try:
+        own = _own_hidden(model, probe)
+        wanted = {dtype: _in_precision(dtype, _padded_hidden, model, probe) for dtype in precisions}
+    except (torch.OutOfMemoryError, ModelError):
+        raise
+    except MISFITS as error:
+        raise ModelError(
+            f"{name} does not give hidden states of padded rows as training needs them ({type(error).__name__}: "
+            f"{first_line(error)}); use a model of another family"
+        ) from error
+    if versions != [parameter._version for parameter in model.parameters()]:
+        raise ModelError(
+            f"{name} changes its weights between training and evaluation mode, which a checkpoint would take for "
+            "trained ones; use a model of another family"
+        )
+    difference = _relative_difference(wanted[model.dtype], own)
+    if difference <= PROBE_TOLERANCE[model.dtype]:
+        return wanted
+    with evaluating(model):
+        quiet = _relative_difference(_padded_hidden(model, probe), own) <= PROBE_TOLERANCE[model.dtype]
+    if quiet:
+        raise ModelError(
+            f"{name} computes otherwise in training mode than in evaluation mode ({_noise(model)}), so that another "
+            "distribution would be trained than is sampled from; set such numbers to 0 in its config.json"
+        )
+    raise ModelError(
+        f"{name} gives padded rows hidden states that differ by {difference:.0e} from those of each row alone, so that "
+        "training would see another model than sampling does; use a model of another family"
+    )
+
+
+def _own_hidden(model: PreTrainedModel, probe: MicroBatch) -> Float[Tensor, "N H"]:
+    """What predicts each target by the model's own forward pass over each row alone, in evaluation mode."""
+    rows = on_device(padded_rows(probe), model.device)
+    with evaluating(model):
+        states = list[Tensor]()
+        for index, real in zip(rows.index, rows.real, strict=True):
+            ids = probe.input_ids[index[real]][None]
+            hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            _check_head(model, ids, hidden)
+            states.append(hidden[0])
+    return take_rows(pad_sequence(states, batch_first=True).flatten(0, 1), rows.sources)
+
+
+def _noise(model: PreTrainedModel) -> str:
+    """The numbers of its configuration that make a model draw at random while it trains."""
+    numbers = model.config.get_text_config().to_dict().items()
+    found = [f"{name} {value}" for name, value in numbers if is_noise(name, value) and value > 0]
+    return ", ".join(found) or "by no number of its configuration"
+
+
 def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[torch.dtype, Tensor]) -> str | None:
-    """How the packed pass differs from the model's own hidden states in each precision; None: by rounding only."""
+    """How the packed pass differs from padded rows in each precision; None: by rounding only."""
     for dtype, own in wanted.items():
-        difference = _relative_difference(_in_precision(dtype, _packed_hidden, model, probe), own)
+        try:
+            packed = _in_precision(dtype, _packed_hidden, model, probe)
+        except torch.OutOfMemoryError:
+            raise
+        except ModelError as unserved:  # no probe is sure to show it: a cap of 50 changes none of a few small scores
+            return str(unserved)
+        except MISFITS as error:
+            return f"packed tokens fail with {type(error).__name__}: {first_line(error)}"
+        difference = _relative_difference(packed, own)
         if not difference <= PROBE_TOLERANCE[dtype]:  # nor is one that is no number
             return f"packed hidden states differ by {difference:.0e} from the model's own in {dtype}"
     return None
@@ -135,7 +206,7 @@ def _in_precision(
     model: PreTrainedModel,
     batch: MicroBatch,
 ) -> Tensor:
-    with torch.autocast(model.device.type, dtype=dtype, enabled=dtype != model.dtype):
+    with computing_in(model, dtype):
         return hidden(model, batch)
 
 
@@ -159,12 +230,10 @@ def _packed_states(base: PreTrainedModel, tokens: Tokens, states: Tensor | None)
 
 def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
     rows = on_device(padded_rows(batch), batch.input_ids.device)
-    output = model.base_model(
-        input_ids=batch.input_ids[rows.index],
-        position_ids=batch.position_ids[rows.index],
-        attention_mask=rows.real.long(),
-        use_cache=False,
-    )
+    body = model.base_model
+    known = inspect.signature(body.forward).parameters
+    positions = {"position_ids": batch.position_ids[rows.index]} if "position_ids" in known else {}
+    output = body(input_ids=batch.input_ids[rows.index], attention_mask=rows.real.long(), use_cache=False, **positions)
     return take_rows(output.last_hidden_state.flatten(0, 1), rows.sources)
 
 
@@ -185,31 +254,23 @@ def _probe_batch(vocab_size: int, device: torch.device, dtype: torch.dtype) -> M
     return on_device(pack(samples, [0.0] * len(samples), range(len(samples)), dtype=dtype), device)
 
 
-def _check_head(model: PreTrainedModel, probe: MicroBatch, hidden: Tensor) -> None:
-    rows = on_device(padded_rows(probe), model.device)
-    logits = model(
-        input_ids=probe.input_ids[rows.index],
-        position_ids=probe.position_ids[rows.index],
-        attention_mask=rows.real.long(),
-        use_cache=False,
-    ).logits.flatten(0, 1)[rows.sources]
+def _check_head(model: PreTrainedModel, ids: Int[Tensor, "1 L"], hidden: Float[Tensor, "1 L H"]) -> None:
+    """Refuse logits that are not what the output embedding makes of these hidden states, however large it makes them.
+
+    A soft cap far above the logits of a few random tokens would change none of them: so they are made large.
+    """
     head = model.get_output_embeddings()
-    if head is None or _relative_difference(head(hidden), logits) > _HEAD_TOLERANCE:
-        raise _changed_logits(model, "a scale, a bias of its own or a soft cap")
-
-
-def _refuse_soft_cap(model: PreTrainedModel) -> None:
-    """By its configuration: a cap far above the logits of a few random tokens changes none of them."""
-    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    if cap is not None:
-        raise _changed_logits(model, f"final_logit_softcapping {cap}")
-
-
-def _changed_logits(model: PreTrainedModel, how: str) -> ModelError:
-    return ModelError(
-        f"{type(model).__name__} changes its logits after the output embedding ({how}), which log-probabilities from "
-        "hidden states would miss; use a model of another family"
-    )
+    if head is None:
+        raise ModelError(f"{type(model).__name__} has no output embedding; use a causal language model")
+    wanted = head(hidden)
+    factor = _LOUD / float(wanted.abs().max().clamp_min(1e-6))
+    louder = head.register_forward_hook(lambda module, arguments, logits: logits * factor)
+    try:
+        logits = model(input_ids=ids, use_cache=False).logits
+    finally:
+        louder.remove()
+    if not _relative_difference(logits, wanted * factor) <= _HEAD_TOLERANCE:
+        raise ModelError(f"{type(model).__name__} {other_logits(changed_logits(model.config))}")
 
 
 def _relative_difference(got: Tensor, wanted: Tensor) -> float:

@@ -24,7 +24,6 @@ class Loaded:
     model: PreTrainedModel
     """The transformers model itself; under an adapter its layers hold the adapter's matrices."""
     compute_dtype: torch.dtype
-    eos_token_ids: frozenset[int]
     adapter: "PeftModel | None" = None
     """peft's view of the same layers: then the adapter is trained and all other weights are frozen."""
 

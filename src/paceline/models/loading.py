@@ -18,9 +18,11 @@ from paceline.models.determinism import be_deterministic
 from paceline.models.filling import assembled, fill, has_all, is_in_pieces, weight_files
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
+from paceline.models.noise import without_noise
 from paceline.models.tied_embedding import add_up_in_place
+from paceline.pretrained import read_config
 from paceline.products import speed_up_linear_layers
-from paceline.weight_headers import other_shapes_error
+from paceline.weight_headers import check_quantised, other_shapes_error
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -45,8 +47,8 @@ def load_model(
         seed: fixes the random start of a new adapter.
 
     Raises:
-        ModelError: no such model, unreadable weights, a device or precision that is not there, an adapter that does
-            not fit.
+        ModelError: no such model, unreadable or quantised weights, a device or precision that is not there, an adapter
+            that does not fit.
     """
     asked, place, device = _asked_adapter(lora), model_place(config.model), choose_device(config)
     adapter, base = place.adapter, place.base
@@ -57,6 +59,9 @@ def load_model(
         adapter, base = (None, str(checkpoint)) if is_whole else (checkpoint, base)
         if is_whole and (asked is not None or place.adapter is not None):
             raise ModelError(f"{checkpoint} holds a whole model and no adapter; go on without one")
+    if base == place.base:
+        has_adapter = adapter is not None or asked is not None
+        check_quantised(read_config(config).to_dict(), f"--model {config.model}", has_adapter=has_adapter)
     loaded = prepared(_read(base, config), config, device)
     if adapter is not None:
         loaded = load_adapter(loaded, adapter)
@@ -87,9 +92,8 @@ def adopt_model(
         raise ModelError("the model is a PeftModel and has an adapter; leave out the second one, or merge the first")
     if getattr(base, "_hf_peft_config_loaded", False):
         raise ModelError("the model has an adapter added by transformers; wrap the plain model with peft instead")
-    if getattr(base, "is_quantized", False):
-        raise ModelError("the model is quantised and cannot be trained in float32; load it without quantisation")
-    loaded = prepared(base.float(), config, device)
+    check_quantised(base.config.to_dict(), "the model", has_adapter=adapter is not None or asked is not None)
+    loaded = prepared(_in_float32(base), config, device)
     if adapter is not None:
         loaded = adopt_adapter(loaded, adapter)
     elif asked is not None:
@@ -155,6 +159,16 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
         raise ModelError(f"--model {name} cannot be loaded: {first_line(error)}; {GET_AGAIN}") from error
 
 
+def _in_float32(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model, its weights in float32 but for those that are quantised."""
+    if not getattr(model, "is_quantized", False):
+        return model.float()
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point() and type(tensor).__name__ != "Params4bit":  # whose storage may be of any kind
+            tensor.data = tensor.data.float()
+    return model
+
+
 def _as_peft_model(model: object) -> "PeftModel":
     peft_model: type[PeftModel] = import_peft().PeftModel
     if isinstance(model, peft_model) and isinstance(model.get_base_model(), PreTrainedModel):
@@ -171,32 +185,12 @@ def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) 
     if device.type == "cpu":
         torch.set_num_threads(choose_threads(config, model.num_parameters()))
     dtype = choose_dtype(config, device, model.num_parameters())
-    return Loaded(model=model, compute_dtype=dtype, eos_token_ids=_eos_token_ids(model))
+    return Loaded(model=model, compute_dtype=dtype)
 
 
 def ready(loaded: Loaded, config: ModelConfig) -> Loaded:
-    """After an adapter is attached: in training mode without dropout, the adapter's included."""
-    _without_dropout(loaded.model)
+    """After an adapter is attached: nothing is drawn at random, by the adapter's dropout neither."""
     if config.gradient_checkpointing == "true" or is_recomputing(loaded.model):
         recompute(loaded.model, None)
-    loaded.model.train()
+    without_noise(loaded.model)
     return loaded
-
-
-def _eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
-    """Every token that ends a completion, as the model's generation settings say."""
-    generation = model.generation_config
-    ids = generation.eos_token_id if generation is not None else None
-    ids = model.config.get_text_config().eos_token_id if ids is None else ids
-    if ids is None:
-        return frozenset()
-    return frozenset(ids) if isinstance(ids, list) else frozenset([ids])
-
-
-def _without_dropout(model: PreTrainedModel) -> None:
-    """Dropout would make the trained distribution another one than the sampled one."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0

@@ -17,7 +17,9 @@ from paceline.models.filling import UNREADABLE, fill, give_memory, has_all, skel
 from paceline.models.forward import PolicyForward, choose_forward, compute_alike
 from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model, prepared, ready
+from paceline.models.noise import without_noise
 from paceline.parallel import MeshSplit, mark_both_ends
+from paceline.pretrained import read_config
 from paceline.recomputing import Activations
 
 if TYPE_CHECKING:
@@ -41,8 +43,10 @@ def load_policy(
     whole into main memory and then split.
 
     Raises:
-        ModelError: see `load_model`.
+        ModelError: see `load_model`; quantised weights, with or without an adapter.
     """
+    if read_config(config).to_dict().get("quantization_config"):
+        raise ModelError(f"--model {config.model} has quantised weights, which one process trains; start one alone")
     if not _has_adapter(config, lora, checkpoint):
         found = _in_parts(config, str(checkpoint or model_place(config.model).base), split)
         if found is not None:
@@ -89,7 +93,7 @@ def measure_by_twin(loaded: Loaded, forward: PolicyForward) -> Activations:
     """What a pass through this rank's part of a model keeps, by what one through its twin does."""
     twin = _twin(loaded, loaded.model.device)
     choose_forward(twin, loaded.compute_dtype)
-    found, layers = measure_activations(twin.train(), forward, loaded.compute_dtype), len(layers_of(loaded.model))
+    found, layers = measure_activations(twin, forward, loaded.compute_dtype), len(layers_of(loaded.model))
     return replace(found, all_layers=found.all_layers / found.layers * layers, layers=layers)
 
 
@@ -104,4 +108,5 @@ def _twin(loaded: Loaded, device: torch.device) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         twin: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=loaded.model.dtype)
+    without_noise(twin)
     return twin.to(device)

@@ -9,8 +9,6 @@ Torch keeps both factors of every product and what a norm computes on the way; t
 Models whose layers the kernels do not know keep up to twice as much on a CPU.
 """
 
-from dataclasses import replace
-
 from paceline.config import Config, Sizes
 from paceline.plan.batches import considered_micro_batches, even_tokens
 from paceline.plan.hardware import Device
@@ -45,9 +43,7 @@ def planned_cut(config: Config, of: Activations, sizes: Sizes, on: Device, left:
     """By the rule of the run, with `left` bytes of the device where that goes by what is free."""
     asked = config.model.gradient_checkpointing
     tokens_of = {size: even_tokens(config, size, sizes) for size in considered_micro_batches(config, on.kind)}
-    room = ACTIVATION_SHARE * max(0.0, left) if asked == "auto" else float("inf")
-    cut = choose_cut(of, tokens_of, room)
-    return replace(cut, layers=of.layers) if asked == "true" else cut
+    return choose_cut(of, tokens_of, ACTIVATION_SHARE * max(0.0, left), asked=asked)
 
 
 def kept(config: Config, of: Activations, cut: Cut, on: Device, passes: int) -> int:

@@ -73,13 +73,13 @@ def even_tokens(config: Config, micro_batch: int, sizes: Sizes) -> int:
 
 
 def most_tokens(config: Config, micro_batch: int, *, prompt: int, padded: bool) -> int:
-    """Input tokens of a forward pass on a rank, at most, with prompts of `prompt` tokens and micro-batches of so many;
-    padded rows hold the prompt each."""
+    """Tokens of a forward pass on a rank, at most, with prompts of `prompt` tokens and micro-batches of so many; padded
+    rows hold the prompt each, and fill a micro-batch with fewer completions."""
     completion, rows = config.sampling.max_completion_length, config.sampling.num_generations
     group = rows * (prompt + completion) if padded else prompt + rows * completion
     ranks = config.parallel.context_parallel
-    budget = micro_batch * ranks * (rows if padded else 1)
-    return math.ceil(min(max(budget, prompt + completion), config.loop.prompts_per_step * group) / ranks)
+    most = max(micro_batch * ranks, prompt + completion)
+    return math.ceil(min(most, config.loop.prompts_per_step * group) / ranks)
 
 
 def batch_plan(config: Config, num_tasks: int | None) -> BatchPlan:

@@ -1,5 +1,7 @@
 """Held-out tasks from the options, and the meters of a run: of accuracy for options, of rewards for given tasks."""
 
+from collections.abc import Sequence
+
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config import Config
@@ -11,31 +13,48 @@ from paceline.model_places import check_completion_fits
 from paceline.preparing.notices import of_graders, of_rows
 from paceline.pretrained import context_length
 from paceline.reward_context import reward_context
-from paceline.rewards import default_system_prompt, resolve, row_check, self_test, unmet_needs
+from paceline.rewards import (
+    BUILT_IN,
+    BuiltIn,
+    base_name,
+    default_system_prompt,
+    resolve,
+    row_check,
+    self_test,
+    unmet_needs,
+)
 from paceline.types import Task
 
 
 def has_held_out(config: Config) -> bool:
     """Whether there are tasks to evaluate on that are not trained on."""
-    return config.data.eval_dataset is not None or has_split(config.data.dataset, config.data.eval_split)
+    return config.data.eval_dataset is not None or any(
+        has_split(one, config.data.eval_split) for one in config.data.datasets
+    )
 
 
 def make_evaluators(config: Config, tokenizer: PreTrainedTokenizerBase) -> tuple[Evaluator, ...]:
     """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`."""
-    return tuple(_evaluator(config, tokenizer, name, dataset) for name, dataset in config.data.held_out)
+    sets = config.data.held_out
+    if config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
+        sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split)) or sets
+    return tuple(_evaluator(config, tokenizer, name, dataset) for name, dataset in sets)
 
 
 def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | None, dataset: str) -> Evaluator:
     options = config.evaluation
     split = config.data.eval_split if has_split(dataset, config.data.eval_split) else None
-    rows = load_rows(dataset, split=split or config.data.dataset_split, size=options.eval_size)
+    rows = load_rows(dataset, split=split or config.data.dataset_split, size=options.eval_size, seed=config.loop.seed)
     system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
     context = reward_context(config.rewards, config.sampling)
     function = {options.eval_reward_func: resolve(options.eval_reward_func, context)}
-    built = build_tasks(rows, tokenizer, config.data, system=system, check=row_check(function))
-    tasks = built.tasks
+    built = build_tasks(rows, tokenizer, config.data, system=system, check=row_check(function), whole=True)
+    tasks = built.looked_at
     check_prompts_fit(tasks, limit=context_length(config.model), completion=config.sampling.max_completion_length)
-    self_test(function, tasks, timeout=config.rewards.reward_timeout)
+    training = {name: resolve(name, context) for name in config.rewards.functions if base_name(name) in BUILT_IN}
+    self_test(
+        function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
+    )
     return Evaluator(
         eval_set=EvalSet(
             name=name or (dataset if split is None else f"{dataset}:{split}"),
@@ -55,10 +74,11 @@ def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | N
         max_failure_rate=config.rewards.max_reward_failure_rate,
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
+        asking={name: one for name, one in training.items() if isinstance(one, BuiltIn) and one.is_formed is not None},
     )
 
 
-def check_prompts_fit(tasks: tuple[Task, ...], *, limit: int | None, completion: int) -> None:
+def check_prompts_fit(tasks: Sequence[Task], *, limit: int | None, completion: int) -> None:
     """Refuse tasks whose prompt and longest completion do not fit the positions that the model can tell apart."""
     check_completion_fits(completion, limit=limit)
     longest = max(tasks, key=lambda task: len(task.prompt_ids))

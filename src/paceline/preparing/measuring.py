@@ -8,13 +8,15 @@ from typing import Any, Protocol
 from paceline.config import Config
 from paceline.engines import Engine
 from paceline.preparing.producing import training_producer, training_sampler
-from paceline.rewards import RewardFunction
+from paceline.rewards import RewardFunction, stated_answer
 from paceline.rollouts import Producer, RolloutBatch, rollout_metrics, rollout_records
 from paceline.types import Task
 
 COUNTED = (
     "reward_mean",
     "reward_std",
+    "reward_std_within",
+    "format_accuracy",
     "rewards",
     "completion_length_mean",
     "completion_length_max",
@@ -61,6 +63,7 @@ class RewardMeter:
 
     name: str
     tasks: tuple[Task, ...]
+    functions: Mapping[str, RewardFunction]
     make_producer: Callable[[Engine], Producer]
 
     def measure(self, engine: Engine, *, step: int) -> "RewardMeasurement":
@@ -69,7 +72,9 @@ class RewardMeter:
         producer = self.make_producer(engine)
         batch = producer.make(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
         seconds = time.perf_counter() - started
-        return RewardMeasurement(name=self.name, step=step, batch=batch, seconds=seconds)
+        rollouts = [(group.task, rollout.completion.text) for group in batch.groups for rollout in group.rollouts]
+        parsed = tuple(stated_answer(self.functions, *one) for one in rollouts)
+        return RewardMeasurement(name=self.name, step=step, batch=batch, parsed=parsed, seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +84,8 @@ class RewardMeasurement:
     name: str
     step: int
     batch: RolloutBatch
+    parsed: tuple[str | None, ...]
+    """The answer that each completion states; None: it states none."""
     seconds: float
 
     def record(self) -> dict[str, Any]:
@@ -89,13 +96,17 @@ class RewardMeasurement:
             "step": self.step,
             "n": len(self.batch.groups),
             "generations": len(self.batch.groups[0].rollouts),
-            **{name: metrics[name] for name in COUNTED},
+            **{name: metrics[name] for name in COUNTED if name in metrics},
             "clock": {"seconds": self.seconds},
         }
 
     def completion_records(self) -> list[dict[str, Any]]:
         """One object per completion, in the order of the tasks."""
-        return rollout_records(self.batch.groups)
+        records = rollout_records(self.batch.groups)
+        return [
+            {**record, "parsed": parsed, "format": formed}
+            for record, parsed, formed in zip(records, self.parsed, self.batch.scores.formed, strict=True)
+        ]
 
     def describe(self) -> str:
         """The mean reward, the set, and of how many tasks."""
@@ -111,11 +122,11 @@ def reward_meter(
     config: Config, functions: Mapping[str, RewardFunction], *, name: str, tasks: tuple[Task, ...], generations: int
 ) -> RewardMeter:
     """A meter of the training rewards on these tasks, with the objective's advantages; no group is filtered."""
-    advantage = replace(config.advantage, filter_range=None, filter_func=None, max_refills=0)
+    advantage = replace(config.advantage, filter_range=None, filter_func=None, max_refills=0, oversampling=1.0)
 
     def make_producer(engine: Engine) -> Producer:
         sampler = training_sampler(config, engine, functions)
         sampler = replace(sampler, num_generations=generations, advantage=advantage, purpose="eval")
         return replace(training_producer(config, sampler), advantage=advantage)
 
-    return RewardMeter(name=name, tasks=tasks, make_producer=make_producer)
+    return RewardMeter(name=name, tasks=tasks, functions=functions, make_producer=make_producer)

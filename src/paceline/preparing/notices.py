@@ -2,15 +2,20 @@
 
 from collections.abc import Collection, Iterable
 
-from paceline.data import TaskSet
+from paceline.data import SAMPLE, TaskSet
 from paceline.evaluate import Evaluator
 from paceline.preparing.measuring import Meter
 from paceline.rewards import BuiltIn, RewardFunction
 
 
 def of_rows(tasks: TaskSet) -> list[str]:
-    """What was left out of a dataset or cut."""
+    """What was looked at of a large dataset, and what was left out or cut of what was."""
     lines = []
+    if tasks.is_large:
+        lines.append(
+            f"{len(tasks.tasks):,} rows: {SAMPLE:,} spread evenly over them were looked at before the first step, and "
+            "what is said of rows and prompts is of these; every other is looked at when it is taken"
+        )
     if tasks.dropped or tasks.truncated:
         lines.append(f"prompts above --max-prompt-length: {tasks.dropped} dropped, {tasks.truncated} truncated")
     if tasks.skipped:

@@ -4,14 +4,16 @@ So mistakes cost seconds, whichever door a run comes through.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config import Config, ModelConfig
+from paceline.config.rules import require
 from paceline.data import TaskSet, build_tasks, load_rows, system_prompt
 from paceline.devices import choose_device
 from paceline.errors import ModelError
-from paceline.model_places import check_completion_fits
+from paceline.model_places import check_completion_fits, model_place
 from paceline.plan import batch_plan
 from paceline.preparing.functions import configured_functions, with_reward_models
 from paceline.preparing.given import Given
@@ -19,7 +21,14 @@ from paceline.preparing.held_out import check_prompts_fit, has_held_out, make_ev
 from paceline.preparing.measuring import Meter, reward_meter
 from paceline.preparing.memory import check_memory_options
 from paceline.preparing.prepared import Prepared
-from paceline.pretrained import context_length, load_tokenizer, vocabulary_size
+from paceline.pretrained import (
+    changed_logits,
+    context_length,
+    load_tokenizer,
+    other_logits,
+    read_config,
+    vocabulary_size,
+)
 from paceline.reward_context import reward_context
 from paceline.rewards import (
     RewardFunction,
@@ -31,6 +40,7 @@ from paceline.rewards import (
     unmet_needs,
 )
 from paceline.types import Task
+from paceline.weight_headers import check_quantised
 
 
 def prepare(config: Config, given: Given | None = None) -> Prepared:
@@ -42,17 +52,22 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
     given = given or Given()
     functions = dict(configured_functions(config) if given.functions is None else given.functions)
     check_memory_options(config, choose_device(config.model))
+    check_quantisation(config, given)
+    check_logits(config, given)
     limit, completion = positions(config, given), config.sampling.max_completion_length
     check_completion_fits(completion, limit=limit)
     tokenizer = given.tokenizer or load_tokenizer(config.model)
     tasks = given.tasks or _configured_tasks(config, tokenizer, functions)
-    if given.model is None:
-        check_tokens(config.model, tasks.tasks)
-    for some in (tasks.tasks, *(given.held_out or {}).values()):
+    tasks.hold_to(partial(_check_tasks, config, given, limit))
+    for some in (given.held_out or {}).values():
         check_prompts_fit(some, limit=limit, completion=completion)
-    check_selections(config.rewards.names, tasks.tasks)
-    are_all, timeout = len(functions) == len(config.rewards.names), config.rewards.reward_timeout
-    unverified = self_test(functions, tasks.tasks, are_all=are_all, timeout=timeout)
+    unverified = self_test(
+        functions,
+        tasks.looked_at,
+        are_all=len(functions) == len(config.rewards.names),
+        timeout=config.rewards.reward_timeout,
+        num_generations=config.sampling.num_generations,
+    )
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
     evaluators = make_evaluators(config, tokenizer) if given.tasks is None and has_held_out(config) else ()
@@ -62,11 +77,19 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
         functions=functions,
         tasks=tasks,
         unverified=unverified,
-        unmet=unmet_needs(functions, tasks.tasks),
+        unmet=unmet_needs(functions, tasks.looked_at),
         meters=evaluators or _reward_meters(config, given, functions),
         plan=plan,
         total_steps=plan.steps,
     )
+
+
+def _check_tasks(config: Config, given: Given, limit: int | None, tasks: Sequence[Task]) -> None:
+    """What tasks must be for this model and these reward functions."""
+    if given.model is None:
+        check_tokens(config.model, tasks)
+    check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
+    check_selections(config.rewards.names, tasks)
 
 
 def check_tokens(model: ModelConfig, tasks: Sequence[Task]) -> None:
@@ -80,6 +103,40 @@ def check_tokens(model: ModelConfig, tasks: Sequence[Task]) -> None:
             )
 
 
+def check_logits(config: Config, given: Given) -> None:
+    """Refuse a model whose configuration says that its logits are not what the trainer would compute.
+
+    Raises:
+        ModelError: they are capped or scaled after the output embedding.
+    """
+    how = changed_logits(read_config(config.model) if given.model is None else given.model.config)
+    if how is not None:
+        raise ModelError(f"--model {config.model.model} {other_logits(how)}")
+
+
+def check_quantisation(config: Config, given: Given) -> None:
+    """Refuse quantised weights that cannot be trained on, and what cannot be done with those below an adapter.
+
+    Raises:
+        ModelError, ConfigError: see `weight_headers.check_quantised`; an engine, a cluster or a merge.
+    """
+    has_adapter = config.lora.lora_rank > 0 or given.adapter is not None
+    if given.model is None:
+        label, described = f"--model {config.model.model}", read_config(config.model).to_dict()
+        has_adapter = has_adapter or model_place(config.model.model).adapter is not None
+    else:
+        label, described = "the model", given.model.config.to_dict()
+        has_adapter = has_adapter or hasattr(given.model, "peft_config")
+    check_quantised(described, label, has_adapter=has_adapter)
+    if not described.get("quantization_config"):
+        return
+    beside, engine = "with quantised weights", config.engine.engine
+    require(engine == "local", "engine", engine, f"be local {beside}", "vLLM takes them in full")
+    require(not config.cluster.cluster, "cluster", True, f"be false {beside}", "one process trains on them")
+    remedy = "merge the adapter of final/ into the weights in full, which are not rounded"
+    require(not config.lora.merge_lora, "merge_lora", True, f"be false {beside}", remedy)
+
+
 def positions(config: Config, given: Given) -> int | None:
     """Positions that the policy can tell apart, None where its configuration does not say."""
     if given.model is None:
@@ -91,7 +148,9 @@ def _configured_tasks(
     config: Config, tokenizer: PreTrainedTokenizerBase, functions: Mapping[str, RewardFunction]
 ) -> TaskSet:
     resolve(config.evaluation.eval_reward_func, reward_context(config.rewards, config.sampling))
-    rows = load_rows(config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size)
+    rows = load_rows(
+        config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size, seed=config.loop.seed
+    )
     system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
     return build_tasks(rows, tokenizer, config.data, system=system, check=row_check(functions))
 

@@ -18,7 +18,7 @@ class Extent:
 
     total_steps: int
     longest_prompt: int
-    """Tokens."""
+    """Tokens; of a large dataset an estimate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,5 +42,4 @@ class Prepared:
     @property
     def extent(self) -> Extent:
         """What the consumer half must know of all this."""
-        longest = max(len(task.prompt_ids) for task in self.tasks.tasks)
-        return Extent(total_steps=self.total_steps, longest_prompt=longest)
+        return Extent(total_steps=self.total_steps, longest_prompt=self.tasks.longest_prompt)

@@ -57,6 +57,24 @@ def dropped_counts(run: RunRecord) -> list[DroppedCount]:
         )
         for name in reward_functions(run.metrics)
     ]
+    failures += [
+        DroppedCount(
+            what=f"Failed calls of the reward function {name}",
+            number=failed,
+            of=None,
+        )
+        for name in reward_functions(run.metrics)
+        if (failed := total(run.metrics, "rewards", name, "failed_calls"))
+    ]
+    failures += [
+        DroppedCount(
+            what=f"Completions that {name} graded in part, as the step had used up its time for slow programs",
+            number=cut_short,
+            of=completions,
+        )
+        for name in reward_functions(run.metrics)
+        if (cut_short := total(run.metrics, "rewards", name, "cut_short"))
+    ]
     groups = (
         ("groups_zero_deviation", "Groups without signal: all rewards equal", prompts),
         ("groups_no_reward", "Groups without any reward", prompts),

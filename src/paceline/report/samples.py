@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from paceline.errors import RewardError
 from paceline.report.outcome import Fates
 from paceline.report.reading import Record, value_at
-
-RIGHT = 0.5
-"""A reward of at least this counts as right, as evaluation counts it."""
+from paceline.rewards import base_name, right_from
 
 _WANTED = ((False, True), (True, True), (False, False), (True, False))
 """Right before, right after: the kinds of pairs, the most telling first."""
@@ -45,10 +45,24 @@ def held_out_pairs(fates: Fates) -> list[Pair]:
 
 
 def is_right(record: Record, grader: str) -> bool | None:
-    """By the function that grades evaluations where it scored this rollout, else by the total reward."""
-    score = value_at(record, "rewards", grader)
-    score = value_at(record, "reward") if score is None else score
-    return None if score is None else score >= RIGHT
+    """By the function that grades evaluations where it scored this rollout, else by the first that did.
+
+    A function's score is right from where evaluation by it would count it so; None: no function scored it.
+    """
+    rewards = record["rewards"] if "rewards" in record and isinstance(record["rewards"], dict) else {}
+    for name in (grader, *rewards):
+        score = value_at(rewards, name)
+        if score is not None:
+            return score >= _right_from(name)
+    return None
+
+
+@lru_cache
+def _right_from(name: str) -> float:
+    try:
+        return right_from(name)
+    except RewardError:  # of a run of another version, whose function took other parameters
+        return right_from(base_name(name))
 
 
 def distinctive(prompts: Sequence[str]) -> list[str]:

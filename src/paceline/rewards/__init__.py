@@ -8,21 +8,32 @@ scoring/       a batch of completions to scores, the one place where a grader ma
 resolving.py   from a name to a function (parameters.py: `cosine(max_length=512)`)
 model.py       a sequence-classification model as a reward function (model_files.py: what its files tell without torch)
 selecting.py   which functions a row is for
+reading.py     the answer and the format that functions read in a completion
 startup.py     the test before the first step (needs.py, rows.py: what functions ask of rows; trial.py: of your own)
 prompts.py     the system message that asks for a format
 """
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.rewards.function import RIGHT, BuiltIn, Grade, RewardContext, RewardFunction
+from paceline.rewards.function import (
+    BuiltIn,
+    Grade,
+    RewardContext,
+    RewardFunction,
+    compares_group,
+    needs_group,
+    right_of,
+)
 from paceline.rewards.maths.verdicts import math_equal, math_verdicts
-from paceline.rewards.model_files import check_reward_model
+from paceline.rewards.model_files import check_reward_model, reward_model_files
 from paceline.rewards.parameters import base_name
 from paceline.rewards.prompts import default_system_prompt
+from paceline.rewards.reading import has_format, stated_answer
 from paceline.rewards.registry import BUILT_IN
-from paceline.rewards.resolving import resolve
+from paceline.rewards.resolving import resolve, right_from, source_file
 from paceline.rewards.rows import row_check
 from paceline.rewards.scoring.early import early_start
+from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.merging import merge_scores, part_of
 from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate, combine, score
 from paceline.rewards.selecting import check_selections
@@ -34,15 +45,22 @@ if TYPE_CHECKING:
 __all__ = [
     "RewardFunction",
     "Grade",
-    "RIGHT",
+    "needs_group",
+    "compares_group",
+    "right_of",
+    "right_from",
+    "stated_answer",
+    "has_format",
     "BuiltIn",
     "BUILT_IN",
     "RewardContext",
     "resolve",
+    "source_file",
     "base_name",
     "RewardModel",
     "load_reward_model",
     "check_reward_model",
+    "reward_model_files",
     "default_system_prompt",
     "row_check",
     "check_selections",
@@ -50,6 +68,7 @@ __all__ = [
     "unmet_needs",
     "early_start",
     "Scores",
+    "Tally",
     "score",
     "combine",
     "merge_scores",

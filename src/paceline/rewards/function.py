@@ -1,11 +1,14 @@
 """What a reward function is, and what a built-in one is beyond that."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from paceline.programs import Sandbox
 from paceline.types import RowCheck, Task
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 RIGHT = 0.5
 """Where nothing else is known of a function, a score of at least this says that a completion is right."""
@@ -21,7 +24,10 @@ class RewardFunction(Protocol):
 
     It returns a list (or tuple, array or tensor) with one number per completion, None for a completion that is not
     its task, or a `Grade` where there is something to say beside the number. An `async def` function may be given too:
-    those of a run share one event loop and wait at the same time.
+    those of a run share one event loop and wait at the same time. What it is given is its own to change.
+
+    A call that raises is made again, and then row by row, but for a function that compares completions
+    (`needs_group`).
 
         def shorter(completion_ids, **columns):
             return [-len(ids) / 1000 for ids in completion_ids]
@@ -29,6 +35,44 @@ class RewardFunction(Protocol):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """One number, None or `Grade` per completion, or an awaitable of that list."""
+
+
+def needs_group(function: Function) -> Function:
+    """Mark a reward function that compares the completions of a prompt: it is called on whole groups only.
+
+    The attribute `needs_group = True` on a function, or on an object that is called, says the same.
+
+        @needs_group
+        def longest(prompts, completions, **columns):
+            most = {}
+            for prompt, text in zip(prompts, completions, strict=True):
+                most[prompt] = max(most.get(prompt, 0), len(text))
+            return [float(len(text) == most[prompt]) for prompt, text in zip(prompts, completions, strict=True)]
+    """
+    vars(function).update(needs_group=True)
+    return function
+
+
+def right_of(function: RewardFunction) -> float:
+    """The least score of a function that evaluation counts as right."""
+    return function.right if isinstance(function, BuiltIn) else RIGHT
+
+
+def compares_group(function: RewardFunction) -> bool:
+    """Whether a function says that it needs whole groups."""
+    return _says(function, "needs_group")
+
+
+def takes_nan_for_none(function: RewardFunction) -> bool:
+    """Whether NaN from this function means what None does, as in TRL (attribute `nan_is_none`)."""
+    return _says(function, "nan_is_none")
+
+
+def _says(function: object, mark: str) -> bool:
+    """By its own attribute, or by that of what a `functools.partial` calls."""
+    if getattr(function, mark, False) is True:
+        return True
+    return isinstance(function, functools.partial) and _says(function.func, mark)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +83,8 @@ class Grade:
     """None: not this function's task."""
     note: str
     """For a person, written down beside the rollout: `passed 3 of 5 tests, then timeout`."""
+    cut_short: bool = False
+    """The batch had used up its time before all was known: `value` counts what was not looked at as failed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +99,8 @@ class RewardContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltIn:
-    """A built-in reward function, made for a run. It is called as any other."""
+    """A built-in reward function, made for a run. It is called as any other, but changes nothing of what it is given:
+    rows reach it uncopied."""
 
     name: str
     """As the registry has it, without parameters."""
@@ -66,6 +113,10 @@ class BuiltIn:
     maximum: float = 1.0
     right: float = RIGHT
     """Evaluation counts a completion that scores at least this as right."""
+    find: Callable[[str, str], str | None] | None = None
+    """From prompt and completion to the answer that it reads there, if it states one; None: it reads none."""
+    is_formed: Callable[[str, str], bool] | None = None
+    """Whether a completion has, after its prompt, the format that the function asks for; None: it asks for none."""
     check_row: RowCheck | None = None
     """Called when the data is read."""
     begin: Callable[..., None] | None = None

@@ -39,6 +39,12 @@ def reward_model_place(name: str) -> str:
     return str(path) if path.is_dir() else name
 
 
+def reward_model_files(name: str) -> list[Path]:
+    """Weights, configuration and tokenizer of a reward model in a directory; none of one on the Hub."""
+    patterns = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+    return sorted(file for pattern in patterns for file in Path(name).expanduser().glob(pattern))
+
+
 def _check_config(name: str, path: Path) -> None:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

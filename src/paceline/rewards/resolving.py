@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from paceline.errors import RewardError
-from paceline.rewards.function import RewardContext, RewardFunction
+from paceline.rewards.function import RIGHT, RewardContext, RewardFunction, right_of
 from paceline.rewards.parameters import base_name, parameters_of
 from paceline.rewards.registry import BUILT_IN
 
@@ -53,6 +53,26 @@ def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
         )
     module = _load_file(name, Path(where).expanduser()) if where.endswith(".py") else _load_module(name, where)
     return _function(name, module, attribute)
+
+
+def source_file(name: str) -> Path | None:
+    """The file that the reward function `name` was loaded from; None: it is built in, or its module has no file."""
+    where, _, _ = name.rpartition(":")
+    if base_name(name) in BUILT_IN or not where:
+        return None
+    file = where if where.endswith(".py") else getattr(sys.modules.get(where), "__file__", None)
+    return None if file is None else Path(file).expanduser()
+
+
+def right_from(name: str) -> float:
+    """The least score that evaluation counts as right under the function of this name; no code of a user's is run.
+
+    Raises:
+        RewardError: a built-in function does not take the parameters in its name.
+    """
+    if base_name(name) not in BUILT_IN:
+        return RIGHT
+    return right_of(resolve(name, RewardContext(max_completion_length=1)))  # no threshold depends on a length
 
 
 def _function(name: str, module: ModuleType, attribute: str) -> RewardFunction:

@@ -47,13 +47,14 @@ def self_test(
     *,
     are_all: bool = True,
     timeout: float = TRIAL_SECONDS,
+    num_generations: int = 1,
 ) -> tuple[str, ...]:
     """Ids of the tasks whose gold answer cannot be recognised, does not score full, or where junk does.
 
     A gold answer that cannot be verified against itself can never be learned. Only built-in functions are tested so:
     what a gold completion of another one looks like is not known, only what it may return. What rows give is checked
     on all of them, what it scores on a sample. `are_all`: no reward model gives rewards beside these functions.
-    `timeout`: seconds that a function of the user's own may take.
+    `timeout`: seconds that a function of the user's own may take. `num_generations`: completions of a whole group.
 
     Raises:
         RewardError: more than 1 % of the tasks are such, a function that needs gold answers, tool calls or test cases
@@ -63,7 +64,13 @@ def self_test(
     check_arguments(functions, tasks)
     built_in = {name: function for name, function in functions.items() if isinstance(function, BuiltIn)}
     others = {name: function for name, function in functions.items() if name not in built_in}
-    trial(others, tasks, may_be_silent=not are_all or bool(built_in), timeout=min(timeout, TRIAL_SECONDS))
+    trial(
+        others,
+        tasks,
+        may_be_silent=not are_all or bool(built_in),
+        timeout=min(timeout, TRIAL_SECONDS),
+        num_generations=num_generations,
+    )
     offenders = list[str]()
     for name, function in built_in.items():
         own = [task for task in tasks if is_for(task, name)]

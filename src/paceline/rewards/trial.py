@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from paceline.errors import RewardError
-from paceline.rewards.function import RewardFunction
+from paceline.rewards.function import RewardFunction, compares_group
 from paceline.rewards.scoring.scores import Scores, score
 from paceline.types import Completion, Task
 
@@ -15,11 +15,17 @@ NO_ANSWER = "I am not sure."
 
 
 def trial(
-    functions: Mapping[str, RewardFunction], tasks: Sequence[Task], *, may_be_silent: bool, timeout: float
+    functions: Mapping[str, RewardFunction],
+    tasks: Sequence[Task],
+    *,
+    may_be_silent: bool,
+    timeout: float,
+    num_generations: int,
 ) -> None:
     """Grade each of a few tasks' own gold answer; where there is none, a text that says nothing.
 
-    What a function raises here is no reason to stop: it may need a completion of another kind.
+    Each of them stands there once, or `num_generations` times where a function needs whole groups. What a function
+    raises here is no reason to stop: it may need a completion of another kind.
 
     Raises:
         RewardError: a result is not one number or None per completion, a function takes longer than `timeout`
@@ -28,14 +34,15 @@ def trial(
     if not functions or not tasks:
         return
     size = min(TRIAL_SIZE, len(tasks))
-    sample = [tasks[index * len(tasks) // size] for index in range(size)]
+    repeated = num_generations if any(map(compares_group, functions.values())) else 1
+    sample = [tasks[index * len(tasks) // size] for index in range(size) for _ in range(repeated)]
     scores = score(functions, sample, [_made_up(task) for task in sample], timeout=timeout)
     _refuse_too_slow(scores, timeout=timeout)
     is_silent = all(value is None for values in scores.values.values() for value in values)
     if is_silent and not may_be_silent and not any(scores.failed.values()):
         raise RewardError(
-            f"reward functions {', '.join(map(repr, functions))} returned None for each of {size} made-up completions, "
-            "one for each of as many rows; return a number where a completion is a function's task"
+            f"reward functions {', '.join(map(repr, functions))} returned None for each of {len(sample)} made-up "
+            f"completions, of {size} rows; return a number where a completion is a function's task"
         )
 
 

@@ -5,7 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from paceline.advantages import advantages, carries_signal, normalized_sums, overlong_buffer, overlong_penalty
+from paceline.advantages import (
+    advantages,
+    carries_signal,
+    normalized_sums,
+    overlong_buffer,
+    overlong_penalty,
+    without_rounding,
+)
 from paceline.config import AdvantageConfig
 from paceline.rewards import combine
 from paceline.rollouts.statistics import mean_and_std
@@ -96,12 +103,20 @@ def _advantages(
     groups: Sequence[Sequence[Rewards]], options: AdvantageConfig, weights: Mapping[str, float]
 ) -> list[list[float]]:
     if options.reward_aggregation == "sum_then_normalize":
-        sums = [[combine(rewards, weights) for rewards in group] for group in groups]
+        sizes = {name: abs(weight) for name, weight in weights.items()}
+        sums = without_rounding(
+            [[combine(rewards, weights) for rewards in group] for group in groups],
+            [[combine(_without_signs(rewards), sizes) for rewards in group] for group in groups],
+        )
     else:
         names = {name: None for group in groups for one in group for name in one}
         by_name = [{name: [one.get(name) for one in group] for name in names} for group in groups]
         sums = normalized_sums(by_name, weights)
     return advantages(sums, kind=options.advantage)
+
+
+def _without_signs(rewards: Rewards) -> Rewards:
+    return {name: None if value is None else abs(value) for name, value in rewards.items()}
 
 
 def _group(
@@ -134,9 +149,9 @@ def _why_no_part(scored: Scored, at: int, reward: float | None, *, mask_truncate
     """Why a completion is not trained on, whatever its group does."""
     if scored.failed[at]:
         return "reward_failed"
-    if reward is None:
-        return "no_reward"
-    return "truncated" if mask_truncated and scored.completions[at].finish_reason == "length" else None
+    if mask_truncated and scored.completions[at].finish_reason == "length":
+        return "truncated"  # also without a reward: averages over all count an ungraded completion with its tokens
+    return "no_reward" if reward is None else None
 
 
 def _why_dropped(rollouts: Sequence[Rollout], group_advantages: Sequence[float]) -> str | None:

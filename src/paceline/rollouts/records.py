@@ -15,11 +15,24 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
     dropped = [group.dropped for group in batch.groups]
     lengths = [len(rollout.completion.token_ids) for rollout in rollouts]
     mean, std = mean_and_std([rollout.reward for rollout in rollouts])
+    within = [mean_and_std([rollout.reward for rollout in group.rollouts])[1] for group in batch.groups]
+    in_loss = [
+        rollout.advantage
+        for group in batch.groups
+        if group.dropped not in ("filtered", "surplus")
+        for rollout in group.rollouts
+        if rollout.dropped is None
+    ]
+    formed = [float(one) for one in batch.scores.formed if one is not None]
     return {
         "prompts": len(batch.groups),
         "rollouts": len(rollouts),
         "reward_mean": mean,
         "reward_std": std,
+        "reward_std_within": mean_and_std(within)[0],
+        "advantage_mean": mean_and_std(in_loss)[0],
+        "sample_utilization": len(in_loss) / len(rollouts),
+        **({"format_accuracy": sum(formed) / len(formed)} if formed else {}),
         "rewards": {name: _function_metrics(batch.scores, name) for name in batch.scores.values},
         "completion_length_mean": sum(lengths) / len(lengths),
         "completion_length_max": max(lengths),
@@ -86,5 +99,6 @@ def _function_metrics(scores: Scores, name: str) -> dict[str, float | int | None
         "std": std,
         "count": sum(value is not None for value in scores.values[name]),
         "failures": len(scores.failed[name]),
+        **asdict(scores.tallies[name]),
         "seconds": scores.seconds[name],
     }

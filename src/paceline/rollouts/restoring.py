@@ -1,10 +1,11 @@
 """Groups and batches from what a run has written of them: lines of rollouts, and what a journal says of a step."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from paceline.rewards import Scores
+from paceline.rewards import Scores, Tally
 from paceline.rollouts.lines import unpacked_floats
 from paceline.rollouts.producer import RolloutBatch
 from paceline.types import Completion, Rollout, RolloutGroup, Task, WeightChange
@@ -28,7 +29,11 @@ def batch_about(batch: RolloutBatch) -> dict[str, object]:
         "missing": batch.missing,
         "generate_seconds": batch.generate_seconds,
         "reward_seconds": batch.reward_seconds,
-        "rewards": {name: {"seconds": scores.seconds[name], "failed": scores.failed[name]} for name in scores.values},
+        "rewards": {
+            name: {"seconds": scores.seconds[name], "failed": scores.failed[name], **asdict(scores.tallies[name])}
+            for name in scores.values
+        },
+        "formed": scores.formed,
         "first_failures": dict(scores.first_failures),
         "policy_versions": sorted(
             {version for group in batch.groups for rollout in group.rollouts for version in _versions(rollout)}
@@ -48,12 +53,20 @@ def restored_batch(about: Record, groups: Sequence[RolloutGroup]) -> RolloutBatc
             seconds={name: one["seconds"] for name, one in of_functions.items()},
             first_failures=about["first_failures"],
             notes={name: tuple(rollout.notes.get(name) for rollout in rollouts) for name in of_functions},
+            tallies={name: _tally(one) for name, one in of_functions.items()},
+            # journals of earlier versions have no verdicts on format
+            formed=tuple(about["formed"]) if "formed" in about else (None,) * len(rollouts),
         ),
         refills=about["refills"],
         missing=about["missing"],
         generate_seconds=about["generate_seconds"],
         reward_seconds=about["reward_seconds"],
     )
+
+
+def _tally(of_function: Record) -> Tally:
+    """Journals of earlier versions have none of these."""
+    return Tally(**{field: of_function[field] for field in Tally.__slots__ if field in of_function})
 
 
 def _versions(rollout: Rollout) -> Iterator[int]:

@@ -1,11 +1,8 @@
 """One run directory: who may write there, what is written and how it is read again."""
 
-import fcntl
 import json
-import os
-import re
-import socket
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,22 +11,24 @@ from urllib.parse import quote
 
 from paceline.errors import CheckpointError, ConfigError, StorageError
 from paceline.rundir.files import (
+    APPENDED,
     Record,
     append,
     cut_torn_line,
     json_line,
     read_records,
+    step_files,
     write_or_explain,
     write_whole,
 )
 from paceline.rundir.journal import Committed, committed_after, describe_file, is_whole, kept_lines, read_journal, seal
-
-_APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
-_STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")
-
+from paceline.rundir.lock import WriteLock
+from paceline.rundir.places import refuse_existing_run, refuse_no_run
 
 IDENTITY = {"options", "dataset", "eval_dataset", "model", "changes"}
 """What `identity.json` says, each of which going on compares."""
+TRACKERS = "trackers.json"
+"""Where trackers show the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +38,32 @@ class RunDir:
     path: Path
     torn_lines: int = 0
     """Unfinished last lines that `open` cut off: what a killed process was writing."""
-    lock: int | None = None
-    """File descriptor that holds `.lock`, None for a reader."""
+    lock: WriteLock | None = None
+    """None for a reader."""
     replaced: bool = False
     """Whether `create` took the place of a run in which no step was finished."""
 
     @classmethod
     def create(cls, path: Path, config_text: str) -> Self:
-        """Make a new run directory at `path`; what is there may not be a run with a finished step or a checkpoint.
+        """Make a new run directory at `path`; what is there may not be a run with a finished step or a checkpoint, nor
+        a file of somebody else's that the run would write over.
 
         Raises:
-            ConfigError: `path` holds a run, is a file, or cannot be written.
-            CheckpointError: another process is making a run there.
+            ConfigError: `path` holds a run or such a file, is a file, or cannot be written.
+            CheckpointError: a run is being made there, by this process or another.
         """
         refuse_existing_run(path)
         try:
             for folder in (path, path / "rollouts", path / "evals"):
                 folder.mkdir(parents=True, exist_ok=True)
-            lock = _take_lock(path)
-            refuse_existing_run(path)
-            replaced = (path / "config.yaml").exists()
-            _forget_records(path)
-            write_whole(path / "config.yaml", config_text.encode())
+            lock = WriteLock(path)
+            with ExitStack() as failing:
+                failing.callback(lock.release)
+                refuse_existing_run(path)
+                replaced = (path / "config.yaml").exists()
+                _forget_records(path)
+                write_whole(path / "config.yaml", config_text.encode())
+                failing.pop_all()
         except OSError as error:
             raise ConfigError(
                 f"--output-dir {path} cannot be written ({error.strerror}); give a directory where you may write"
@@ -72,15 +75,15 @@ class RunDir:
         """Open a run to go on with it: take its lock and cut off what a killed process left half-written.
 
         Raises:
-            CheckpointError: no run directory, in use by another process, or not writable.
+            CheckpointError: no run directory, in use by this process or another, or not writable.
         """
-        if not (path / "config.yaml").is_file():
-            raise CheckpointError(
-                f"--resume {path} is not a run directory (it has no config.yaml); give the directory of an earlier run"
-            )
+        refuse_no_run(path, "--resume")
         try:
-            lock = _take_lock(path)
-            torn = sum(cut_torn_line(path / name) for name in _APPENDED)
+            lock = WriteLock(path)
+            with ExitStack() as failing:
+                failing.callback(lock.release)
+                torn = sum(cut_torn_line(path / name) for name in APPENDED)
+                failing.pop_all()
         except OSError as error:
             raise CheckpointError(
                 f"--resume {path} cannot be written ({error.strerror}); make it writable or copy the run elsewhere"
@@ -90,7 +93,7 @@ class RunDir:
     def close(self) -> None:
         """Give the lock back; the end of the process does the same."""
         if self.lock is not None:
-            fcntl.lockf(self.lock, fcntl.LOCK_UN)
+            self.lock.release()
 
     def __enter__(self) -> Self:
         """Hold the lock for a block."""
@@ -158,6 +161,18 @@ class RunDir:
         """Write what the run is, which a run that is gone on with is held to."""
         write_or_explain(self.path / "identity.json", json_line(record))
 
+    def add_links(self, links: Iterable[str]) -> None:
+        """Remember where trackers show this run to others; each attempt may have addresses of its own."""
+        known = self.links()
+        found = tuple(dict.fromkeys((*known, *links)))
+        if found != known:
+            write_or_explain(self.path / TRACKERS, json_line({"links": found}))
+
+    def links(self) -> tuple[str, ...]:
+        """What `add_links` was given, each once, the oldest first."""
+        file = self.path / TRACKERS
+        return tuple(link for record in read_records(file) for link in record["links"]) if file.exists() else ()
+
     def write_summary(self, record: Record) -> None:
         """Write the summary of a run that came to its end."""
         write_or_explain(self.path / "summary.json", json_line(record))
@@ -219,7 +234,7 @@ class RunDir:
 
     def rollout_steps(self) -> list[int]:
         """Steps that have rollouts on disk, ascending."""
-        return sorted(_step_files(self.path / "rollouts").values())
+        return sorted(step_files(self.path / "rollouts").values())
 
     def journal(self) -> dict[int, dict[str, Any]]:
         """What the journal says of every step whose rollouts are committed; damaged lines are left out."""
@@ -253,12 +268,12 @@ class RunDir:
         for name, records in (("metrics.jsonl", self.metrics()), ("evals.jsonl", self.evals())):
             if any(record["step"] > step for record in records):
                 write_or_explain(self.path / name, _lines(record for record in records if record["step"] <= step))
-        for file, file_step in _step_files(self.path / "evals").items():
+        for file, file_step in step_files(self.path / "evals").items():
             if file_step > step:
                 file.unlink()
         first = max(step, 0)
         # what came after a step that went wrong is of weights that this attempt may not come to
-        wrong = [one for one in _step_files(self.path / "kept").values() if one > first]
+        wrong = [one for one in step_files(self.path / "kept").values() if one > first]
         if wrong:
             self.discard_rollouts_after(min(wrong))
         committed = committed_after(self._journal, first, self._rollouts_content)
@@ -271,7 +286,7 @@ class RunDir:
         if self._journal.exists() and self._journal.read_bytes() != kept:
             write_or_explain(self._journal, kept)
         for folder in ("rollouts", "tokens"):
-            for file, file_step in _step_files(self.path / folder).items():
+            for file, file_step in step_files(self.path / folder).items():
                 if file_step > step:
                     file.unlink()
 
@@ -291,52 +306,10 @@ class RunDir:
         return self.path / "evals" / f"{quote(set_name, safe=':')}-step-{step:06d}.jsonl"
 
 
-def refuse_existing_run(path: Path) -> None:
-    """Refuse a place where a new run would destroy an earlier one.
-
-    Raises:
-        ConfigError: `path` is a file, or holds a run with a finished step or a checkpoint.
-    """
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"--output-dir {path} is a file; give the path of a directory that does not exist yet")
-    if holds_work(path):
-        raise ConfigError(
-            f"--output-dir {path} already holds a run; go on with it by --resume {path}, or give another directory"
-        )
-
-
-def holds_work(path: Path) -> bool:
-    """Whether a directory holds what a run achieved: a step's rollouts or metrics, a checkpoint, a summary.
-
-    A run that ended before its first step was finished, as by an error in a reward function, has none of these.
-    """
-    metrics = path / "metrics.jsonl"
-    committed = metrics.exists() and b"\n" in metrics.read_bytes()
-    checkpoints = any((path / "checkpoints").glob("step-*"))
-    return committed or checkpoints or (path / "summary.json").exists() or bool(_step_files(path / "rollouts"))
-
-
 def _forget_records(path: Path) -> None:
     """Remove what a run without a finished step wrote: a first evaluation, and lines that it did not finish."""
-    for file in (*(path / name for name in (*_APPENDED, "identity.json")), *_step_files(path / "evals")):
+    for file in (*(path / name for name in (*APPENDED, "identity.json", TRACKERS)), *step_files(path / "evals")):
         file.unlink(missing_ok=True)
-
-
-def _take_lock(path: Path) -> int:
-    # A POSIX record lock, not flock: it belongs to the process, so neither a forked worker that outlives a killed run
-    # nor an earlier attempt in this same process keeps a resumed run out. It vanishes with the process.
-    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        holder = os.read(descriptor, 4096).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise CheckpointError(
-            f"{path} is in use by {holder or 'another process'}; wait until it ends or give another directory"
-        ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
-    return descriptor
 
 
 def _make(folder: Path) -> None:
@@ -350,11 +323,6 @@ def _make(folder: Path) -> None:
 
 def _lines(records: Iterable[Record]) -> bytes:
     return b"".join(json_line(record) for record in records)
-
-
-def _step_files(folder: Path) -> dict[Path, int]:
-    matches = ((file, _STEP_FILE.fullmatch(file.name)) for file in folder.glob("*.jsonl") if file.name[0] != ".")
-    return {file: int(match[1]) for file, match in matches if match}
 
 
 def _span(steps: list[int]) -> str:

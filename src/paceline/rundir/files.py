@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ from typing import Any
 from paceline.errors import CheckpointError, StorageError
 
 Record = Mapping[str, Any]
+
+APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
+"""Files of a run that grow by lines."""
+_STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
 """One for all records: `json.dumps` makes one per call, and looks for circles that no record has."""
@@ -104,6 +109,12 @@ def read_records(file: Path) -> list[dict[str, Any]]:
         CheckpointError: a line that is no JSON object; the message names file and line.
     """
     return [_parse(file, number, line) for number, line in enumerate(whole_lines(file), start=1)]
+
+
+def step_files(folder: Path) -> dict[Path, int]:
+    """Files of a folder that are of a step, with its number."""
+    matches = ((file, _STEP_FILE.fullmatch(file.name)) for file in folder.glob("*.jsonl") if file.name[0] != ".")
+    return {file: int(match[1]) for file, match in matches if match}
 
 
 def _parse(file: Path, number: int, line: bytes) -> dict[str, Any]:

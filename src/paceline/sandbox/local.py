@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from paceline.errors import SandboxError
@@ -14,6 +15,8 @@ from paceline.sandbox.zygote import LevelUnavailableError, Zygote, ZygoteError
 
 ATTEMPTS = 3
 """A job is tried again twice, each time in a new zygote."""
+SLEEPERS = 16
+"""Programs that may sleep beside those that compute, each in a zygote of about 25 MiB."""
 
 
 class LocalSandbox:
@@ -33,6 +36,7 @@ class LocalSandbox:
         self._idle: list[Zygote] = []
         self._busy: set[Zygote] = set()
         self._free = threading.Semaphore(self._slots)
+        self._beds = threading.Semaphore(SLEEPERS)
         self._lock = threading.Lock()
         self._closed = False
 
@@ -43,33 +47,51 @@ class LocalSandbox:
 
     @property
     def slots(self) -> int:
-        """Jobs that run at the same time."""
+        """Jobs that compute at the same time."""
         return self._slots
 
-    def execute(self, job: Job) -> Execution:
-        """Run one job to its end; waits for a free slot.
+    @property
+    def callers(self) -> int:
+        """Threads that it pays to call `execute` from."""
+        return self._slots + SLEEPERS
+
+    def execute(self, job: Job, on_sleep: Callable[[], None] = lambda: None) -> Execution:
+        """Run one job to its end; waits for a free slot, and gives it away where the program sleeps.
 
         Raises:
             SandboxError: the sandbox failed three times, or the job's arguments are no JSON array.
         """
         _require_arguments(job)
-        with self._free:
-            failures = []
+        place = free = self._free
+        beds = self._beds
+        place.acquire()
+
+        def go_to_bed() -> None:
+            nonlocal place
+            if place is free and beds.acquire(blocking=False):
+                place = beds
+                free.release()
+                on_sleep()
+
+        failures = []
+        try:
             for _ in range(ATTEMPTS):
                 try:
-                    return self._attempt(job)
+                    return self._attempt(job, go_to_bed)
                 except ZygoteError as error:
                     failures.append(str(error))
+        finally:
+            place.release()
         raise SandboxError(
             f"the sandbox (level {self._level}) failed {ATTEMPTS} times on one program: {'; '.join(failures)}; "
             f"`paceline doctor` tells whether it works at all"
         )
 
-    def _attempt(self, job: Job) -> Execution:
+    def _attempt(self, job: Job, on_sleep: Callable[[], None]) -> Execution:
         zygote = self._take()
         reply = None
         try:
-            reply = zygote.run(job)
+            reply = zygote.run(job, on_sleep)
         finally:
             self._give_back(zygote, usable=reply is not None)
         return execution_of(job, reply)
@@ -77,7 +99,7 @@ class LocalSandbox:
     def _give_back(self, zygote: Zygote, *, usable: bool) -> None:
         with self._lock:
             self._busy.discard(zygote)
-            if usable and not self._closed:
+            if usable and not self._closed and len(self._idle) < self._slots:
                 self._idle.append(zygote)
                 return
         zygote.end()

@@ -15,7 +15,7 @@ import ipaddress
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.client import HTTPException, HTTPResponse
 from typing import Any, NoReturn
 from urllib.error import HTTPError
@@ -62,6 +62,11 @@ class RemoteSandbox:
         self._opener = _opener(self._url)
 
     @property
+    def callers(self) -> int:
+        """As many threads as requests at the same time: what a job does there cannot be seen."""
+        return self.slots
+
+    @property
     def description(self) -> str:
         """Where programs run."""
         return f"judge service {self._address}"
@@ -76,7 +81,7 @@ class RemoteSandbox:
         if execution.status != "finished" or execution.output.strip() != "faced":
             self._give_up(f"a program that reads and prints came to {execution.status!r}: {_short(execution.error)}")
 
-    def execute(self, job: Job) -> Execution:
+    def execute(self, job: Job, on_sleep: Callable[[], None] = lambda: None) -> Execution:
         """Run one job to its end; see `Sandbox`."""
         call = None if job.function is None else call_program(job)
         body = _body(job, *((job.source, job.stdin) if call is None else (call.source, call.stdin)))

@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.programs import Job, Limits
 from paceline.sandbox.inside.channel import (
+    ASLEEP,
     BrokenChannelError,
     receive_bytes,
     receive_message,
@@ -89,8 +91,8 @@ class Zygote:
         """Of the process that was started; it ends with all that it started."""
         return int(self._process.pid)
 
-    def run(self, job: Job) -> Reply:
-        """Run one job.
+    def run(self, job: Job, on_sleep: Callable[[], None]) -> Reply:
+        """Run one job; `on_sleep` is called once if its program waits without computing.
 
         Raises:
             ZygoteError: the process died, is stuck or breaks the protocol; end it.
@@ -110,12 +112,15 @@ class Zygote:
                     },
                 )
                 send_bytes(self._channel, _text_of(job))
-            return self._reply(limits.output_bytes)
+            return self._reply(limits.output_bytes, on_sleep)
         except (BrokenChannelError, OSError) as error:
             raise ZygoteError(str(error) or "no answer in time") from error
 
-    def _reply(self, output_bytes: int) -> Reply:
+    def _reply(self, output_bytes: int, on_sleep: Callable[[], None]) -> Reply:
         answer = receive_message(self._channel)
+        if answer == ASLEEP:
+            on_sleep()
+            answer = receive_message(self._channel)
         if "failed" in answer:
             raise BrokenChannelError(str(answer["failed"]))
         bounds = {"stdout": output_bytes, "stderr": STDERR_BYTES, "report": output_bytes + 1}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import CheckpointError
-from paceline.saved.files import discard, file_size, fingerprint
+from paceline.saved.files import file_size, fingerprint
 
 _PLACE = re.compile(r"step-(\d{6,})")
 
@@ -85,27 +85,20 @@ def checkpoints_before(root: Path, step: int) -> Iterator[Checkpoint]:
                 yield read_checkpoint(place)
 
 
-def remove_later(root: Path, step: int) -> None:
-    """Remove the checkpoints after `step`, which a run that goes on from there makes again."""
-    for number, place in reversed(numbered(root)):
-        if number > step:
-            discard(place)
-
-
 def set_damaged_aside(root: Path, found: Checkpoint) -> list[str]:
     """Keep for inspection what is newer than the newest whole checkpoint, and so damaged, under a name that nothing
     takes or removes; a sentence for each that says which."""
     sentences = []
     for number, place in numbered(root):
         if number > found.progress.step:
-            aside = _free_name(root, f"damaged-{place.name}")
+            aside = free_name(root, f"damaged-{place.name}")
             place.rename(aside)
             sentences.append(f"{place} is kept as {aside}")
     return sentences
 
 
-def _free_name(root: Path, name: str) -> Path:
-    """Of that name, or with a number behind it: a step may be damaged more than once."""
+def free_name(root: Path, name: str) -> Path:
+    """A place of that name that is free, or with a number behind it: a step may be set aside more than once."""
     count, place = 1, root / name
     while place.exists():
         count, place = count + 1, root / f"{name}-{count + 1}"

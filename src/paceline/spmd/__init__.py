@@ -1,6 +1,7 @@
 """A run whose processes were started by torchrun, accelerate or Slurm: ranks that all run the same command.
 
 environment.py  which rank a process is, from its environment
+secret.py       what only the ranks of a launch know
 meeting.py      where ranks find each other: a process group, and lines between the first of them and every other
 lifelines.py    who is still there: the end of one is the end of all, with the culprit named
 roles.py        which ranks train, and which sample

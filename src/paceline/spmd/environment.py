@@ -6,11 +6,15 @@ torchrun and accelerate set RANK, WORLD_SIZE and so on; srun sets variables of i
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.config import Config, layout, training_ranks
 from paceline.errors import ConfigError
 
+SECRET = "PACELINE_RANKS_SECRET"
+"""By which ranks of several machines know each other."""
+LEAST_SECRET = 16
+"""Characters."""
 PORTS = range(15_000, 30_000)
 """Of Slurm's steps: below those that Linux hands out by itself."""
 STEPS_PER_JOB = 31
@@ -38,6 +42,8 @@ class Launched:
     """That the scheduler gave this process; None: it did not say."""
     has_own_devices: bool
     """The scheduler may show each process its own devices only."""
+    secret: str | None = field(default=None, repr=False)
+    """By which the ranks know each other; None: by a file of their machine."""
 
     @property
     def leads(self) -> bool:
@@ -90,6 +96,16 @@ def check_launched(config: Config, place: Launched) -> None:
             "vLLM makes a process group of its own, and samples in producers of --cluster"
         )
     layout(config.parallel, training_ranks(config.parallel, place.size))
+    if place.secret is None and not place.is_one_machine:
+        raise ConfigError(
+            f"{SECRET} must be set where ranks are on several machines: by it they know each other; give every rank "
+            "the same random text, such as what `openssl rand -hex 32` prints"
+        )
+    if place.secret is not None and len(place.secret) < LEAST_SECRET:
+        raise ConfigError(
+            f"{SECRET} must have at least {LEAST_SECRET} characters, got {len(place.secret)}; `openssl rand -hex 32` "
+            "prints a good one"
+        )
 
 
 def device_index(place: Launched, *, visible: int) -> int:
@@ -145,6 +161,7 @@ def _by_torchrun(environment: Mapping[str, str]) -> Launched:
         attempt=int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
         cores=None,
         has_own_devices=False,
+        secret=environment.get(SECRET),
     )
 
 
@@ -164,6 +181,7 @@ def _by_srun(environment: Mapping[str, str]) -> Launched:
         attempt=int(environment.get("SLURM_RESTART_COUNT", "0")),
         cores=_number(environment, "SLURM_CPUS_PER_TASK", remedy) if "SLURM_CPUS_PER_TASK" in environment else None,
         has_own_devices=True,
+        secret=environment.get(SECRET),
     )
 
 

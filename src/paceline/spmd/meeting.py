@@ -6,8 +6,10 @@ calls and answers go over lines, gradients over the group.
 
 import hmac
 import json
+import os
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -21,12 +23,13 @@ import torch.distributed as dist
 from paceline.errors import ProcessLost, first_line
 from paceline.parallel import JOIN_SECONDS, RankLost
 from paceline.spmd.environment import Launched
+from paceline.spmd.secret import REMEDY, offered_key, shared_key
 
 HELLO_SECONDS = 10.0
-"""That one who has come may take to say who it is."""
+"""That one who has come may take for each thing that it says of itself."""
 HELLO_BYTES = 4096
 PLACE = "lines"
-"""Where the store has the first rank's address and the word that lets one in."""
+"""Where the store has the first rank's address."""
 KINDS = ("calls", "life")
 
 
@@ -96,54 +99,86 @@ def draw_lines(place: Launched, store: dist.Store) -> Lines:
 
 
 def _accept(place: Launched, store: dist.Store) -> Lines:
-    word = secrets.token_hex(32)
     host = "127.0.0.1" if place.is_one_machine else place.host
     deadline, found = time.monotonic() + JOIN_SECONDS, {kind: dict[int, Connection]() for kind in KINDS}
-    with socket.create_server((host, 0), backlog=2 * place.size) as server:
-        store.set(PLACE, json.dumps({"host": host, "port": server.getsockname()[1], "word": word}))
+    with offered_key(place) as key, socket.create_server((host, 0), backlog=2 * place.size) as server:
+        store.set(PLACE, json.dumps({"host": host, "port": server.getsockname()[1]}))
         while any(len(lines) < place.size - 1 for lines in found.values()):
             server.settimeout(max(0.1, deadline - time.monotonic()))
             try:
-                line = _line(server.accept()[0])
+                line = _line(server.accept()[0], patience=HELLO_SECONDS)
             except TimeoutError:
                 missing = [rank for rank in range(1, place.size) if rank not in found["life"]]
                 raise ProcessLost(
                     f"ranks {', '.join(map(str, missing))} of {place.size} did not come within {JOIN_SECONDS:g} s"
                 ) from None
-            hello = _hello(line)
-            if hello is None or not hmac.compare_digest(hello["word"], word):
+            who = _hello(line, key)
+            if who is None:
                 line.close()  # a stranger
                 continue
-            found[hello["kind"]][hello["rank"]] = line
+            found[who[0]][who[1]] = line
     return Lines(**found)
 
 
-def _hello(line: Connection) -> dict[str, Any] | None:
-    """What one who has come says of itself; None: nothing that a rank would say."""
+def _hello(line: Connection, key: bytes) -> tuple[str, int] | None:
+    """Kind and rank of one who has come, and has proved that it has the key; None: a stranger.
+
+    Each end proves it over random bytes of both, so neither a proof that was overheard nor the key itself is of use.
+    """
+    ours = secrets.token_hex(32)
     try:
-        if not line.poll(HELLO_SECONDS):
-            return None
+        line.send_bytes(json.dumps(ours).encode())
         said = json.loads(line.recv_bytes(HELLO_BYTES))
-        return {"word": str(said["word"]), "kind": KINDS[KINDS.index(said["kind"])], "rank": int(said["rank"])}
+        kind, rank, theirs = KINDS[KINDS.index(said["kind"])], int(said["rank"]), str(said["random"])
+        if not hmac.compare_digest(str(said["proof"]).encode(), _proof(key, "rank", ours, theirs, kind, rank)):
+            return None
+        line.send_bytes(_proof(key, "first rank", ours, theirs, kind, rank))
+        _be_patient(line, 0.0)
     except (EOFError, OSError, ValueError, KeyError, TypeError):
         return None
+    return kind, rank
 
 
 def _connect(place: Launched, store: dist.Store) -> Lines:
     lines = dict[str, dict[int, Connection]]()
     try:
         where = json.loads(store.get(PLACE))
+        key = shared_key(place)
         for kind in KINDS:
-            line = _line(socket.create_connection((where["host"], where["port"]), timeout=JOIN_SECONDS))
-            line.send_bytes(json.dumps({"word": where["word"], "kind": kind, "rank": place.rank}).encode())
+            connected = socket.create_connection((where["host"], where["port"]), timeout=JOIN_SECONDS)
+            line = _line(connected, patience=JOIN_SECONDS)
+            theirs, ours = str(json.loads(line.recv_bytes(HELLO_BYTES))), secrets.token_hex(32)
+            proof = _proof(key, "rank", theirs, ours, kind, place.rank).decode()
+            hello = {"kind": kind, "rank": place.rank, "random": ours, "proof": proof}
+            line.send_bytes(json.dumps(hello).encode())
+            answer = _proof(key, "first rank", theirs, ours, kind, place.rank)
+            if not hmac.compare_digest(line.recv_bytes(HELLO_BYTES), answer):
+                raise EOFError
+            _be_patient(line, 0.0)
             lines[kind] = {0: line}
-    except (RuntimeError, OSError) as error:  # of the store, of the line
+    except EOFError:
+        raise ProcessLost(
+            f"rank {place.rank} of {place.size} and the first rank have not the same secret; {REMEDY}"
+        ) from None
+    except (RuntimeError, OSError, ValueError) as error:  # of the store, of the line
         reason = first_line(error)
         raise ProcessLost(f"rank {place.rank} of {place.size} cannot reach the first rank ({reason})") from None
     return Lines(**lines)
 
 
-def _line(connected: socket.socket) -> Connection:
+def _proof(key: bytes, whose: str, *said: str | int) -> bytes:
+    return hmac.new(key, json.dumps([whose, *said]).encode(), "sha256").hexdigest().encode()
+
+
+def _line(connected: socket.socket, *, patience: float) -> Connection:
     connected.settimeout(None)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Connection(connected.detach())
+    line = Connection(connected.detach())
+    _be_patient(line, patience)
+    return line
+
+
+def _be_patient(line: Connection, seconds: float) -> None:
+    """How long one part of a message is waited for; 0: for ever, as a lifeline tells of the end of a rank."""
+    with socket.socket(fileno=os.dup(line.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))

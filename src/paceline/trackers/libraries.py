@@ -1,7 +1,7 @@
 """One final class per tracking library, imported when the tracker is made: only a named one must be installed.
 
-A library's own exception at `log` ends the run: a tracker that silently stops would show a run that never was. Nothing
-is lost, as the run directory holds every number before a tracker sees it, and the run goes on with `--resume`.
+A library that opens no run at the start is refused. What it raises later is an outage, which `Sender` bears: the run
+directory holds every number before a tracker sees it.
 """
 
 import json
@@ -10,12 +10,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from paceline.errors import ConfigError
 
 
 class Tracker(Protocol):
     """Draws numbers over steps. Knows nothing of what they mean."""
+
+    url: str | None
+    """Where others see the curves; None: on this machine only."""
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Add one point to each named curve; steps do not go down."""
@@ -26,6 +30,8 @@ class Tracker(Protocol):
 
 class TensorBoardTracker:
     """Event files under `directory/tensorboard`; look at them with `tensorboard --logdir`."""
+
+    url = None
 
     def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -58,6 +64,7 @@ class WandbTracker:
             raise ConfigError(
                 f"--report-to wandb: no run can be opened ({error}); run `wandb login`, or set WANDB_MODE=offline"
             ) from error
+        self.url: str | None = self._run.url  # None offline
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Hand the numbers to the library's own process, which retries on a bad connection."""
@@ -70,6 +77,8 @@ class WandbTracker:
 
 class TrackioTracker:
     """A Trackio run in Trackio's own directory (`TRACKIO_DIR`), where `trackio show` finds it."""
+
+    url = None
 
     def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
         import trackio
@@ -88,6 +97,19 @@ class TrackioTracker:
     def finish(self) -> None:
         """Wait until everything is written."""
         self._run.finish()
+
+
+def mlflow_url(address: str, *, experiment: str, run: str) -> str | None:
+    """Where a server shows a run; None: the address is a file's. A password in the address stays out.
+
+    >>> mlflow_url("http://me:secret@runs.example:5000/", experiment="1", run="ab")
+    'http://runs.example:5000/#/experiments/1/runs/ab'
+    """
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https"):
+        return None
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/#/experiments/{experiment}/runs/{run}"
 
 
 class MlflowTracker:
@@ -113,6 +135,7 @@ class MlflowTracker:
             raise ConfigError(
                 f"--report-to mlflow: no run can be opened at {address} ({error}); check MLFLOW_TRACKING_URI"
             ) from error
+        self.url = mlflow_url(address, experiment=number, run=self._run_id)
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Send the numbers in one request."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from paceline.errors import ConfigError
 from paceline.trackers.libraries import MlflowTracker, TensorBoardTracker, Tracker, TrackioTracker, WandbTracker
+from paceline.trackers.sending import Sender
 
 LIBRARIES: Mapping[str, Callable[..., Tracker]] = {
     "tensorboard": TensorBoardTracker,
@@ -24,6 +25,11 @@ class Trackers:
     """All trackers of a run behind one door; without any, nothing happens."""
 
     opened: tuple[Tracker, ...]
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where others see the run's curves."""
+        return tuple(tracker.url for tracker in self.opened if tracker.url is not None)
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """One point of each named curve to every tracker."""
@@ -60,9 +66,17 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def open_trackers(
-    names: Sequence[str], *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]
+    names: Sequence[str],
+    *,
+    project: str,
+    run_name: str,
+    directory: Path,
+    settings: Mapping[str, object],
+    tell: Callable[[str], None],
 ) -> Trackers:
     """Open a run named `run_name` in every named tracker; files go under `directory`, `settings` beside the curves.
+
+    `tell` hears of outages, which end nothing.
 
     Raises:
         ConfigError: as `check_trackers`, or a library that opens no run.
@@ -70,7 +84,8 @@ def open_trackers(
     with ExitStack() as opening:
         opened = []
         for name in check_trackers(names):
-            tracker = LIBRARIES[name](project=project, run_name=run_name, directory=directory, settings=settings)
+            library = LIBRARIES[name](project=project, run_name=run_name, directory=directory, settings=settings)
+            tracker = Sender(name, library, tell=tell)
             opening.callback(tracker.finish)
             opened.append(tracker)
         opening.pop_all()

@@ -17,6 +17,7 @@ records.py    what a step writes down and what a person reads
 identity.py   what a run is, held to when it is gone on with
 footprint.py  what models will take on a disk
 memory.py     what the options about memory come to
+lengths.py    how long a sequence can be, and what is fixed by that
 vllm.py       what vLLM is started with
 reporting.py  the page of a run that still runs
 session.py    run directory, checkpoints, trackers, final model: the command line's way into the loop
@@ -42,7 +43,15 @@ from paceline.train.observing import Observer, Wishes
 from paceline.train.produced import SHARED, Handover, Produced
 from paceline.train.records import consumer_sentences, engine_sentences, of_machine, run_sentences
 from paceline.train.replaying import Replay, replay
-from paceline.train.session import directory_sentences, finish, last_checkpoint, make_run, run_trackers, train
+from paceline.train.session import (
+    directory_sentences,
+    finish,
+    last_checkpoint,
+    make_run,
+    run_trackers,
+    set_later_aside,
+    train,
+)
 
 __all__ = [
     "train",
@@ -86,6 +95,7 @@ __all__ = [
     "Replay",
     "replay",
     "run_trackers",
+    "set_later_aside",
     "directory_sentences",
     "last_checkpoint",
 ]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.config import Config
 from paceline.engines import TakeNewer, TrainedEngine
@@ -13,6 +13,7 @@ from paceline.preparing import Given, Prepared, training_producer, training_samp
 from paceline.rollouts import Producer
 from paceline.saved import Checkpoint
 from paceline.train.consumer import ConsumerHalf, make_consumer
+from paceline.train.lengths import fix_lengths
 from paceline.train.vllm import make_vllm_engine
 
 
@@ -34,17 +35,31 @@ def make_engine(
     headway: Headway = UNWATCHED,
 ) -> TrainedEngine:
     """The engine on the policy's own weights, or on vLLM's copy of them."""
+    fix_lengths(config, policy)
+    ends = end_token_ids(policy.model, tokenizer)
     if config.engine.engine == "vllm":
-        return make_vllm_engine(config, policy, tokenizer, take_newer=take_newer, headway=headway)
+        return make_vllm_engine(config, policy, tokenizer, ends, take_newer=take_newer, headway=headway)
     return LocalEngine(
         policy.model,
         tokenizer,
         concurrent_sequences=config.engine.concurrent_sequences,
         compute_dtype=policy.compute_dtype,
-        eos_token_ids=policy.eos_token_ids,
+        eos_token_ids=ends,
         take_newer=take_newer,
         headway=headway,
     )
+
+
+def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Every token that ends a completion: what the tokenizer, the generation settings or the configuration names.
+
+    They differ where a fine-tuning has changed one of them: its template ends turns with the tokenizer's token, say,
+    and generation_config.json still has the base model's.
+    """
+    sources = (tokenizer, model.generation_config, model.config.get_text_config())
+    named = [getattr(source, "eos_token_id", None) for source in sources]
+    ids = [token for ids in named for token in (ids if isinstance(ids, list | tuple) else [ids])]
+    return frozenset(token for token in ids if token is not None and token >= 0)  # -1 is none in some files
 
 
 def assemble(

@@ -31,12 +31,13 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         name=run_dir.path.resolve().name,
         config=config,
         base_model=_source(config.model.model),
-        dataset=_source(config.data.dataset),
+        dataset=_joined(config.data.datasets),
         is_adapter=is_adapter,
         prompting=_prompting(config, folder),
         steps=step,
         versions=dict(_versions(is_adapter=is_adapter)),
         results=tuple(_result(run_dir, [one for one in evaluations if one["set"] == name]) for name in sets),
+        links=run_dir.links(),
         labels={name: _source(name).label for name in config.rewards.names if "/" in name},
     )
 
@@ -52,6 +53,12 @@ def write_card(facts: CardFacts, folder: Path) -> Path:
         place = folder / BESIDE
     write_or_explain(place, model_card(facts).encode())
     return place
+
+
+def _joined(addresses: Sequence[str]) -> Source:
+    """One dataset as a source, or several as one that is nowhere."""
+    sources = [_source(address) for address in addresses]
+    return sources[0] if len(sources) == 1 else Source(label=", ".join(source.label for source in sources))
 
 
 def _source(address: str) -> Source:

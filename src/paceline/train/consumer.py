@@ -36,6 +36,7 @@ from paceline.saved import Checkpoint, Progress
 from paceline.schedule import learning_rate
 from paceline.train.exporting import export_saved
 from paceline.train.footprint import Footprint, footprint
+from paceline.train.lengths import fix_lengths
 from paceline.train.memory import Recomputing, choose_recomputing, least_memory, memory_for_activations
 from paceline.train.observing import is_due
 from paceline.train.rates import SteppedRate
@@ -56,7 +57,7 @@ class ConsumerHalf:
     desk: Desk
     tokenizer_files: TokenizerFiles
     recomputing: Recomputing | None
-    """What `--gradient-checkpointing auto` chose; None where it did not choose."""
+    """What the memory that is free decided; None where nothing was open."""
 
     @property
     def policy_version(self) -> int:
@@ -231,9 +232,10 @@ def _models(
         policy, forward = load_policy(
             config.model, config.lora, split=ranks.split, checkpoint=place, seed=config.loop.seed
         )
+        fix_lengths(config, policy)
         reference = _reference(config, given, policy, ranks.split)
         return policy, replace(forward, offload=offload), reference, partial(measure_by_twin, policy, forward)
-    policy = _policy(config, given, checkpoint)
+    policy = fix_lengths(config, _policy(config, given, checkpoint))
     forward = choose_forward(policy.model, policy.compute_dtype)
     # an offload has hooks of its own, and torch applies the innermost only
     measure = partial(measure_activations, policy.model, forward, policy.compute_dtype)
@@ -244,12 +246,8 @@ def _policy(config: Config, given: Given, checkpoint: Checkpoint | None) -> Load
     adapter = config.lora if given.adapter is None else given.adapter
     if given.model is None:
         place = None if checkpoint is None else checkpoint.model
-        policy = load_model(config.model, adapter, checkpoint=place, seed=config.loop.seed)
-    else:
-        policy = adopt_model(given.model, config.model, adapter, seed=config.loop.seed)
-    if given.tokenizer is not None and given.tokenizer.eos_token_id is not None:
-        policy = replace(policy, eos_token_ids=policy.eos_token_ids | {given.tokenizer.eos_token_id})
-    return policy
+        return load_model(config.model, adapter, checkpoint=place, seed=config.loop.seed)
+    return adopt_model(given.model, config.model, adapter, seed=config.loop.seed)
 
 
 def _reference(config: Config, given: Given, policy: Loaded, split: MeshSplit | None) -> Loaded | None:
@@ -260,4 +258,6 @@ def _reference(config: Config, given: Given, policy: Loaded, split: MeshSplit | 
             f"--ref-sync-steps must be 0 with an adapter, got {config.loss.ref_sync_steps}; "
             "the reference is the model without it"
         )
-    return load_reference(policy, config.model, split=split) if given.model is None else frozen_copy(policy)
+    return fix_lengths(
+        config, load_reference(policy, config.model, split=split) if given.model is None else frozen_copy(policy)
+    )

@@ -1,29 +1,43 @@
 """Which tasks the next step takes: the data order, and where a run stands in it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.config import LoopConfig
-from paceline.data import task_index
+from paceline.data import LeftOut, task_index
+from paceline.errors import DataError
 from paceline.types import Task
 
 
 @dataclass(kw_only=True, slots=True)
 class Feed:
-    """Hands out tasks in the data order; `position` says how many were taken, over all epochs and refills."""
+    """Hands out tasks in the data order; `position` says how many were taken, over all epochs and refills.
 
-    tasks: tuple[Task, ...]
+    Rows of a large dataset that are left out count as taken.
+    """
+
+    tasks: Sequence[Task]
     seed: int
     shuffle: bool
     position: int = 0
 
     def take(self, count: int) -> list[tuple[Task, int]]:
-        """The next `count` tasks, each with how often it came before."""
+        """The next `count` tasks, each with how often it came before.
+
+        Raises:
+            DataError: a row of a large dataset stops the run, or a whole pass over it gave no task.
+        """
+        return [self._next() for _ in range(count)]
+
+    def _next(self) -> tuple[Task, int]:
         size, start = len(self.tasks), self.position
-        self.position += count
-        return [
-            (self.tasks[task_index(at, size=size, seed=self.seed, shuffle=self.shuffle)], at // size)
-            for at in range(start, self.position)
-        ]
+        for at in range(start, start + size):
+            self.position = at + 1
+            try:
+                return self.tasks[task_index(at, size=size, seed=self.seed, shuffle=self.shuffle)], at // size
+            except LeftOut as error:
+                last = error
+        raise DataError(f"none of the {size} rows can be used; the last: {last}")
 
 
 def prompts_of_step(number: int, loop: LoopConfig, *, num_tasks: int) -> int:

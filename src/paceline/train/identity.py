@@ -1,4 +1,4 @@
-"""What a run is: its options, data, model and tokenizer as they were, and what was changed of them after which step.
+"""What a run is: options, data, model, tokenizer and graders as they were, and what was changed of them after a step.
 
 The record lies beside `config.yaml`. A run that is gone on with is held to it, so that neither an option nor a file
 becomes another one unnoticed.
@@ -7,6 +7,7 @@ becomes another one unnoticed.
 import importlib.metadata
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from paceline.config import (
@@ -22,8 +23,9 @@ from paceline.config import (
 from paceline.data import TasksFingerprint, tasks_difference, tasks_fingerprint
 from paceline.errors import ConfigError
 from paceline.evaluate import Evaluator
-from paceline.models import model_fingerprint, tokenizer_fingerprint
+from paceline.models import model_fingerprint, sampled_hash, tokenizer_fingerprint
 from paceline.preparing import Prepared
+from paceline.rewards import reward_model_files, source_file
 from paceline.rundir import RunDir
 from paceline.types import Task
 
@@ -58,8 +60,30 @@ def identity(config: Config, prepared: Prepared) -> dict[str, Any]:
         "dataset": asdict(tasks_fingerprint(prepared.tasks.tasks)),
         "eval_dataset": {name: asdict(tasks_fingerprint(tasks)) for name, tasks in _held_out(prepared).items()},
         "model": model_fingerprint(config.model) | tokenizer_fingerprint(prepared.tokenizer),
+        "graders": graders(config),
         "changes": [],
     }
+
+
+def graders(config: Config) -> dict[str, dict[str, str]]:
+    """By option and name, a hash of the file of every reward function that is not built in, and of each reward model's
+    files. What such a file imports, and a model on the Hub, is not looked at."""
+    rewards = config.rewards
+    held_out = {config.evaluation.eval_reward_func} - {*rewards.functions}
+    files = {
+        "reward_funcs": {name: _source_files(name) for name in rewards.functions},
+        "reward_models": {name: reward_model_files(name) for name in rewards.reward_models},
+        "eval_reward_func": {name: _source_files(name) for name in held_out},
+    }
+    return {
+        option: {name: " ".join(map(sampled_hash, found)) for name, found in named.items() if found}
+        for option, named in files.items()
+    }
+
+
+def _source_files(name: str) -> list[Path]:
+    file = source_file(name)
+    return [] if file is None or not file.is_file() else [file]
 
 
 def find_change(before: Record, config: Config, prepared: Prepared, *, override: Collection[str]) -> Change | None:
@@ -124,12 +148,12 @@ def _header(history: list[dict[str, Any]]) -> str:
 
 def _changed_files(before: Record, config: Config, prepared: Prepared) -> dict[str, str]:
     """By option, what is otherwise in the files that it names."""
-    changed = {}
+    changed = _changed_graders(before, config)
     explained = {one.option for one in differences(before["options"], plain_options(config))} & EXPLAIN
     if explained:
         return changed
     if what := tasks_difference(_read(before["dataset"]), prepared.tasks.tasks):
-        changed["dataset"] = f"{config.data.dataset} {what}"
+        changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
     for name, tasks in _held_out(prepared).items():
         old = before["eval_dataset"].get(name)
         if old is not None and (what := tasks_difference(_read(old), tasks)):
@@ -139,6 +163,30 @@ def _changed_files(before: Record, config: Config, prepared: Prepared) -> dict[s
     if others:
         changed["model"] = f"{config.model.model} has another {others[0]} than it had" + _more(len(others) - 1)
     return changed
+
+
+def _changed_graders(before: Record, config: Config) -> dict[str, str]:
+    """The same of reward functions and reward models; nothing of a run that an older Paceline began."""
+    if "graders" not in before:
+        return {}
+    changed = {}
+    for option, now in graders(config).items():
+        old = before["graders"][option]
+        others = [name for name in now if name in old and old[name] != now[name]]
+        if others:
+            whose = (
+                "is of a file with other content than it had"
+                if option != "reward_models"
+                else "has other files than it had"
+            )
+            changed[option] = f"{others[0]} {whose}" + _more(len(others) - 1)
+    return changed
+
+
+def keep_graders(run_dir: RunDir, before: Record, config: Config) -> None:
+    """Write down the reward functions of a run that an older Paceline began, which it is held to from here on."""
+    if "graders" not in before:
+        run_dir.write_identity({**before, "graders": graders(config)})
 
 
 def _more(count: int) -> str:

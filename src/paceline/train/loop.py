@@ -25,6 +25,7 @@ from paceline.train.guards import NOT_FINITE, Guards
 from paceline.train.halves import Halves
 from paceline.train.journal import Journal
 from paceline.train.observing import Observer, Wishes
+from paceline.train.produced import Produced
 from paceline.train.records import step_clock, step_record, step_warnings
 
 START = Progress(step=0, position=0, policy_version=0)
@@ -86,6 +87,7 @@ def step(run: Run) -> None:
     produced = run.halves.produce(number)
     batch, updating = produced.batch, time.perf_counter()
     PULSE.beat("run", f"step {number} is trained on")
+    left_out = _left_out(run, produced) if run.prepared.tasks.is_large else {}
     stats, rate = run.halves.update(number, batch.groups)
     updated, stats = time.perf_counter(), run.guards.counted(stats)
     run.progress = Progress(step=number, position=produced.position, policy_version=run.halves.policy_version)
@@ -106,11 +108,15 @@ def step(run: Run) -> None:
             total=run.clocked_until - started,
         ),
     )
+    record |= left_out
     record["alarms"] = list(run.guards.see(record))
     # a step whose rollouts are not on disk did not happen
     run.journal.settle()
     run.run_dir.append_metrics(record)
     tell(run, [*run.halves.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)])
+    if left_out.get("rows_left_out"):
+        last = run.prepared.tasks.last_left_out
+        tell(run, [f"step {number} left out {left_out['rows_left_out']} rows; the last: {last}"])
     tell(run, run.guards.sentences(number, stats))
     if stats.updates_skipped:
         kept = run.run_dir.keep_batch(number, restorable_lines(batch.groups), reason=NOT_FINITE)
@@ -119,6 +125,15 @@ def step(run: Run) -> None:
     spans = run.halves.spans()
     if run.config.loop.profile:
         run.spans += spans
+
+
+def _left_out(run: Run, produced: Produced) -> dict[str, int]:
+    """What became of a large dataset's rows: those that were passed over have a position and no group."""
+    groups = produced.batch.groups
+    return {
+        "rows_left_out": produced.position - run.progress.position - len(groups),
+        "prompts_truncated": sum(group.task.tokens_cut > 0 for group in groups),
+    }
 
 
 def grant(run: Run, wanted: Wishes) -> None:

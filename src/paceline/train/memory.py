@@ -15,7 +15,7 @@ from paceline.recomputing import ACTIVATION_SHARE, Activations, choose_cut
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recomputing:
-    """What `--gradient-checkpointing auto` chose."""
+    """What was chosen of what `--gradient-checkpointing` and `--micro-batch-tokens` leave open."""
 
     micro_batch_tokens: int
     layers: int
@@ -64,22 +64,26 @@ def choose_recomputing(
     longest_prompt: int,
     free: int | None,
 ) -> Recomputing | None:
-    """Under `auto`, have as many layers computed again as the largest micro-batch needs; None where nothing was chosen.
+    """Choose the size of a micro-batch and, under `auto`, how many layers are computed again; None: nothing is open.
 
-    Of several sizes of a micro-batch the largest that needs none, else the smallest: a smaller one costs less than
-    computing again. A deterministic run takes the first, which does not hang on what is free today. `measure` says what
-    a pass keeps; `free` is `memory_for_activations`.
+    Of several sizes the largest that fits, else the smallest (`choose_cut`). A deterministic run takes the first, which
+    does not hang on what is free today. `measure` says what a pass keeps; `free` is `memory_for_activations`.
     """
-    is_open = config.model.gradient_checkpointing == "auto" and config.parallel.pipeline_schedule != "zero_bubble"
-    if not is_open or free is None:
-        return None
-    model, activations = policy.model, measure()
-    room = ACTIVATION_SHARE * max(0, free)
+    model, asked = policy.model, config.model.gradient_checkpointing
+    if asked == "auto" and config.parallel.pipeline_schedule == "zero_bubble":
+        asked = "false"
     sizes = considered_micro_batches(config, model.device.type)
-    cut = choose_cut(
-        activations, {size: most_tokens(config, size, prompt=longest_prompt, padded=padded) for size in sizes}, room
-    )
-    if cut.layers:
+    if free is None or (asked != "auto" and len(sizes) == 1):
+        return None
+    if asked == "true":
+        recompute(model, 0)  # what a layer keeps is measured where none is computed again
+    activations = measure()
+    room = ACTIVATION_SHARE * max(0, free)
+    tokens_of = {size: most_tokens(config, size, prompt=longest_prompt, padded=padded) for size in sizes}
+    cut = choose_cut(activations, tokens_of, room, asked=asked)
+    if asked == "true":
+        recompute(model, None)
+    elif cut.layers:
         recompute(model, cut.layers)
     return Recomputing(
         micro_batch_tokens=cut.micro_batch_tokens,

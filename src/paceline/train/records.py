@@ -9,7 +9,8 @@ from paceline.data import length_histogram
 from paceline.engines import TrainedEngine
 from paceline.learner import OUT_OF_THE_STEP, UpdateStats
 from paceline.metrics import OPTIONAL, check_record
-from paceline.models import Loaded, bits_hang_on
+from paceline.model_places import model_place
+from paceline.models import Loaded, bits_hang_on, rope_by_length
 from paceline.native import library
 from paceline.plan import describe
 from paceline.preparing import Prepared, of_graders, of_held_out, of_rows
@@ -61,6 +62,13 @@ def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_r
             f"step {number} runs on {kept} of {kept + batch.missing} prompts: "
             f"the rest stayed outside --filter-range after {batch.refills} of {max_refills} refills"
         )
+    for name, tally in batch.scores.tallies.items():
+        if tally.failed_calls:
+            calls = "1 call" if tally.failed_calls == 1 else f"{tally.failed_calls} calls"
+            sentences.append(
+                f"step {number}: {calls} of the reward function {name!r} failed; the first: "
+                f"{batch.scores.first_failures[name].splitlines()[0]}"
+            )
     corrected = stats.correction_masked_fraction
     if corrected is not None and corrected > MANY_CORRECTED:
         sentences.append(
@@ -105,6 +113,12 @@ def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], chec
         lines.append(f"gold answers that do not score full: {', '.join(prepared.unverified)}; they cannot be learned")
     lines += of_held_out(prepared.meters, known=lines)
     lines += paths
+    place = model_place(config.model.model)
+    if config.loss.beta > 0 and place.adapter is not None:
+        lines.append(
+            f"--model is an adapter: the reference of --beta is its base model {place.base} without it, so the "
+            "divergence does not begin at 0"
+        )
     sampling = config.sampling
     if sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0:
         lines.append(
@@ -118,12 +132,17 @@ def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], chec
 
 def engine_sentences(engine: TrainedEngine) -> list[str]:
     """Where sampling does not take its fastest way."""
+    if engine.path == "recomputing":
+        return [f"engine: the whole context computed again for each token, far slower ({engine.path_reason})"]
     return [f"engine: plain path, slower ({engine.path_reason})"] if engine.path == "plain" else []
 
 
 def consumer_sentences(consumer: ConsumerHalf) -> list[str]:
     """How the model is computed, and where training does not take its fastest way."""
     lines = of_machine(consumer.policy)
+    rope = rope_by_length(consumer.policy.model)
+    if rope is not None:
+        lines.append(rope)
     if consumer.config.model.deterministic:
         lines.append(bits_hang_on(consumer.policy.model.device))
     if consumer.recomputing is not None:

@@ -5,13 +5,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from paceline.errors import CheckpointError, ProcessLost
+from paceline.errors import CheckpointError, ProcessLost, first_line
 from paceline.report import write_report
 
 LEAST_SECONDS = 30.0
 """Between two pages: a person who loads it again sees something new."""
 LARGEST_SHARE = 0.01
 """Of the run's time that pages may take: reading a long run's files takes seconds."""
+
+
+def draw_page(directory: Path, write: Callable[[Path], Path] = write_report) -> Path | str:
+    """Write a run's page; where it lies, or a sentence on why there is none.
+
+    A border: a page is drawn of whatever numbers a run has come to, and nothing of the run depends on it, so no error
+    of drawing may end a training of days.
+    """
+    try:
+        return write(directory)
+    except CheckpointError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - told, and `paceline report` raises it
+        return (
+            f"{type(error).__name__} while drawing it: {first_line(error)}; `paceline report {directory}` shows where"
+        )
 
 
 class RunningReport:
@@ -25,7 +41,7 @@ class RunningReport:
         directory: Path,
         *,
         tell: Callable[[str], None],
-        write: Callable[[Path], object] = write_report,
+        write: Callable[[Path], Path] = write_report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`tell` is told of a page that cannot be written: no run ends for its page."""
@@ -48,11 +64,9 @@ class RunningReport:
     def write(self) -> None:
         """A page of the run as it stands. The same fault is told once."""
         started = self._clock()
-        try:
-            self._write(self._directory)
-        except CheckpointError as error:
-            if str(error) != self._fault:
-                self._fault = str(error)
-                self._tell(f"the run goes on without its page: {error}")
+        page = draw_page(self._directory, self._write)
+        if isinstance(page, str) and page != self._fault:
+            self._fault = page
+            self._tell(f"the run goes on without its page: {page}")
         ended = self._clock()
         self._due = ended + max(LEAST_SECONDS, (ended - started) / LARGEST_SHARE)

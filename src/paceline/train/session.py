@@ -1,6 +1,6 @@
 """A run from its directory to its final model: what lies around the loop, and the command line's way into it."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,12 +12,11 @@ from rich.console import Console
 from paceline.config import Config, plain_options, to_yaml
 from paceline.console import RunDisplay
 from paceline.devices import choose_device, used_memory
-from paceline.errors import ProcessLost
+from paceline.errors import ProcessLost, StorageError
 from paceline.preparing import Prepared
 from paceline.pulse import PULSE
-from paceline.report import write_report
-from paceline.rundir import Committed, RunDir
-from paceline.saved import Checkpoint, newest_checkpoint, set_damaged_aside
+from paceline.rundir import Committed, RunDir, copy_later
+from paceline.saved import Checkpoint, free_name, newest_checkpoint, numbered, read_checkpoint, set_damaged_aside
 from paceline.stopping import GraceOver, StopRequest
 from paceline.summary import step_paces, summarise, unbroken_steps
 from paceline.trackers import Trackers, open_trackers
@@ -25,12 +24,12 @@ from paceline.train.card import card_facts, write_card
 from paceline.train.footprint import refuse_no_room
 from paceline.train.guards import Guards
 from paceline.train.halves import Halves, Place, in_this_process, make_feed
-from paceline.train.identity import Change, Record, begin_identity, change_identity, find_change
+from paceline.train.identity import Change, Record, begin_identity, change_identity, find_change, keep_graders
 from paceline.train.journal import Journal, of_these_tasks
 from paceline.train.loop import START, Run, run_steps, save_last, tell
 from paceline.train.observing import CommandLine, Observer, Timetable
 from paceline.train.records import opening_sentences
-from paceline.train.reporting import RunningReport
+from paceline.train.reporting import RunningReport, draw_page
 from paceline.watchdog import Watchdog
 
 
@@ -39,14 +38,15 @@ def train(
     prepared: Prepared,
     output_dir: Path,
     *,
-    resume: bool,
+    resume: Path | bool,
     console: Console,
     place: Place = in_this_process,
     override: Collection[str] = (),
 ) -> bool:
     """Train to the last step, or to an interrupt, with both halves where `place` puts them.
 
-    Options in `override` may be otherwise than the run that is gone on with has had them.
+    `resume`: whether to go on with the run from its newest whole checkpoint, or the checkpoint to go on from. Options
+    in `override` may be otherwise than the run that is gone on with has had them.
 
     After the loss of a process of a cluster another attempt goes on from the last checkpoint, up to `max_restarts`
     times, with what was prepared for the first; processes that a launcher started are its own to start again.
@@ -77,13 +77,15 @@ def _attempt(
     prepared: Prepared,
     output_dir: Path,
     *,
-    resume: bool,
+    resume: Path | bool,
     console: Console,
     place: Place,
     override: Collection[str],
 ) -> bool:
     with ExitStack() as closing:
-        earlier = _earlier(config, prepared, output_dir, closing, override=override) if resume else Earlier()
+        earlier = Earlier()
+        if resume:
+            earlier = _earlier(config, prepared, output_dir, closing, resume=resume, override=override)
         checkpoint = earlier.checkpoint
         display = RunDisplay(
             console,
@@ -103,8 +105,11 @@ def _attempt(
             begin_identity(run_dir, config, prepared)
         elif earlier.change is not None:
             change_identity(run_dir, earlier.identity, earlier.change, config, prepared, step=earlier.step)
-        trackers = run_trackers(config, output_dir, run_name=output_dir.name)
+        else:
+            keep_graders(run_dir, earlier.identity, config)
+        trackers = run_trackers(config, output_dir, run_name=output_dir.name, tell=display.say)
         closing.callback(trackers.finish)
+        run_dir.add_links(trackers.urls)
         report = RunningReport(output_dir, tell=display.say)
         observer = CommandLine(
             display=display, trackers=trackers, timetable=_timetable(config, prepared), report=report
@@ -137,7 +142,7 @@ class Earlier:
     identity: Record | None = None
     change: Change | None = None
     sentences: tuple[str, ...] = ()
-    """What was found of damaged checkpoints."""
+    """What was found of damaged checkpoints, and where later ones are."""
 
     @property
     def step(self) -> int:
@@ -146,17 +151,51 @@ class Earlier:
 
 
 def _earlier(
-    config: Config, prepared: Prepared, output_dir: Path, closing: ExitStack, *, override: Collection[str]
+    config: Config,
+    prepared: Prepared,
+    output_dir: Path,
+    closing: ExitStack,
+    *,
+    resume: Path | bool,
+    override: Collection[str],
 ) -> Earlier:
     """The run in a directory, locked until `closing`, and held to what it was."""
     run_dir = closing.enter_context(RunDir.open(output_dir))
-    checkpoint, damaged = newest_checkpoint(output_dir / "checkpoints")
+    root, is_named = output_dir / "checkpoints", isinstance(resume, Path)
+    checkpoint, damaged = (read_checkpoint(resume), ()) if isinstance(resume, Path) else newest_checkpoint(root)
     identity = run_dir.identity()
     change = None if identity is None else find_change(identity, config, prepared, override=override)
-    aside = [] if checkpoint is None else set_damaged_aside(output_dir / "checkpoints", checkpoint)
+    aside = list[str]()
+    if checkpoint is not None:
+        step = checkpoint.progress.step
+        aside = set_later_aside(run_dir, step) if is_named else set_damaged_aside(root, checkpoint)
     return Earlier(
         run_dir=run_dir, checkpoint=checkpoint, identity=identity, change=change, sentences=(*damaged, *aside)
     )
+
+
+def set_later_aside(run_dir: RunDir, step: int) -> list[str]:
+    """Where a run goes on from an older checkpoint, keep what it did afterwards; a sentence that says where.
+
+    Records are copied before a checkpoint is moved, and none is removed before all are: a run that is killed in between
+    has lost nothing, and goes on from the newest checkpoint that is still in its place.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    later = [place for number, place in numbered(run_dir.path / "checkpoints") if number > step]
+    if not later:
+        return []
+    folder = free_name(run_dir.path / "aside", f"after-step-{step:06d}")
+    copy_later(run_dir, step, folder)
+    try:
+        (folder / "checkpoints").mkdir()
+        for place in reversed(later):
+            place.rename(folder / "checkpoints" / place.name)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written ({error.strerror}); make room for it") from error
+    names = later[0].name if len(later) == 1 else f"{later[0].name} to {later[-1].name}"
+    return [f"going on before the newest checkpoint: {names} and the records after step {step} are kept in {folder}"]
 
 
 def _run_to_the_end(run: Run) -> str | None:
@@ -227,14 +266,20 @@ def directory_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
     return lines
 
 
-def run_trackers(config: Config, directory: Path, *, run_name: str) -> Trackers:
-    """The trackers of `--report-to`, open, with every option beside the curves.
+def run_trackers(config: Config, directory: Path, *, run_name: str, tell: Callable[[str], None]) -> Trackers:
+    """The trackers of `--report-to`, open, with every option beside the curves; `tell` hears of their outages.
 
     Raises:
         ConfigError: one of them opens no run.
     """
-    names, project = config.loop.report_to, config.loop.project
-    return open_trackers(names, project=project, run_name=run_name, directory=directory, settings=plain_options(config))
+    return open_trackers(
+        config.loop.report_to,
+        project=config.loop.project,
+        run_name=run_name,
+        directory=directory,
+        settings=plain_options(config),
+        tell=tell,
+    )
 
 
 def _timetable(config: Config, prepared: Prepared) -> Timetable:
@@ -261,7 +306,7 @@ def finish(run: Run, console: Console, *, step: int | None = None) -> None:
     card = write_card(card_facts(run.run_dir, run.config, final, step=step or run.progress.step), final)
     console.print(f"model   {final} (its card: {card.name})", soft_wrap=True)
     console.print(
-        f"report  {write_report(output_dir)}   next: `paceline rollouts {output_dir}` shows what it wrote, "
+        f"report  {draw_page(output_dir)}   next: `paceline rollouts {output_dir}` shows what it wrote, "
         f"`paceline explain {output_dir}` what was optimised",
         soft_wrap=True,
     )

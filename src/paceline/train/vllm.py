@@ -7,24 +7,26 @@ from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.vllm.room import Room
 from paceline.headway import Headway
 from paceline.models import Loaded
+from paceline.train.lengths import longest_sequence
 
 
 def make_vllm_engine(
     config: Config,
     policy: Loaded,
     tokenizer: PreTrainedTokenizerBase,
+    eos_token_ids: frozenset[int],
     *,
     take_newer: TakeNewer | None,
     headway: Headway,
 ) -> TrainedEngine:
-    """vLLM in this process, with the policy's weights."""
+    """vLLM in this process, with the policy's weights; a completion ends after any of `eos_token_ids`."""
     from paceline.engines.vllm.engine import VllmEngine
 
     return VllmEngine(
         policy.model,
         tokenizer,
         compute_dtype=policy.compute_dtype,
-        eos_token_ids=policy.eos_token_ids,
+        eos_token_ids=eos_token_ids,
         room=room_of(config, policy),
         take_newer=take_newer,
         headway=headway,
@@ -33,11 +35,10 @@ def make_vllm_engine(
 
 def room_of(config: Config, policy: Loaded) -> Room:
     """What vLLM may take: long enough for every prompt and completion of the run, as far as the model reaches."""
-    engine, length = config.engine, config.data.max_prompt_length + config.sampling.max_completion_length
-    positions = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    engine = config.engine
     return Room(
         sequences=engine.concurrent_sequences,
-        length=length if positions is None else min(length, positions),
+        length=longest_sequence(config, policy),
         cache_bytes=None if engine.vllm_cache_gib is None else int(engine.vllm_cache_gib * 2**30),
         gpu_share=engine.vllm_gpu_share,
         tensor_parallel=engine.vllm_tensor_parallel,

@@ -20,8 +20,8 @@ AVERAGE = Note(
 DIRECTION = Note(
     kind="changed",
     about="-kl",
-    text="the penalty has the gradient that it has there, that of KL(reference || policy); leave --kl out for the "
-    "divergence that it is called after",
+    text="the penalty is the estimator that is differentiated there, with the gradient of KL(reference || policy); "
+    "leave --kl out for the divergence that it is called after",
 )
 
 
@@ -105,7 +105,7 @@ def _reinforce(read: Read) -> Translation:
 
 
 def _penalty(one: Arguments) -> dict[str, object]:
-    return {"beta": one.kl_coeff, "kl": "forward" if one.kl_coeff > 0 else "reverse"}
+    return {"beta": one.kl_coeff, "kl": "k3" if one.kl_coeff > 0 else "reverse"}
 
 
 def _direction(read: Read) -> tuple[Note, ...]:

@@ -1,6 +1,7 @@
 """Python scripts that call TRL's `GRPOTrainer` or the from-scratch tutorial's `train_with_grpo`: read, never run.
 
 reading.py   the calls of a script and their arguments, as far as they are written out
+datasets.py  load_dataset as an address, a split and a number of rows
 trainers.py  GRPOTrainer, GRPOConfig, LoraConfig and load_dataset, as flags of `trl grpo`
 tutorial.py  train_with_grpo
 """
@@ -8,7 +9,7 @@ tutorial.py  train_with_grpo
 from pathlib import PurePosixPath
 
 from paceline.dialects.launching import PYTHON, started
-from paceline.dialects.scripts.reading import calls_of
+from paceline.dialects.scripts.reading import read_script
 from paceline.dialects.scripts.trainers import from_trainer
 from paceline.dialects.scripts.tutorial import from_tutorial
 from paceline.dialects.translation import CommandLine, Translation
@@ -32,15 +33,15 @@ class Scripts:
     def translate(self, command: CommandLine, *, repair: bool) -> Translation:
         """See `Dialect`."""
         start = started(command)
-        script = _script(start.words)
-        assert script is not None
-        calls = calls_of(command.read(script), script)
+        place = _script(start.words)
+        assert place is not None
+        script = read_script(command.read(place), place)
         about = Translation(notes=start.notes, environment=dict(start.environment))
-        if "GRPOTrainer" in calls:
-            return about + from_trainer(calls, start, command)
-        if "train_with_grpo" in calls:
-            return about + from_tutorial(calls) + Translation(launch=start.torchrun)
-        raise ConfigError(f"{script} calls neither GRPOTrainer nor train_with_grpo; give a script that does")
+        if "GRPOTrainer" in script.calls:
+            return about + from_trainer(script, start, command)
+        if "train_with_grpo" in script.calls:
+            return about + from_tutorial(script) + Translation(launch=start.torchrun)
+        raise ConfigError(f"{place} calls neither GRPOTrainer nor train_with_grpo; give a script that does")
 
 
 def _script(words: tuple[str, ...]) -> str | None:

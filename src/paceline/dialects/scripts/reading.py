@@ -1,12 +1,17 @@
 """The calls of a Python file, and their arguments as far as they are written out: parsed, and nothing of it run."""
 
 import ast
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from paceline.errors import ConfigError
 
 WANTED = ("GRPOTrainer", "GRPOConfig", "LoraConfig", "load_dataset", "train_with_grpo", "from_pretrained")
+ITEM = "[]"
+"""Name of the call that `rows["train"]` counts as."""
+ONLY_SHOWS = ("print", "pprint", "display", "info", "debug", "warning")
+"""Functions that leave alone what they are given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,6 +19,8 @@ class Written:
     """An argument that stands there as a value: a number, a text, a list or a mapping of them."""
 
     value: object
+    names: frozenset[str] = frozenset()
+    """Variables that it was read through."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,9 +28,15 @@ class Made:
     """An argument that is computed."""
 
     source: str
-    """The code, in one line."""
-    call: str | None = None
-    """The last name of the function that it calls."""
+    """The code, in one line; of a variable that is set more than once, that."""
+    name: str | None = None
+    """The variable or function that it is, where nothing in the file says what that holds."""
+    call: "Call | None" = None
+    """The call that makes it."""
+    items: "tuple[Argument, ...]" = ()
+    """Of a list or tuple that is written out, its items."""
+    names: frozenset[str] = frozenset()
+    """Variables that it was read through."""
 
 
 Argument = Written | Made
@@ -33,12 +46,47 @@ Argument = Written | Made
 class Call:
     """One call."""
 
+    name: str
+    """The last name of what is called."""
+    receiver: Argument | None
+    """What stands before the dot or the bracket."""
     positional: tuple[Argument, ...]
     named: Mapping[str, Argument]
 
 
-def calls_of(text: str, place: str) -> dict[str, Call]:
-    """The first call of each of `WANTED`, by name. A name that was set once stands for what it was set to.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A statement that changes what a variable holds: `args.seed = 1`, `names.append("a")`, `freeze(model)`."""
+
+    source: str
+    attribute: str
+    """What of it is set or called; empty where that is not said."""
+    is_call: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """What a file says of the calls of `WANTED`."""
+
+    calls: Mapping[str, tuple[Call, ...]]
+    """By name, in the file's order. A variable that was set once stands for what it was set to."""
+    changes: Mapping[str, tuple[Change, ...]]
+    """By variable."""
+    functions: frozenset[str]
+    """Names of the functions that it defines."""
+    trainer: tuple[Call, ...]
+    """Methods that it calls of a GRPOTrainer."""
+    trainer_names: frozenset[str]
+    """Variables that hold one."""
+
+    def changes_behind(self, argument: Argument | None) -> tuple[Change, ...]:
+        """What changes a variable that the argument was read through."""
+        names = sorted(argument.names) if argument is not None else ()
+        return tuple(change for name in names for change in self.changes.get(name, ()))
+
+
+def read_script(text: str, place: str) -> Script:
+    """The file's calls of `WANTED`, and what it does beside them to the same variables.
 
     Raises:
         ConfigError: the file is not Python.
@@ -49,23 +97,103 @@ def calls_of(text: str, place: str) -> dict[str, Call]:
         tree = ast.parse("\n".join(lines))
     except SyntaxError as error:
         raise ConfigError(f"{place} is not Python ({error.msg}, line {error.lineno}); give the script") from None
-    names = _names(tree)
-    found: dict[str, Call] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (name := _called(node)) in WANTED and name not in found:
-            found[name] = _call(node, names)
-    return found
+    reader = _Reader(tree)
+    calls, methods = dict[str, tuple[Call, ...]](), list[Call]()
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
+        if (name := _called(node)) in WANTED:
+            calls[name] = (*calls.get(name, ()), reader.call(node))
+        elif isinstance(node.func, ast.Attribute):
+            receiver = reader.argument(node.func.value)
+            if isinstance(receiver, Made) and receiver.call is not None and receiver.call.name == "GRPOTrainer":
+                methods.append(reader.call(node))
+    return Script(
+        calls=calls,
+        changes=_changes(tree),
+        functions=frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)),
+        trainer=tuple(methods),
+        trainer_names=frozenset(
+            name
+            for name, value in reader.values.items()
+            if isinstance(value, ast.Call) and _called(value) == "GRPOTrainer"
+        ),
+    )
 
 
-def _names(tree: ast.Module) -> dict[str, ast.expr]:
-    """What each name is set to, where that happens once in the file."""
-    values: dict[str, list[ast.expr]] = {}
+class _Reader:
+    """Expressions of a file, with each variable that is set once as what it is set to."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.times = Counter(_bound(tree))
+        self.values: dict[str, ast.expr] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                targets, value = node.targets, node.value
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                targets, value = [node.target], node.value
+            else:
+                continue
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            self.values |= {name: value for name in names if self.times[name] == 1}
+
+    def argument(self, node: ast.expr) -> Argument:
+        """What an expression is, as far as it is written out."""
+        through = set[str]()
+        while isinstance(node, ast.Name) and node.id in self.values and node.id not in through:
+            through.add(node.id)
+            node = self.values[node.id]
+        names = frozenset(through)
+        if isinstance(node, ast.Name):
+            times = self.times[node.id]
+            source = f"{node.id}, which is set {times} times" if times > 1 else node.id
+            return Made(source=source, name=node.id if not times else None, names=names | {node.id})
+        if isinstance(node, ast.List | ast.Tuple):
+            return self._several(node, names)
+        if isinstance(node, ast.Call | ast.Subscript):
+            call = self.call(node)
+            parts = (*call.positional, *call.named.values(), *([call.receiver] if call.receiver else []))
+            names = names.union(*(part.names for part in parts))
+            return Made(source=ast.unparse(node), call=call, names=names)
+        try:
+            return Written(value=ast.literal_eval(node), names=names)
+        except (ValueError, TypeError, SyntaxError):
+            return Made(source=ast.unparse(node), names=names)
+
+    def call(self, node: ast.Call | ast.Subscript) -> Call:
+        """A call with its arguments; an item counts as one."""
+        if isinstance(node, ast.Subscript):
+            item = self.argument(node.slice)
+            return Call(name=ITEM, receiver=self.argument(node.value), positional=(item,), named={})
+        named: dict[str, Argument] = {}
+        for keyword in node.keywords:
+            given = self.argument(keyword.value)
+            if keyword.arg is not None:
+                named[keyword.arg] = given
+            elif isinstance(given, Written) and isinstance(given.value, dict):
+                named |= {str(name): Written(value=one, names=given.names) for name, one in given.value.items()}
+            else:
+                source = f"**{ast.unparse(keyword.value)}"
+                named[source] = Made(source=source, names=given.names)
+        receiver = self.argument(node.func.value) if isinstance(node.func, ast.Attribute) else None
+        positional = tuple(self.argument(one) for one in node.args)
+        return Call(name=_called(node), receiver=receiver, positional=positional, named=named)
+
+    def _several(self, node: ast.List | ast.Tuple, names: frozenset[str]) -> Argument:
+        items = tuple(self.argument(one) for one in node.elts)
+        names = names.union(*(item.names for item in items))
+        values = [item.value for item in items if isinstance(item, Written)]
+        if len(values) == len(items):
+            return Written(value=values, names=names)
+        return Made(source=ast.unparse(node), items=items, names=names)
+
+
+def _bound(tree: ast.Module) -> Iterator[str]:
+    """Every variable once for each place that sets it, in whatever way; functions and imports are none."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    values.setdefault(target.id, []).append(node.value)
-    return {name: found[0] for name, found in values.items() if len(found) == 1}
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
 
 
 def _called(node: ast.Call) -> str:
@@ -74,24 +202,34 @@ def _called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else ""
 
 
-def _call(node: ast.Call, names: Mapping[str, ast.expr]) -> Call:
-    named: dict[str, Argument] = {}
-    for keyword in node.keywords:
-        if keyword.arg is not None:
-            named[keyword.arg] = _argument(keyword.value, names)
-        elif isinstance(given := _argument(keyword.value, names), Written) and isinstance(given.value, dict):
-            named |= {str(name): Written(value=value) for name, value in given.value.items()}
-        else:
-            named[f"**{ast.unparse(keyword.value)}"] = Made(source=ast.unparse(keyword.value))
-    return Call(positional=tuple(_argument(one, names) for one in node.args), named=named)
+def _changes(tree: ast.Module) -> dict[str, tuple[Change, ...]]:
+    found: dict[str, tuple[Change, ...]] = {}
+    for node in ast.walk(tree):
+        for name, change in _changed_by(node):
+            found[name] = (*found.get(name, ()), change)
+    return found
 
 
-def _argument(node: ast.expr, names: Mapping[str, ast.expr]) -> Argument:
-    seen: set[str] = set()
-    while isinstance(node, ast.Name) and node.id in names and node.id not in seen:
-        seen.add(node.id)
-        node = names[node.id]
-    try:
-        return Written(value=ast.literal_eval(node))
-    except (ValueError, TypeError, SyntaxError):
-        return Made(source=ast.unparse(node), call=_called(node) if isinstance(node, ast.Call) else None)
+def _changed_by(node: ast.AST) -> Iterator[tuple[str, Change]]:
+    """Variables whose object a statement changes, each with the change."""
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
+        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [node.target]
+        for target in targets:
+            if isinstance(target, ast.Attribute | ast.Subscript) and (name := _root(target)) is not None:
+                attribute = target.attr if isinstance(target, ast.Attribute) else ""
+                yield name, Change(source=ast.unparse(node), attribute=attribute, is_call=False)
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call, function = node.value, _called(node.value)
+        if function in (*WANTED, *ONLY_SHOWS):
+            return
+        if isinstance(call.func, ast.Attribute) and (name := _root(call.func)) is not None:
+            yield name, Change(source=ast.unparse(call), attribute=function, is_call=True)
+        for one in (*call.args, *(keyword.value for keyword in call.keywords)):
+            if isinstance(one, ast.Name):
+                yield one.id, Change(source=ast.unparse(call), attribute="", is_call=True)
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None

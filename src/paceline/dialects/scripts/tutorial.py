@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from paceline.config import suggest
-from paceline.dialects.scripts.reading import Argument, Call, Written
+from paceline.dialects.scripts.reading import Argument, Script, Written
 from paceline.dialects.translation import Note, Translation
 from paceline.errors import ConfigError
 
@@ -23,26 +23,33 @@ POSITIONS = ("model", "tokenizer", "train_data", *DEFAULTS, "reward_function")
 OBJECTS = ("model", "tokenizer", "train_data", "reward_function", "device_ids")
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 DATASET = "openai/gsm8k:main"
+IDLE = ("torch_dtype", "dtype", "device_map", "padding_side", "use_cache", "attn_implementation")
+"""Arguments of from_pretrained that say nothing here, or of which the note on the model speaks."""
 GRAD_NORM = 0.1
 HELD_OUT = 30
 
 
-def from_tutorial(calls: Mapping[str, Call]) -> Translation:
+def from_tutorial(script: Script) -> Translation:
     """The call's numbers; the rest is what the tutorial does around it.
 
     Raises:
-        ConfigError: an argument that it does not have, or a number that is computed.
+        ConfigError: an argument that it does not have, a number that is computed, several calls, or several models.
     """
-    call = calls["train_with_grpo"]
+    call, *others = script.calls["train_with_grpo"]
+    if others or len(call.positional) > len(POSITIONS):
+        raise ConfigError(
+            "train_with_grpo must be called once, with its own arguments, to be translated; split the script"
+        )
+    model, about_model = _model(script)
     arguments = {**dict(zip(POSITIONS, call.positional, strict=False)), **call.named}
     numbers = {**DEFAULTS, **{name: _number(name, one) for name, one in arguments.items() if name not in OBJECTS}}
     steps, rounds = int(numbers["num_steps"]), int(numbers["num_iterations"])
     options: dict[str, object] = {
-        "model": _model(calls),
+        "model": model,
         "dataset": DATASET,
         "reward_funcs": ("gsm8k",),
         "preset": "grpo",
-        "kl": "forward",
+        "kl": "k3",
         "beta": float(numbers["beta"]),
         "clip_eps_low": float(numbers["epsilon"]),
         "clip_eps_high": float(numbers["epsilon"]),
@@ -58,7 +65,7 @@ def from_tutorial(calls: Mapping[str, Call]) -> Translation:
     }
     if options["beta"] == 0:
         del options["kl"]
-    return Translation(options=options, notes=_notes(arguments, steps, rounds))
+    return Translation(options=options, notes=(*_notes(arguments, steps, rounds), *about_model))
 
 
 def _notes(arguments: Mapping[str, Argument], steps: int, rounds: int) -> tuple[Note, ...]:
@@ -112,7 +119,21 @@ def _number(name: str, argument: Argument) -> int | float:
     return argument.value
 
 
-def _model(calls: Mapping[str, Call]) -> str:
-    load = calls.get("from_pretrained")
-    first = load.positional[:1] if load else ()
-    return str(first[0].value) if first and isinstance(first[0], Written) else MODEL
+def _model(script: Script) -> tuple[str, tuple[Note, ...]]:
+    """The one model that the script loads by name, its tokenizer's too; the tutorial's own where it loads none."""
+    names, notes = set[str](), list[Note]()
+    for call in script.calls.get("from_pretrained", ()):
+        given = {**dict(zip(("pretrained_model_name_or_path",), call.positional, strict=False)), **call.named}
+        first = given.pop("pretrained_model_name_or_path", None)
+        if not isinstance(first, Written) or len(call.positional) > 1:
+            raise ConfigError("from_pretrained must be given a name that is written out, to be translated")
+        names.add(str(first.value))
+        about = [name for name in given if name not in IDLE]
+        text = "is not looked at: the model is loaded as its files say"
+        notes += [Note(kind="missing", about=f"from_pretrained {name}", text=text) for name in about]
+    if len(names) > 1:
+        raise ConfigError(f"a script must load one model to be translated, got {', '.join(sorted(names))}")
+    if not names:
+        text = f"{MODEL}, the tutorial's own, as the script loads none; give another as --model"
+        return MODEL, (Note(kind="settled", about="model", text=text),)
+    return names.pop(), tuple(notes)

@@ -6,6 +6,7 @@ tasks.py    model, rows, prompts, adapter
 running.py  devices, vLLM, and what of it clashes
 """
 
+from paceline.dialects.devices import model_length
 from paceline.dialects.fields import Around, field_names, from_fields
 from paceline.dialects.flags import Given, Words, is_on, one, read_flags, says_nothing
 from paceline.dialects.launching import started
@@ -64,6 +65,8 @@ class Swift:
         options = {name: value for name, value in from_them.options.items() if name not in decided}
         translated = Translation(options=options, notes=(*from_them.notes, *about_rewards, *_unsaid(fields, around)))
         start_notes = Translation(notes=(*start.notes, *repeated), environment=dict(start.environment))
+        if is_on(given, "use_vllm"):
+            translated += model_length(given, "vllm_max_model_len", {**options, **about_rows.options})
         return start_notes + found + translated + about_rows + advantage + _rest(given)
 
 

@@ -39,6 +39,8 @@ def running(given: Given, start: Started, command: CommandLine, *, repair: bool)
         options["zero_stage"] = start.zero_stage
     if (tensor := number(given, "deepspeed_autotp_size", int)) is not None:
         options["tensor_parallel"] = int(tensor)
+    if (parts := number(given, "sequence_parallel_size", int)) is not None:
+        options["context_parallel"] = _context(int(parts), start.ranks)
     options |= _engine(given, vllm=vllm and "engine" in where.options)
     idle = tuple(
         Note(kind="idle", about=f"--{name}", text="use_vllm is off")
@@ -46,6 +48,15 @@ def running(given: Given, start: Started, command: CommandLine, *, repair: bool)
         if name.startswith("vllm_") and not vllm
     )
     return where + Translation(options=options, notes=(*notes, *idle)), start
+
+
+def _context(parts: int, ranks: int) -> int:
+    if parts < 1 or ranks % parts:
+        raise ConfigError(
+            f"--sequence_parallel_size must divide the number of processes that train, {ranks}, got {parts}; start "
+            "more by NPROC_PER_NODE"
+        )
+    return parts
 
 
 def _engine(given: Given, *, vllm: bool) -> dict[str, object]:

@@ -72,11 +72,13 @@ OWN: Mapping[str, str] = {
     "vllm_gpu_memory_utilization": "vllm_gpu_share",
     "vllm_tensor_parallel_size": "vllm_tensor_parallel",
     "vllm_enforce_eager": "vllm_eager",
+    "vllm_max_model_len": "max_completion_length: what is below the longest prompt and completion is refused",
     "vllm_max_num_seqs": "concurrent_sequences",
     "async_generate": "max_staleness: 1",
     "deepspeed": "zero_stage",
     "fsdp": "zero_stage",
     "deepspeed_autotp_size": "tensor_parallel",
+    "sequence_parallel_size": "context_parallel",
     "output_dir": "output_dir",
     "report_to": "report_to",
 }
@@ -151,7 +153,7 @@ IDLE: Mapping[str, str] = {
         (
             *("vllm_pipeline_parallel_size", "vllm_enable_expert_parallel", "vllm_disable_custom_all_reduce"),
             *("vllm_max_lora_rank", "vllm_enable_prefix_caching", "vllm_use_async_engine", "vllm_disable_cascade_attn"),
-            *("vllm_engine_kwargs", "vllm_enable_lora", "enable_flattened_weight_sync", "vllm_max_model_len"),
+            *("vllm_engine_kwargs", "vllm_enable_lora", "enable_flattened_weight_sync"),
             *("sleep_level", "move_model_batches", "offload_model", "offload_optimizer", "vllm_data_parallel_size"),
         ),
     ),
@@ -206,7 +208,6 @@ REFUSED: Mapping[str, str] = {
     **_because("a reward model gives one number, by its own head", ("reward_model_plugin",)),
     **_because("the reference is the model that the run starts from", ("ref_model",)),
     **_because("an adapter to go on from is given as --model", ("adapters",)),
-    **_because("one sequence is not spread over devices yet", ("sequence_parallel_size",)),
     **_because("weights are not quantised", ("quant_method", "quant_bits", "vllm_quantization")),
     **_because(
         "all weights are trained, or an adapter",
@@ -236,7 +237,6 @@ REFUSED: Mapping[str, str] = {
 """Flags that would change results in a way that is not offered, with the reason; off they may stay."""
 
 HARMLESS: Mapping[str, tuple[str, ...]] = {
-    "sequence_parallel_size": ("1",),
     "sdar_loss_coef": ("0.0",),
     "split_dataset_ratio": ("0.0",),
     "freeze_parameters_ratio": ("0.0",),

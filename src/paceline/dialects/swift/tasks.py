@@ -40,22 +40,20 @@ def _model(given: Given) -> Translation:
 
 def _rows(given: Given) -> Translation:
     places = given.get("dataset", ())
-    if len(places) != 1:
-        got = " ".join(places) or "none"
-        raise ConfigError(f"--dataset must name one dataset, got {got}; several are joined beforehand, as one file")
-    place, rows, notes = _address("dataset", places[0], hugging_face=is_on(given, "use_hf"))
-    options: dict[str, object] = {"dataset": place}
-    if rows is not None:
-        options["dataset_size"] = rows
-        text = f"the first {rows} rows are taken, where it drew them"
-        notes.append(Note(kind="changed", about=f"--dataset {places[0]}", text=text))
+    if not places:
+        raise ConfigError("ms-swift needs --dataset, got none; give files, directories or Hub names")
+    found = [_address("dataset", place, hugging_face=is_on(given, "use_hf")) for place in places]
+    addresses = tuple(address for address, _ in found)
+    notes = [note for _, own in found for note in own]
+    options: dict[str, object] = {"dataset": addresses[0] if len(addresses) == 1 else addresses}
     held_out = given.get("val_dataset", ())
     if held_out:
         options["eval_dataset"] = tuple(_address("val_dataset", one, hugging_face=True)[0] for one in held_out)
     return Translation(options=options, notes=tuple(notes))
 
 
-def _address(flag: str, text: str, *, hugging_face: bool) -> tuple[str, int | None, list[Note]]:
+def _address(flag: str, text: str, *, hugging_face: bool) -> tuple[str, list[Note]]:
+    """An address as ours, `#N` behind it where it is there, and what is otherwise with it."""
     found = ADDRESS.fullmatch(text)
     if found is None or not found["place"]:
         raise ConfigError(f"--{flag} must be a file, a directory or a Hub name, #N behind it or not, got {text!r}")
@@ -64,7 +62,11 @@ def _address(flag: str, text: str, *, hugging_face: bool) -> tuple[str, int | No
     if on_a_hub and not hugging_face and found["hub"] != "HF":
         said = "it is looked up at Hugging Face, there at ModelScope unless --use_hf says so"
         notes.append(Note(kind="changed", about=f"--{flag} {text}", text=said))
-    return place, int(found["rows"]) if found["rows"] else None, notes
+    if found["rows"] is None:
+        return place, notes
+    said = f"{int(found['rows'])} rows are drawn here as there, by another generator, and so others"
+    notes.append(Note(kind="changed", about=f"--{flag} {text}", text=said))
+    return f"{place}#{int(found['rows'])}", notes
 
 
 def _prompts(given: Given) -> Translation:

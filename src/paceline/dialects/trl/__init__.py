@@ -5,7 +5,7 @@ reading.py  flags, and the YAML file behind `--config`
 rewards.py  its reward functions
 """
 
-from paceline.dialects.devices import placed
+from paceline.dialects.devices import model_length, placed
 from paceline.dialects.field_tables import TAKEN
 from paceline.dialects.fields import Around, field_names, from_fields
 from paceline.dialects.flags import Given, is_on, number, one, says_nothing
@@ -65,6 +65,8 @@ def translated(given: Given, start: Started, command: CommandLine) -> Translatio
         adapter=is_on(given, "use_peft"),
     )
     found = from_fields(fields, around) + Translation(notes=about_rewards)
+    if is_on(given, "use_vllm"):
+        found += model_length(given, "vllm_max_model_length", found.options)
     return found + _task(given) + _adapter(given) + _precision(given) + _places(given, start, command) + _rest(given)
 
 

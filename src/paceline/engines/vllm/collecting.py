@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from paceline.engines import Request, Sampling
 from paceline.engines.requests import limits_of
 from paceline.engines.stopping import Stopping
@@ -48,18 +46,9 @@ class Collected:
             self.tokens.append(token)
             self.logprobs.append(logprob)
             self.versions.append(version)
-            if stopping.watches_text and self._completes_string(stopping):
+            if stopping.completes_string(self.tokens):
                 return True
         return False
-
-    def finish_reason(self, limit: int, stopping: Stopping) -> str:
-        """`stop` where an end token or a stop string ended it, `length` where only its limit did."""
-        ended = len(self.tokens) < limit or stopping.ended(np.array(self.tokens[-1:]))[0]
-        return "stop" if ended else "length"
-
-    def _completes_string(self, stopping: Stopping) -> bool:
-        last = np.array(self.tokens[-1:])
-        return len(stopping.candidates(last)) > 0 and stopping.completes_string(self.tokens)
 
 
 def orders_of(requests: Sequence[Request], sampling: Sampling) -> list[Order]:

@@ -9,7 +9,6 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.engines import OnFinished, Request, Sampling, TakeNewer
-from paceline.engines.modes import evaluating
 from paceline.engines.requests import check_requests, texts_of, weight_changes
 from paceline.engines.stopping import Stopping
 from paceline.engines.vllm.asking import Asker
@@ -23,6 +22,7 @@ from paceline.engines.vllm.starting import start
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import DataError, EngineError, PacelineError, TrainingError, first_line
 from paceline.headway import UNWATCHED, Headway
+from paceline.plain_forward import evaluating
 from paceline.pulse import PULSE
 from paceline.types import Completion
 
@@ -172,7 +172,7 @@ class VllmEngine:
             Completion(
                 token_ids=tuple(one.tokens),
                 logprobs=tuple(one.logprobs),
-                finish_reason=one.finish_reason(order.limit, stopping),
+                finish_reason=stopping.finish_reason(one.tokens, order.limit),
                 text=text,
                 policy_version=one.versions[0],
                 weight_changes=weight_changes(one.versions),

@@ -58,7 +58,9 @@ def boxed(context: RewardContext) -> BuiltIn:
     def find(prompt: str, completion: str) -> str | None:
         return last_boxed(said(prompt, completion))
 
-    return judging("boxed", find, lambda answer: rf"\boxed{{{answer}}}")
+    return judging(
+        "boxed", find, lambda answer: rf"\boxed{{{answer}}}", is_formed=lambda *pair: find(*pair) is not None
+    )
 
 
 def think_answer_tags(context: RewardContext) -> BuiltIn:
@@ -67,7 +69,7 @@ def think_answer_tags(context: RewardContext) -> BuiltIn:
     def find(prompt: str, completion: str) -> str | None:
         return last_answer_tag(said(prompt, completion)) if is_think_answer(prompt, completion) else None
 
-    return judging("think_answer_tags", find, _in_tags)
+    return judging("think_answer_tags", find, _in_tags, is_formed=is_think_answer)
 
 
 def think_answer_format(context: RewardContext) -> BuiltIn:
@@ -90,6 +92,7 @@ def think_answer_format(context: RewardContext) -> BuiltIn:
         call=call,
         gold=lambda task: after_thought(task, _in_tags(task.answer or "42")),
         junk=lambda task: JUNK,
+        is_formed=is_think_answer,
     )
 
 
@@ -100,7 +103,9 @@ def is_think_answer(prompt: str, completion: str) -> bool:
     return in_order and text.startswith(OPEN_THINK) and text.endswith(CLOSE_ANSWER) and bool(last_answer_tag(text))
 
 
-def judging(name: str, find: Find, statement: Callable[[str], str]) -> BuiltIn:
+def judging(
+    name: str, find: Find, statement: Callable[[str], str], *, is_formed: Callable[[str, str], bool] | None = None
+) -> BuiltIn:
     """The function that compares what `find` finds with the gold answer; `statement` puts an answer where it looks."""
 
     def call(
@@ -111,7 +116,15 @@ def judging(name: str, find: Find, statement: Callable[[str], str]) -> BuiltIn:
     def begin(*, prompts: list[str], completions: list[str], answer: list[str | None], **columns: object) -> None:
         begin_correctness(find, prompts, completions, answer)
 
-    return BuiltIn(name=name, call=call, begin=begin, gold=stating(statement), junk=misstating(statement))
+    return BuiltIn(
+        name=name,
+        call=call,
+        begin=begin,
+        gold=stating(statement),
+        junk=misstating(statement),
+        find=find,
+        is_formed=is_formed,
+    )
 
 
 def _in_tags(answer: str) -> str:

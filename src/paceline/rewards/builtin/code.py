@@ -9,6 +9,7 @@ at a time; what it prints or returns is compared outside (`judging`, `comparing`
 | a program that fails one of four tests                         | 0.0         | 0.75                 |
 | no closed fence, no valid program, no function of that name    | 0.0         | 0.0                  |
 | it ends with an error, or needs too much time, memory, output  | 0.0         | the tests it passed  |
+| it is slow, and the batch has used up its time (`judges`)      | 0.0         | the tests it passed  |
 | the row has no test cases                                      | None        | None                 |
 | the sandbox fails                                              | failure     | failure, never 0     |
 """
@@ -16,17 +17,16 @@ at a time; what it prints or returns is compared outside (`judging`, `comparing`
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, Literal
 
 from paceline.errors import DataError, PacelineError, RewardError, SandboxError
-from paceline.extraction import last_code_block, prefills_think, visible_text
+from paceline.extraction import last_code_block, prefills_think
 from paceline.programs import Limits, Sandbox
 from paceline.rewards.builtin.correctness import after_thought
 from paceline.rewards.function import BuiltIn, Grade, RewardContext
 from paceline.rewards.programs.cases import COLUMNS, Cases, code_row_check, has_cases, parse_cases
 from paceline.rewards.programs.comparing import same_output
-from paceline.rewards.programs.judges import Judges
+from paceline.rewards.programs.judges import Judges, Program
 from paceline.rewards.programs.judging import Judgement
 from paceline.types import Task
 
@@ -63,6 +63,8 @@ def code(context: RewardContext, *, score: Score = "all", timeout: float = 10.0,
         right=1.0,
         check_row=code_row_check,
         begin=grader.begin,
+        find=_program,
+        is_formed=lambda *pair: _program(*pair) is not None,
         describe=lambda: f"programs of code run in the sandbox: {(context.open_sandbox or _no_sandbox)().description}",
     )
 
@@ -85,24 +87,22 @@ class _Grader:
     ) -> list[Grade | PacelineError | None]:
         """The score of each completion; None: no test cases; an error: the grader failed on it."""
         started = self._start(prompts, completions, columns)
-        until = self._judges.deadline()
-        return [
-            self._graded(self._judges.result(one, until=until)) if isinstance(one, Future) else one for one in started
-        ]
+        judged = iter(self._judges.results([one for one in started if isinstance(one, Program)]))
+        return [self._graded(next(judged)) if isinstance(one, Program) else one for one in started]
 
     def _start(
         self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
-    ) -> list[Future[Judgement] | Grade | PacelineError | None]:
+    ) -> list[Program | Grade | PacelineError | None]:
         """A verdict to come per completion, or what stands already."""
         rows = [{name: columns[name][place] for name in COLUMNS if name in columns} for place in range(len(prompts))]
         return [self._started(*one) for one in zip(prompts, completions, rows, strict=True)]
 
     def _started(
         self, prompt: str, completion: str, row: Mapping[str, object]
-    ) -> Future[Judgement] | Grade | PacelineError | None:
+    ) -> Program | Grade | PacelineError | None:
         if not has_cases(row):
             return None
-        program = last_code_block(visible_text(completion, prefilled=prefills_think(prompt)))
+        program = _program(prompt, completion)
         if program is None:
             return NO_PROGRAM
         if any("\ud800" <= character <= "\udfff" for character in program):
@@ -128,7 +128,15 @@ class _Grader:
         if isinstance(judgement, SandboxError):
             return judgement
         share = judgement.passed / len(judgement.verdicts)
-        return Grade(value=float(share == 1) if self._score == "all" else share, note=judgement.note)
+        return Grade(
+            value=float(share == 1) if self._score == "all" else share,
+            note=judgement.note,
+            cut_short=judgement.is_cut_short,
+        )
+
+
+def _program(prompt: str, completion: str) -> str | None:
+    return last_code_block(completion, prefilled=prefills_think(prompt))
 
 
 def _no_sandbox() -> Sandbox:

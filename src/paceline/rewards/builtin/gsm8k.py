@@ -65,7 +65,17 @@ def gsm8k(context: RewardContext) -> BuiltIn:
         begin_correctness(_answer, prompts, completions, answer)
 
     full = SAME_TEXT + 4 * PER_TAG
-    return BuiltIn(name="gsm8k", call=call, begin=begin, gold=_gold, junk=_junk, maximum=full, right=EQUAL)
+    return BuiltIn(
+        name="gsm8k",
+        call=call,
+        begin=begin,
+        gold=_gold,
+        junk=_junk,
+        maximum=full,
+        right=EQUAL,
+        find=_answer,
+        is_formed=lambda *pair: counted_tags(*pair) == len(TAGS),
+    )
 
 
 def counted_tags(prompt: str, completion: str) -> int:

@@ -70,6 +70,7 @@ def cosine(
         junk=lambda task: JUNK,
         maximum=max_correct,
         right=min_correct,
+        find=_answer,
     )
 
 

@@ -40,6 +40,7 @@ def react_format(context: RewardContext) -> BuiltIn:
         call=call,
         gold=lambda task: after_thought(task, "\nAction: search\nAction Input: {}"),
         junk=lambda task: (*JUNK, "Action: search\nAction Input: {}", after_thought(task, "\nAction:\nAction Input:")),
+        is_formed=is_react,
     )
 
 
@@ -86,6 +87,8 @@ def tool_call(context: RewardContext) -> BuiltIn:
         gold=_gold,
         junk=lambda task: (*JUNK, _WRONG_CALL, OPEN_CALL),
         check_row=_check_row,
+        find=_stated_calls,
+        is_formed=lambda *pair: _stated_calls(*pair) is not None,
     )
 
 
@@ -104,6 +107,12 @@ def _check_row(columns: Mapping[str, object], row_id: str) -> None:
         gold_calls(None, columns.get(COLUMN))
     except RewardError as error:
         raise DataError(f"row {row_id}: column {COLUMN!r}: {error}") from error
+
+
+def _stated_calls(prompt: str, completion: str) -> str | None:
+    """The calls of a completion, one a line."""
+    calls = called(said(prompt, completion))
+    return None if calls is None else "\n".join(f"{name} {arguments}" for name, arguments in calls)
 
 
 def _graded(prompt: str, completion: str, answer: str | None, tool_calls: object) -> float | RewardError | None:

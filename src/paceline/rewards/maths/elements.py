@@ -95,15 +95,19 @@ def split(text: str, *, separator: str = ",") -> list[str]:
 def as_membership(text: str) -> str:
     r"""An inequality between one name and constants as an interval: `x>3` becomes `x\in (3,\infty)`.
 
-    Alternatives become one answer: `x<1 or x>3` a union, `x=1 or 2` the list `x=1,2`. `5=x` becomes `x=5`.
+    Alternatives become one answer: `x<1 or x>3` a union, `x=1 or 2` the list `x=1,2`. `x>2 and x<5` is `2<x<5`, and
+    `5=x` becomes `x=5`.
     """
     parts, joins = _conjoined(text)
     memberships = [_interval(part) for part in parts]
     named = [found for found in memberships if found]
     if len(parts) == 1:
         return f"{named[0][0]}\\in {named[0][1]}" if named else _name_first(text)
-    if len(named) == len(parts) and len({name for name, _ in named}) == 1 and "and" not in joins:
-        return f"{named[0][0]}\\in " + r"\cup ".join(interval for _, interval in named)
+    if len(named) == len(parts) and len({name for name, _ in named}) == 1:
+        if joins == {"and"} and (both := _between([interval for _, interval in named])):
+            return f"{named[0][0]}\\in {both}"
+        if "and" not in joins:
+            return f"{named[0][0]}\\in " + r"\cup ".join(interval for _, interval in named)
     return ",".join(map(_name_first, parts))
 
 
@@ -129,6 +133,15 @@ def _interval(text: str) -> tuple[str, str] | None:
     if found := _ONE_SIDED_REVERSED.fullmatch(text):
         return found[3].strip(), _ray(_FLIPPED[found[2]], found[1].strip())
     return None
+
+
+def _between(rays: list[str]) -> str | None:
+    """The numbers on two rays of which one goes up and one down; None for any others."""
+    up = [ray for ray in rays if ray.endswith(r",\infty)") and r"\cup" not in ray]
+    down = [ray for ray in rays if ray.startswith(r"(-\infty,") and r"\cup" not in ray]
+    if len(rays) != 2 or len(up) != 1 or len(down) != 1:
+        return None
+    return up[0].removesuffix(r"\infty)") + down[0].removeprefix(r"(-\infty,")
 
 
 def _ray(sign: str, bound: str) -> str:

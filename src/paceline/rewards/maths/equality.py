@@ -11,7 +11,7 @@ from functools import partial
 
 from paceline.rewards.maths.elements import NAME, as_membership, collection, is_matrix, split
 from paceline.rewards.maths.notation import normalise
-from paceline.rewards.maths.quantities import parse_quantity, same_quantity
+from paceline.rewards.maths.quantities import Quantity, parse_quantity, same_quantity
 from paceline.rewards.maths.symbolic import is_bounded
 from paceline.rewards.maths.units import same_unit, scaled_unit
 
@@ -25,21 +25,30 @@ Prove = Callable[[str, str], bool]
 _CHOICE = re.compile(r"\(?([A-J])\)?")
 _CHOSEN = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer) ?:? ?)?\(?([A-J])[).:]*")
 _CHOSEN_WITH_TEXT = re.compile(
-    r"\(?([A-J])[).:]+ ?(?!.*(?<![a-zA-Z])(?:[A-J]|[Oo]r|[Aa]nd|[Nn]ot?|[Ww]rong)(?![a-zA-Z])).+", re.DOTALL
+    r"\(?([A-J])[).:]+ ?(?!.*(?<![a-zA-Z])"
+    r"(?:[A-J]|[Oo]r|[Aa]nd|[Nn]ot?|[Ww]rong|[a-z]+n't|[Mm]aybe|[Pp]erhaps|[Ee]lse)(?![a-zA-Z])).+",
+    re.DOTALL,
 )
 _WRAPPED_TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
 _ASSIGNMENT = re.compile(rf"({NAME}|\({NAME}(?:, ?{NAME})+\)) ?(?:=|\\in(?![a-zA-Z])) ?([^=]+)")
+_CALCULATED = re.compile(r"((?:[-0-9., +*/^(){}]|\\(?:times|cdot|div|frac|sqrt)(?![a-zA-Z]))*[0-9)}]) ?= ?([^=]+)")
+"""A calculation with numbers and its result: `6 * 7 = 42`."""
 _RELATION = re.compile(r"=|\\in(?![a-zA-Z])")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]+\*?\}|\\[a-zA-Z]+")
 _WORD = re.compile(r"[a-zA-Z]{4,}|(?<![a-zA-Z])(?:or|and|not|is|no|yes|the|if|all|any)(?![a-zA-Z])|[^\x00-\x7f°]")
+_SMALL_WORDS = {
+    *("a", "all", "an", "and", "any", "as", "at", "both", "by", "even", "false", "i", "if", "in", "is"),
+    *("it", "no", "none", "odd", "of", "on", "or", "the", "to", "true", "yes"),
+}
+"""In any case these are words; other short texts may be products of variables, formulas or genotypes."""
 _CONSTANT = re.compile(r"\+ ?[cC]$")
-_PRODUCT = re.compile(r"[a-zA-Z]{2,3}")
+_PRODUCT = re.compile(r"[a-zA-Z]{1,3}")
 """Beside an expression these letters are one too."""
 _LETTERS = re.compile(r"(?=.*[a-zA-Z]{2})(?!.* - )[a-zA-Z][a-zA-Z' -]+")
 _TIME = re.compile(r"([0-9]{1,2}):([0-5][0-9])(?::([0-5][0-9]))?\s*(?:\\text\s*\{)?\s*([aApP])?\.?(?(4)[mM]\.?)\s*\}?")
 _NOT_MATHS = re.compile(
     r"[0-9]\s+[0-9]|[0-9)]\s*_|[0-9]\.[0-9]*\.|:|\$"
-    r"|\\(?:quad|qquad|f?boxed|approx|equiv|sim|simeq|cong|to|[hv]?phantom|color|textcolor|[A-Za-z]*arrow|[(\[)\]])"
+    r"|\.\.\.|\\(?:quad|qquad|[lc]?dots|f?boxed|approx|equiv|sim|simeq|cong|to|[hv]?phantom|color|textcolor|[A-Za-z]*arrow|[(\[)\]])"
 )
 _SPELLED = re.compile(
     r"[0-9A-F]+ ?_ ?\{? ?[0-9]{1,2} ?\}?|[0-9.]+(?: ?: ?[0-9.]+)+|[^\\]*\\equiv[^\\]*\\p?mod ?\{\w+\}"
@@ -47,13 +56,27 @@ _SPELLED = re.compile(
 """A number in a base, a ratio, a congruence: compared as they are spelled."""
 _TEXT_UNIT = re.compile(r"(.+?)(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\s*\^\s*\{?\s*[23]\s*\}?)?)")
 _POWER_OF_TEN = re.compile(r"(?<=[0-9]) ?\\(?:times|cdot) ?(?=10 ?\^)")
-_FINISHED = re.compile(r"-?(?:[0-9. {}()\[\]^]|\\(?:sqrt|frac|ln)(?![a-zA-Z])|\\log(?:_\{?[0-9]+\}?)?(?![a-zA-Z]))+")
+_NUMERAL = re.compile(r"[0-9.]+")
+_INDEX = re.compile(r"(?<=\\sqrt)\[[^\[\]]*\]|(?<=\\log)_(?:\{[0-9.]+\}|[0-9.])")
+"""Which root, and the base of a logarithm."""
+_STEPS = (
+    (re.compile(r"[({\[]-?N[)}\]]"), "N"),
+    (re.compile(r"[({\[]-?N?R+[)}\]]"), "R"),
+    (re.compile(r"([NR])\^-?[NR]"), r"\1"),
+    (re.compile(r"\\fracNN"), "N"),
+    (re.compile(r"\\frac(?:NR|RN|RR)"), "R"),
+    (re.compile(r"\\(?:sqrt|ln|log)[NR]"), "R"),
+)
+"""What becomes of a part that is one constant: N of numbers alone, R with a root or a logarithm."""
+_CONSTANT_TERM = re.compile(r"-?(?:N|N?R+)")
+"""One number, or one number times roots and logarithms; two numbers side by side are a product to do."""
 _DIFFERENTIAL = r"(?:d|\\partial(?![a-zA-Z])|\\mathrm ?\{ ?d ?\})"
 _OPERATION = re.compile(
-    r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf)(?![a-zA-Z])"
+    r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf|max|min|gcd|lcm)(?![a-zA-Z])"
     rf"|\\frac ?\{{ ?{_DIFFERENTIAL}[^{{}}]*\}} ?\{{ ?{_DIFFERENTIAL} ?[a-zA-Z]"
 )
-"""A sum, a product, an integral, a limit, a derivative."""
+"""A sum, a product, an integral, a limit, the largest of several, a derivative."""
+_SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
 _PLACEHOLDER = re.compile(
     r"(?:see|refer to|cf) .*|n/?a|none|null|nan|unknown|tbd|todo|proof.*|answers? (?:may )?var(?:y|ies).*"
     r"|(?:no|not) answer.*|[-?.*_ ]+"
@@ -137,6 +160,8 @@ def _verdict(gold: str, answer: str, prove: Prove) -> Verdict:
         return Verdict(equal=_chosen(answer) == choice[1], rule="choice")
     if (time := _TIME.fullmatch(gold)) and (given := _TIME.fullmatch(answer)):
         return Verdict(equal=_same_time(time, given), rule="time")
+    if gold_number and (calculated := _CALCULATED.fullmatch(answer)):
+        return Verdict(equal=_equal_calculated(gold_number, calculated, prove), rule="assignment")
     gold, answer = as_membership(gold), as_membership(answer)
     if _assigned(gold) or _assigned(answer):
         return Verdict(equal=_equal_assigned(gold, answer, prove), rule="assignment")
@@ -145,6 +170,8 @@ def _verdict(gold: str, answer: str, prove: Prove) -> Verdict:
         same = gold_elements and answer_elements and gold_elements.matches(answer_elements, partial(_equal, prove))
         if same or not _is_computed(gold, answer):
             return Verdict(equal=bool(same), rule="collection")
+        if _is_set_undone(gold, answer):
+            return Verdict(equal=False, rule="unfinished")
     return _compare_expressions(gold, answer, prove, gold_is_number=gold_number is not None)
 
 
@@ -181,6 +208,15 @@ def _equal_assigned(gold: str, answer: str, prove: Prove) -> bool:
     return _compare_expressions(gold, answer, prove, gold_is_number=False).equal
 
 
+def _equal_calculated(gold: Quantity, calculated: re.Match[str], prove: Prove) -> bool:
+    """Whether the result is the gold number and the calculation before it is right; `41 = 42` calculates nothing."""
+    left, result = calculated[1].strip(), calculated[2].strip()
+    given = parse_quantity(result)
+    if given is None or parse_quantity(left) or not same_quantity(gold, given):
+        return False
+    return is_bounded(left) and prove(result, left)
+
+
 def _is_computed(gold: str, answer: str) -> bool:
     """Whether a set or matrix on either side is the result of an operation, which takes algebra."""
     if any(mark in text for text in (gold, answer) for mark in (r"\cup", r"\cap", r"\setminus")):
@@ -188,10 +224,22 @@ def _is_computed(gold: str, answer: str) -> bool:
     return r"\begin" in gold and r"\begin" in answer and not (is_matrix(gold) and is_matrix(answer))
 
 
+def _is_set_undone(gold: str, answer: str) -> bool:
+    r"""Whether the answer has a union, intersection or difference that is yet to be made.
+
+    `(-\infty,0)\cup(0,\infty)` is a set written out, and so is `\mathbb{R}\setminus\{0\}`, by as many signs each.
+    """
+    if r"\cap" in answer and r"\cap" not in gold:
+        return True
+    if re.search(r"\\\} ?\\(?:cup|setminus)", answer) and not re.search(r"\\\} ?\\(?:cup|setminus)", gold):
+        return True
+    return r"\setminus" not in gold and len(_SET_OPERATION.findall(answer)) > len(_SET_OPERATION.findall(gold))
+
+
 def _compare_expressions(gold: str, answer: str, prove: Prove, *, gold_is_number: bool) -> Verdict:
     """Equal as words or as algebra."""
     if _are_words(gold, answer):
-        return Verdict(equal=_words(gold) == _words(answer), rule="words")
+        return Verdict(equal=_same_words(_words(gold), _words(answer)), rule="words")
     if _NOT_MATHS.search(gold) or _NOT_MATHS.search(answer):
         same = _bare(gold) == _bare(answer) and not re.search(r"[0-9] [0-9]", gold + answer)
         return Verdict(equal=same, rule="words")
@@ -240,10 +288,35 @@ def _is_words(text: str) -> bool:
 
 
 def _words(text: str) -> str:
-    """The words in one spelling. A single letter keeps its case: `a` may be a side and `A` an angle."""
+    """The words without fonts, quotation marks and what ends a sentence; an apostrophe at the end may be a prime."""
     plain = _WRAPPED_TEXT.sub(r"\1", text)
-    plain = re.sub(r"\s+", " ", plain).strip(" .!\"'")
-    return plain if len(plain) == 1 else plain.casefold()
+    plain = re.sub(r"\s+", " ", plain).strip(' .!"')
+    return plain[1:-1] if len(plain) > 2 and plain[0] == plain[-1] == "'" else plain
+
+
+def _same_words(gold: str, answer: str) -> bool:
+    """Whether two texts are the same words, as a sentence would spell them: `Paris` and `paris`, not `Bb` and `BB`."""
+    if gold.casefold() != answer.casefold() or len(gold) == 1:
+        return gold == answer
+    pairs = list(zip(gold.split(" "), answer.split(" "), strict=True))
+    return all(
+        one == other or other.casefold() in _SMALL_WORDS or (_is_spelled(one) and _is_spelled(other))
+        for one, other in pairs
+    )
+
+
+def _is_spelled(word: str) -> bool:
+    """Whether the case of its letters is what language does with a word, and says nothing of its own.
+
+    Short capitals may be a product, a formula or a genotype, and so may a short text with a letter in both cases.
+    """
+    letters = "".join(filter(str.isalpha, word))
+    if len(letters) < 3:
+        return False
+    if letters.isupper():
+        return len(letters) > 4
+    is_name = letters[0].isupper() and letters[1:].islower()
+    return letters.islower() or (is_name and (len(letters) > 3 or letters[0].lower() not in letters))
 
 
 def _bare(text: str) -> str:
@@ -282,12 +355,22 @@ def _is_unfinished(gold: str, answer: str, *, gold_is_number: bool) -> bool:
         return False
     body = _POWER_OF_TEN.sub("", answer).replace("^{-", "^{")
     divides_integer = r"\frac" in answer and re.fullmatch(r"-?[0-9,]+", gold) is not None
-    return _FINISHED.fullmatch(body) is None or divides_integer
+    return divides_integer or not _is_constant(body)
+
+
+def _is_constant(text: str) -> bool:
+    r"""Whether the text is one number, root, power or logarithm, or a number times such: `3\sqrt{2}`, not `6(7)`."""
+    text, before = _NUMERAL.sub("N", _INDEX.sub("", text)).replace(" ", ""), ""
+    while text != before:
+        before = text
+        for pattern, made in _STEPS:
+            text = pattern.sub(made, text)
+    return _CONSTANT_TERM.fullmatch(text) is not None
 
 
 def _recognises(gold: str, parse: Callable[[str], bool]) -> bool:
     """`recognises` for a normalised text."""
-    if not gold or _PLACEHOLDER.fullmatch(_words(gold)):
+    if not gold or _PLACEHOLDER.fullmatch(_words(gold).casefold()):
         return False
     if parse_quantity(gold) or _CHOICE.fullmatch(gold) or _TIME.fullmatch(gold) or _SPELLED.fullmatch(gold):
         return True

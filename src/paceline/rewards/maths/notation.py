@@ -124,6 +124,9 @@ _REWRITES = tuple(
         ("ll real", r"^[Aa]ll real(?:s| numbers)$", r"(-\\infty,\\infty)"),
         ("brace", r"\\lbrace(?![a-zA-Z])", r"\\{"),
         ("brace", r"\\rbrace(?![a-zA-Z])", r"\\}"),
+        ("\\log", r"\\log\s*_\s*(?:\{\s*e\s*\}|e(?![a-zA-Z]))", r"\\ln "),
+        ("\\dot", r"\\dot\s*\{?([0-9])\}?([0-9]*)\\dot\s*\{?([0-9])\}?", r"\\overline{\1\2\3}"),
+        ("\\dot", r"(?<=[0-9.])\\dot\s*\{?([0-9])\}?", r"\\overline{\1}"),
         ("pi", r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
         ("inf", r"(?<![a-zA-Z\\])(?:inf|infty|infinity)(?![a-zA-Z])", r"\\infty "),
         ("\\infty", r"\+\s*(?=\\infty)", ""),
@@ -137,7 +140,8 @@ _PLAIN = re.compile(r"-?[0-9][0-9.,/]*[0-9]|-?[0-9]")
 _THIN_SPACE = re.compile(r"(?<=[0-9])[\u2009\u200a\u202f](?=[0-9]{3}(?![0-9]))")
 _SPACE = re.compile(r"\s+")
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|textrm|mbox|boldsymbol|bm)\s*\{([^{}]*)\}", re.DOTALL)
-_SINGLETON = re.compile(r"\\\{([^{}(),;\\]+)\\\}")
+_SINGLETON = re.compile(r"\\\{((?!.*\\mid)(?:[^(),;\\]|\\[a-zA-Z])+)\\\}")
+"""A set of one element. One letter after a backslash: the rest of a command reads as other characters, in one way."""
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 
 
@@ -159,7 +163,9 @@ def normalise(answer: str) -> str:
     for sign, pattern, replacement in _REWRITES:
         if sign in text:
             text = pattern.sub(replacement, text)
-    return _SPACE.sub(" ", text).strip()
+    text = _SPACE.sub(" ", text).strip()
+    single = _SINGLETON.fullmatch(text)  # again: its brackets may have been sized
+    return single[1].strip() if single else text
 
 
 def _in_ascii(text: str) -> str:

@@ -45,12 +45,12 @@ _SPELLINGS = {
     "person": "person persons people",
     "way": "way ways",
 }
-_UNITS = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling in spellings.split()}
 _ABBREVIATIONS = {"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour"}
 _POWERS = {"square": "^2", "squared": "^2", "sq": "^2", "cubic": "^3", "cubed": "^3", "cu": "^3"}
 _WRAPPER = re.compile(r"\\(?:text|mathrm|textrm|rm|mbox|textbf)\s*\{([^{}]*)\}")
 _SYMBOL = re.compile(r"([^\^]+?)\s*(?:\^\s*\{?\s*([23])\s*\}?)?")
 CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
+_UNITS = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling in spellings.split()} | CURRENCIES
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 """Words that multiply the number before them: powers of ten. A dozen is none of them, and so no number here."""
 

@@ -11,8 +11,10 @@ The first rule that knows the two texts decides, on one spelling of both (`notat
 | assignment | one name on the left of `=` or `\in`      | `x=5`, `5`                      | `41=42`, `42`       |
 | collection | either has elements: tuple, set, interval | `6, 4` and `4, 6`               | `(2,1)` and `(1,2)` |
 |            | union, matrix                             | `x>3` and `x\in(3,\infty)`      | `[1,2)` and `[1,2]` |
-| words      | either holds a word: same words, any case | `Yes`, `\text{yes}`             | `42 or 43`, `42`    |
-| unfinished | the answer is a calculation to do         |                                 | `17+25`, `42`       |
+| words      | either holds a word: same words, in any   | `Yes`, `\text{yes}`             | `42 or 43`, `42`    |
+|            | case that language gives them             | `Paris`, `paris`                | `Bb`, `BB`          |
+| unfinished | the answer is a calculation to do, or a   |                                 | `6(7)`, `42`        |
+|            | union of sets to make                     |                                 |                     |
 | symbolic   | the rest, by math-verify (`symbolic`)     | `2(x+1)`, `2x+2`                | `2x+1`, `2y+1`      |
 | timeout    | nothing: the proof took over 2 s          |                                 | 9x9 determinants    |
 
@@ -20,8 +22,9 @@ There is no tolerance: 3.14 is not pi. When in doubt the answer is wrong: a fals
 one is a lesson in cheating. Not symmetric: 84/2 does not answer 42, 42 does answer 84/2.
 
 An inequality between one name and constants is an interval: `x>3` answers `(3,\infty)` and the other way round, but
-`2x>6` answers neither, as it is the question. Units are compared where both sides have one, without conversion.
-Numbers in a base (`101_2`) and ratios (`2:3`) are equal to their own text only.
+`2x>6` answers neither, as it is the question. `6 * 7 = 42` answers 42: the calculation is right and done. Units are
+compared where both sides have one, without conversion. Numbers in a base (`101_2`) and ratios (`2:3`) are equal to
+their own text only.
 
 The rules run in the calling thread, in microseconds. What takes a proof goes to worker processes (`proving`), which
 work at the same time; a pair that uses more than 2 s of processor time is killed and counts as different. A pair that

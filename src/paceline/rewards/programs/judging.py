@@ -1,11 +1,12 @@
 """From a program and its test cases to a verdict per test.
 
 A test is one job of the sandbox, which knows its input alone. What should come out is compared here, where no program
-can reach it.
+can reach it. Every program gets a first slice of processor time, in which most come to an end; one that needs more is
+slow, and goes on when all others had theirs (`judges`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from paceline.programs import Execution, ExecutionStatus, Job, Limits, Sandbox
@@ -22,11 +23,16 @@ Verdict = Literal[
     "memory",
     "output_limit",
     "not_run",
+    "cut_short",
 ]
+"""`not_run`: left out after others that failed; `cut_short`: left out as the batch had used up its time."""
 
 SAME_FOR_EVERY_INPUT: tuple[ExecutionStatus, ...] = ("syntax_error", "no_function")
 MAX_TIMEOUTS = 2
 """Tests that one program may spend its whole time on; what it has not run by then, it has not passed."""
+FIRST_SECONDS = 0.25
+"""Processor time of a test, and of all tests that a program fails, after which the program is slow."""
+OUT_OF_TIME = f"it needs more than {FIRST_SECONDS:g} s, and the batch had used up its time for slow programs"
 ERROR_LENGTH = 160
 """Characters of a program's own message in a note."""
 
@@ -39,6 +45,11 @@ class Judgement:
     """One per test, in the order of the tests; at least one."""
     error: str = ""
     """The first failing program's last words, for a person."""
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether tests were left out as the batch had used up its time."""
+        return "cut_short" in self.verdicts
 
     @property
     def passed(self) -> int:
@@ -60,41 +71,110 @@ class Judgement:
         return f"{head}; test {place}: {verdict}{f' ({self.error})' if self.error else ''}"
 
 
-def judge(sandbox: Sandbox, source: str, cases: Cases, *, limits: Limits, stop_at_first: bool) -> Judgement:
-    """Run a program on one input after the other, each within `limits`.
+class Trial:
+    """One program on its way through its tests, which may wait between two of them. Not for two threads at once.
 
     Tests are left out (`not_run`) after the first that fails where `stop_at_first`, after a failure that every input
     would meet (no valid program, no such function), and after the second timeout.
-
-    Raises:
-        SandboxError: nothing is known of the program.
     """
-    verdicts: list[Verdict] = []
-    error = ""
-    for given, expected in zip(cases.inputs, cases.outputs, strict=True):
-        execution = sandbox.execute(_job(source, cases, given, limits))
-        verdict = _verdict(execution, cases, expected)
-        if verdict not in ("pass", "wrong") and not error and set(verdicts) <= {"pass"}:
-            error = _last_line(execution.error)
-        verdicts.append(verdict)
-        if _is_enough(verdicts, stop_at_first=stop_at_first):
-            break
-    missing: list[Verdict] = ["not_run"] * (len(cases.inputs) - len(verdicts))
-    return Judgement(verdicts=(*verdicts, *missing), error=error)
+
+    def __init__(self, source: str, cases: Cases, *, limits: Limits, stop_at_first: bool) -> None:
+        """`limits`: of each test; a row with larger expected outputs has more room for output."""
+        self._source, self._function, self._in_list = source, cases.function, cases.in_list
+        self._stop_at_first = stop_at_first
+        self._tests = list(zip(cases.inputs, cases.outputs, strict=True))
+        self._number = len(self._tests)
+        self._limits = replace(limits, output_bytes=output_limit(cases, limits.output_bytes))
+        self._verdicts: list[Verdict] = []
+        self._error = ""
+        self._first_lost = 0.0
+        self._before: int | None = None
+        self.lost_seconds = 0.0
+        """Processor time of tests that it did not pass, beyond the first slice; a timeout counts as a whole limit,
+        also where the program slept."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the first slice was not enough."""
+        return self._before is not None
+
+    @property
+    def tests_left(self) -> int:
+        """Tests that may still have to be run."""
+        return len(self._tests)
+
+    def run_first(self, sandbox: Sandbox, on_sleep: Callable[[], None]) -> None:
+        """Run its tests until all is known, or the program turns out to be slow; `on_sleep`: see `Sandbox.execute`.
+
+        Raises:
+            SandboxError: nothing is known of the program.
+        """
+        limits = replace(self._limits, seconds=min(FIRST_SECONDS, self._limits.seconds))
+        while self._tests:
+            execution = self._execute(sandbox, limits, on_sleep)
+            if execution.status == "timeout" and limits != self._limits:
+                self._before = len(self._verdicts)
+                return
+            if self._note(execution) != "pass":
+                self._first_lost += execution.seconds
+                if self._first_lost > FIRST_SECONDS and self._tests:
+                    self._before = len(self._verdicts)
+                    return
+
+    def run_rest(self, sandbox: Sandbox, on_sleep: Callable[[], None], *, may_go_on: Callable[[], bool]) -> None:
+        """Run the tests that are left of a slow program, each within its whole limits, as long as it `may_go_on`.
+
+        Raises:
+            SandboxError: nothing is known of the program.
+        """
+        while self._tests and may_go_on():
+            execution = self._execute(sandbox, self._limits, on_sleep)
+            if self._note(execution) != "pass":
+                is_over = execution.status == "timeout"
+                self.lost_seconds += self._limits.seconds if is_over else execution.seconds
+
+    def judgement(self, *, cut_short: bool) -> Judgement:
+        """What is known of the program; `cut_short`: by its first slice alone."""
+        kept = self._verdicts[: self._before] if cut_short else self._verdicts
+        left: Verdict = "cut_short" if cut_short else "not_run"
+        verdicts = (*kept, *[left] * (self._number - len(kept)))
+        return Judgement(verdicts=verdicts, error=OUT_OF_TIME if cut_short else self._error)
+
+    def _execute(self, sandbox: Sandbox, limits: Limits, on_sleep: Callable[[], None]) -> Execution:
+        given, _ = self._tests[0]
+        if self._function is None:
+            job = Job(source=self._source, stdin=given, limits=limits)
+        else:
+            job = Job(source=self._source, function=self._function, arguments=given, limits=limits)
+        return sandbox.execute(job, on_sleep)
+
+    def _note(self, execution: Execution) -> Verdict:
+        """The verdict on the next test, which is done with; so are all others, where it tells enough."""
+        _, expected = self._tests.pop(0)
+        verdict = self._verdict(execution, expected)
+        if verdict not in ("pass", "wrong") and not self._error and set(self._verdicts) <= {"pass"}:
+            self._error = _last_line(execution.error)
+        self._verdicts.append(verdict)
+        if _is_enough(self._verdicts, stop_at_first=self._stop_at_first):
+            self._tests.clear()
+        return verdict
+
+    def _verdict(self, execution: Execution, expected: str) -> Verdict:
+        if execution.status != "finished":
+            return execution.status
+        if self._function is None:
+            return "pass" if same_output(expected, execution.output) else "wrong"
+        return "pass" if _returned(expected, execution.output, in_list=self._in_list) else "wrong"
 
 
-def _job(source: str, cases: Cases, given: str, limits: Limits) -> Job:
-    if cases.function is None:
-        return Job(source=source, stdin=given, limits=limits)
-    return Job(source=source, function=cases.function, arguments=given, limits=limits)
+def output_limit(cases: Cases, least: int) -> int:
+    """Bytes of output that a right program has room for: twice the largest expected output, at least `least`.
 
-
-def _verdict(execution: Execution, cases: Cases, expected: str) -> Verdict:
-    if execution.status != "finished":
-        return execution.status
-    if cases.function is None:
-        return "pass" if same_output(expected, execution.output) else "wrong"
-    return "pass" if _returned(expected, execution.output, in_list=cases.in_list) else "wrong"
+    A program can ask for its limits, so beyond `least` this is rounded up to a power of two: it tells nobody how long
+    an expected output is.
+    """
+    room = 2 * max(len(one.encode("utf-8", "surrogatepass")) for one in cases.outputs)
+    return least if room <= least else 1 << (room - 1).bit_length()
 
 
 def _returned(expected: str, output: str, *, in_list: bool) -> bool:

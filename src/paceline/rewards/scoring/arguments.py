@@ -1,12 +1,18 @@
 """What a reward function is given: the columns of its rows, and of those what its signature names."""
 
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
 
 from paceline.errors import RewardError
 from paceline.rewards.function import RewardFunction
-from paceline.rewards.scoring.calling import Arguments
 from paceline.types import Completion, Task
+
+Arguments = Mapping[str, list[object]]
+"""By name, one value per completion."""
+
+UNCHANGING = frozenset({str, int, float, complex, bool, bytes, type(None)})
+"""Types whose values nobody can change: they are given as they are."""
 
 
 def check_arguments(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) -> None:
@@ -30,6 +36,28 @@ def arguments_of(tasks: Sequence[Task], completions: Sequence[Completion]) -> Ar
         "completions": [completion.text for completion in completions],
         "completion_ids": [list(completion.token_ids) for completion in completions],
     }
+
+
+def owned(arguments: Arguments) -> dict[str, list[object]]:
+    """The arguments for one call of a function that may change what it is given, row by row copied to the bottom.
+
+    Completions of one prompt share their row, and so do functions and steps: what one call does must reach no other.
+    """
+    return {name: [_own(value) for value in values] for name, values in arguments.items()}
+
+
+def _own(value: object) -> object:
+    kind = type(value)
+    if kind in UNCHANGING:
+        return value
+    if isinstance(value, list) and kind is list:
+        return value.copy() if UNCHANGING.issuperset(map(type, value)) else [_own(item) for item in value]
+    if isinstance(value, dict) and kind is dict:
+        return {key: _own(item) for key, item in value.items()}
+    try:
+        return copy.deepcopy(value)
+    except TypeError:  # a lock, a client: a program's own object, of which there is no second one
+        return value
 
 
 def accepted(name: str, function: RewardFunction, arguments: Arguments) -> Arguments:

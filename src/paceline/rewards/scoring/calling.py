@@ -5,7 +5,7 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from typing import TypeVar
 from paceline.headway import UNWATCHED, Headway
 from paceline.pulse import PULSE
 from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.scoring.arguments import Arguments, owned
 from paceline.rewards.scoring.deadline import RewardTimeout, deadline
 
 GRACE_SECONDS = 1.0
 """Async functions are cancelled at their deadline; one that then still blocks the event loop is interrupted."""
 
-Arguments = Mapping[str, list[object]]
 Result = TypeVar("Result")
 
 
@@ -42,7 +42,7 @@ class Outcome:
 def outcomes(
     calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: float, headway: Headway = UNWATCHED
 ) -> list[Outcome]:
-    """Call each function with lists of its own; nothing that a grader raises passes.
+    """Call each function with arguments of its own; nothing that a grader raises passes.
 
     A call that takes more than `timeout` seconds fails; built-in functions keep deadlines of their own, per answer.
     """
@@ -64,7 +64,7 @@ def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> Out
     limit = nullcontext() if isinstance(function, BuiltIn) else deadline(timeout)
     try:
         with limit:
-            result: object = function(**{name: list(values) for name, values in arguments.items()})
+            result: object = function(**(arguments if isinstance(function, BuiltIn) else owned(arguments)))
     except RewardTimeout:
         return Outcome(error=_too_slow(timeout), seconds=time.perf_counter() - started)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a grader raises is counted, not fatal

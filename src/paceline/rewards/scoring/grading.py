@@ -5,9 +5,9 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.rewards.function import Grade, RewardFunction
-from paceline.rewards.scoring.arguments import accepted, arguments_of
-from paceline.rewards.scoring.calling import Arguments, Outcome, TooSlow, outcomes
+from paceline.rewards.function import Grade, RewardFunction, compares_group, takes_nan_for_none
+from paceline.rewards.scoring.arguments import Arguments, accepted, arguments_of
+from paceline.rewards.scoring.calling import Outcome, TooSlow, outcomes
 from paceline.rewards.scoring.results import Item, checked
 from paceline.rewards.selecting import is_for
 from paceline.types import Completion, Task
@@ -29,6 +29,29 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tally:
+    """What came of calling one function, beside the numbers that it gave."""
+
+    failed_calls: int = 0
+    """Calls that raised or took too long: on a whole batch, again on it, or on one of its rows alone."""
+    doubtful: int = 0
+    """Completions with a number that the function gave to each alone, after it had raised twice on all of them together
+    and then on none: such a function may compare completions, and its numbers may mean something else."""
+    nans: int = 0
+    """Results that were NaN and count as None (`takes_nan_for_none`)."""
+    cut_short: int = 0
+    """Completions that were graded in part, as the batch had used up its time: see `Grade.cut_short`."""
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            failed_calls=self.failed_calls + other.failed_calls,
+            doubtful=self.doubtful + other.doubtful,
+            nans=self.nans + other.nans,
+            cut_short=self.cut_short + other.cut_short,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Graded:
     """One function's rows: the value, or the reason why there is none."""
 
@@ -36,8 +59,9 @@ class Graded:
     failures: Mapping[int, str]
     notes: tuple[str | None, ...]
     seconds: float
+    tally: Tally
     batch_failure: str | None = None
-    """Set where the call on the whole batch raised, though every row alone may have passed."""
+    """Set where the call on the whole batch failed, though its repetition or every row alone may have passed."""
 
     @property
     def first_failure(self) -> str | None:
@@ -46,7 +70,7 @@ class Graded:
 
 
 def batch_of(name: str, function: RewardFunction, tasks: Sequence[Task], completions: Sequence[Completion]) -> Batch:
-    """The rows that are for a function, in lists of its own: what one does to a message must not reach the next."""
+    """The rows that are for a function, and the arguments that its signature names."""
     rows = [row for row, task in enumerate(tasks) if is_for(task, name)]
     chosen = [tasks[row] for row in rows]
     arguments = accepted(name, function, arguments_of(chosen, [completions[row] for row in rows]))
@@ -54,46 +78,75 @@ def batch_of(name: str, function: RewardFunction, tasks: Sequence[Task], complet
 
 
 def grade(batch: Batch, outcome: Outcome, timeout: float) -> Graded:
-    """One function's rows; each row alone, where the call on the whole batch raised."""
-    name, size = batch.name, len(batch.rows)
-    if outcome.error is None:
-        return _graded(batch, checked(name, outcome.result, size), seconds=outcome.seconds)
-    if isinstance(outcome.error, TooSlow):
-        return _graded(batch, [outcome.error] * size, seconds=outcome.seconds)
-    items, seconds = list[Item](), outcome.seconds
-    for row in range(size):
+    """One function's rows. A call that raised is made again whole, and then for each row alone.
+
+    Not so where it took too long, whose deadline is the whole call's; and a function that needs whole groups, or a
+    batch of one row, has nothing smaller to be called on.
+    """
+    tried = [outcome]
+    if outcome.error is not None and not isinstance(outcome.error, TooSlow):
+        tried += outcomes([(batch.function, batch.arguments)], timeout=timeout)
+    error, size = tried[-1].error, len(batch.rows)
+    is_last = isinstance(error, TooSlow) or compares_group(batch.function) or size == 1
+    if error is None:
+        items = checked(batch.name, tried[-1].result, size)
+    elif is_last:
+        items = [error] * size
+    else:
+        alone = _row_by_row(batch, timeout)
+        items = [item for one in alone for item in _items_of(batch.name, one)]
+        items += [alone[-1].error] * (size - len(items))  # where one took too long, all that was left
+        tried += alone
+    graded = _graded(batch, items)
+    tally = Tally(
+        failed_calls=sum(one.error is not None for one in tried),
+        doubtful=0 if error is None or is_last or graded.failures else size,
+        nans=graded.tally.nans,
+        cut_short=graded.tally.cut_short,
+    )
+    failure = None if outcome.error is None else _failure(batch.name, "the whole batch", outcome.error)
+    return replace(graded, tally=tally, seconds=sum(one.seconds for one in tried), batch_failure=failure)
+
+
+def _row_by_row(batch: Batch, timeout: float) -> list[Outcome]:
+    """One call per row, up to the first that takes too long: what is left would be waited for row by row."""
+    found = list[Outcome]()
+    for row in range(len(batch.rows)):
         alone = {key: values[row : row + 1] for key, values in batch.arguments.items()}
-        (one,) = outcomes([(batch.function, alone)], timeout=timeout)
-        items += checked(name, one.result, 1) if one.error is None else [one.error]
-        seconds += one.seconds
-        if isinstance(one.error, TooSlow):
-            # The deadline is the whole call's: what is left would be waited for row by row.
-            items += [one.error] * (size - len(items))
+        found += outcomes([(batch.function, alone)], timeout=timeout)
+        if isinstance(found[-1].error, TooSlow):
             break
-    graded = _graded(batch, items, seconds=seconds)
-    return replace(graded, batch_failure=_failure(name, "the whole batch", outcome.error))
+    return found
 
 
-def _graded(batch: Batch, items: Sequence[Item], *, seconds: float) -> Graded:
+def _items_of(name: str, alone: Outcome) -> list[Item]:
+    return checked(name, alone.result, 1) if alone.error is None else [alone.error]
+
+
+def _graded(batch: Batch, items: Sequence[Item]) -> Graded:
     """The numbers among the items, and for each other item that is not None why it is a failure."""
-    failures, values, notes = dict[int, str](), list[float | None](), list[str | None]()
+    failures, values, notes, nans = dict[int, str](), list[float | None](), list[str | None](), 0
     for row, item in enumerate(items):
         value = item.value if isinstance(item, Grade) else item
+        said = item.note if isinstance(item, Grade) else None
         task_id = batch.tasks[row].task_id
+        if isinstance(value, float) and math.isnan(value) and takes_nan_for_none(batch.function):
+            value, said, nans = None, said or "NaN, which counts as None", nans + 1
         if isinstance(value, BaseException):
             failures[row] = _failure(batch.name, f"row {task_id}", value)
         elif value is not None and not abs(value) <= LARGEST:
             finite = " in float32" if math.isfinite(value) else ""
             failures[row] = f"{batch.name!r} returned {value} on row {task_id}, which is not finite{finite}"
         values.append(value if isinstance(value, float) and row not in failures else None)
-        said = item.note if isinstance(item, Grade) else None
         notes.append(f"failed: {failures[row].splitlines()[0]}" if row in failures else said)
-    return Graded(values=tuple(values), failures=failures, notes=tuple(notes), seconds=seconds)
+    cut_short = sum(isinstance(item, Grade) and item.cut_short for item in items)
+    tally = Tally(nans=nans, cut_short=cut_short)
+    return Graded(values=tuple(values), failures=failures, notes=tuple(notes), seconds=0.0, tally=tally)
 
 
 def ungraded(size: int) -> Graded:
     """Of a function that no row of the batch is for."""
-    return Graded(values=(None,) * size, failures={}, notes=(None,) * size, seconds=0.0)
+    return Graded(values=(None,) * size, failures={}, notes=(None,) * size, seconds=0.0, tally=Tally())
 
 
 def spread(graded: Graded, rows: Sequence[int], size: int) -> Graded:

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
+from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import Scores
 
 
@@ -19,18 +21,20 @@ def merge_scores(parts: Sequence[Scores]) -> Scores:
         seconds={name: math.fsum(part.seconds[name] for part in parts) for name in names},
         first_failures={name: why for part in reversed(parts) for name, why in part.first_failures.items()},
         notes={name: tuple(note for part in parts for note in part.notes[name]) for name in names},
+        tallies={name: sum((part.tallies[name] for part in parts), Tally()) for name in names},
+        formed=tuple(one for part in parts for one in part.formed),
     )
 
 
 def part_of(scores: Scores, first: int, size: int) -> Scores:
-    """The scores of `size` completions from the one at `first`; the time stays that of the whole batch."""
+    """The scores of `size` completions from the one at `first`; what is said of calls stays that of the whole batch."""
     rows = range(first, first + size)
-    return Scores(
+    return replace(
+        scores,
         values={name: values[first : first + size] for name, values in scores.values.items()},
         failed={name: tuple(row - first for row in failed if row in rows) for name, failed in scores.failed.items()},
-        seconds=scores.seconds,
-        first_failures=scores.first_failures,
         notes={name: notes[first : first + size] for name, notes in scores.notes.items()},
+        formed=scores.formed[first : first + size],
     )
 
 

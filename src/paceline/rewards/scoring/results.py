@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from numbers import Complex, Real
 
 from paceline.errors import RewardError
@@ -30,7 +31,7 @@ def checked(name: str, result: object, expected: int) -> list[Item]:
 def _item(name: str, item: object, place: int, expected: int) -> Item:
     plain = _listed(item)
     if isinstance(plain, Grade):
-        return Grade(value=_number(name, plain.value, place, expected), note=str(plain.note))
+        return replace(plain, value=_number(name, plain.value, place, expected), note=str(plain.note))
     if plain is None or isinstance(plain, BaseException):
         return plain
     return _number(name, plain, place, expected)

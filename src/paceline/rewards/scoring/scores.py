@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from paceline.errors import TrainingError
 from paceline.headway import UNWATCHED, Headway
 from paceline.rewards.function import RewardFunction
+from paceline.rewards.reading import has_format
 from paceline.rewards.scoring.calling import outcomes
-from paceline.rewards.scoring.grading import batch_of, grade, spread, ungraded
+from paceline.rewards.scoring.grading import Tally, batch_of, grade, spread, ungraded
 from paceline.types import Completion, Task
 
 
@@ -27,15 +28,24 @@ class Scores:
     seconds: Mapping[str, float]
     """By function, wall time of grading the batch; async functions wait at the same time, which each counts."""
     first_failures: Mapping[str, str]
-    """By function that failed, its first failure: function, row, exception, traceback."""
+    """By function of which a call or a number failed, the first failure: function, row, exception, traceback."""
     notes: Mapping[str, tuple[str | None, ...]]
     """By function, one per completion: what it said of its score, or why it failed."""
+    tallies: Mapping[str, Tally]
+    """By function, how its calls went."""
+    formed: tuple[bool | None, ...]
+    """Of each completion, whether it has the format that functions ask for; None: none of them asks for one."""
 
     @property
     def culprit(self) -> str | None:
         """First failure of the function that failed most; None without failure."""
-        most = max(self.first_failures, key=lambda name: len(self.failed[name]), default=None)
+        most = max(self.first_failures, key=self.against, default=None)
         return None if most is None else self.first_failures[most]
+
+    def against(self, name: str) -> int:
+        """Completions that count against `--max-reward-failure-rate`: those that a function failed on or that its
+        numbers are doubtful of. A failed call that was made good by another on the same completions takes none."""
+        return len(self.failed[name]) + self.tallies[name].doubtful
 
 
 def score(
@@ -48,9 +58,10 @@ def score(
 ) -> Scores:
     """Grade completions; `tasks[i]` is the task of `completions[i]`.
 
-    A function that raises on the batch is called again row by row, so that only the rows that fail are lost; one that
-    takes more than `timeout` seconds has failed on all of them. Async functions run at the same time, once the others
-    are done. A function is called on the tasks that are for it (`selecting`), and gives None for the others.
+    A function that raises on the batch is called on it again, and then row by row, so that only the rows that fail are
+    lost; not row by row where it needs whole groups. One that takes more than `timeout` seconds has failed on all of
+    them. Async functions run at the same time, once the others are done. A function is called on the tasks that are for
+    it (`selecting`), and gives None for the others.
 
     Raises:
         RewardError: a function asks for an argument that is no column, or its result is not a list with one number
@@ -73,6 +84,8 @@ def score(
         seconds={name: one.seconds for name, one in graded.items()},
         first_failures={name: why for name, one in graded.items() if (why := one.first_failure) is not None},
         notes={name: one.notes for name, one in graded.items()},
+        tallies={name: one.tally for name, one in graded.items()},
+        formed=tuple(has_format(functions, task, one.text) for task, one in zip(tasks, completions, strict=True)),
     )
 
 
@@ -87,20 +100,28 @@ def combine(rewards: Mapping[str, float | None], weights: Mapping[str, float]) -
 
 
 def check_failure_rate(scores: Scores, *, limit: float) -> None:
-    """Refuse to go on when a reward function failed on more than the share `limit` of the batch.
+    """Refuse to go on when a reward function failed on more than the share `limit` of the batch, or is doubtful there.
 
     Raises:
         TrainingError: it names function, rate, limit and the first failure.
     """
     if not scores.failed:
         return
-    name = max(scores.failed, key=lambda one: len(scores.failed[one]))
+    name = max(scores.failed, key=scores.against)
     failed, total = len(scores.failed[name]), len(scores.values[name])
-    if total and failed / total > limit:
+    if not total or scores.against(name) / total <= limit:
+        return
+    if failed / total > limit:
         raise TrainingError(
             f"reward function {name!r} failed on {failed} of {total} completions ({failed / total:.1%}), above "
             f"--max-reward-failure-rate {limit:g}; correct it and resume; the first failure: {scores.culprit}"
         )
+    raise TrainingError(
+        f"reward function {name!r} raised twice on {scores.tallies[name].doubtful} completions together and on none of "
+        "them alone, so its numbers may mean something else; decorate it with paceline.needs_group if it compares "
+        "completions, or correct it, and resume; --max-reward-failure-rate 1 lets it pass; the first failure: "
+        f"{scores.culprit}"
+    )
 
 
 def check_any_reward(scores: Scores) -> None:
@@ -128,4 +149,6 @@ def _nothing(names: Iterable[str]) -> Scores:
         seconds=dict.fromkeys(names, 0.0),
         first_failures={},
         notes=dict.fromkeys(names, ()),
+        tallies=dict.fromkeys(names, Tally()),
+        formed=(),
     )

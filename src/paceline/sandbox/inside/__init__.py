@@ -12,6 +12,7 @@ monitor.py     unshares, forks the zygote and ends with whoever started it
 confining.py   one level's confinement, applied to the zygote once
 serving.py     the zygote: one fork per job, deadlines, the reply
 watching.py    threads and files counted while a program runs, where nothing else bounds them
+holding.py     scratch directories on the host, and those that were left there
 scratch.py     a directory made empty, whatever is in it
 starting.py    the forked child on its way to the program: files, limits, filter
 program.py     the program as `__main__`, to its end

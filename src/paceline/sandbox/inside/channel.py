@@ -9,6 +9,9 @@ PREFIX = struct.Struct(">Q")
 MESSAGE_BYTES = 1 << 16
 """Bound of everything but a job and its output, whose lengths are said before."""
 
+ASLEEP = {"asleep": True}
+"""Said of a running program, once: it waits without computing."""
+
 
 class BrokenChannelError(Exception):
     """The other side is gone, too slow, or does not keep to the protocol."""

@@ -9,12 +9,12 @@ import os
 import select
 import signal
 import socket
-import tempfile
 from typing import Any
 
 from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.channel import BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.confining import separate
+from paceline.sandbox.inside.holding import hold_new, remove_left
 from paceline.sandbox.inside.scratch import make_empty
 from paceline.sandbox.inside.serving import end_children, serve
 
@@ -32,7 +32,8 @@ def main() -> None:
     scratch = None
     try:
         if setup["level"] != "namespaces":  # which has a file system of its own for it
-            scratch = os.path.realpath(tempfile.mkdtemp(prefix="paceline-scratch-", dir=setup["directory"]))
+            remove_left(setup["directory"])
+            scratch = hold_new(setup["directory"])
         _run(control, parent, setup, scratch or "")
     except OSError as error:
         signal.signal(

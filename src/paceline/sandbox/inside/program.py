@@ -119,11 +119,26 @@ def _flush(status: int) -> int:
     for stream in (sys.stdout, sys.__stdout__):
         if stream is not None and not _flushed(stream):
             status = status or FLUSH_FAILED
-    files = [found for found in gc.get_objects() if _FILE in type(found).__mro__]
-    files.sort(key=lambda found: _TEXT not in type(found).__mro__)  # text goes through a binary buffer
-    for file in files:
+    for file in _open_files():
         _flushed(file)
     return status
+
+
+def _open_files() -> list[object]:
+    """Every file object there is, text before the binary buffers that it goes through.
+
+    The list of all objects takes 8 bytes for each. A program that has left no room for it keeps its status, and only
+    files that it never closed lose what is in their buffers.
+    """
+    kinds, waiting = set[type](), [_FILE]
+    while waiting:
+        kinds.add(kind := waiting.pop())
+        waiting += type.__subclasses__(kind)
+    try:
+        files = [found for found in gc.get_objects() if type(found) in kinds]
+    except MemoryError:
+        return []
+    return sorted(files, key=lambda found: _TEXT not in type(found).__mro__)
 
 
 def _flushed(file: object) -> bool:

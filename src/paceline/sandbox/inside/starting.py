@@ -31,8 +31,8 @@ NO_CORE = 1
 """Byte. At 0, the kernel still starts the host's program for dumps where it has one; 1 it takes for no dump at all."""
 STACK_BYTES = 128 << 20
 """Of the main thread; the kernel leaves so much room below it."""
-FILES_PER_OUTPUT = 16
-"""See `Limits.output_bytes`."""
+FILES_PER_OUTPUT, LARGE_FILE = 16, 16 << 20
+"""See `largest_file`."""
 
 
 class Files(NamedTuple):
@@ -118,7 +118,7 @@ def _limit(limits: dict[str, Any], confinement: Confinement, memory: int) -> Non
     seconds = math.ceil(limits["seconds"]) + 1
     _hold(resource.RLIMIT_CPU, seconds)
     _hold(resource.RLIMIT_AS, memory + (limits["memory_mb"] << 20))
-    _hold(resource.RLIMIT_FSIZE, FILES_PER_OUTPUT * limits["output_bytes"])
+    _hold(resource.RLIMIT_FSIZE, largest_file(limits["output_bytes"]))
     _hold(resource.RLIMIT_NOFILE, OPEN_FILES)
     _hold(resource.RLIMIT_NPROC, THREADS + (0 if confinement.threads_counted else _threads_of_the_machine()))
     _hold(resource.RLIMIT_SIGPENDING, PENDING_SIGNALS)
@@ -128,6 +128,11 @@ def _limit(limits: dict[str, Any], confinement: Confinement, memory: int) -> Non
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     room = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)
     resource.setrlimit(resource.RLIMIT_STACK, (room, most))
+
+
+def largest_file(output_bytes: int) -> int:
+    """Bytes of a file, and of standard error, at most: sixteen times the output, beyond 16 MiB twice."""
+    return max(min(FILES_PER_OUTPUT * output_bytes, LARGE_FILE), 2 * output_bytes)
 
 
 def _threads_of_the_machine() -> int:

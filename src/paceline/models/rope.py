@@ -1,0 +1,66 @@
+"""Rotary frequencies that do not hang on who is in a batch: those of the run's longest sequence, for all of its tokens.
+
+transformers takes the frequencies of `longrope` and `dynamic` by the largest position of each call, so that a token's
+logits change with its neighbours, and keys in a cache stay as an earlier call had them. vLLM too takes them by the
+longest sequence that it is made for.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BY_LENGTH = frozenset({"longrope", "dynamic"})
+"""Types of rotary embeddings whose frequencies transformers takes by the length of the sequence."""
+
+
+def fix_rope(model: nn.Module, longest: int) -> None:
+    """Have every rotary module compute as in a sequence of `longest` tokens, whatever positions it is asked for."""
+    for module in model.modules():
+        if _types(module) & BY_LENGTH:
+            if not hasattr(module, "longest_sequence"):
+                module.register_forward_pre_hook(_with_last_position, with_kwargs=True)
+                module.register_forward_hook(_without_last_position)
+            module.longest_sequence = longest
+
+
+def rope_by_length(model: nn.Module) -> str | None:
+    """Which factors of `longrope` were fixed for a run, in a sentence; None where there are none to choose from."""
+    for module in model.modules():
+        if "longrope" in _types(module):
+            longest, original = module.longest_sequence, _original_length(module)
+            which = "long" if longest > original else "short"
+            return (
+                f"longrope: the {which} factors for every sequence, as a prompt with its completion may have {longest} "
+                f"tokens and the short ones hold up to {original}"
+            )
+    return None
+
+
+def _types(module: nn.Module) -> set[str]:
+    """Of rotary embeddings that a module computes: one, or one for each type of layers."""
+    found = getattr(module, "rope_type", None)
+    return set(found.values()) if isinstance(found, dict) else {found} if isinstance(found, str) else set()
+
+
+def _original_length(module: Any) -> int:
+    """Tokens that the short factors hold up to."""
+    parameters = module.config.rope_parameters
+    for one in (parameters, *(value for value in parameters.values() if isinstance(value, dict))):
+        if one.get("rope_type") == "longrope":
+            found: int = one["original_max_position_embeddings"]
+            return found
+    raise AssertionError(parameters)
+
+
+def _with_last_position(
+    module: Any, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The last position of the longest sequence beside those that are asked for."""
+    states, positions, *others = *arguments, *([options.pop("position_ids")] if "position_ids" in options else [])
+    last = torch.full_like(positions[..., :1], module.longest_sequence - 1)
+    return (states, torch.cat([positions, last], dim=-1), *others), options
+
+
+def _without_last_position(module: nn.Module, arguments: object, tables: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(table[..., :-1, :] for table in tables)

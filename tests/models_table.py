@@ -1,0 +1,173 @@
+"""`make models-table`: two steps of a run with a tiny model of each family, and docs/models.md of what came of it."""
+
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from torch import Tensor
+
+from paceline.batching import pack
+from paceline.config import Config, build_config
+from paceline.errors import ModelError
+from paceline.learner import samples_of
+from paceline.learner.passes import WholeModel
+from paceline.models import PolicyForward, save_model
+from paceline.plain_forward import plain_logits
+from paceline.preparing import Prepared, prepare
+from paceline.train import Parts, assemble, make_feed
+from paceline.types import RolloutGroup
+from tests.families import FAMILIES, Family, make_model
+from tests.tiny import tiny_tokenizer
+
+PAGE = Path(__file__).parent.parent / "docs" / "models.md"
+LARGEST = 1e-4
+"""Nats: what all differences of logprobs in float32 stay below."""
+STEPS, PROMPTS, GENERATIONS = 2, 2, 4
+ROWS = '{"question": "3 + 4", "answer": "7"}\n{"question": "12 + 30, and then half of it", "answer": "21"}\n'
+REWARDS = "def varied(completion_ids, **columns):\n    return [sum(ids) % 7 / 7 for ids in completion_ids]\n"
+HEAD = """# Models
+
+Any causal language model of transformers is tried before it is trained. The engine's decoder and the learner's forward
+pass are held to the model's own forward pass over one row of tokens, in evaluation mode; the fastest that agrees is
+taken, and a model that none is right for is refused in a sentence. The start of a run says which ways it takes.
+
+| engine | what it does |
+|---|---|
+| fused | Llama-like layers in few operations, each prompt computed once and shared |
+| plain | the model's own forward pass with its own cache |
+| recomputing | no cache: the whole context is computed again for each token, far slower |
+
+| learner | what it does |
+|---|---|
+| packed | prompts and completions end to end without padding, each prompt computed once |
+| padded | rows of prompt and completion, padded to one length |
+
+Below, each family as its configuration makes it by default (but for what is said beside its name), scaled down to some
+50,000 random weights, with windows shorter than the sequences: {steps} steps of GRPO by the command line's own assembly
+in float32, {prompts} prompts of different lengths, {generations} completions each. *Mismatch* is the largest difference
+between the engine's logprobs and the trainer's (`logprob_mismatch_max`); *off its own* is the largest difference that
+engine, learner or padded rows have from the model's own forward pass. Both are in nats, and rounding.
+`make models-table` makes this page, with transformers {version}.
+
+"""
+TRAINED = "| family | engine | learner | mismatch | off its own |\n|---|---|---|---|---|\n"
+REFUSED = """
+## Refused
+
+By config.json where it tells, before weights are read; else by the probe, before a run directory is made.
+
+| family | when | sentence |
+|---|---|---|
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """What came of a family's run."""
+
+    engine: str
+    learner: str
+    mismatch: float
+    off: float
+
+    def row(self, name: str) -> str:
+        """In the table."""
+        return f"| {name} | {self.engine} | {self.learner} | {self.mismatch:.0e} | {self.off:.0e} |"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """Why there was none."""
+
+    when: str
+    sentence: str
+
+    def row(self, name: str) -> str:
+        """In the table."""
+        return f"| {name} | {self.when} | {self.sentence} |"
+
+
+def tried(family: Family, directory: Path) -> Trained | Refused:
+    """Two steps of a run, in an empty directory of its own."""
+    model = directory / "model"
+    save_model(make_model(family), tiny_tokenizer(), model, torch.float32)
+    (directory / "rows.jsonl").write_text(ROWS)
+    (directory / "rewards.py").write_text(REWARDS)
+    options = {
+        "model": str(model), "dataset": str(directory / "rows.jsonl"), "dtype": "float32", "device": "cpu",
+        "reward_funcs": f"{directory / 'rewards.py'}:varied", "max_completion_length": "24", "max_prompt_length": "64",
+        "prompts_per_step": str(PROMPTS), "num_generations": str(GENERATIONS), "max_steps": str(STEPS),
+        "learning_rate": "1e-3", "concurrent_sequences": "6", "micro_batch_tokens": "128",
+    }  # fmt: skip
+    when = "before its weights are read"
+    try:
+        config = build_config(options)
+        prepared = prepare(config)
+        when = "before training"
+        parts = assemble(config, prepared)
+    except ModelError as error:
+        return Refused(when=when, sentence=str(error).replace(str(model), "MODEL"))
+    return _trained(config, prepared, parts)
+
+
+def _trained(config: Config, prepared: Prepared, parts: Parts) -> Trained:
+    feed, mismatch, off = make_feed(config, prepared, None), 0.0, 0.0
+    for number in range(1, STEPS + 1):
+        groups = parts.producer.make(feed.take, PROMPTS).groups
+        off = max(off, _off(parts, groups))
+        stats, _ = parts.consumer.update(number, groups)
+        parts.engine.take_weights(parts.consumer.policy_version)
+        assert stats.logprob_mismatch_max is not None
+        mismatch = max(mismatch, stats.logprob_mismatch_max)
+    learner = parts.consumer.learner.passes.forward.kind
+    return Trained(engine=parts.engine.path, learner=learner, mismatch=mismatch, off=off)
+
+
+def _off(parts: Parts, groups: tuple[RolloutGroup, ...]) -> float:
+    """The largest difference from the model's own logprobs: of the engine, of the learner, of padded rows."""
+    samples, policy, passes = samples_of(groups), parts.consumer.policy, parts.consumer.learner.passes
+    batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=torch.float32)
+    rows = [(one.prompt_ids, one.completion_ids) for one in samples]
+    own = torch.cat([_own_logprobs(parts, prompt, completion) for prompt, completion in rows])
+    padded = WholeModel(forward=PolicyForward(kind="padded", reason=""), temperature=1.0)
+    ways = [batch.rollout_logprobs, *(way.values(policy, [batch])[0].logprobs for way in (passes, padded))]
+    return max(float((way - own).abs().max()) for way in ways)
+
+
+def _own_logprobs(parts: Parts, prompt: tuple[int, ...], completion: tuple[int, ...]) -> Tensor:
+    logits = plain_logits(parts.consumer.policy.model, torch.tensor(prompt + completion), torch.float32)
+    targets = torch.tensor(completion)[:, None]
+    return logits[len(prompt) - 1 : -1].log_softmax(-1).gather(1, targets)[:, 0]
+
+
+def page(found: dict[str, Trained | Refused]) -> str:
+    """The page of all families."""
+    head = HEAD.format(steps=STEPS, prompts=PROMPTS, generations=GENERATIONS, version=transformers.__version__)
+    rows = {
+        kind: [one.row(name) for name, one in found.items() if isinstance(one, kind)] for kind in (Trained, Refused)
+    }
+    return head + TRAINED + "\n".join(rows[Trained]) + "\n" + REFUSED + "\n".join(rows[Refused]) + "\n"
+
+
+def main(only: list[str]) -> int:
+    """Try every family, or some by name without writing the page; status 1 if one trains on something else."""
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    found, is_right = dict[str, Trained | Refused](), True
+    for family in (one for one in FAMILIES if not only or one.name in only):
+        with tempfile.TemporaryDirectory(prefix="paceline-") as directory:
+            found[family.name] = result = tried(family, Path(directory))
+        is_right &= isinstance(result, Refused) or max(result.mismatch, result.off) <= LARGEST
+        print(result.row(family.name), flush=True)
+    if not only:
+        PAGE.write_text(page(found))
+        print(f"page    {PAGE}")
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""How ranks of a launch meet, and who is not let in: lines carry pickles."""
+
+import json
+import os
+import socket
+import threading
+from dataclasses import replace
+from multiprocessing.connection import Connection
+
+import pytest
+import torch.distributed as dist
+
+from paceline.errors import ProcessLost
+from paceline.spmd.environment import Launched
+from paceline.spmd.meeting import PLACE, draw_lines
+
+
+@pytest.fixture
+def first(tmp_path, monkeypatch) -> Launched:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return Launched(
+        rank=0,
+        size=2,
+        local_rank=0,
+        local_size=2,
+        host="127.0.0.1",
+        port=29500,
+        is_hosted=True,
+        attempt=0,
+        cores=None,
+        has_own_devices=False,
+    )
+
+
+class Leading(threading.Thread):
+    """The first rank, in a thread of its own."""
+
+    def __init__(self, place: Launched, store: dist.Store) -> None:
+        super().__init__(daemon=True)
+        self.place, self.store = place, store
+        self.start()
+
+    def run(self) -> None:
+        self.lines = draw_lines(self.place, self.store)
+
+
+def connected(store: dist.Store) -> Connection:
+    """A line of one who knows what the store says."""
+    where = json.loads(store.get(PLACE))
+    return Connection(socket.create_connection((where["host"], where["port"])).detach())
+
+
+def test_ranks_of_one_machine_meet_by_a_file_that_is_gone_afterwards(first, tmp_path):
+    store = dist.HashStore()
+    leading = Leading(first, store)
+    store.get(PLACE)
+    (file,) = tmp_path.iterdir()
+    assert (file.stat().st_mode & 0o777, file.stat().st_uid) == (0o600, os.getuid())
+    assert file.read_text() not in store.get(PLACE).decode()
+    theirs = draw_lines(replace(first, rank=1), store)
+    leading.join(timeout=60)
+    leading.lines.send([1], "update")
+    assert theirs.receive(0) == "update"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_knows_the_store_alone_is_not_let_in_and_keeps_nobody_out(first):
+    store = dist.HashStore()
+    leading = Leading(first, store)
+    stranger = connected(store)
+    theirs = json.loads(stranger.recv_bytes())
+    assert len(theirs) == 64
+    stranger.send_bytes(json.dumps({"kind": "calls", "rank": 1, "random": theirs, "proof": theirs}).encode())
+    with pytest.raises((EOFError, ConnectionResetError)):
+        stranger.recv_bytes()
+    lines = draw_lines(replace(first, rank=1), store)
+    leading.join(timeout=60)
+    assert (list(leading.lines.calls), list(lines.calls)) == ([1], [0])
+
+
+def test_a_false_first_rank_is_not_believed(first):
+    store, place = dist.HashStore(), replace(first, rank=1, secret="a secret of this launch")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        store.set(PLACE, json.dumps({"host": "127.0.0.1", "port": server.getsockname()[1]}))
+
+        def lead():
+            line = Connection(server.accept()[0].detach())
+            line.send_bytes(b'"00"')
+            hello = json.loads(line.recv_bytes())
+            line.send_bytes(hello["proof"].encode())  # its own proof, sent back
+
+        threading.Thread(target=lead, daemon=True).start()
+        with pytest.raises(ProcessLost, match="rank 1 of 2 and the first rank have not the same secret; set PACELINE_"):
+            draw_lines(place, store)
+
+
+def test_a_file_that_others_can_read_is_no_secret(first, tmp_path):
+    store = dist.HashStore()
+    store.set(PLACE, "{}")
+    file = tmp_path / f"paceline-ranks-{os.getuid()}-29500-0"
+    file.write_text("known to all")
+    file.chmod(0o644)
+    with pytest.raises(ProcessLost, match="is not this user's alone; set PACELINE_RANKS_SECRET"):
+        draw_lines(replace(first, rank=1), store)
