@@ -28,11 +28,11 @@ from cluster_tables import cluster_rows
 from measuring import QUIET, machine
 from running import RESULTS, write_result
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.configuration import read_run_configuration
-from paceline.cluster.forecast import make_forecast
-from paceline.cluster.timings import read_measured
-from paceline.intervals import Interval, mean_interval
-from paceline.rundir import RunDir
+from paceline.metrics.intervals import Interval, mean_interval
+from paceline.workers.ray.forecast import make_forecast
+from paceline.workers.ray.timings import read_measured
 
 WAITING = """import time
 

@@ -19,8 +19,10 @@ from materials import SHAPES
 from measuring import QUIET, machine
 from running import RESULTS, write_result
 
-from paceline.config import build_config, layout
-from paceline.plan import memory_plan, model_shape
+from paceline.config.building import build_config
+from paceline.config.layout import layout
+from paceline.training.plan.memory import memory_plan
+from paceline.training.plan.shape import model_shape
 
 LAYOUTS = {"copies": 0, "ZeRO-3": 3}
 """Names to stages."""

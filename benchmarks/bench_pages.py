@@ -34,8 +34,10 @@ from measuring import machine
 from playwright.sync_api import Browser, Page, sync_playwright
 from running import RESULTS, write_result
 
-from paceline.browsing import Documents, PageServer, export
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
+from paceline.reports.viewer.documents import Documents
+from paceline.reports.viewer.exporting import export
+from paceline.reports.viewer.serving import PageServer
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
 GROUP = 8

@@ -25,7 +25,8 @@ from paceline.cli.arguments import parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.hardware import this_device
 from paceline.cli.train import COMMAND
-from paceline.plan import memory_plan, read_shape
+from paceline.training.plan.memory import memory_plan
+from paceline.training.plan.reading import read_shape
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT = 1800.0

@@ -70,8 +70,8 @@ def write_rows(folder: Path, count: int) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    from paceline.config import ModelConfig
-    from paceline.pretrained import load_tokenizer
+    from paceline.config.sections import ModelConfig
+    from paceline.models.pretrained import load_tokenizer
 
     tokenizer, drawn = load_tokenizer(ModelConfig(model="embedded")), random.Random(0)
     numbers = [str(number) for number in range(10, 99)]

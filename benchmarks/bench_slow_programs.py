@@ -24,10 +24,10 @@ from pathlib import Path
 from measuring import machine
 from running import RESULTS, write_result
 
-from paceline.programs import Sandbox
 from paceline.rewards.builtin.code import code
 from paceline.rewards.function import Grade, RewardContext
-from paceline.sandbox import open_sandbox
+from paceline.sandbox.levels import open_sandbox
+from paceline.sandbox.programs import Sandbox
 
 SLOW = {
     "loops": "while True:\n    pass",

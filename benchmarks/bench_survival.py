@@ -40,9 +40,9 @@ from running import RESULTS, write_result
 from survival_tables import survival_rows
 from survive_in_turns import Turns
 
-from paceline.config import ModelConfig
-from paceline.intervals import Interval, mean_interval
-from paceline.pretrained import load_tokenizer
+from paceline.config.sections import ModelConfig
+from paceline.metrics.intervals import Interval, mean_interval
+from paceline.models.pretrained import load_tokenizer
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT = 3600.0

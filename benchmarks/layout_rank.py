@@ -12,10 +12,15 @@ import torch
 from materials import SHAPES
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from paceline.config import LossConfig, ModelConfig, OptimConfig, ParallelConfig
-from paceline.learner import Learner
-from paceline.models import adopt_model, choose_forward, recompute
-from paceline.parallel import Meeting, make_ranks, process_group
+from paceline.config.layout import ParallelConfig
+from paceline.config.objective import LossConfig, OptimConfig
+from paceline.config.sections import ModelConfig
+from paceline.models.activations import recompute
+from paceline.models.forward import choose_forward
+from paceline.models.loading import adopt_model
+from paceline.models.parallel.mesh_ranks import make_ranks
+from paceline.models.parallel.process_group import Meeting, process_group
+from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 
 GENERATIONS = 4

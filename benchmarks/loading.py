@@ -3,10 +3,11 @@
 from given import Given
 from transformers import PreTrainedTokenizerFast
 
-from paceline.config import ModelConfig
-from paceline.engines.local import LocalEngine
-from paceline.models import Loaded, load_model
-from paceline.train.assembly import end_token_ids
+from paceline.config.sections import ModelConfig
+from paceline.engines.local.engine import LocalEngine
+from paceline.models.loaded import Loaded
+from paceline.models.loading import load_model
+from paceline.training.assembly import end_token_ids
 
 
 def load_policy(given: Given, *, device: str) -> Loaded:

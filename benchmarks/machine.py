@@ -26,10 +26,10 @@ import torch.nn.functional as F
 from measuring import machine
 from torch import Tensor
 
-from paceline.native import library
-from paceline.native.tensors import address, declared
-from paceline.native.tiles import tile_products
-from paceline.products import has_onednn
+from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.tensors import address, declared
+from paceline.kernels.cpu.tiles import tile_products
+from paceline.kernels.linear import has_onednn
 
 RESULTS = Path(__file__).parent / "results"
 SECONDS = 0.25

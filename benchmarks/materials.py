@@ -16,9 +16,10 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config,
 from wider_heads import write_twin
 from workloads import BUSY, GENERATE, STEP, Workload, completion_limits, find
 
-from paceline.config import DataConfig, ModelConfig
-from paceline.data import build_tasks, load_rows
-from paceline.pretrained import load_tokenizer, model_directory
+from paceline.config.sections import DataConfig, ModelConfig
+from paceline.data.sources import load_rows
+from paceline.data.tasks import build_tasks
+from paceline.models.pretrained import load_tokenizer, model_directory
 
 FIRST_WORD = 2
 """Of a random model: 0 pads, 1 ends."""

@@ -33,7 +33,7 @@ from step_work import Group, Shape, tokens_that_exist
 from stopwatch import Stopwatch
 from workloads import ON_CPU, ON_CUDA, STEP
 
-from paceline.learner import PreparedBatch
+from paceline.training.learner.learner import PreparedBatch
 
 
 class Watched:

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from measuring import Channel
 from reward_workloads import runs
 
-from paceline.programs import Job
-from paceline.sandbox import open_sandbox
+from paceline.sandbox.levels import open_sandbox
+from paceline.sandbox.programs import Job
 
 
 def main(is_quick: str, threads: str) -> None:

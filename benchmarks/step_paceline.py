@@ -16,12 +16,15 @@ from loading import load_policy, make_engine
 from measuring import Channel, peak_mib
 from workloads import EPSILONS, LEARNING_RATE
 
-from paceline.config import AdvantageConfig, LossConfig, OptimConfig
+from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.engines import OnFinished, Request, Sampling
-from paceline.engines.local import LocalEngine
-from paceline.learner import Learner
-from paceline.models import choose_forward, recompute
-from paceline.rollouts import EngineSampler, Producer, rollout_metrics
+from paceline.engines.local.engine import LocalEngine
+from paceline.training.learner.learner import Learner
+from paceline.models.forward import choose_forward
+from paceline.models.activations import recompute
+from paceline.training.rollouts.sampling import EngineSampler
+from paceline.training.rollouts.producer import Producer
+from paceline.training.rollouts.records import rollout_metrics
 from paceline.types import Completion, Task
 
 

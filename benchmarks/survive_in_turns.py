@@ -17,13 +17,17 @@ from typing import Any
 
 from rich.console import Console
 
+from paceline.checkpoints.finding import Checkpoint, Progress
 from paceline.cli.arguments import parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.train import COMMAND
-from paceline.config import Config
-from paceline.preparing import Prepared, prepare
-from paceline.saved import Checkpoint, Progress
-from paceline.train import Journal, Placed, Produced, in_this_process, train
+from paceline.config.sections import Config
+from paceline.training.halves import Placed, in_this_process
+from paceline.training.produced import Produced
+from paceline.training.rollout_journal import Journal
+from paceline.training.session import train
+from paceline.training.setup.preparation import prepare
+from paceline.training.setup.prepared import Prepared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

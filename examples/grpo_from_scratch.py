@@ -23,10 +23,12 @@ from transformers import PreTrainedModel as Model
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 import paceline
-from paceline.advantages import advantages
-from paceline.data import has_split, load_rows
-from paceline.intervals import wilson
-from paceline.losses import clipped_policy_loss, kl_penalty, token_logprobs
+from paceline.data.sources import has_split, load_rows
+from paceline.kernels.logprobs import token_logprobs
+from paceline.metrics.intervals import wilson
+from paceline.objective.advantages import advantages
+from paceline.objective.kl import kl_penalty
+from paceline.objective.policy_loss import clipped_policy_loss
 
 EMBEDDED = str(Path(paceline.__file__).parent / "embedded")
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from paceline.advantages import advantages
-from paceline.losses import clipped_policy_loss
+from paceline.objective.advantages import advantages
+from paceline.objective.policy_loss import clipped_policy_loss
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 INK, GREY, BLUE, ORANGE, GREEN = "#222222", "#767676", "#0072b2", "#d55e00", "#00795a"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
 
 ROOT = Path(__file__).parents[1]
 BLUES, ORANGES = ("#0072b2", "#56b4e9", "#4b3f9e"), ("#d55e00", "#e69f00", "#a63603")

@@ -14,8 +14,8 @@ from typing import Any
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from paceline.console import RunDisplay
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
+from paceline.reports.console import RunDisplay
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "images" / "live.svg"

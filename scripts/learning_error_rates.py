@@ -1,4 +1,4 @@
-"""How often the rules of `paceline.learning` call noise learning, when they are asked after every step.
+"""How often the rules of `paceline.metrics.learning` call noise learning, when they are asked after every step.
 
 python scripts/learning_error_rates.py [RUNS]
 
@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.intervals import wilson
-from paceline.learning import FAR, LONGEST, SHORTEST, accuracy_shift
+from paceline.metrics.intervals import wilson
+from paceline.metrics.learning import FAR, LONGEST, SHORTEST, accuracy_shift
 
 Series = NDArray[np.float64]
 """Runs by steps."""

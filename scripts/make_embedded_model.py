@@ -35,7 +35,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from paceline.data.arithmetic import OPERATIONS, Problem, problems
 
-DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "embedded"
+DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "models" / "embedded"
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 # A word takes the space before it, and the one after it when a number follows: numbers are then bare digits everywhere,

@@ -26,7 +26,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from paceline.data.programs import NUM_STEPS, Outline, Problem, Sentence, problems
 
-DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "embedded" / "programs"
+DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "models" / "embedded" / "programs"
 
 # A fence, the head of a loop and the left side of an assignment are one piece each; a sign takes the space before it,
 # and the one after it where a name or a number follows, so that names and numbers are bare.

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from paceline.browsing import Documents, PageServer
+from paceline.reports.viewer.documents import Documents
+from paceline.reports.viewer.serving import PageServer
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")

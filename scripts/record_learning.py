@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
 
 OF_STEPS = (
     "step",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from paceline.report import write_report
+from paceline.reports.page.html import write_report
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 SHOTS = {

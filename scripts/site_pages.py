@@ -10,12 +10,14 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 
-from paceline.alarms import RULES
-from paceline.config import PRESETS, Option, build_config, find_option, options, source_of
+from paceline.config.building import build_config
 from paceline.config.changing import rule_of
-from paceline.config.reading import section_classes
-from paceline.formula import as_text, objective
-from paceline.metrics import METRICS
+from paceline.config.presets import PRESETS
+from paceline.config.reading import Option, find_option, options, section_classes
+from paceline.config.sources import source_of
+from paceline.metrics.alarms import RULES
+from paceline.metrics.definitions import METRICS
+from paceline.objective.formula import as_text, objective
 from paceline.rewards.function import BuiltIn, RewardContext
 from paceline.rewards.needs import NEEDS
 from paceline.rewards.parameters import annotations

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoint import take_checkpoint
-from paceline.parallel import ONE_RANK, Ranks
-from paceline.saved import Checkpoint, Progress
+from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.checkpoints.saving import take_checkpoint
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
 
 
 def save_checkpoint(root: Path, progress: Progress, *, ranks: Ranks = ONE_RANK, **given: Any) -> Checkpoint:

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.consumers import Consumers
-from paceline.cluster.consuming import ConsumingProcess, Seat
-from paceline.cluster.fleet import Fleet
-from paceline.cluster.halves import ClusterHalves
-from paceline.cluster.producing import ProducingProcess
-from paceline.config import Config
-from paceline.preparing import Prepared
-from paceline.saved import Checkpoint
-from paceline.train import Placed, make_feed
+from paceline.checkpoints.finding import Checkpoint
+from paceline.config.sections import Config
+from paceline.training.halves import Placed, make_feed
+from paceline.training.setup.prepared import Prepared
+from paceline.workers.ray.consumers import Consumers
+from paceline.workers.ray.consuming import ConsumingProcess, Seat
+from paceline.workers.ray.fleet import Fleet
+from paceline.workers.ray.halves import ClusterHalves
+from paceline.workers.ray.producing import ProducingProcess
 
 
 @dataclass

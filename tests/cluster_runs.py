@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.rundir import RunDir
 from tests.tiny import tiny_model, tiny_tokenizer
 
 # read once per process, and the same for nodes that a test starts itself

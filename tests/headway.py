@@ -1,6 +1,6 @@
 """A `Headway` that keeps what it is told."""
 
-from paceline.headway import Phase
+from paceline.runtime.progress import Phase
 
 
 class Told:

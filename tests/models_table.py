@@ -10,15 +10,19 @@ import torch
 import transformers
 from torch import Tensor
 
-from paceline.batching import pack
-from paceline.config import Config, build_config
+from paceline.config.building import build_config
+from paceline.config.sections import Config
 from paceline.errors import ModelError
-from paceline.learner import samples_of
-from paceline.learner.passes import WholeModel
-from paceline.models import PolicyForward, save_model
-from paceline.plain_forward import plain_logits
-from paceline.preparing import Prepared, prepare
-from paceline.train import Parts, assemble, make_feed
+from paceline.models.exporting import save_model
+from paceline.models.forward import PolicyForward
+from paceline.models.plain_forward import plain_logits
+from paceline.objective.micro_batches import pack
+from paceline.training.assembly import Parts, assemble
+from paceline.training.halves import make_feed
+from paceline.training.learner.passes import WholeModel
+from paceline.training.learner.samples import samples_of
+from paceline.training.setup.preparation import prepare
+from paceline.training.setup.prepared import Prepared
 from paceline.types import RolloutGroup
 from tests.families import FAMILIES, Family, make_model
 from tests.tiny import tiny_tokenizer

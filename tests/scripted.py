@@ -3,10 +3,11 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
-from paceline.config import AdvantageConfig
+from paceline.config.objective import AdvantageConfig
 from paceline.engines import OnFinished, Request, Sampling
-from paceline.rewards import RewardFunction
-from paceline.rollouts import EngineSampler, Producer, Take
+from paceline.rewards.function import RewardFunction
+from paceline.training.rollouts.producer import Producer, Take
+from paceline.training.rollouts.sampling import EngineSampler
 from paceline.types import Completion, Task
 
 

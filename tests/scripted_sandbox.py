@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from paceline.errors import SandboxError
-from paceline.programs import Execution, ExecutionStatus, Job
+from paceline.sandbox.programs import Execution, ExecutionStatus, Job
 
 
 def printed(output: str) -> Execution:

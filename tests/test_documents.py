@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline.alarms import RULES, Change
 from paceline.cli import explain, plan, train
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS, main
-from paceline.config import DataConfig, build_config, parse_yaml
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml
+from paceline.config.sections import DataConfig
 from paceline.data.formats import problem
 from paceline.data.rows import Row
+from paceline.metrics.alarms import RULES, Change
 from tests.documents import BLOCKS, ROOT, TEXTS, Block, blocks, commands
 
 FOLLOWED = ("index.md", "extending.md", "concepts.md", "trl.md")

@@ -8,21 +8,26 @@ from contextlib import nullcontext
 
 import pytest
 
-from paceline.api.building import NOT_OFFERED
-from paceline.api.refused import NOT_NEEDED, REFUSED
 from paceline.cli import audit, explain, plan, replay, rollouts, train, translate
 from paceline.cli import eval as eval_command
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
-from paceline.config import PRESETS, DataConfig, build_config, options, parse_yaml
+from paceline.compat.commands.colossalchat.arguments import FIELDS, SHORT, long_flag
+from paceline.compat.commands.layouts import NUMBERS, VALUES
+from paceline.compat.commands.swift.tables import KNOWN
+from paceline.compat.commands.trl.reading import known_flags
+from paceline.compat.trl.building import NOT_OFFERED
+from paceline.compat.trl.refused import NOT_NEEDED, REFUSED
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml
+from paceline.config.presets import PRESETS
+from paceline.config.reading import options
+from paceline.config.sections import DataConfig
 from paceline.data.formats import problem
 from paceline.data.rows import Row
-from paceline.dialects.colossalchat.arguments import FIELDS, SHORT, long_flag
-from paceline.dialects.layouts import NUMBERS, VALUES
-from paceline.dialects.swift.tables import KNOWN
-from paceline.dialects.trl.reading import known_flags
 from paceline.errors import ConfigError
-from paceline.rewards import BUILT_IN, resolve
+from paceline.rewards.registry import BUILT_IN
+from paceline.rewards.resolving import resolve
 from tests.documents import DOCUMENTS, ROOT, TEXTS, blocks
 from tests.test_architecture import FLOORS
 

@@ -11,10 +11,12 @@ import pytest
 
 from paceline.cli import train
 from paceline.cli.arguments import parse
-from paceline.config import PRESETS, build_config, options
-from paceline.metrics import METRICS
-from paceline.rewards import BUILT_IN
+from paceline.config.building import build_config
+from paceline.config.presets import PRESETS
+from paceline.config.reading import options
+from paceline.metrics.definitions import METRICS
 from paceline.rewards.parameters import annotations
+from paceline.rewards.registry import BUILT_IN
 from scripts.site_pages import pages
 from tests.documents import ROOT, blocks, commands
 

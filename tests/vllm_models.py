@@ -6,7 +6,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from paceline.engines import Request, TakeNewer, sample_key
-from paceline.engines.local import LocalEngine
+from paceline.engines.local.engine import LocalEngine
 from tests.tiny import tiny_tokenizer
 
 END = 258

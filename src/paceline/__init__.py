@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paceline.api.config import GRPOConfig
-    from paceline.api.trainer import GRPOTrainer
+    from paceline.compat.trl.config import GRPOConfig
+    from paceline.compat.trl.trainer import GRPOTrainer
     from paceline.rewards.function import needs_group
 
 __all__ = ["GRPOConfig", "GRPOTrainer", "needs_group"]
@@ -25,8 +25,8 @@ if "torch" not in sys.modules and os.environ.keys().isdisjoint(SPIN_VARIABLES):
     os.environ[SPIN_VARIABLES[0]] = OPENMP_SPINS
 
 _HOMES = {
-    "GRPOConfig": "paceline.api.config",
-    "GRPOTrainer": "paceline.api.trainer",
+    "GRPOConfig": "paceline.compat.trl.config",
+    "GRPOTrainer": "paceline.compat.trl.trainer",
     "needs_group": "paceline.rewards.function",
 }
 """Imported at first use: torch and transformers take seconds, and the command line must be able to do without."""

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from paceline.report import write_report
+from paceline.reports.page.html import write_report
 from tests.unit.synthetic_run import write_synthetic_run
 
 STEPS = 30

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from paceline.browsing import Documents, PageServer, export
+from paceline.reports.viewer.documents import Documents
+from paceline.reports.viewer.exporting import export
+from paceline.reports.viewer.serving import PageServer
 from tests.unit.browsed_runs import HOSTILE, hostile_run, paid, rollout, write_run, write_tokens
 
 

@@ -5,13 +5,13 @@ import signal
 import subprocess
 from pathlib import Path
 
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
 from tests.chaos.runs import OPTIONS, mischief
 from tests.chaos.sabotage import Trap
 from tests.chaos.scene import REMEDY, Impossible, Scene, must
 
-GENERATE = "paceline.engines.local:LocalEngine.generate"
-UPDATE = "paceline.learner:Learner.step"
+GENERATE = "paceline.engines.local.engine:LocalEngine.generate"
+UPDATE = "paceline.training.learner:Learner.step"
 
 
 def _interrupted(scene: Scene, trap: Trap) -> None:
@@ -150,7 +150,7 @@ def odd_path(scene: Scene) -> None:
 
 def killed_in_export(scene: Scene) -> None:
     place = scene.place()
-    ended = place.train(traps=[Trap(function="paceline.train.session:write_report", deed="SIGKILL")])
+    ended = place.train(traps=[Trap(function="paceline.training.session:write_report", deed="SIGKILL")])
     assert ended.status == -signal.SIGKILL
     assert (place.run.path / "final").exists()
     scene.must_resume(place)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
 from tests.chaos.processes import Ended, Running, start
 from tests.chaos.sabotage import Trap
 from tests.tiny import Kind, tiny_model, tiny_tokenizer

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
 from tests.cluster_runs import CLUSTER, completions, train, weights
 
 

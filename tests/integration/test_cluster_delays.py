@@ -14,14 +14,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.cluster.consumers import Consumers, KeepingWorkers
-from paceline.cluster.fleet import Fleet
-from paceline.cluster.halves import ClusterHalves
-from paceline.config import Config, build_config
-from paceline.preparing import Prepared, prepare
-from paceline.rundir import RunDir
-from paceline.saved import Checkpoint
-from paceline.train import Placed, make_feed, train
+from paceline.checkpoints.finding import Checkpoint
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.building import build_config
+from paceline.config.sections import Config
+from paceline.training.halves import Placed, make_feed
+from paceline.training.session import train
+from paceline.training.setup.preparation import prepare
+from paceline.training.setup.prepared import Prepared
+from paceline.workers.ray.consumers import Consumers, KeepingWorkers
+from paceline.workers.ray.fleet import Fleet
+from paceline.workers.ray.halves import ClusterHalves
 from tests.cluster_runs import REWARD, ROWS, completions, options_in
 
 STEPS, PROMPTS, GENERATIONS, STALENESS = 200, 4, 4, 2
@@ -79,7 +82,7 @@ class LateWorkers:
 @contextmanager
 def late_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
     """A `Place`: one consumer and the producers on a cluster of this machine, with delays on every way."""
-    from paceline.cluster.ray_actors import Share, ray_cluster, ray_consumers, ray_producers
+    from paceline.workers.ray.ray_actors import Share, ray_cluster, ray_consumers, ray_producers
 
     share = Share(cpus=1, gpus=0)
     with ray_cluster(config.cluster, share):

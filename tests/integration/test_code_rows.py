@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.rundir import RunDir
 from tests.tiny import tiny_model, tiny_tokenizer
 
 STDIN = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}

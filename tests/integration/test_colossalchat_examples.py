@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.data import load_rows
-from paceline.dialects import as_words, translate
-from paceline.embedded_models import DIRECTORIES
-from paceline.rundir import RunDir
-from paceline.sandbox import probe_levels
+from paceline.compat.commands import translate
+from paceline.compat.commands.writing import as_words
+from paceline.data.sources import load_rows
+from paceline.models.embedded_models import DIRECTORIES
+from paceline.sandbox.levels import probe_levels
 from tests.colossalchat_commands import PROJECT, ROWS, SEVERAL_MACHINES, SINGLE_MACHINE, rows_file, scaled_down
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -66,7 +67,7 @@ def test_programs_of_its_rows_are_learnt_from(tmp_path):
     rows = [
         {"messages": {"role": "user", "content": row["question"]}, "test_cases": row["test_cases"]} for row in programs
     ]
-    embedded = Path(__file__).parent.parent.parent / "src" / "paceline" / DIRECTORIES["embedded-programs"]
+    embedded = Path(__file__).parent.parent.parent / "src" / "paceline" / "models" / DIRECTORIES["embedded-programs"]
     flags = "-rt code -cv http://10.0.0.9:8000 -s '' -mnt 64 -mpt 64 -lr 1e-4 -a DAPO -g 8"
     run = train_here(tmp_path, command(tmp_path, SINGLE_MACHINE, rows, embedded, flags))
     (step,) = run.metrics()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.rundir import RunDir
 from tests.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
 
 ROOT = Path(__file__).parent.parent.parent

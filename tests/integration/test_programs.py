@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.rundir import RunDir
-from paceline.sandbox import probe_levels
+from paceline.sandbox.levels import probe_levels
 from tests.tiny import tiny_model, tiny_tokenizer
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "programs.yaml"

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.config import build_config, parse_yaml
-from paceline.rundir import RunDir
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml
 from tests.cluster_runs import ROWS, train, weights
 
 

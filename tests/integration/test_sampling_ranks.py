@@ -4,7 +4,7 @@ train, the last one samples, seven completions for each prompt. The run is that 
 import pytest
 from safetensors.numpy import load
 
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
 from tests.cluster_runs import completions, train, weights
 from tests.ranked_runs import options, torchrun
 

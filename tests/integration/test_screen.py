@@ -11,7 +11,7 @@ import termios
 import time
 from pathlib import Path
 
-from paceline.console import REDRAWS_PER_SECOND
+from paceline.reports.console import REDRAWS_PER_SECOND
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 ROWS, COLUMNS = 24, 80

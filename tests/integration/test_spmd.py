@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.rundir import RunDir
 from tests.cluster_runs import completions, train, weights
 from tests.ranked_runs import options, ours, torchrun
 

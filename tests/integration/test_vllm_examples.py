@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.dialects import as_words, translate
+from paceline.compat.commands import translate
+from paceline.compat.commands.writing import as_words
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError
-from paceline.rundir import RunDir
 from tests.colossalchat_commands import PROJECT, ROWS, SEVERAL_MACHINES, SINGLE_MACHINE, scaled_down
 from tests.tiny import tiny_model, tiny_tokenizer
 

@@ -13,29 +13,30 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import PreTrainedModel
 
-from paceline.checkpoint import TokenizerFiles, load_optimizer, take_checkpoint
-from paceline.config import ModelConfig, Sizes, build_config
+from paceline.checkpoints.finding import Checkpoint, Progress, newest_checkpoint
+from paceline.checkpoints.optimizer_state import load_optimizer
+from paceline.checkpoints.saving import take_checkpoint
+from paceline.checkpoints.tokenizer_files import TokenizerFiles
+from paceline.config.building import build_config
+from paceline.config.layout import Sizes
+from paceline.config.sections import ModelConfig
 from paceline.errors import CheckpointError, StorageError
-from paceline.learner import Learner
-from paceline.models import export_model, load_policy, restore_weights
-from paceline.parallel import (
-    Meeting,
-    MeshRanks,
-    MeshSplit,
-    Ranks,
-    Sharding,
-    Shelf,
-    files_of,
-    full_parameters,
-    make_mesh,
-    open_stored,
-    part_of,
-    process_group,
-)
-from paceline.preparing import Extent
-from paceline.saved import Checkpoint, Progress, newest_checkpoint
-from paceline.train import ConsumerHalf, make_consumer
-from paceline.writing import Writing
+from paceline.models.exporting import export_model
+from paceline.models.loading import restore_weights
+from paceline.models.parallel.copies import Shelf
+from paceline.models.parallel.gathering import full_parameters
+from paceline.models.parallel.mesh import make_mesh
+from paceline.models.parallel.mesh_ranks import MeshRanks
+from paceline.models.parallel.piece_files import files_of, open_stored, part_of
+from paceline.models.parallel.process_group import Meeting, process_group
+from paceline.models.parallel.ranks import Ranks
+from paceline.models.parallel.sharding import Sharding
+from paceline.models.parallel.split import MeshSplit
+from paceline.models.split_loading import load_policy
+from paceline.runtime.background_writes import Writing
+from paceline.training.consumer import ConsumerHalf, make_consumer
+from paceline.training.learner.learner import Learner
+from paceline.training.setup.prepared import Extent
 from tests.checkpoint_files import save_checkpoint
 from tests.laws.layouts import CPU, groups_of, learner, llama_with_one_embedding
 from tests.tiny import tiny_model, tiny_tokenizer

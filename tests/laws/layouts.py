@@ -11,19 +11,19 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from paceline.config import LoraConfig, LossConfig, OptimConfig, Schedule, Sizes
-from paceline.learner import Learner
-from paceline.models import Loaded, add_adapter, choose_forward, make_lora_config
-from paceline.parallel import (
-    ONE_RANK,
-    Meeting,
-    MeshRanks,
-    MeshSplit,
-    Ranks,
-    Sharding,
-    make_mesh,
-    process_group,
-)
+from paceline.config.layout import Schedule, Sizes
+from paceline.config.objective import LossConfig, OptimConfig
+from paceline.config.sections import LoraConfig
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
+from paceline.models.lora import add_adapter, make_lora_config
+from paceline.models.parallel.mesh import make_mesh
+from paceline.models.parallel.mesh_ranks import MeshRanks
+from paceline.models.parallel.process_group import Meeting, process_group
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
+from paceline.models.parallel.sharding import Sharding
+from paceline.models.parallel.split import MeshSplit
+from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.laws.splitting import EVERYTHING, MAX_LENGTH, TEMPERATURE
 from tests.tiny import tiny_model, with_exact_norms

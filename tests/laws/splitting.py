@@ -7,10 +7,12 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
-from paceline.batching import Sample, pack, token_weights
-from paceline.config import PRESETS, LossConfig, OptimConfig
-from paceline.learner import Learner, PreparedBatch
-from paceline.models import Loaded, PolicyForward, choose_forward
+from paceline.config.objective import LossConfig, OptimConfig
+from paceline.config.presets import PRESETS
+from paceline.models.forward import PolicyForward, choose_forward
+from paceline.models.loaded import Loaded
+from paceline.objective.micro_batches import Sample, pack, token_weights
+from paceline.training.learner.learner import Learner, PreparedBatch
 from tests.tiny import tiny_model, with_exact_norms
 
 TEMPERATURE, MAX_LENGTH = 0.7, 12

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from paceline.batching import Sample, cut, pack, padded_rows
-from paceline.config import LossConfig, OptimConfig
-from paceline.learner import Learner
-from paceline.models import Loaded, choose_forward
+from paceline.config.objective import LossConfig, OptimConfig
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
+from paceline.objective.micro_batches import Sample, cut, pack, padded_rows
+from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.laws.splitting import FORWARDS, TOLERANCE, Splitter, losses, random_cut, random_samples, relative
 from tests.tiny import tiny_model, with_exact_norms

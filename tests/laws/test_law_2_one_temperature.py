@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from paceline.config import LossConfig, OptimConfig
+from paceline.config.objective import LossConfig, OptimConfig
 from paceline.engines import Request, Sampling
-from paceline.engines.local import LocalEngine
-from paceline.learner import Learner
-from paceline.models import Loaded, choose_forward
+from paceline.engines.local.engine import LocalEngine
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
+from paceline.training.learner.learner import Learner
 from paceline.types import Rollout, RolloutGroup, Task
 from tests.tiny import tiny_model, tiny_tokenizer
 

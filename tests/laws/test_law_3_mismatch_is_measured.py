@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.batching import pack
-from paceline.config import LossConfig, OptimConfig
-from paceline.learner import Learner, samples_of
-from paceline.models import Loaded, choose_forward
+from paceline.config.objective import LossConfig, OptimConfig
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
+from paceline.objective.micro_batches import pack
+from paceline.training.learner.learner import Learner
+from paceline.training.learner.samples import samples_of
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.tiny import tiny_model, with_exact_norms
 

@@ -4,8 +4,8 @@ import hashlib
 
 import torch
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.rundir import RunDir
 
 ASKED = ["--deterministic", "true"] if torch.cuda.is_available() else []
 SHORT = "--max-steps 3 --prompts-per-step 8 --num-generations 4 --eval-size 20 --eval-steps 2 --warmup-steps 1"

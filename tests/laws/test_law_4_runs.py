@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config import build_config
-from paceline.devices import choose_device
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.building import build_config
 from paceline.errors import ConfigError
-from paceline.models import bits_hang_on
-from paceline.rundir import RunDir
+from paceline.models.determinism import bits_hang_on
+from paceline.runtime.devices import choose_device
 from tests.cluster_runs import train, weights
 
 CLOCKS = ("clock", "seconds")

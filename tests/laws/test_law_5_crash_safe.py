@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
 
 SHORT = (
     "--max-steps 6 --prompts-per-step 8 --num-generations 4 --eval-size 20 --eval-steps 3 --save-steps 2 "
@@ -20,7 +20,7 @@ SHORT = (
 KILL_AT = """
 import os, signal, sys
 from paceline.cli.main import main
-import paceline.checkpoint.saving, paceline.rundir
+import paceline.checkpoints.saving, paceline.checkpoints
 
 def killing(function, count):
     calls = 0
@@ -33,7 +33,7 @@ def killing(function, count):
     return wrapped
 
 place, name, count = sys.argv[1:4]
-owner = {"rundir": paceline.rundir.RunDir, "checkpoint": paceline.checkpoint.saving}[place]
+owner = {"rundir": paceline.checkpoints.run_directory.RunDir, "checkpoint": paceline.checkpoints.saving}[place]
 setattr(owner, name, killing(getattr(owner, name), int(count)))
 sys.exit(main(sys.argv[4:]))
 """

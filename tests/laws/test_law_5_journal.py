@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.config import Config, build_config
+from paceline.checkpoints.finding import Checkpoint
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.building import build_config
+from paceline.config.sections import Config
 from paceline.errors import ProcessLost
-from paceline.preparing import Prepared, prepare
-from paceline.rundir import RunDir
-from paceline.saved import Checkpoint
-from paceline.train import Place, Placed, in_this_process, train
+from paceline.training.halves import Place, Placed, in_this_process
+from paceline.training.session import train
+from paceline.training.setup.preparation import prepare
+from paceline.training.setup.prepared import Prepared
 from tests.cluster_here import cluster_here
 from tests.cluster_runs import completions, options_in, weights
 

@@ -10,9 +10,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
-from paceline.config import ModelConfig
-from paceline.models import export_model, load_model, restore_weights
-from paceline.parallel import ONE_RANK, files_of, open_stored
+from paceline.config.sections import ModelConfig
+from paceline.models.exporting import export_model
+from paceline.models.loading import load_model, restore_weights
+from paceline.models.parallel.piece_files import files_of, open_stored
+from paceline.models.parallel.ranks import ONE_RANK
 from tests.laws.checkpoints import CASES, READERS, WRITERS, fresh, go_on, merging, resumed, save, work
 from tests.laws.layouts import file_name, llama_with_one_embedding
 from tests.laws.splitting import relative

@@ -4,10 +4,11 @@ from collections import Counter
 
 import pytest
 
-from paceline.config import AdvantageConfig
+from paceline.config.objective import AdvantageConfig
 from paceline.errors import TrainingError
-from paceline.learner import samples_of
-from paceline.rollouts import Producer, rollout_metrics, rollout_records
+from paceline.training.learner.samples import samples_of
+from paceline.training.rollouts.producer import Producer
+from paceline.training.rollouts.records import rollout_metrics, rollout_records
 from tests.scripted import completion, scripted_producer, taking, task
 
 

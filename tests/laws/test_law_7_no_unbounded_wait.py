@@ -3,8 +3,10 @@
 import asyncio
 import threading
 
-from paceline.rewards import math_verdicts, resolve, score
 from paceline.rewards.function import RewardContext
+from paceline.rewards.maths.verdicts import math_verdicts
+from paceline.rewards.resolving import resolve
+from paceline.rewards.scoring.scores import score
 from tests.scripted import completion, task
 
 HOSTILE = "9^{9^{9^{9}}}"

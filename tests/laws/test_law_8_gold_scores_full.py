@@ -9,9 +9,10 @@ import json
 
 import pytest
 
-from paceline.rewards import BUILT_IN, resolve
 from paceline.rewards.builtin.gsm8k import PER_TAG
 from paceline.rewards.function import RewardContext
+from paceline.rewards.registry import BUILT_IN
+from paceline.rewards.resolving import resolve
 from paceline.types import Task
 
 GOLD_ANSWERS = [

@@ -2,11 +2,12 @@
 
 import pytest
 
-from paceline.config import RewardConfig, SamplingConfig
-from paceline.data import load_rows
+from paceline.config.sections import RewardConfig, SamplingConfig
+from paceline.data.sources import load_rows
 from paceline.errors import SandboxError
-from paceline.reward_context import reward_context
-from paceline.rewards import resolve, self_test
+from paceline.rewards.context import reward_context
+from paceline.rewards.resolving import resolve
+from paceline.rewards.startup import self_test
 from paceline.types import Task
 
 PROMPTS = ("Write a program.", "Write a program.\n<think>", "Write a program.\n<think>\n")

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.losses import kl_estimate, kl_penalty, policy_ratio
+from paceline.objective.kl import kl_estimate, kl_penalty
+from paceline.objective.policy_loss import policy_ratio
 
 TOKENS = 8
 SAMPLES = 1_000_000

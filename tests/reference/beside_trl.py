@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.batching import Sample, pack, token_weights
-from paceline.config import LossConfig, OptimConfig
-from paceline.learner import Learner, PreparedBatch, samples_of
-from paceline.models import Loaded, choose_forward
+from paceline.config.objective import LossConfig, OptimConfig
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
+from paceline.objective.micro_batches import Sample, pack, token_weights
+from paceline.training.learner.learner import Learner, PreparedBatch
+from paceline.training.learner.samples import samples_of
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -63,7 +65,7 @@ def trainer_of(tmp_path, rewards=lambda completions, **_: [0.0] * len(completion
 def loss_of_fields(**fields_of_trl) -> LossConfig:
     """What a script's `GRPOConfig` with these fields becomes."""
     from paceline import GRPOConfig
-    from paceline.api.objective import objective_options
+    from paceline.compat.trl.objective import objective_options
 
     options = objective_options(GRPOConfig(output_dir="run", use_cpu=True, bf16=False, **fields_of_trl))
     names = {field.name for field in fields(LossConfig)}

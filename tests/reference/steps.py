@@ -11,10 +11,12 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from paceline.batching import pack, token_weights
-from paceline.config import PRESETS, AdvantageConfig, LossConfig
-from paceline.learner import Logprobs, samples_of, token_losses
-from paceline.rollouts.grouping import Scored, make_groups
+from paceline.config.objective import AdvantageConfig, LossConfig
+from paceline.config.presets import PRESETS
+from paceline.objective.micro_batches import pack, token_weights
+from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.samples import samples_of
+from paceline.training.rollouts.grouping import Scored, make_groups
 from paceline.types import Completion, Task
 
 NAN = math.nan

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.config import PRESETS
+from paceline.config.presets import PRESETS
 from tests.reference.papers import PAPERS, places, ratio
 from tests.reference.steps import paceline_loss, preset_options, random_step, token_entropies, token_logprobs
 

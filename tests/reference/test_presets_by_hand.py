@@ -27,7 +27,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.config import PRESETS
+from paceline.config.presets import PRESETS
 from tests.reference.steps import NAN, Step, paceline_loss, preset_options
 
 LENGTHS = (2, 1, 2, 1, 2, 1, 2)

@@ -5,9 +5,9 @@ from itertools import chain
 
 import pytest
 
-from paceline.config import AdvantageConfig
-from paceline.learner import samples_of
-from paceline.rollouts.grouping import Scored, make_groups
+from paceline.config.objective import AdvantageConfig
+from paceline.training.learner.samples import samples_of
+from paceline.training.rollouts.grouping import Scored, make_groups
 from paceline.types import Completion, RolloutGroup, Task
 
 One = tuple[int, str, dict[str, float | None]]

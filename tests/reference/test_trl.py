@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.config import LossConfig
-from paceline.losses import off_policy_sequences
+from paceline.config.objective import LossConfig
+from paceline.objective.rollout_correction import off_policy_sequences
 from tests.reference.beside_trl import (
     ADVANTAGES,
     CLIP,

@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from paceline.advantages import advantages, normalized_sums
+from paceline.objective.advantages import advantages, normalized_sums
 from tests.reference.beside_trl import ROWS, trainer_of
 
 pytest.importorskip("trl", reason="make test-reference installs it")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.config import LossConfig
+from paceline.config.objective import LossConfig
 from tests.reference.beside_trl import (
     CLIP,
     COMPLETIONS,

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.config import LossConfig, OptimConfig
-from paceline.learner import Learner
-from paceline.models import Loaded, choose_forward
+from paceline.config.objective import LossConfig, OptimConfig
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
+from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.reference.papers import surrogate
 from tests.tiny import tiny_model, with_exact_norms

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from paceline.errors import SandboxError
-from paceline.programs import Execution, Job, Limits, Sandbox
-from paceline.sandbox import open_sandbox
+from paceline.sandbox.levels import open_sandbox
+from paceline.sandbox.programs import Execution, Job, Limits, Sandbox
 from tests.sandbox import right
 from tests.sandbox.corpus import Hostile
 from tests.sandbox.host import Host, descendants

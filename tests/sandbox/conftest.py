@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.programs import Sandbox
-from paceline.sandbox import open_sandbox, probe_levels
+from paceline.sandbox.levels import open_sandbox, probe_levels
+from paceline.sandbox.programs import Sandbox
 from tests.sandbox.battle import Battle, fight_all
 from tests.sandbox.hostile import FAMILIES
 

@@ -10,7 +10,7 @@ All of them are bounded: on a host without any isolation they make a mess of a f
 import platform
 from dataclasses import dataclass
 
-from paceline.programs import ExecutionStatus, Limits
+from paceline.sandbox.programs import ExecutionStatus, Limits
 
 SMALL = Limits(seconds=0.5, memory_mb=128, output_bytes=1 << 16)
 

@@ -9,8 +9,8 @@ from tests.sandbox.host import Host, descendants
 
 HOLDER = """
 import sys, threading
-from paceline.programs import Job, Limits
-from paceline.sandbox import open_sandbox
+from paceline.sandbox.programs import Job, Limits
+from paceline.sandbox.levels import open_sandbox
 
 sandbox = open_sandbox(sys.argv[1], slots=2)
 for source in ("import time\\ntime.sleep(600)", "while True:\\n    pass"):

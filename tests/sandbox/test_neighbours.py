@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
-from paceline.programs import Job, Limits
-from paceline.sandbox import open_sandbox
+from paceline.sandbox.levels import open_sandbox
+from paceline.sandbox.programs import Job, Limits
 from tests.sandbox.corpus import SMALL, Hostile
 from tests.sandbox.host import Host
 from tests.sandbox.hostile import FAMILIES

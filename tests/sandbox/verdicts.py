@@ -2,7 +2,7 @@
 
 import json
 
-from paceline.programs import Job, Limits, Sandbox
+from paceline.sandbox.programs import Job, Limits, Sandbox
 from tests.sandbox.corpus import Right
 
 

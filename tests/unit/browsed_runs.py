@@ -7,7 +7,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
 
 HOSTILE = (
     "<script>document.title = 'broken'</script>",

@@ -7,14 +7,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from paceline.batching import MicroBatch, Sample, pack
-from paceline.config import Sizes
+from paceline.config.layout import Sizes
 from paceline.errors import ModelError
-from paceline.learner.passes import TokenValues, WholeModel
-from paceline.models import Loaded, PolicyForward, choose_forward
+from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.fused_layers import is_fused
-from paceline.parallel import WHOLE, Meeting, MeshSplit, Sharding, Split, make_mesh, process_group
-from paceline.parallel.context import Exchange
+from paceline.models.loaded import Loaded
+from paceline.models.parallel.context import Exchange
+from paceline.models.parallel.mesh import make_mesh
+from paceline.models.parallel.process_group import Meeting, process_group
+from paceline.models.parallel.ranks import WHOLE, Split
+from paceline.models.parallel.sharding import Sharding
+from paceline.models.parallel.split import MeshSplit
+from paceline.objective.micro_batches import MicroBatch, Sample, pack
+from paceline.training.learner.passes import TokenValues, WholeModel
 from tests.laws.splitting import random_samples, relative
 
 CPU = torch.device("cpu")

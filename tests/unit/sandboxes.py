@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.programs import Execution, Job, Limits
-from paceline.sandbox import open_sandbox, probe_levels
+from paceline.sandbox.levels import open_sandbox, probe_levels
 from paceline.sandbox.local import LocalSandbox
+from paceline.sandbox.programs import Execution, Job, Limits
 
 ISOLATING = ("namespaces", "landlock")
 LEVELS = (*ISOLATING, "none")

@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from paceline.intervals import paired_difference, wilson
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
+from paceline.metrics.intervals import paired_difference, wilson
 
 CONFIG = """# written by paceline
 paceline_version: 0.1.0

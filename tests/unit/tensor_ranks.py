@@ -27,28 +27,26 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from paceline.batching import MicroBatch, pack
-from paceline.config import LoraConfig, Sizes
+from paceline.config.layout import Sizes
+from paceline.config.sections import LoraConfig
 from paceline.errors import ModelError
-from paceline.learner.passes import head_values
-from paceline.losses import token_logprobs
-from paceline.models import Loaded, PolicyForward, add_adapter, choose_forward, make_lora_config, recompute
+from paceline.kernels.linear import speed_up_linear_layers
+from paceline.kernels.logprobs import token_logprobs
+from paceline.models.activations import recompute
+from paceline.models.forward import PolicyForward, choose_forward
+from paceline.models.loaded import Loaded
+from paceline.models.lora import add_adapter, make_lora_config
+from paceline.models.parallel.mesh import Mesh, make_mesh
+from paceline.models.parallel.mesh_ranks import MeshRanks
+from paceline.models.parallel.process_group import Meeting, process_group
+from paceline.models.parallel.ranks import WHOLE, RankLost, Split
+from paceline.models.parallel.sharding import Sharding
+from paceline.models.parallel.split import MeshSplit
+from paceline.models.parallel.tensor_layers import shared
+from paceline.models.parallel.vocabulary import vocabulary_passes
 from paceline.models.tied_embedding import add_up_in_place
-from paceline.parallel import (
-    WHOLE,
-    Meeting,
-    Mesh,
-    MeshRanks,
-    MeshSplit,
-    RankLost,
-    Sharding,
-    Split,
-    make_mesh,
-    process_group,
-)
-from paceline.parallel.tensor_layers import shared
-from paceline.parallel.vocabulary import vocabulary_passes
-from paceline.products import speed_up_linear_layers
+from paceline.objective.micro_batches import MicroBatch, pack
+from paceline.training.learner.passes import head_values
 from tests.laws.splitting import random_samples, relative
 
 CPU = torch.device("cpu")

@@ -4,12 +4,13 @@ import weakref
 import pytest
 import torch
 
-from paceline.batching import MicroBatch, Sample, pack
-from paceline.config import build_config
-from paceline.models import PolicyForward, choose_forward, measure_activations, recompute
-from paceline.models.activations import in_main_memory, is_recomputing
-from paceline.plan import memory_plan, model_shape
-from paceline.recomputing import Activations, choose_cut
+from paceline.config.building import build_config
+from paceline.models.activation_checkpointing import Activations, choose_cut
+from paceline.models.activations import in_main_memory, is_recomputing, measure_activations, recompute
+from paceline.models.forward import PolicyForward, choose_forward
+from paceline.objective.micro_batches import MicroBatch, Sample, pack
+from paceline.training.plan.memory import memory_plan
+from paceline.training.plan.shape import model_shape
 from tests.tiny import VOCAB_SIZE, tiny_model
 
 DTYPES = (torch.float32, torch.bfloat16)

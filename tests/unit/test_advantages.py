@@ -3,7 +3,13 @@ from itertools import chain
 
 import pytest
 
-from paceline.advantages import advantages, carries_signal, normalized_sums, overlong_penalty, without_rounding
+from paceline.objective.advantages import (
+    advantages,
+    carries_signal,
+    normalized_sums,
+    overlong_penalty,
+    without_rounding,
+)
 
 STD_0_1_2 = 1.0  # sample deviation of 0, 1, 2
 ALL = ["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]

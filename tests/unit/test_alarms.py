@@ -2,8 +2,8 @@
 
 import pytest
 
-from paceline.alarms import RULES, WINDOW, Panel
-from paceline.metrics import METRICS
+from paceline.metrics.alarms import RULES, WINDOW, Panel
+from paceline.metrics.definitions import METRICS
 
 SOUND = {
     "entropy": 0.4,

@@ -18,19 +18,20 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 
 import paceline
-from paceline.api.choices import CHOICES, SCHEDULE_KEYWORDS
-from paceline.api.config import GRPOConfig
-from paceline.api.fields import KEPT, TRANSLATED
-from paceline.api.grpo_fields import GRPOFields
-from paceline.api.lengths import total_updates
-from paceline.api.plan import describe_plan
-from paceline.api.refused import NOT_NEEDED, REFUSED, accepted_without_effect
-from paceline.api.schedule import check_schedule, describe_rate, make_scheduler
-from paceline.api.training_fields import TrainingFields
-from paceline.api.translation import FIELDS, Surroundings, in_field_names, translate, updates_per_step
-from paceline.config import PRESETS, options
+from paceline.compat.trl.choices import CHOICES, SCHEDULE_KEYWORDS
+from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.fields import KEPT, TRANSLATED
+from paceline.compat.trl.grpo_fields import GRPOFields
+from paceline.compat.trl.lengths import total_updates
+from paceline.compat.trl.plan import describe_plan
+from paceline.compat.trl.refused import NOT_NEEDED, REFUSED, accepted_without_effect
+from paceline.compat.trl.schedule import check_schedule, describe_rate, make_scheduler
+from paceline.compat.trl.training_fields import TrainingFields
+from paceline.compat.trl.translation import FIELDS, Surroundings, in_field_names, translate, updates_per_step
+from paceline.config.presets import PRESETS
+from paceline.config.reading import options
 from paceline.errors import ConfigError
-from paceline.train.rates import SteppedRate
+from paceline.training.rates import SteppedRate
 
 SOURCE = Path(paceline.__file__).parent
 OURS = {

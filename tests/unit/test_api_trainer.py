@@ -9,15 +9,18 @@ import pytest
 import torch
 
 from paceline import GRPOTrainer
-from paceline.api.datasets import ROW, check_columns, held_out_sets, make_tasks, read_rows
-from paceline.api.history import averaged, num_tokens, step_numbers, summary, tracker_numbers
-from paceline.api.loaders import row_loader
-from paceline.api.rewards import RewardLog, adapted, as_list, make_graders, reward_names
-from paceline.config import DataConfig
+from paceline.compat.trl.datasets import ROW, check_columns, held_out_sets, make_tasks, read_rows
+from paceline.compat.trl.history import averaged, num_tokens, step_numbers, summary, tracker_numbers
+from paceline.compat.trl.loaders import row_loader
+from paceline.compat.trl.rewards import RewardLog, adapted, as_list, make_graders, reward_names
+from paceline.config.sections import DataConfig
 from paceline.errors import ConfigError, DataError
-from paceline.metrics import METRICS
-from paceline.rewards import RewardContext, compares_group, needs_group, resolve, row_check, score
-from paceline.rollouts import RolloutBatch
+from paceline.metrics.definitions import METRICS
+from paceline.rewards.function import RewardContext, compares_group, needs_group
+from paceline.rewards.resolving import resolve
+from paceline.rewards.rows import row_check
+from paceline.rewards.scoring.scores import score
+from paceline.training.rollouts.producer import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
 from tests.scripted import completion, task
 from tests.tiny import tiny_tokenizer

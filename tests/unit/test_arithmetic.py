@@ -15,7 +15,7 @@ import paceline
 from paceline.data.arithmetic import NAMES, OBJECTS, Problem, problems, rows
 from paceline.errors import DataError
 
-EMBEDDED = Path(paceline.__file__).parent / "embedded"
+EMBEDDED = Path(paceline.__file__).parent / "models" / "embedded"
 FACTS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 # What a sentence means, read by its verb; {} stands for the number.
 MEANINGS = [

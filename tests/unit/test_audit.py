@@ -6,17 +6,21 @@ import sys
 
 import pytest
 
-from paceline.audit import ANSWER_ATTACKS, ATTACKS, COMPLETION_ATTACKS, PROGRAM_ATTACKS, audit, plain_tasks
-from paceline.audit.attempts import attempts
-from paceline.audit.describing import verdict
-from paceline.audit.subjects import same_answer, subjects
 from paceline.cli.main import main
-from paceline.config import DataConfig
-from paceline.data import Row, screen
+from paceline.config.sections import DataConfig
+from paceline.data.rows import Row
+from paceline.data.screening import screen
 from paceline.errors import RewardError, SandboxError
-from paceline.rewards import resolve
+from paceline.rewards.audit.answers import ANSWER_ATTACKS
+from paceline.rewards.audit.attempts import attempts
+from paceline.rewards.audit.completions import COMPLETION_ATTACKS
+from paceline.rewards.audit.describing import verdict
+from paceline.rewards.audit.programs import PROGRAM_ATTACKS
+from paceline.rewards.audit.running import ATTACKS, audit
+from paceline.rewards.audit.subjects import plain_tasks, same_answer, subjects
 from paceline.rewards.function import BuiltIn, RewardContext
-from paceline.sandbox import open_sandbox
+from paceline.rewards.resolving import resolve
+from paceline.sandbox.levels import open_sandbox
 
 QUESTIONS = [
     ("Ann has 12 pens and finds 30. How many are there?", "42"),

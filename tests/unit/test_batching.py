@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.batching import (
+from paceline.objective.micro_batches import (
     Sample,
     cut,
     even_runs,

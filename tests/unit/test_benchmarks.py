@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM
 from wider_heads import write_twin
 from workloads import GENERATE, STEP, completion_limits, quick
 
-from paceline.pretrained import model_directory
+from paceline.models.pretrained import model_directory
 
 ANSWERING = """
 import itertools, json, sys

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from browsed_runs import paid, rollout
 
-from paceline.browsing import columns, exporting, suspicion
-from paceline.browsing.columns import PREVIEW, columns_of, grouped, preview
-from paceline.browsing.index import REASONS, index_of
-from paceline.browsing.parts import Part
-from paceline.browsing.suspicion import NAMES, length_outliers, marks, steps_unearned, well_paid
+from paceline.reports.viewer import columns, exporting, suspicion
+from paceline.reports.viewer.columns import PREVIEW, columns_of, grouped, preview
+from paceline.reports.viewer.index import REASONS, index_of
+from paceline.reports.viewer.parts import Part
+from paceline.reports.viewer.suspicion import NAMES, length_outliers, marks, steps_unearned, well_paid
 
 
 def part(step=1, set_name="training"):

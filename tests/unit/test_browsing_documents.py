@@ -11,11 +11,12 @@ from urllib.request import urlopen
 import pytest
 from browsed_runs import HOSTILE, hostile_run, loaded, paid, rollout, write_run
 
-from paceline.browsing import Documents, PageServer, export
-from paceline.browsing.pages import ASSETS, SCRIPTS, asset, page
-from paceline.browsing.serving import answer
 from paceline.cli.main import main
 from paceline.errors import CheckpointError, ConfigError
+from paceline.reports.viewer.documents import Documents
+from paceline.reports.viewer.exporting import export
+from paceline.reports.viewer.pages import ASSETS, SCRIPTS, asset, page
+from paceline.reports.viewer.serving import PageServer, answer
 
 SECRET = "Secret-of-this-test"
 

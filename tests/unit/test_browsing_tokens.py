@@ -1,10 +1,10 @@
 import pytest
 from browsed_runs import rollout
 
-from paceline.browsing.chunks import texts_of, tokens_of
-from paceline.browsing.pieces import Pieces
-from paceline.browsing.vocabulary import load_pieces
 from paceline.errors import ModelError
+from paceline.reports.viewer.chunks import texts_of, tokens_of
+from paceline.reports.viewer.pieces import Pieces
+from paceline.reports.viewer.vocabulary import load_pieces
 from tests.tiny import tiny_tokenizer
 
 

@@ -8,13 +8,16 @@ import yaml
 from huggingface_hub import ModelCardData, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from paceline.card import MARK, CardFacts, Measured, Prompting, Result, Source, model_card, named
-from paceline.card.papers import paper_of
-from paceline.comparisons import compare
-from paceline.config import PRESETS, build_config, to_yaml
-from paceline.intervals import wilson
-from paceline.rundir import RunDir
-from paceline.train.card import card_facts, write_card
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import to_yaml
+from paceline.config.presets import PRESETS
+from paceline.metrics.comparisons import compare
+from paceline.metrics.intervals import wilson
+from paceline.reports.model_card.facts import CardFacts, Measured, Prompting, Result, Source, named
+from paceline.reports.model_card.page import MARK, model_card
+from paceline.reports.model_card.papers import paper_of
+from paceline.training.card import card_facts, write_card
 
 OPTIONS = {"model": "org/base", "dataset": "org/sums:main", "reward_funcs": ["accuracy", "format"]}
 

@@ -1,10 +1,11 @@
 import pytest
 import torch
 
-from paceline.checkpoint import TokenizerFiles, load_optimizer, load_reference_weights
+from paceline.checkpoints.finding import Progress, newest_checkpoint
+from paceline.checkpoints.optimizer_state import load_optimizer, load_reference_weights
+from paceline.checkpoints.tokenizer_files import TokenizerFiles
 from paceline.errors import CheckpointError
-from paceline.models import Loaded
-from paceline.saved import Progress, newest_checkpoint
+from paceline.models.loaded import Loaded
 from tests.checkpoint_files import save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
 

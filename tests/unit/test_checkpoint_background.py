@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.checkpoint import Desk, TokenizerFiles, refuse_small_disk, room_of_run, take_checkpoint
-from paceline.checkpoint.room import Asked, copies_fit, refuse_full
+from paceline.checkpoints.background import Desk
+from paceline.checkpoints.finding import Progress, newest_checkpoint, set_damaged_aside
+from paceline.checkpoints.free_space import Asked, copies_fit, refuse_full, refuse_small_disk, room_of_run
+from paceline.checkpoints.saving import take_checkpoint
+from paceline.checkpoints.tokenizer_files import TokenizerFiles
 from paceline.errors import ConfigError, StorageError
-from paceline.models import Loaded
-from paceline.parallel import ONE_RANK, Shelf
-from paceline.saved import Progress, newest_checkpoint, set_damaged_aside
-from paceline.writing import Writing
+from paceline.models.loaded import Loaded
+from paceline.models.parallel.copies import Shelf
+from paceline.models.parallel.ranks import ONE_RANK
+from paceline.runtime.background_writes import Writing
 from tests.checkpoint_files import content, save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -158,12 +161,12 @@ def test_a_desk_does_not_forget_a_checkpoint_that_is_still_being_written(tmp_pat
             return taken.write(words)
 
     desk.begin(Slow(), ONE_RANK)
-    monkeypatch.setattr("paceline.checkpoint.background.SAVE_SECONDS", 0.01)
+    monkeypatch.setattr("paceline.checkpoints.background.SAVE_SECONDS", 0.01)
     with pytest.raises(StorageError, match="is not on disk after"):
         desk.take(wait=True)
     assert desk.take(wait=False) is None
     go.set()
-    monkeypatch.setattr("paceline.checkpoint.background.SAVE_SECONDS", 60)
+    monkeypatch.setattr("paceline.checkpoints.background.SAVE_SECONDS", 60)
     assert desk.take(wait=True) == newest_checkpoint(tmp_path)[0]
     assert desk.take(wait=True) is None
 

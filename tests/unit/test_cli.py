@@ -10,9 +10,11 @@ from paceline.cli.eval import COMMAND as EVAL
 from paceline.cli.main import COMMANDS, exit_status, main
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.cli.train import default_output_dir
-from paceline.config import build_config, options, to_yaml
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import to_yaml
+from paceline.config.reading import options
 from paceline.errors import ConfigError, TrainingError
-from paceline.plan import batch_plan, describe, total_steps
+from paceline.training.plan.batches import batch_plan, describe, total_steps
 
 REQUIRED = {"model": "org/some-model", "dataset": "data/rows.jsonl"}
 

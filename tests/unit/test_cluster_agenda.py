@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.agenda import Agenda, Job
-from paceline.cluster.fleet import MOST_LOSSES, Fleet, Lost
-from paceline.rollouts import even_shares
+from paceline.training.rollouts.sharing import even_shares
+from paceline.workers.ray.agenda import Agenda, Job
+from paceline.workers.ray.fleet import MOST_LOSSES, Fleet, Lost
 
 SCHEDULES = 10_000
 LONG_SCHEDULES = 200

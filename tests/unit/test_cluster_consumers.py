@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.consumers import Consumers
-from paceline.cluster.consuming import Updated
-from paceline.cluster.fleet import Lost
-from paceline.cluster.weights import Manifest
 from paceline.errors import ProcessLost, TrainingError
-from paceline.learner.stats import summarise_updates
-from paceline.parallel import RankLost
+from paceline.models.parallel.ranks import RankLost
+from paceline.training.learner.stats import summarise_updates
+from paceline.workers.ray.consumers import Consumers
+from paceline.workers.ray.consuming import Updated
+from paceline.workers.ray.fleet import Lost
+from paceline.workers.ray.weights import Manifest
 
 
 def manifest(version: int, fingerprint: int = 7) -> Manifest:

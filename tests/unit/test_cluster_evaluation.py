@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.fleet import Fleet, Lost
 from paceline.engines import Request, Sampling
-from paceline.evaluate import EvalSet, Evaluator
-from paceline.rollouts import SharedEngine
+from paceline.training.evaluation import EvalSet, Evaluator
+from paceline.training.rollouts.sharing import SharedEngine
 from paceline.types import Completion
+from paceline.workers.ray.fleet import Fleet, Lost
 from tests.scripted import completion, task
 
 

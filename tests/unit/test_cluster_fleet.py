@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.fleet import MOST_LOSSES, Fleet, Lost
 from paceline.errors import RewardError, TrainingError
-from paceline.rollouts import even_shares
+from paceline.training.rollouts.sharing import even_shares
+from paceline.workers.ray.fleet import MOST_LOSSES, Fleet, Lost
 
 
 class ScriptedWorkers:

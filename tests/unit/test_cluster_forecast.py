@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.forecast import counts_to_try, most_producers
 from paceline.cli.main import main
-from paceline.cluster.forecast import make_forecast
-from paceline.cluster.timings import LEAST_STEPS, Measured, MeasuredStep, read_measured
-from paceline.config import build_config, to_yaml
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import to_yaml
 from paceline.errors import ConfigError
-from paceline.rundir import RunDir
+from paceline.workers.ray.forecast import make_forecast
+from paceline.workers.ray.timings import LEAST_STEPS, Measured, MeasuredStep, read_measured
 
 OPTIONS = {"model": "org/some-model", "dataset": "rows.jsonl", "prompts_per_step": 4, "num_generations": 2}
 ROWS = '{"question": "1+1?", "answer": "2"}\n' * 8

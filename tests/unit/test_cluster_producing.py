@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.cluster.producing import ProducingProcess
-from paceline.cluster.weights import Manifest, manifest_of, read_bucket
-from paceline.config import build_config
+from paceline.config.building import build_config
 from paceline.engines import Request, Sampling, sample_key
+from paceline.workers.ray.producing import ProducingProcess
+from paceline.workers.ray.weights import Manifest, manifest_of, read_bucket
 from tests.cluster_runs import options_in
 from tests.tiny import tiny_model
 

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from paceline.cluster.agenda import Agenda
-from paceline.cluster.production import Production
 from paceline.errors import TrainingError
+from paceline.workers.ray.agenda import Agenda
+from paceline.workers.ray.production import Production
 
 
 class RecordingCrew:

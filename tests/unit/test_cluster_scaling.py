@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.cluster.scaling import Cost, Work, fit_cost, passes_of, sampling_work, update_work
+from paceline.workers.ray.scaling import Cost, Work, fit_cost, passes_of, sampling_work, update_work
 
 WORKS = [Work(passes=p, tokens=t) for p, t in ((10, 80), (15, 80), (20, 100))]
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from paceline.cluster.simulation import StepSeconds, simulate, steady_pace
+from paceline.workers.ray.simulation import StepSeconds, simulate, steady_pace
 
 SCHEDULES = 500
 

@@ -7,15 +7,9 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from paceline.cluster import weights
-from paceline.cluster.weights import (
-    buckets_of,
-    manifest_of,
-    read_bucket,
-    trained_parameters,
-    write_buckets,
-)
 from paceline.errors import TrainingError
+from paceline.workers.ray import weights
+from paceline.workers.ray.weights import buckets_of, manifest_of, read_bucket, trained_parameters, write_buckets
 from tests.tiny import tiny_model
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.comparisons import (
+from paceline.metrics.comparisons import (
     compare,
     compare_records,
     detectable_difference,

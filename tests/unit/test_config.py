@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
-from paceline.config import PRESETS, build_config, find_option, options, parse_value, parse_yaml, suggest, to_yaml
-from paceline.config.reading import section_classes
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml, to_yaml
+from paceline.config.presets import PRESETS
+from paceline.config.reading import find_option, options, parse_value, section_classes, suggest
 from paceline.errors import ConfigError
 
 REQUIRED = {"model": "some-model", "dataset": "rows.jsonl"}

@@ -2,8 +2,9 @@
 
 import pytest
 
-from paceline.config import RULES, build_config, options, override_names, plain_options, refuse_changes
-from paceline.config.changing import rule_of
+from paceline.config.building import build_config
+from paceline.config.changing import RULES, override_names, plain_options, refuse_changes, rule_of
+from paceline.config.reading import options
 from paceline.errors import ConfigError
 
 

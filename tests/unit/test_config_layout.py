@@ -7,8 +7,9 @@ import pytest
 from paceline.cli.arguments import parse
 from paceline.cli.main import main
 from paceline.cli.train import COMMAND
-from paceline.config import ParallelConfig, Sizes, build_config, layout
-from paceline.dialects.layouts import in_our_words
+from paceline.compat.commands.layouts import in_our_words
+from paceline.config.building import build_config
+from paceline.config.layout import ParallelConfig, Sizes, layout
 from paceline.errors import ConfigError
 
 GIVEN = {"model": "m", "dataset": "d"}

@@ -6,8 +6,8 @@ from textwrap import dedent
 import pytest
 from rich.console import Console
 
-from paceline.console import REDRAWS_PER_SECOND, RunDisplay
-from paceline.console.watching import CURVE_POINTS, Watched
+from paceline.reports.console import REDRAWS_PER_SECOND, RunDisplay
+from paceline.reports.console.watching import CURVE_POINTS, Watched
 
 GIB = 1 << 30
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from paceline.cuda.decoding import DecodingKernels, Turn, kernels_problem
-from paceline.cuda.triton_here import next_power, triton_problem
-from paceline.flash import merged
+from paceline.kernels.cuda.decoding import DecodingKernels, Turn, kernels_problem
+from paceline.kernels.cuda.triton_here import next_power, triton_problem
+from paceline.kernels.flash_attention import merged
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 KERNELS = DecodingKernels()

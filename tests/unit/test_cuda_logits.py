@@ -5,9 +5,9 @@ import os
 import pytest
 import torch
 
-from paceline.cuda.logits import logit_passes, passes_problem
-from paceline.cuda.triton_here import triton_problem
-from paceline.losses import token_logprobs
+from paceline.kernels.cuda.logits import logit_passes, passes_problem
+from paceline.kernels.cuda.triton_here import triton_problem
+from paceline.kernels.logprobs import token_logprobs
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 tried = pytest.mark.skipif(

@@ -1,8 +1,8 @@
 import pytest
 
 from paceline.config.sections import DataConfig
-from paceline.data import Row
 from paceline.data.formats import problem
+from paceline.data.rows import Row
 from paceline.errors import DataError
 
 

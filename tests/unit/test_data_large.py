@@ -7,20 +7,14 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from paceline.api.datasets import make_tasks, read_rows
+from paceline.compat.trl.datasets import make_tasks, read_rows
 from paceline.config.sections import DataConfig
-from paceline.data import (
-    SAMPLE,
-    WHOLE,
-    LargeTasks,
-    Row,
-    build_tasks,
-    load_rows,
-    tasks_difference,
-    tasks_fingerprint,
-)
+from paceline.data.fingerprint import tasks_difference, tasks_fingerprint
+from paceline.data.rows import SAMPLE, WHOLE, Row
+from paceline.data.sources import load_rows
+from paceline.data.tasks import LargeTasks, build_tasks
 from paceline.errors import DataError
-from paceline.train import Feed
+from paceline.training.feed import Feed
 from tests.tiny import tiny_tokenizer
 
 SIZE = WHOLE + 500

@@ -3,7 +3,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from paceline.data import length_histogram, task_index
+from paceline.data.lengths import length_histogram
+from paceline.data.order import task_index
 
 
 def order(positions, *, size=7, seed=3, shuffle=True):

@@ -1,7 +1,9 @@
 import pytest
 
 from paceline.config.sections import DataConfig
-from paceline.data import Row, build_tasks, screen
+from paceline.data.rows import Row
+from paceline.data.screening import screen
+from paceline.data.tasks import build_tasks
 from paceline.errors import DataError
 from tests.tiny import tiny_tokenizer
 

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from paceline.config import DataConfig
-from paceline.data import has_split, load_rows, screen
+from paceline.config.sections import DataConfig
 from paceline.data.generators import GYM_SEEDS
+from paceline.data.screening import screen
+from paceline.data.sources import has_split, load_rows
 from paceline.errors import DataError
 
 ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}, {"question": "ß?", "answer": "ä"}]

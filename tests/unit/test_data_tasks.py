@@ -3,7 +3,9 @@ import re
 import pytest
 
 from paceline.config.sections import DataConfig
-from paceline.data import Row, build_tasks, system_prompt
+from paceline.data.rows import Row
+from paceline.data.system_message import system_prompt
+from paceline.data.tasks import build_tasks
 from paceline.errors import ConfigError, DataError, ModelError
 from tests.tiny import tiny_tokenizer
 

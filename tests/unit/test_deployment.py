@@ -13,7 +13,8 @@ import yaml
 from paceline.cli import train
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
-from paceline.config import build_config, parse_yaml
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml
 from tests.deployment_fields import KINDS, METADATA, faults
 
 ROOT = Path(__file__).parent.parent.parent

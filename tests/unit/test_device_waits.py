@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from paceline.batching import Sample, pack
-from paceline.config import LossConfig
-from paceline.learner import Logprobs, token_losses
-from paceline.learner.stats import read_sums
+from paceline.config.objective import LossConfig
+from paceline.objective.micro_batches import Sample, pack
+from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.stats import read_sums
 from tests.recording import record_operations
 
 EVERY_TERM = {

@@ -9,10 +9,21 @@ import pytest
 from paceline.cli.arguments import parse
 from paceline.cli.main import main
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.config import Sizes, build_config, layout, parse_yaml
-from paceline.dialects import as_comments, as_shell, as_words, as_yaml, translate
-from paceline.dialects.colossalchat.arguments import FIELDS, LACKING, PLAIN, ZERO_BUBBLE, Arguments, flag, long_flag
-from paceline.dialects.colossalchat.batches import clashes, nearest
+from paceline.compat.commands import translate
+from paceline.compat.commands.colossalchat.arguments import (
+    FIELDS,
+    LACKING,
+    PLAIN,
+    ZERO_BUBBLE,
+    Arguments,
+    flag,
+    long_flag,
+)
+from paceline.compat.commands.colossalchat.batches import clashes, nearest
+from paceline.compat.commands.writing import as_comments, as_shell, as_words, as_yaml
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml
+from paceline.config.layout import Sizes, layout
 from paceline.errors import ConfigError
 from tests.colossalchat_commands import BUBBLES, SEVERAL_MACHINES, SINGLE_MACHINE, words_of
 

@@ -7,15 +7,15 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from paceline.engines import Request, Sampling, sample_key
-from paceline.engines.cache import SharedCache
-from paceline.engines.fused import FusedDecoder
-from paceline.engines.local import LocalEngine
-from paceline.engines.recomputing import RecomputingDecoder
-from paceline.engines.rows import rounded_up
+from paceline.engines.local.cache import SharedCache
+from paceline.engines.local.engine import LocalEngine
+from paceline.engines.local.fused import FusedDecoder
+from paceline.engines.local.recomputing import RecomputingDecoder
+from paceline.engines.local.rows import rounded_up
 from paceline.engines.stopping import Stopping
 from paceline.errors import DataError, ModelError, TrainingError
-from paceline.native import library
-from paceline.native.decoding import decoding_kernels
+from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.decoding import decoding_kernels
 from tests.families import family, make_model
 from tests.headway import Told
 from tests.tiny import tiny_model, tiny_tokenizer

@@ -3,10 +3,10 @@ import pytest
 import torch
 
 from paceline.engines import Sampling
-from paceline.engines.fused import FusedDecoder
-from paceline.engines.graphs import EAGER_CALLS, GraphedDecoder, GraphedStep
-from paceline.engines.static import room_problem
-from paceline.flash import DenseKernel
+from paceline.engines.local.fused import FusedDecoder
+from paceline.engines.local.graphs import EAGER_CALLS, GraphedDecoder, GraphedStep
+from paceline.engines.local.static import room_problem
+from paceline.kernels.flash_attention import DenseKernel
 from tests.recording import record_operations
 from tests.tiny import tiny_model
 

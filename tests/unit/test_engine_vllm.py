@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from paceline.config import build_config
+from paceline.config.building import build_config
 from paceline.engines import Request, Sampling
 from paceline.engines.stopping import Stopping
 from paceline.engines.vllm.collecting import Collected, News, orders_of

@@ -9,7 +9,7 @@ import torch
 from transformers import DynamicCache
 
 from paceline.engines import Request, Sampling, sample_key
-from paceline.engines.local import LocalEngine
+from paceline.engines.local.engine import LocalEngine
 from paceline.types import Completion, WeightChange
 from tests.tiny import tiny_model, tiny_tokenizer
 

@@ -3,9 +3,9 @@ import pytest
 from paceline.cli.eval import compared
 from paceline.engines import Sampling
 from paceline.errors import DataError
-from paceline.evaluate import EvalSet, Evaluator
-from paceline.rewards import resolve
-from paceline.summary import gain
+from paceline.reports.summary import gain
+from paceline.rewards.resolving import resolve
+from paceline.training.evaluation import EvalSet, Evaluator
 from tests.scripted import ScriptedEngine, completion, task
 
 

@@ -6,13 +6,15 @@ import sys
 
 import pytest
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.config import build_config, options, source_of, to_yaml
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import to_yaml
 from paceline.config.presets import PRESETS
-from paceline.config.sources import OF_OPTIONS, OF_VALUES
-from paceline.report.reading import read_run
-from paceline.report.sections import configuration
-from paceline.rundir import RunDir
+from paceline.config.reading import options
+from paceline.config.sources import OF_OPTIONS, OF_VALUES, source_of
+from paceline.reports.page.reading import read_run
+from paceline.reports.page.sections import configuration
 
 
 def explained(capsys, *words: str) -> tuple[str, dict[str, list[str]]]:

@@ -1,7 +1,15 @@
 import pytest
 import torch
 
-from paceline.flash import DenseKernel, FlashKernel, Spans, flash_problem, kernel_problem, limits_problem, merged
+from paceline.kernels.flash_attention import (
+    DenseKernel,
+    FlashKernel,
+    Spans,
+    flash_problem,
+    kernel_problem,
+    limits_problem,
+    merged,
+)
 
 CUDA = torch.device("cuda", 0)
 

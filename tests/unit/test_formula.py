@@ -2,9 +2,12 @@
 
 import pytest
 
-from paceline.config import PRESETS, AdvantageConfig, LossConfig, build_config, options
-from paceline.formula import SAPO_TAU, as_text, objective
-from paceline.losses.policy import GATE_TEMPERATURES
+from paceline.config.building import build_config
+from paceline.config.objective import AdvantageConfig, LossConfig
+from paceline.config.presets import PRESETS
+from paceline.config.reading import options
+from paceline.objective.formula import SAPO_TAU, as_text, objective
+from paceline.objective.policy_loss import GATE_TEMPERATURES
 
 REQUIRED = {"model": "org/model", "dataset": "rows.jsonl"}
 

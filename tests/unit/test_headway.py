@@ -9,15 +9,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from paceline.cluster.fleet import Fleet, Lost
-from paceline.config import Config, build_config
-from paceline.headway import Headway
-from paceline.preparing import Prepared, prepare
-from paceline.rewards import score
-from paceline.rundir import RunDir
-from paceline.saved import Checkpoint
-from paceline.train import Place, Placed, in_this_process, train
-from paceline.train.loop import save
+from paceline.checkpoints.finding import Checkpoint
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.building import build_config
+from paceline.config.sections import Config
+from paceline.rewards.scoring.scores import score
+from paceline.runtime.progress import Headway
+from paceline.training.halves import Place, Placed, in_this_process
+from paceline.training.loop import save
+from paceline.training.session import train
+from paceline.training.setup.preparation import prepare
+from paceline.training.setup.prepared import Prepared
+from paceline.workers.ray.fleet import Fleet, Lost
 from tests.cluster_runs import options_in, weights
 from tests.headway import Told
 from tests.unit.test_cluster_fleet import ScriptedWorkers

@@ -1,6 +1,6 @@
 import pytest
 
-from paceline.intervals import mean_interval, paired_difference, wilson
+from paceline.metrics.intervals import mean_interval, paired_difference, wilson
 
 
 def test_wilsons_interval_has_the_textbook_values():

@@ -4,12 +4,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.batching import pack, token_weights
-from paceline.config import LossConfig, OptimConfig, build_config
+from paceline.config.building import build_config
+from paceline.config.objective import LossConfig, OptimConfig
 from paceline.errors import TrainingError
-from paceline.learner import Learner, Logprobs, samples_of, token_losses
-from paceline.learner.stats import merge_sums
-from paceline.models import Loaded, PolicyForward, choose_forward
+from paceline.models.forward import PolicyForward, choose_forward
+from paceline.models.loaded import Loaded
+from paceline.objective.micro_batches import pack, token_weights
+from paceline.training.learner.learner import Learner
+from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.samples import samples_of
+from paceline.training.learner.stats import merge_sums
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.tiny import tiny_model, with_exact_norms
 

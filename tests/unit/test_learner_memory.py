@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from paceline.allocator import is_out_of_memory
-from paceline.config import LossConfig, OptimConfig
+from paceline.config.objective import LossConfig, OptimConfig
 from paceline.errors import TrainingError
-from paceline.learner import Learner
-from paceline.learner.budget import Budget, MicroBatchSize
-from paceline.models import Loaded, PolicyForward, choose_forward
-from paceline.parallel import ONE_RANK
+from paceline.models.forward import PolicyForward, choose_forward
+from paceline.models.loaded import Loaded
+from paceline.models.parallel.ranks import ONE_RANK
+from paceline.runtime.memory import is_out_of_memory
+from paceline.training.learner.budget import Budget, MicroBatchSize
+from paceline.training.learner.learner import Learner
 from tests.tiny import tiny_model, with_exact_norms
 from tests.unit.test_learner import group
 

@@ -8,23 +8,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.batching import MicroBatch, pack
-from paceline.config import LossConfig, OptimConfig, Schedule, Sizes
+from paceline.config.layout import Schedule, Sizes
+from paceline.config.objective import LossConfig, OptimConfig
 from paceline.errors import DataError, PacelineError
-from paceline.learner import Learner
-from paceline.learner.passes import TokenValues
-from paceline.models import Loaded, PolicyForward, choose_forward, recompute
+from paceline.models.activations import recompute
+from paceline.models.forward import PolicyForward, choose_forward
+from paceline.models.loaded import Loaded
+from paceline.models.parallel.mesh import make_mesh
+from paceline.models.parallel.mesh_ranks import MeshRanks
+from paceline.models.parallel.process_group import Meeting, process_group
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
+from paceline.models.parallel.sharding import Sharding
+from paceline.models.parallel.split import MeshSplit
 from paceline.models.tied_embedding import add_up_in_place
-from paceline.parallel import (
-    ONE_RANK,
-    Meeting,
-    MeshRanks,
-    MeshSplit,
-    Ranks,
-    Sharding,
-    make_mesh,
-    process_group,
-)
+from paceline.objective.micro_batches import MicroBatch, pack
+from paceline.training.learner.learner import Learner
+from paceline.training.learner.passes import TokenValues
 from tests.laws.layouts import CPU, FAMILIES, gradient
 from tests.laws.splitting import MAX_LENGTH, TEMPERATURE, random_samples, relative
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.learning import Learning, Verdict, accuracy_shift, judge, reward_shift
+from paceline.metrics.learning import Learning, Verdict, accuracy_shift, judge, reward_shift
 from scripts.learning_error_rates import ever_risen
 
 RECORDED = Path(__file__).parent.parent / "golden" / "learning"

@@ -9,26 +9,22 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from paceline.checkpoint import TokenizerFiles, load_optimizer
+from paceline.checkpoints.finding import Progress
+from paceline.checkpoints.optimizer_state import load_optimizer
+from paceline.checkpoints.tokenizer_files import TokenizerFiles
 from paceline.cli.main import main
-from paceline.config import LoraConfig, LossConfig, ModelConfig, OptimConfig
+from paceline.config.objective import LossConfig, OptimConfig
+from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.engines import Request, Sampling, sample_key
-from paceline.engines.local import LocalEngine
+from paceline.engines.local.engine import LocalEngine
 from paceline.errors import ModelError
-from paceline.learner import Learner
-from paceline.models import (
-    Loaded,
-    adopt_model,
-    choose_forward,
-    export_model,
-    frozen_copy,
-    load_model,
-    load_reference,
-    restore_weights,
-    save_model,
-)
-from paceline.pretrained import context_length, load_tokenizer
-from paceline.saved import Progress
+from paceline.models.exporting import export_model, save_model
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
+from paceline.models.loading import adopt_model, load_model, restore_weights
+from paceline.models.pretrained import context_length, load_tokenizer
+from paceline.models.reference import frozen_copy, load_reference
+from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.checkpoint_files import save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer

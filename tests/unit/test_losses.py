@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.losses import (
+from paceline.objective.kl import kl_estimate, kl_penalty
+from paceline.objective.policy_loss import (
     cispo_policy_loss,
     clipped_policy_loss,
     gated_policy_loss,
-    kl_estimate,
-    kl_penalty,
     policy_ratio,
     unbounded_policy_loss,
 )

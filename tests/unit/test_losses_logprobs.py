@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.losses import token_logprobs
+from paceline.kernels.logprobs import token_logprobs
 
 
 def random_case(seed: int, *, rows: int, width: int, vocab: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,6 +1,6 @@
 import pytest
 
-from paceline.metrics import METRICS, OPTIONAL, check_record
+from paceline.metrics.definitions import METRICS, OPTIONAL, check_record
 
 WHOLE = dict.fromkeys(METRICS, 0)
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.sums import weighted_sums
 from paceline.models.fingerprints import CHUNK, WORDS, fingerprint
-from paceline.native import library
-from paceline.native.sums import weighted_sums
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

@@ -15,11 +15,13 @@ from transformers import (
 )
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
-from paceline.batching import MicroBatch, Sample, pack
-from paceline.config import LoraConfig
-from paceline.models import Loaded, PolicyForward, add_adapter, choose_forward, make_lora_config
+from paceline.config.sections import LoraConfig
+from paceline.kernels.cpu.compiling import library
+from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.fused_layers import FusedLayer, fuse_layers, restore_layers
-from paceline.native import library
+from paceline.models.loaded import Loaded
+from paceline.models.lora import add_adapter, make_lora_config
+from paceline.objective.micro_batches import MicroBatch, Sample, pack
 from tests.tiny import tiny_model
 
 needs_kernels = pytest.mark.skipif(library().functions is None, reason=library().reason)

@@ -5,13 +5,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from paceline import windows
-from paceline.config import ModelConfig
-from paceline.devices import automatic_dtype, choose_dtype, choose_threads
-from paceline.engines.local import LocalEngine
+from paceline.config.sections import ModelConfig
+from paceline.engines.local.engine import LocalEngine
 from paceline.errors import ModelError
-from paceline.models import Loaded, adopt_model, choose_forward, export_model, load_model, recompute, save_model
+from paceline.models.activations import recompute
 from paceline.models.attention import PackedLayout, attention
+from paceline.models.exporting import export_model, save_model
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
+from paceline.models.loading import adopt_model, load_model
+from paceline.models.sliding_windows import short_sighted
+from paceline.runtime.devices import automatic_dtype, choose_dtype, choose_threads
 from tests.families import family, make_model
 from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.vllm_models import tied_model
@@ -177,7 +181,7 @@ def test_packed_attention_refuses_what_it_would_leave_out(option):
     ],
 )
 def test_a_window_counts_where_some_layer_uses_it(config, reason):
-    found = windows.short_sighted(SimpleNamespace(**config))
+    found = short_sighted(SimpleNamespace(**config))
     assert found is None if reason is None else reason in found
 
 

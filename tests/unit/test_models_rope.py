@@ -4,11 +4,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from paceline.batching import Sample, pack
 from paceline.engines import Request, Sampling, sample_key
-from paceline.engines.local import LocalEngine
-from paceline.learner.passes import WholeModel
-from paceline.models import Loaded, choose_forward, fix_rope, rope_by_length
+from paceline.engines.local.engine import LocalEngine
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
+from paceline.models.rope import fix_rope, rope_by_length
+from paceline.objective.micro_batches import Sample, pack
+from paceline.training.learner.passes import WholeModel
 from tests.families import family, make_model
 from tests.tiny import tiny_tokenizer
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.models import take_rows
+from paceline.models.rows import take_rows
 
 
 @pytest.fixture

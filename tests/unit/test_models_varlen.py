@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from paceline.batching import Sample, pack, padded_attention
-from paceline.flash import DenseKernel
+from paceline.kernels.flash_attention import DenseKernel
 from paceline.models.attention import _padded
 from paceline.models.varlen import varlen_attention, varlen_layout
+from paceline.objective.micro_batches import Sample, pack, padded_attention
 
 CPU = torch.device("cpu")
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.native import library
-from paceline.native.attention import SequenceTable, attention_serves, packed_attention, sequence_table
+from paceline.kernels.cpu.attention import SequenceTable, attention_serves, packed_attention, sequence_table
+from paceline.kernels.cpu.compiling import library
 
 pytestmark = pytest.mark.skipif(library().functions is None, reason=library().reason)
 

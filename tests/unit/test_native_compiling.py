@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.native import compiling
-from paceline.native.compiling import library
+from paceline.kernels.cpu import compiling
+from paceline.kernels.cpu.compiling import library
 
 needs_compiler = pytest.mark.skipif(library().functions is None, reason=f"no kernels here: {library().reason}")
 
@@ -84,7 +84,7 @@ def test_a_cache_that_cannot_be_written_does_not_keep_the_kernels_away(fresh, mo
 
 @needs_compiler
 def test_processes_that_compile_at_the_same_time_get_one_library(fresh):
-    script = "from paceline.native import library; assert library().functions is not None"
+    script = "from paceline.kernels.cpu.compiling import library; assert library().functions is not None"
     running = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
     assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
     assert len(list((fresh / "cache" / "paceline").glob("*.so"))) == 1

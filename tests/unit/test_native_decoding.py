@@ -5,12 +5,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from paceline.engines.attention import Rotation
-from paceline.engines.grid import GridAttention
-from paceline.engines.kernels import rms_norm
-from paceline.engines.tables import TableAttention, blocks_of_rows
-from paceline.native import library
-from paceline.native.decoding import Heads, decoding_kernels
+from paceline.engines.local.attention import Rotation
+from paceline.engines.local.grid import GridAttention
+from paceline.engines.local.kernels import rms_norm
+from paceline.engines.local.tables import TableAttention, blocks_of_rows
+from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.decoding import Heads, decoding_kernels
 
 pytestmark = pytest.mark.skipif(library().functions is None, reason=library().reason)
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from paceline.losses import token_logprobs
-from paceline.native import library
-from paceline.native.logits import logit_passes
+from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.logits import logit_passes
+from paceline.kernels.logprobs import token_logprobs
 
 pytestmark = pytest.mark.skipif(library().functions is None, reason=library().reason)
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.engines.kernels import choose_kernels
-from paceline.native.decoding import decoding_kernels
-from paceline.native.tiles import ROWS_AT_ONCE, tile_products
+from paceline.engines.local.kernels import choose_kernels
+from paceline.kernels.cpu.decoding import decoding_kernels
+from paceline.kernels.cpu.tiles import ROWS_AT_ONCE, tile_products
 
 pytestmark = pytest.mark.skipif(tile_products() is None, reason="no compiler, or a processor without tiles (AMX)")
 

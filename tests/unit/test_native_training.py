@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.native import library
-from paceline.native.training import add_rms_norm, gated_product
+from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.training import add_rms_norm, gated_product
 
 pytestmark = pytest.mark.skipif(library().functions is None, reason=library().reason)
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from paceline.cuda.decoding import decoding_kernels
-from paceline.engines.fused import FusedDecoder
-from paceline.engines.graphs import GraphedDecoder, record_cuda_graph
-from paceline.flash import DenseKernel, FlashKernel, Spans, flash_problem
+from paceline.engines.local.fused import FusedDecoder
+from paceline.engines.local.graphs import GraphedDecoder, record_cuda_graph
+from paceline.kernels.cuda.decoding import decoding_kernels
+from paceline.kernels.flash_attention import DenseKernel, FlashKernel, Spans, flash_problem
 from paceline.models.varlen import varlen_attention, varlen_layout
 from tests.tiny import tiny_model
 from tests.unit.test_engine_static import prompt, tokens

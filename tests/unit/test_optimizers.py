@@ -3,13 +3,14 @@ import copy
 import pytest
 import torch
 
-from paceline.checkpoint import TokenizerFiles, load_optimizer
-from paceline.config import OptimConfig, build_config
+from paceline.checkpoints.finding import Progress
+from paceline.checkpoints.optimizer_state import load_optimizer
+from paceline.checkpoints.tokenizer_files import TokenizerFiles
+from paceline.config.building import build_config
+from paceline.config.objective import OptimConfig
 from paceline.errors import ConfigError
-from paceline.learner import make_optimizer
-from paceline.learner.optimizers import OffloadedAdamW
-from paceline.models import Loaded
-from paceline.saved import Progress
+from paceline.models.loaded import Loaded
+from paceline.training.learner.optimizers import OffloadedAdamW, make_optimizer
 from tests.checkpoint_files import save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, Qwen2Config
 
-from paceline.batching import pack
 from paceline.errors import ModelError
-from paceline.parallel import check_context_size, context_sizes
-from paceline.parallel.context import by_rank, deal, sources_of
+from paceline.models.parallel.context import by_rank, deal, sources_of
+from paceline.models.parallel.context_heads import check_context_size, context_sizes
+from paceline.objective.micro_batches import pack
 from tests.laws.splitting import random_samples
 from tests.unit.context_ranks import work
 

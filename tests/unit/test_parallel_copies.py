@@ -2,7 +2,7 @@
 
 import torch
 
-from paceline.parallel import Shelf, copies
+from paceline.models.parallel.copies import Shelf, copies
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8)
 

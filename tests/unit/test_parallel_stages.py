@@ -6,11 +6,21 @@ import pytest
 import torch
 from transformers import GraniteConfig, GraniteForCausalLM
 
-from paceline.batching import pack
 from paceline.errors import ConfigError, ModelError
-from paceline.models import PolicyForward, choose_forward
-from paceline.parallel import AllTokens, Stages, check_stages, divide, stage_of
-from paceline.parallel.stages import Elsewhere, is_at_both_ends, keep_stages, mark_both_ends, own_layers
+from paceline.models.forward import PolicyForward, choose_forward
+from paceline.models.parallel.stages import (
+    Elsewhere,
+    Stages,
+    check_stages,
+    divide,
+    is_at_both_ends,
+    keep_stages,
+    mark_both_ends,
+    own_layers,
+    stage_of,
+)
+from paceline.models.parallel.tokens import AllTokens
+from paceline.objective.micro_batches import pack
 from tests.laws.splitting import random_samples
 from tests.tiny import VOCAB_SIZE, tiny_model
 

@@ -7,11 +7,11 @@ import torch
 from transformers import Gemma3nTextConfig, GPT2Config, LlamaConfig, Phi3Config, Qwen2Config, Qwen3MoeConfig
 
 from paceline.errors import ModelError
-from paceline.losses import row_sums
-from paceline.parallel import check_tensor_size, tensor_sizes
-from paceline.parallel.tensor_heads import SharedHeads
-from paceline.parallel.tensor_layers import HeadLinear
-from paceline.parallel.vocabulary import add_row_sums
+from paceline.kernels.logprobs import row_sums
+from paceline.models.parallel.tensor_heads import SharedHeads
+from paceline.models.parallel.tensor_layers import HeadLinear
+from paceline.models.parallel.tensor_plan import check_tensor_size, tensor_sizes
+from paceline.models.parallel.vocabulary import add_row_sums
 from tests.unit.tensor_ranks import LAYERS, MODELS, work
 
 EXACT, FLOAT32 = 1e-12, 1e-5

@@ -7,32 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from paceline import devices
 from paceline.cli import calibrating, hardware
 from paceline.cli.main import main
-from paceline.config import Sizes, build_config
-from paceline.engines import prepared
+from paceline.config.building import build_config
+from paceline.config.layout import Sizes
+from paceline.engines.local import prepared
 from paceline.errors import ModelError
-from paceline.losses import logprobs
-from paceline.plan import (
-    CPU,
-    GPUS,
-    Device,
-    Fitting,
-    Rates,
-    batch_plan,
-    computed_bytes,
-    describe_layouts,
-    describe_memory,
-    gpu_of,
-    memory_plan,
-    model_shape,
-    read_shape,
-    refusal,
-    step_time,
-)
-from paceline.plan import memory as planner
-from paceline.plan.activations import activations
+from paceline.kernels import logprobs
+from paceline.runtime import devices
+from paceline.training.plan import memory as planner
+from paceline.training.plan.activations import activations
+from paceline.training.plan.batches import batch_plan
+from paceline.training.plan.describing import describe_layouts, describe_memory, refusal
+from paceline.training.plan.fitting import Fitting
+from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
+from paceline.training.plan.memory import computed_bytes, memory_plan
+from paceline.training.plan.reading import read_shape
+from paceline.training.plan.seconds import step_time
+from paceline.training.plan.shape import model_shape
 
 REQUIRED = {"model": "m", "dataset": "d"}
 GIB = 1 << 30

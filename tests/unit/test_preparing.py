@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from paceline.config import build_config
+from paceline.config.building import build_config
 from paceline.errors import ModelError
-from paceline.preparing import prepare, reward_meter
+from paceline.training.setup.measuring import reward_meter
+from paceline.training.setup.preparation import prepare
 from tests.families import family, make_config
 from tests.scripted import ScriptedEngine, completion, task
 from tests.tiny import tiny_tokenizer
@@ -16,8 +17,8 @@ from tests.wrong_inputs import CASES, ROW, furnish, make_model
 
 CODE = """
 import sys
-from paceline.config import build_config
-from paceline.preparing import prepare
+from paceline.config.building import build_config
+from paceline.training.setup.preparation import prepare
 options = {"model": "model", "dataset": "rows.jsonl", "eval_dataset": "rows.jsonl", "max_completion_length": 100}
 prepared = prepare(build_config(options))
 assert (len(prepared.tasks.tasks), len(prepared.meters)) == (4, 1)
@@ -26,10 +27,10 @@ print("\\n".join(sys.modules))
 COMPUTES = {
     "transformers.modeling_utils",
     "paceline.models",
-    "paceline.engines.local",
-    "paceline.checkpoint",
-    "paceline.learner",
-    "paceline.train",
+    "paceline.engines.local.engine",
+    "paceline.checkpoints",
+    "paceline.training.learner",
+    "paceline.training",
 }
 """Takes longer to load than all that is needed to refuse a run."""
 

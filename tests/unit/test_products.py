@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from paceline.products import (
+from paceline.kernels.linear import (
     LARGE_WEIGHTS,
     ProductLinear,
     cast_linear,

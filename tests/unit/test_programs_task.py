@@ -19,11 +19,11 @@ from paceline.cli.train import COMMAND as TRAIN
 from paceline.data.program_lines import KINDS
 from paceline.data.programs import Problem, problems, rows
 from paceline.data.sources import load_rows
-from paceline.embedded_models import DIRECTORIES
 from paceline.errors import DataError
-from paceline.pretrained import model_directory
+from paceline.models.embedded_models import DIRECTORIES
+from paceline.models.pretrained import model_directory
 
-EMBEDDED = Path(paceline.__file__).parent / DIRECTORIES["embedded-programs"]
+EMBEDDED = Path(paceline.__file__).parent / "models" / DIRECTORIES["embedded-programs"]
 # One interpreter for all programs, each with an input and an output of its own.
 RUN_ALL = """
 import contextlib, io, json, sys

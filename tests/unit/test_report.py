@@ -8,17 +8,18 @@ from xml.etree import ElementTree
 import pytest
 from synthetic_run import SET, write_synthetic_run
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.errors import CheckpointError
-from paceline.report import compare, write_report
-from paceline.report.accounting import dropped_counts, time_split, total_seconds
-from paceline.report.figures import Band, Chart, Line, draw, figure
-from paceline.report.headline import headline
-from paceline.report.outcome import fates, outcome, pairs
-from paceline.report.reading import read_run
-from paceline.report.samples import distinctive, is_right, training_pairs
-from paceline.report.scales import Scale, linear_ticks, log_ticks, step_ticks, tick_labels
-from paceline.report.series import MAX_POINTS, Series, metric, smoothed
-from paceline.rundir import RunDir
+from paceline.reports.page.accounting import dropped_counts, time_split, total_seconds
+from paceline.reports.page.comparing import compare
+from paceline.reports.page.figures import Band, Chart, Line, draw, figure
+from paceline.reports.page.headline import headline
+from paceline.reports.page.html import write_report
+from paceline.reports.page.outcome import fates, outcome, pairs
+from paceline.reports.page.reading import read_run
+from paceline.reports.page.samples import distinctive, is_right, training_pairs
+from paceline.reports.page.scales import Scale, linear_ticks, log_ticks, step_ticks, tick_labels
+from paceline.reports.page.series import MAX_POINTS, Series, metric, smoothed
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
 
@@ -60,7 +61,7 @@ def finished(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["numbers", "scales", "samples"])
 def test_the_examples_in_the_docstrings_hold(name):
-    result = doctest.testmod(importlib.import_module(f"paceline.report.{name}"))
+    result = doctest.testmod(importlib.import_module(f"paceline.reports.page.{name}"))
     assert result.attempted > 0
     assert result.failed == 0
 

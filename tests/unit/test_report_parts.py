@@ -5,19 +5,19 @@ import re
 
 import pytest
 
-from paceline.formula import Line as Definition
-from paceline.report.cards import LONGEST_HALF, card
-from paceline.report.charts import reward_chart, time_chart
-from paceline.report.figures import Band, Chart, Line, figure, readings
-from paceline.report.form import form_of, is_right_leniently
-from paceline.report.groups import group_folds, moments, telling
-from paceline.report.headline import form_note, headline
-from paceline.report.notation import as_list
-from paceline.report.reading import read_run
-from paceline.report.ringing import alarm_list, stretches
-from paceline.report.series import MAX_POINTS, Series
-from paceline.report.verdict import verdict_of
-from paceline.rundir import RunDir
+from paceline.checkpoints.run_directory import RunDir
+from paceline.objective.formula import Line as Definition
+from paceline.reports.page.cards import LONGEST_HALF, card
+from paceline.reports.page.charts import reward_chart, time_chart
+from paceline.reports.page.figures import Band, Chart, Line, figure, readings
+from paceline.reports.page.form import form_of, is_right_leniently
+from paceline.reports.page.groups import group_folds, moments, telling
+from paceline.reports.page.headline import form_note, headline
+from paceline.reports.page.notation import as_list
+from paceline.reports.page.reading import read_run
+from paceline.reports.page.ringing import alarm_list, stretches
+from paceline.reports.page.series import MAX_POINTS, Series
+from paceline.reports.page.verdict import verdict_of
 
 
 def said(completion, correct=False, answer="42"):

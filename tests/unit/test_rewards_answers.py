@@ -1,6 +1,7 @@
 import pytest
 
-from paceline.rewards import default_system_prompt, resolve
+from paceline.rewards.prompts import default_system_prompt
+from paceline.rewards.resolving import resolve
 
 GOOD = "<think>6 * 7</think>\n<answer>42</answer>"
 

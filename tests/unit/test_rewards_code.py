@@ -4,10 +4,10 @@ import threading
 import pytest
 
 from paceline.errors import DataError, RewardError, SandboxError
-from paceline.programs import Limits
 from paceline.rewards.builtin.code import code
 from paceline.rewards.function import Grade, RewardContext
 from paceline.rewards.programs.cases import parse_cases
+from paceline.sandbox.programs import Limits
 from paceline.types import Task
 from tests.scripted_sandbox import ScriptedSandbox, ended
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from paceline.rewards import score
 from paceline.rewards.scoring.deadline import RewardTimeout, deadline
+from paceline.rewards.scoring.scores import score
 from tests.scripted import completion, task
 
 LONG = 600.0

@@ -1,6 +1,6 @@
 import pytest
 
-from paceline.rewards import resolve
+from paceline.rewards.resolving import resolve
 
 GSM8K = resolve("gsm8k")
 

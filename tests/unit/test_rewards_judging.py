@@ -1,9 +1,9 @@
 import pytest
 
 from paceline.errors import SandboxError
-from paceline.programs import Execution, Job, Limits
 from paceline.rewards.programs.cases import Cases
 from paceline.rewards.programs.judging import Trial
+from paceline.sandbox.programs import Execution, Job, Limits
 from tests.scripted_sandbox import ScriptedSandbox, ended
 
 FIVE = Cases(inputs=tuple("12345"), outputs=tuple("12345"))

@@ -3,8 +3,8 @@ import math
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards import resolve
 from paceline.rewards.function import RewardContext
+from paceline.rewards.resolving import resolve
 
 RIGHT, WRONG = "<answer>42</answer>", "<answer>41</answer>"
 

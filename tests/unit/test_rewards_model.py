@@ -11,7 +11,9 @@ from transformers import (
 )
 
 from paceline.errors import RewardError
-from paceline.rewards import RewardModel, check_reward_model, load_reward_model, score
+from paceline.rewards.model import RewardModel, load_reward_model
+from paceline.rewards.model_files import check_reward_model
+from paceline.rewards.scoring.scores import score
 from tests.scripted import completion, task
 from tests.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
 

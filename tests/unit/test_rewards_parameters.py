@@ -3,8 +3,8 @@ from typing import Literal
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards import BUILT_IN
 from paceline.rewards.parameters import annotations, base_name, parameters_of
+from paceline.rewards.registry import BUILT_IN
 
 
 def maker(context, *, size: int | None = None, share: float = 0.5, is_on: bool = False, kind: Literal["a", "b"] = "a"):

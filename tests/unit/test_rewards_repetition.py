@@ -1,8 +1,8 @@
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards import resolve
 from paceline.rewards.builtin.repetition import words
+from paceline.rewards.resolving import resolve
 
 
 def grade(completion, name="repetition"):

@@ -1,8 +1,9 @@
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards import BUILT_IN, resolve
 from paceline.rewards.function import BuiltIn, RewardContext
+from paceline.rewards.registry import BUILT_IN
+from paceline.rewards.resolving import resolve
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.errors import DataError
-from paceline.rewards import check_selections, score
+from paceline.rewards.scoring.scores import score
+from paceline.rewards.selecting import check_selections
 from tests.scripted import completion, task
 
 

@@ -3,8 +3,9 @@
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards import resolve, self_test, unmet_needs
 from paceline.rewards.function import BuiltIn
+from paceline.rewards.resolving import resolve
+from paceline.rewards.startup import self_test, unmet_needs
 from paceline.types import Task
 
 

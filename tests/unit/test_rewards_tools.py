@@ -3,7 +3,7 @@ import json
 import pytest
 
 from paceline.errors import DataError, RewardError
-from paceline.rewards import resolve
+from paceline.rewards.resolving import resolve
 
 THINK = "<think>look it up</think>\n"
 GOLD = 'Action: weather\nAction Input: {"city": "Oslo", "days": 3}'

@@ -5,7 +5,9 @@ import threading
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards import needs_group, resolve, self_test
+from paceline.rewards.function import needs_group
+from paceline.rewards.resolving import resolve
+from paceline.rewards.startup import self_test
 from tests.scripted import task
 
 TASKS = [task(str(number), answer=str(number)) for number in range(20)]

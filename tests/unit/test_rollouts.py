@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.config import AdvantageConfig
+from paceline.config.objective import AdvantageConfig
 from paceline.errors import TrainingError
-from paceline.learner import samples_of
-from paceline.rewards import resolve
 from paceline.rewards.function import BuiltIn, Grade
-from paceline.rollouts import Producer, rollout_metrics, rollout_records, staleness_metrics
+from paceline.rewards.resolving import resolve
+from paceline.training.learner.samples import samples_of
+from paceline.training.rollouts.producer import Producer
+from paceline.training.rollouts.records import rollout_metrics, rollout_records, staleness_metrics
 from paceline.types import WeightChange
 from tests.scripted import completion, scripted_producer, taking, task
 

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from paceline.checkpoints.places import refuse_no_run
+from paceline.checkpoints.run_directory import RunDir
 from paceline.errors import CheckpointError, ConfigError, StorageError
-from paceline.rundir import RunDir, refuse_no_run
 
 CONFIG = "# paceline 0\nmodel: embedded\n"
 
@@ -134,7 +135,8 @@ def test_a_run_without_a_finished_step_is_replaced_with_all_that_it_wrote(run):
 
 def test_a_run_that_another_process_makes_is_never_replaced(run):
     script = (
-        "import sys; from pathlib import Path; from paceline.rundir import RunDir; RunDir.create(Path(sys.argv[1]), '')"
+        "import sys, pathlib; from paceline.checkpoints.run_directory import RunDir\n"
+        "RunDir.create(pathlib.Path(sys.argv[1]), '')"
     )
     other = subprocess.run([sys.executable, "-c", script, str(run.path)], capture_output=True, text=True, check=False)
     assert "is in use by process" in other.stderr
@@ -225,7 +227,8 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_line(run):
 
 def test_a_second_writer_here_or_in_another_process_is_kept_out_until_the_first_ends(run):
     script = (
-        "import sys, pathlib; from paceline.rundir import RunDir; from paceline.errors import CheckpointError\n"
+        "import sys, pathlib; from paceline.checkpoints.run_directory import RunDir\n"
+        "from paceline.errors import CheckpointError\n"
         "try: RunDir.open(pathlib.Path(sys.argv[1]))\n"
         "except CheckpointError as error: print(error)\n"
         "else: print('opened')"

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from paceline.rundir import RunDir, json_line
+from paceline.checkpoints.run_directory import RunDir
+from paceline.checkpoints.run_files import json_line
 
 ROLLOUTS = [{"sample": 0, "text": "a\ud83d"}, {"sample": 1}]
 LINES = [*map(json_line, ROLLOUTS)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import SandboxError
-from paceline.programs import Execution, Job
-from paceline.sandbox import open_sandbox
+from paceline.sandbox.levels import open_sandbox
 from paceline.sandbox.local import LocalSandbox
 from paceline.sandbox.probing import breaches
+from paceline.sandbox.programs import Execution, Job
 from tests.unit.sandboxes import ISOLATING, REPORTS, opened, run
 
 
@@ -67,7 +67,7 @@ BARRED = """
 import struct
 from paceline.sandbox.inside import kernel
 from paceline.errors import SandboxError
-from paceline.sandbox import open_sandbox
+from paceline.sandbox.levels import open_sandbox
 
 def refuse(*names):
     code = [(0x20, 0, 0, 0)]

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.programs import Job, Limits
 from paceline.sandbox.local import LocalSandbox
+from paceline.sandbox.programs import Job, Limits
 from tests.unit.sandboxes import LEVELS, opened, run
 
 SMALL = Limits(seconds=0.3, memory_mb=64, output_bytes=10_000)

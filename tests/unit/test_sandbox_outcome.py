@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from paceline.programs import Job, Limits
 from paceline.sandbox.outcome import execution_of
+from paceline.sandbox.programs import Job, Limits
 from paceline.sandbox.zygote import Reply
 
 PROGRAM = Job(source="", limits=Limits(seconds=2.0, output_bytes=100))

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import SandboxError
-from paceline.programs import Job, Limits
 from paceline.sandbox.inside.channel import receive_message
 from paceline.sandbox.inside.monitor import say_failure
 from paceline.sandbox.local import LocalSandbox
+from paceline.sandbox.programs import Job, Limits
 from paceline.sandbox.zygote import Zygote, ZygoteError
 from tests.unit import sandboxes
 from tests.unit.sandboxes import LEVELS, opened, run, strongest
@@ -223,7 +223,7 @@ def test_a_sandbox_by_pickle_is_a_sandbox_of_the_same_level(sandbox):
 
 TRAINER = """
 import sys, threading
-from paceline.programs import Job, Limits
+from paceline.sandbox.programs import Job, Limits
 from paceline.sandbox.local import LocalSandbox
 sandbox = LocalSandbox(sys.argv[1], 2)
 sandbox.execute(Job(source="print(1)"))

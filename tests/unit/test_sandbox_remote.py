@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from paceline.errors import SandboxError
-from paceline.programs import Job, Limits
+from paceline.sandbox.programs import Job, Limits
 from paceline.sandbox.remote import RemoteSandbox
 
 JOB = Job(source="print(6)", stdin="1\n", limits=Limits(seconds=1.0, memory_mb=100, output_bytes=1000))

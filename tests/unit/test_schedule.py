@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from paceline.schedule import learning_rate
+from paceline.objective.schedule import learning_rate
 
 LINEAR = {"peak": 1.0, "schedule": "linear", "warmup_steps": 2, "total_steps": 5, "min_ratio": 0.2}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.errors import TrainingError
-from paceline.spmd.agreeing import Held, check_copies
+from paceline.workers.torchrun.agreeing import Held, check_copies
 
 
 def held(part: tuple[int, ...], fingerprint: int) -> Held:

@@ -6,9 +6,16 @@ import sys
 
 import pytest
 
-from paceline.config import build_config
+from paceline.config.building import build_config
 from paceline.errors import ConfigError
-from paceline.spmd.environment import Launched, check_launched, device_index, first_host, launched, tasks_of
+from paceline.workers.torchrun.environment import (
+    Launched,
+    check_launched,
+    device_index,
+    first_host,
+    launched,
+    tasks_of,
+)
 
 TORCHRUN = {
     "RANK": "5",

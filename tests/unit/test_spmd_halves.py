@@ -4,15 +4,16 @@ from typing import Any
 
 import pytest
 
-from paceline.config import build_config
+from paceline.config.building import build_config
 from paceline.errors import TrainingError
-from paceline.spmd.agreeing import Held, Renewed
-from paceline.spmd.halves import SpmdHalves
-from paceline.spmd.roles import Roles
-from paceline.spmd.team import Team
-from paceline.spmd.training import Updated
-from paceline.timeline import Recorder
-from paceline.train import SHARED, Feed
+from paceline.runtime.timeline import Recorder
+from paceline.training.feed import Feed
+from paceline.training.produced import SHARED
+from paceline.workers.torchrun.agreeing import Held, Renewed
+from paceline.workers.torchrun.halves import SpmdHalves
+from paceline.workers.torchrun.roles import Roles
+from paceline.workers.torchrun.team import Team
+from paceline.workers.torchrun.training import Updated
 from tests.unit.scripted_ranks import Knowing, ScriptedLines
 from tests.unit.test_train_records import NOTHING
 

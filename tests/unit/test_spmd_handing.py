@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline.models.fingerprints import fingerprint
-from paceline.parallel import RankLost
-from paceline.spmd.handing import NAME_BYTES, WeightsGroup, give_weights, take_weights
+from paceline.models.parallel.ranks import RankLost
+from paceline.workers.torchrun.handing import NAME_BYTES, WeightsGroup, give_weights, take_weights
 
 CPU = torch.device("cpu")
 

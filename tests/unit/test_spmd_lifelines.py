@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from paceline.errors import ConfigError, PacelineError, ProcessLost, RewardError, TrainingError
-from paceline.parallel import RankLost
-from paceline.pulse import PULSE
-from paceline.spmd.lifelines import Ended, Lifelines
+from paceline.models.parallel.ranks import RankLost
+from paceline.runtime.heartbeat import PULSE
+from paceline.workers.torchrun.lifelines import Ended, Lifelines
 
 BEAT = 0.02
 SOON = 30.0

@@ -11,8 +11,8 @@ import pytest
 import torch.distributed as dist
 
 from paceline.errors import ProcessLost
-from paceline.spmd.environment import Launched
-from paceline.spmd.meeting import PLACE, draw_lines
+from paceline.workers.torchrun.environment import Launched
+from paceline.workers.torchrun.meeting import PLACE, draw_lines
 
 
 @pytest.fixture

@@ -2,10 +2,11 @@
 
 import pytest
 
-from paceline.config import ParallelConfig, build_config
+from paceline.config.building import build_config
+from paceline.config.layout import ParallelConfig
 from paceline.errors import ConfigError
-from paceline.spmd.environment import check_launched, launched
-from paceline.spmd.roles import Roles, roles_of
+from paceline.workers.torchrun.environment import check_launched, launched
+from paceline.workers.torchrun.roles import Roles, roles_of
 
 TORCHRUN = {
     "RANK": "0",

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from paceline.errors import ProcessLost, TrainingError
-from paceline.parallel import RankLost
-from paceline.spmd.roles import Roles
-from paceline.spmd.team import BUILD, LEAVE, Team, answer_calls
-from paceline.timeline import Recorder
+from paceline.models.parallel.ranks import RankLost
+from paceline.runtime.timeline import Recorder
+from paceline.workers.torchrun.roles import Roles
+from paceline.workers.torchrun.team import BUILD, LEAVE, Team, answer_calls
 from tests.unit.scripted_ranks import Knowing, ScriptedLines
 
 

@@ -13,16 +13,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from paceline.config import Config, build_config
+from paceline.checkpoints.finding import Progress
+from paceline.config.building import build_config
+from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
-from paceline.parallel import Meeting, process_group
-from paceline.preparing import Extent
-from paceline.saved import Progress
-from paceline.spmd.handing import Hand, WeightsGroup
-from paceline.spmd.sampling import SamplingRank
-from paceline.spmd.seats import Seat
-from paceline.spmd.training import TrainingRank
-from paceline.spmd.working import WorkingRank
+from paceline.models.parallel.process_group import Meeting, process_group
+from paceline.training.setup.prepared import Extent
+from paceline.workers.torchrun.handing import Hand, WeightsGroup
+from paceline.workers.torchrun.sampling import SamplingRank
+from paceline.workers.torchrun.seats import Seat
+from paceline.workers.torchrun.training import TrainingRank
+from paceline.workers.torchrun.working import WorkingRank
 from tests.cluster_runs import options_in
 from tests.laws.layouts import CPU, groups_of
 

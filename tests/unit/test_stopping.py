@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from paceline.stopping import GraceOver, StopRequest
+from paceline.runtime.signals import GraceOver, StopRequest
 
 
 @pytest.mark.usefixtures("heeded_signals")

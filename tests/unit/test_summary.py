@@ -3,9 +3,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from paceline.intervals import wilson
-from paceline.rundir import RunDir
-from paceline.summary import step_paces, summarise, unbroken_steps
+from paceline.checkpoints.run_directory import RunDir
+from paceline.metrics.intervals import wilson
+from paceline.reports.summary import step_paces, summarise, unbroken_steps
 
 
 def summary_of(path, *rights: list[bool]) -> tuple[dict, str]:

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from paceline.cluster.consumers import Consumers
-from paceline.cluster.fleet import Fleet, Lost
 from paceline.errors import ProcessLost
-from paceline.rewards import Scores
-from paceline.rollouts import Round
-from paceline.timeline import Recorder, Span, trace
+from paceline.rewards.scoring.scores import Scores
+from paceline.runtime.timeline import Recorder, Span, trace
+from paceline.training.rollouts.sampling import Round
+from paceline.workers.ray.consumers import Consumers
+from paceline.workers.ray.fleet import Fleet, Lost
 from tests.unit.test_cluster_consumers import ScriptedRanks, manifest
 from tests.unit.test_cluster_fleet import ScriptedWorkers
 

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 import torch
 
-from paceline.batching import Sample, cut, pack, token_weights
-from paceline.config import OptimConfig
+from paceline.config.objective import OptimConfig
+from paceline.objective.micro_batches import Sample, cut, pack, token_weights
 
 SIGMA = 0.7
 """Of lognormal lengths: the longest of 64 is about five times the median."""

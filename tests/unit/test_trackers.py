@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import ConfigError
-from paceline.trackers import Trackers, check_trackers, flat_numbers, open_trackers
-from paceline.trackers.libraries import mlflow_url
-from paceline.trackers.sending import Sender
+from paceline.reports.trackers.libraries import mlflow_url
+from paceline.reports.trackers.numbers import flat_numbers
+from paceline.reports.trackers.opening import Trackers, check_trackers, open_trackers
+from paceline.reports.trackers.sending import Sender
 
 RECORD = {
     "step": 3,
@@ -122,7 +123,7 @@ def test_wandb_works_without_a_connection(tmp_path, monkeypatch):
 def test_trackio_keeps_a_local_project(tmp_path):
     pytest.importorskip("trackio")
     code = (
-        "import sys; from pathlib import Path; from paceline.trackers import open_trackers\n"
+        "import sys; from pathlib import Path; from paceline.reports.trackers.opening import open_trackers\n"
         "place = {'project': 'tests', 'run_name': 'one', 'directory': Path(sys.argv[1])}\n"
         "t = open_trackers(['trackio'], **place, settings={}, tell=print)\n"
         "t.log({'rewards/accuracy/mean': 0.5}, 3); t.finish()"
@@ -225,7 +226,7 @@ def test_a_missing_library_is_refused_with_the_command_that_installs_it(tmp_path
     (tmp_path / "wandb").mkdir()
     code = (
         "from paceline.errors import ConfigError\n"
-        "from paceline.trackers import check_trackers\n"
+        "from paceline.reports.trackers.opening import check_trackers\n"
         "try: check_trackers(['wandb', 'mlflow'])\n"
         "except ConfigError as error: print(error)\n"
         "print(check_trackers(['all']))"
@@ -238,7 +239,7 @@ def test_a_missing_library_is_refused_with_the_command_that_installs_it(tmp_path
 
 def test_the_check_imports_no_library():
     code = (
-        "import sys; from paceline.trackers import check_trackers; check_trackers(['all'])\n"
+        "import sys; from paceline.reports.trackers.opening import check_trackers; check_trackers(['all'])\n"
         "print(sorted({'torch', 'tensorboard', 'wandb', 'trackio', 'mlflow'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

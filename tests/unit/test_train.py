@@ -7,18 +7,19 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from paceline.api.config import GRPOConfig
-from paceline.api.trainer import GRPOTrainer
-from paceline.cluster.producing import ProducingProcess
-from paceline.config import LoopConfig, ModelConfig, build_config
+from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.trainer import GRPOTrainer
+from paceline.config.building import build_config
+from paceline.config.sections import LoopConfig, ModelConfig
 from paceline.engines import Request, Sampling
-from paceline.models import load_model
-from paceline.preparing import prepare
-from paceline.pretrained import load_tokenizer
-from paceline.train.assembly import assemble, end_token_ids, make_engine
-from paceline.train.feed import Feed, prompts_of_step
-from paceline.train.observing import Timetable, Wishes
-from paceline.train.rates import SteppedRate
+from paceline.models.loading import load_model
+from paceline.models.pretrained import load_tokenizer
+from paceline.training.assembly import assemble, end_token_ids, make_engine
+from paceline.training.feed import Feed, prompts_of_step
+from paceline.training.observing import Timetable, Wishes
+from paceline.training.rates import SteppedRate
+from paceline.training.setup.preparation import prepare
+from paceline.workers.ray.producing import ProducingProcess
 from tests.scripted import task
 from tests.tiny import tiny_model, tiny_tokenizer
 

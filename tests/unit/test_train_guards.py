@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from paceline.checkpoints.finding import Checkpoint
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.configuration import read_run_configuration
-from paceline.config import Config, OptimConfig, build_config
+from paceline.config.building import build_config
+from paceline.config.objective import OptimConfig
+from paceline.config.sections import Config
 from paceline.errors import TrainingError
-from paceline.preparing import Prepared, prepare
-from paceline.rundir import RunDir
-from paceline.saved import Checkpoint
-from paceline.train import Place, Placed, in_this_process, train
-from paceline.train.guards import Guards
+from paceline.training.guards import Guards
+from paceline.training.halves import Place, Placed, in_this_process
+from paceline.training.session import train
+from paceline.training.setup.preparation import prepare
+from paceline.training.setup.prepared import Prepared
 from tests.cluster_runs import options_in, weights
 from tests.unit.test_train_records import NOTHING
 

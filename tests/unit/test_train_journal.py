@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.config import AdvantageConfig, build_config
+from paceline.checkpoints.journal import Committed
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.building import build_config
+from paceline.config.objective import AdvantageConfig
 from paceline.errors import StorageError
-from paceline.rundir import Committed, RunDir
-from paceline.spmd.halves import SpmdHalves
-from paceline.timeline import Recorder
-from paceline.train import Feed, Handover, Journal, Produced
-from paceline.train.journal import of_these_tasks
+from paceline.runtime.timeline import Recorder
+from paceline.training.feed import Feed
+from paceline.training.produced import Handover, Produced
+from paceline.training.rollout_journal import Journal, of_these_tasks
+from paceline.workers.torchrun.halves import SpmdHalves
 from tests.scripted import completion, scripted_producer, task
 
 TASKS = tuple(replace(task(str(number), prompt=f"{number} + 1"), columns={"level": number}) for number in range(4))

@@ -4,15 +4,18 @@ from functools import partial
 import pytest
 import torch
 
-from paceline.config import Config, build_config
+from paceline.config.building import build_config
 from paceline.config.objective import MICRO_BATCH_TOKENS
-from paceline.devices import free_memory
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.models import Loaded, choose_forward, measure_activations, recompute
-from paceline.plan import most_tokens
-from paceline.preparing.memory import check_memory_options
-from paceline.recomputing import Activations
-from paceline.train.memory import Recomputing, choose_recomputing, least_memory, to_come
+from paceline.models.activation_checkpointing import Activations
+from paceline.models.activations import measure_activations, recompute
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
+from paceline.runtime.devices import free_memory
+from paceline.training.memory import Recomputing, choose_recomputing, least_memory, to_come
+from paceline.training.plan.batches import most_tokens
+from paceline.training.setup.memory import check_memory_options
 from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")

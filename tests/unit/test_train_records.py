@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.config import AdvantageConfig
-from paceline.learner import UpdateStats
-from paceline.rollouts import rollout_metrics
-from paceline.train.records import step_clock, step_warnings
+from paceline.config.objective import AdvantageConfig
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.records import step_clock, step_warnings
+from paceline.training.rollouts.records import rollout_metrics
 from tests.scripted import completion, scripted_producer, taking, task
 
 NOTHING = UpdateStats(

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import CheckpointError, ProcessLost
-from paceline.train.reporting import RunningReport
+from paceline.training.reporting import RunningReport
 
 
 class Scene:

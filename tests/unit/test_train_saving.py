@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.config import build_config
+from paceline.checkpoints.finding import Checkpoint, Progress, newest_checkpoint
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.building import build_config
 from paceline.errors import ProcessLost, RewardError, StorageError
-from paceline.preparing import prepare
-from paceline.rundir import RunDir
-from paceline.saved import Checkpoint, Progress, newest_checkpoint
-from paceline.train import Halves, Run, Wishes, in_this_process, train
-from paceline.train.loop import save, save_last, settle, settle_at_end
+from paceline.training.halves import Halves, in_this_process
+from paceline.training.loop import Run, save, save_last, settle, settle_at_end
+from paceline.training.observing import Wishes
+from paceline.training.session import train
+from paceline.training.setup.preparation import prepare
 from tests.checkpoint_files import content
 from tests.cluster_runs import options_in, weights
 

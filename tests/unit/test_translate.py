@@ -14,14 +14,16 @@ import pytest
 from paceline.cli.arguments import parse
 from paceline.cli.main import main
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.config import build_config, options
-from paceline.dialects import as_comments, as_shell, translate
-from paceline.dialects.field_tables import HERE, TAKEN
-from paceline.dialects.fields import field_names
-from paceline.dialects.swift import tables as swift
-from paceline.dialects.swift.rewards import PARAMETERS
-from paceline.dialects.trl.reading import known_flags
-from paceline.dialects.trl.tables import HARMLESS, SCRIPT, SCRIPT_IDLE, SCRIPT_REFUSED
+from paceline.compat.commands import translate
+from paceline.compat.commands.field_tables import HERE, TAKEN
+from paceline.compat.commands.fields import field_names
+from paceline.compat.commands.swift import tables as swift
+from paceline.compat.commands.swift.rewards import PARAMETERS
+from paceline.compat.commands.trl.reading import known_flags
+from paceline.compat.commands.trl.tables import HARMLESS, SCRIPT, SCRIPT_IDLE, SCRIPT_REFUSED
+from paceline.compat.commands.writing import as_comments, as_shell
+from paceline.config.building import build_config
+from paceline.config.reading import options
 from paceline.errors import ConfigError
 from tests.colossalchat_commands import words_of
 
@@ -105,8 +107,8 @@ def notes(text, kind, **files):
 
 
 def test_every_field_of_the_trainer_is_in_one_table_of_the_command_line():
-    from paceline.api.fields import KEPT, TRANSLATED
-    from paceline.api.refused import NOT_NEEDED, REFUSED
+    from paceline.compat.trl.fields import KEPT, TRANSLATED
+    from paceline.compat.trl.refused import NOT_NEEDED, REFUSED
 
     in_python = set(TRANSLATED) | set(REFUSED) | set(NOT_NEEDED)
     counts = Counter([*TAKEN, *HERE, *(in_python - set(TAKEN) - set(HERE))])

@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from paceline.api.building import notes_of_threads
-from paceline.config import build_config
+from paceline.compat.trl.building import notes_of_threads
+from paceline.config.building import build_config
 
 SAYS = "import os, sys; {first}import paceline; print(os.environ.get('GOMP_SPINCOUNT'))"
 

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from paceline.errors import TrainingError
-from paceline.pulse import Pulse
-from paceline.watchdog import ALARM, Watchdog, write_stacks
+from paceline.runtime.heartbeat import Pulse
+from paceline.runtime.watchdog import ALARM, Watchdog, write_stacks
 
 SOON = 30.0
 """Seconds that a test waits for what comes within one."""
@@ -69,7 +69,7 @@ def test_a_main_thread_that_does_not_come_out_is_ended_with_the_reason(tmp_path)
 
 HOLDS_THE_LOCK = """
 import ctypes, pathlib, sys
-from paceline.watchdog import Watchdog
+from paceline.runtime.watchdog import Watchdog
 with Watchdog(pathlib.Path(sys.argv[1]), limit=0.5, grace=0.5):
     ctypes.PyDLL(None).sleep(60)  # in C, with the interpreter's lock: no other thread of Python runs
 """

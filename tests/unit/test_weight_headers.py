@@ -7,11 +7,12 @@ import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from paceline.cli.main import main
-from paceline.config import LoraConfig, ModelConfig
+from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.errors import ModelError
-from paceline.model_places import read_model_config
-from paceline.models import add_adapter, load_model
-from paceline.weight_headers import INDEX, PLAIN, WHOLE, check_quantised, check_weights, read_header
+from paceline.models.loading import load_model
+from paceline.models.lora import add_adapter
+from paceline.models.places import read_model_config
+from paceline.models.weight_headers import INDEX, PLAIN, WHOLE, check_quantised, check_weights, read_header
 
 LLAMA = {"model_type": "llama", "vocab_size": 4, "hidden_size": 2}
 TENSORS = {

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.config import Option, option_name, options, suggest
-from paceline.config.reading import section_classes
+from paceline.config.reading import Option, option_name, options, section_classes, suggest
 from paceline.errors import ConfigError
 
 FLAG = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)

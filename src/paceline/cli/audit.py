@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 from paceline.cli.arguments import CONFIG, Command, DoorOption, Given, help_page, parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.status import DONE, FAILED
-from paceline.config import Config, options
-from paceline.data import load_rows, screen
+from paceline.config.reading import options
+from paceline.config.sections import Config
+from paceline.data.screening import screen
+from paceline.data.sources import load_rows
 from paceline.errors import ConfigError
-from paceline.reward_context import reward_context
-from paceline.rewards import BuiltIn, RewardFunction, default_system_prompt, resolve, row_check
+from paceline.rewards.context import reward_context
+from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.prompts import default_system_prompt
+from paceline.rewards.resolving import resolve
+from paceline.rewards.rows import row_check
 
 if TYPE_CHECKING:
-    from paceline.audit import Audit
+    from paceline.rewards.audit.findings import Audit
     from paceline.types import Task
 
 NUM_TASKS = 20
@@ -71,7 +76,8 @@ def _audits(config: Config) -> list["Audit"]:
     from rich.console import Console
     from rich.markup import escape
 
-    from paceline.audit import audit, print_audit
+    from paceline.rewards.audit.describing import print_audit
+    from paceline.rewards.audit.running import audit
 
     console = Console()
     functions = _functions(config)
@@ -101,7 +107,7 @@ def _functions(config: Config) -> dict[str, RewardFunction]:
 
 
 def _tasks(config: Config, functions: dict[str, RewardFunction]) -> list["Task"]:
-    from paceline.audit import plain_tasks
+    from paceline.rewards.audit.subjects import plain_tasks
 
     data = config.data
     rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size or NUM_TASKS, seed=config.loop.seed)
@@ -112,7 +118,7 @@ def _tasks(config: Config, functions: dict[str, RewardFunction]) -> list["Task"]
 
 
 def _write(path: Path, audits: list["Audit"]) -> None:
-    from paceline.audit import record
+    from paceline.rewards.audit.describing import record
 
     text = json.dumps([record(one) for one in audits], indent=1, ensure_ascii=True)
     try:

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from paceline.plan import Device, ModelShape, Rates
+from paceline.training.plan.hardware import Device, Rates
+from paceline.training.plan.shape import ModelShape
 
 SECONDS = 0.5
 """That each of the two is repeated for."""

@@ -5,16 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from paceline.checkpoints.places import is_run, refuse_no_run
 from paceline.cli.arguments import Given
-from paceline.config import Config, build_config, find_option, parse_value, parse_yaml, preset_values
-from paceline.embedded_models import DEFAULT, DIRECTORIES, RECIPE
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml
+from paceline.config.presets import preset_values
+from paceline.config.reading import find_option, parse_value
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.rundir import is_run, refuse_no_run
+from paceline.models.embedded_models import DEFAULT, DIRECTORIES, RECIPE
 
 ONE_OF = (("max_steps", "num_epochs"), ("system_prompt", "system_prompt_file"))
 """Pairs of options that say one thing in two ways: the one that is given nearer takes the other's place."""
 
-EMBEDDED = {name: Path(__file__).parent.parent / place for name, place in DIRECTORIES.items()}
+EMBEDDED = {name: Path(__file__).parent.parent / "models" / place for name, place in DIRECTORIES.items()}
 """Where the models that ship with the package lie."""
 
 

@@ -10,8 +10,8 @@ from paceline.cli.devices import torch_and_devices
 from paceline.cli.machine import Check, State, machine
 from paceline.cli.software import extras, libraries
 from paceline.cli.status import DONE, FAILED
-from paceline.embedded_models import DEFAULT, RECIPE
 from paceline.errors import ConfigError, RewardError
+from paceline.models.embedded_models import DEFAULT, RECIPE
 
 USAGE = """usage: paceline doctor
 
@@ -97,7 +97,7 @@ def python() -> Check:
 
 def native_kernels() -> Check:
     """The kernels in C that computing on a CPU gains by."""
-    from paceline.native import library
+    from paceline.kernels.cpu.compiling import library
 
     built = library()
     if built.functions is not None:
@@ -117,7 +117,7 @@ def embedded_model(directory: Path = EMBEDDED[DEFAULT]) -> Check:
 
 def symbolic_maths(equal: Callable[[str, str], bool] | None = None) -> Check:
     """Whether answers are compared by algebra, in worker processes of their own."""
-    from paceline.rewards import math_equal
+    from paceline.rewards.maths.verdicts import math_equal
 
     try:
         is_equal = (equal or math_equal)(*SYMBOLIC_PAIR)
@@ -132,7 +132,7 @@ def symbolic_maths(equal: Callable[[str, str], bool] | None = None) -> Check:
 
 def isolation() -> list[Check]:
     """What the reward function `code` runs programs in; training without it needs none."""
-    from paceline.sandbox import probe_levels
+    from paceline.sandbox.levels import probe_levels
 
     reports = probe_levels()
     chosen = next((report.level for report in reports if report.available and report.level != "none"), None)

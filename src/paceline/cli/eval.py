@@ -10,13 +10,14 @@ from paceline.cli.configuration import read_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.preflight import preflight_held_out
 from paceline.cli.status import DONE
-from paceline.config import Config, options
-from paceline.console import points
+from paceline.config.reading import options
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.spmd.environment import launched
+from paceline.reports.console import points
+from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
-    from paceline.evaluate import Evaluation
+    from paceline.training.evaluation import Evaluation
 
 SECTIONS = ("model", "data", "engine", "evaluation")
 SINGLE = (
@@ -92,7 +93,7 @@ def describe(evaluation: "Evaluation") -> str:
 
 def compared(before: "Evaluation", after: "Evaluation") -> str:
     """One line: the difference with its 95 % interval, and the test behind it."""
-    from paceline.summary import as_record, gain, verdict
+    from paceline.reports.summary import as_record, gain, verdict
 
     found = gain(before.completion_records(), after.completion_records())
     return f"difference {points(found.difference)}, paired by task; {verdict(as_record(found))}"
@@ -102,8 +103,8 @@ def _measure(config: Config, *, quiet: bool) -> Iterator["Evaluation"]:
     """Every held-out set; `quiet`: what is to be known of sets and machine was said already."""
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     with loading_libraries():
-        from paceline.preparing import make_evaluators
-        from paceline.pretrained import load_tokenizer
+        from paceline.models.pretrained import load_tokenizer
+        from paceline.training.setup.held_out import make_evaluators
 
     tokenizer = load_tokenizer(config.model)
     evaluators = make_evaluators(config, tokenizer)
@@ -113,8 +114,9 @@ def _measure(config: Config, *, quiet: bool) -> Iterator["Evaluation"]:
         notes.append(eval_set.reach)
     # What computes a model takes as long again: whatever needs no weights is refused before these lines.
     with loading_libraries():
-        from paceline.models import load_model
-        from paceline.train import make_engine, of_machine
+        from paceline.models.loading import load_model
+        from paceline.training.assembly import make_engine
+        from paceline.training.records import of_machine
 
     policy = load_model(config.model)
     for note in [] if quiet else [*notes, *of_machine(policy)]:

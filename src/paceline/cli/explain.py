@@ -8,12 +8,14 @@ from paceline.cli.arguments import CONFIG, Command, Given, help_page, parse
 from paceline.cli.configuration import read_configuration, read_run_configuration, read_text, replaced_by
 from paceline.cli.origins import DIALECT, Explained, explained, of_file, of_flags, of_run
 from paceline.cli.status import DONE
-from paceline.config import PRESETS, Config, options, parse_yaml
-from paceline.config.reading import section_classes
-from paceline.dialects import translate
-from paceline.dialects.layouts import in_our_words
+from paceline.compat.commands import translate
+from paceline.compat.commands.layouts import in_our_words
+from paceline.config.flat_yaml import parse_yaml
+from paceline.config.presets import PRESETS
+from paceline.config.reading import options, section_classes
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.formula import as_text, objective
+from paceline.objective.formula import as_text, objective
 
 COMMAND = Command(
     name="explain",

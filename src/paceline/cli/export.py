@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
+from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.arguments import directories
 from paceline.cli.configuration import read_run_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.status import DONE
-from paceline.config import Config
+from paceline.config.sections import Config
 from paceline.errors import CheckpointError, ConfigError
-from paceline.rundir import RunDir
-from paceline.saved import newest_checkpoint, read_checkpoint
 
 TRUST = "--trust-remote-code"
 USAGE = """usage: paceline export RUN [DIRECTORY] [--trust-remote-code]
@@ -47,7 +47,8 @@ def _export(config: Config, place: Path, root: Path, target: Path) -> None:
         print(sentence)
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     with loading_libraries():
-        from paceline.train import card_facts, export_checkpoint, write_card
+        from paceline.training.card import card_facts, write_card
+        from paceline.training.exporting import export_checkpoint
 
     export_checkpoint(config, checkpoint, target)
     step = checkpoint.progress.step

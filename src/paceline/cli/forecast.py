@@ -3,13 +3,14 @@
 import os
 from pathlib import Path
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.configuration import read_run_configuration
-from paceline.cluster.describing import describe_forecast
-from paceline.cluster.forecast import make_forecast
-from paceline.cluster.timings import read_measured
-from paceline.config import Config, find_option
+from paceline.config.reading import find_option
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.rundir import RunDir
+from paceline.workers.ray.describing import describe_forecast
+from paceline.workers.ray.forecast import make_forecast
+from paceline.workers.ray.timings import read_measured
 
 UNKNOWN = (
     "Whether a cluster pays hangs on times that were not measured yet: run 20 steps (--max-steps 20), in one process "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from paceline.cli.devices import ask_driver
 from paceline.cli.machine import allowed_memory, free_memory
-from paceline.plan import CPU, Device, gpu_of
+from paceline.training.plan.hardware import CPU, Device, gpu_of
 
 
 def this_device(*, gpus: bool = True, cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:

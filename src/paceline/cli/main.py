@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from paceline.cli.lasting import lasting_output
 from paceline.cli.status import DONE, INTERRUPTED
-from paceline.config import suggest
+from paceline.config.reading import suggest
 from paceline.errors import ConfigError, PacelineError
 
 COMMANDS = (

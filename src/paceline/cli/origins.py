@@ -3,19 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from paceline.config import (
-    Config,
-    Option,
-    build_config,
-    find_option,
-    following_values,
-    option_lines,
-    option_name,
-    options,
-    preset_values,
-    source_of,
-    yaml_line,
-)
+from paceline.config.building import build_config, following_values
+from paceline.config.flat_yaml import option_lines, yaml_line
+from paceline.config.presets import preset_values
+from paceline.config.reading import Option, find_option, option_name, options
+from paceline.config.sections import Config
+from paceline.config.sources import source_of
 
 FOLLOWS = "follows from others"
 DEFAULT = "default"

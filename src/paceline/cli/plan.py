@@ -12,25 +12,20 @@ from paceline.cli.hardware import this_device
 from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.config import Config, Sizes, layout, training_ranks
-from paceline.data import WHOLE, load_rows, screen
-from paceline.dialects.layouts import in_our_words
+from paceline.compat.commands.layouts import in_our_words
+from paceline.config.layout import Sizes, layout, training_ranks
+from paceline.config.sections import Config
+from paceline.data.rows import WHOLE
+from paceline.data.screening import screen
+from paceline.data.sources import load_rows
 from paceline.errors import ConfigError
-from paceline.plan import (
-    GPUS,
-    Device,
-    Fitting,
-    batch_plan,
-    computed_bytes,
-    describe,
-    describe_layouts,
-    describe_memory,
-    describe_room,
-    describe_time,
-    read_shape,
-    refusal,
-    step_time,
-)
+from paceline.training.plan.batches import batch_plan, describe
+from paceline.training.plan.describing import describe_layouts, describe_memory, describe_room, describe_time, refusal
+from paceline.training.plan.fitting import Fitting
+from paceline.training.plan.hardware import GPUS, Device
+from paceline.training.plan.memory import computed_bytes
+from paceline.training.plan.reading import read_shape
+from paceline.training.plan.seconds import step_time
 
 TIMINGS = DoorOption(
     name="timings",

@@ -3,22 +3,28 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from paceline.config import Config
-from paceline.data import SAMPLE, WHOLE, has_split, is_file, load_rows, screen, spread, system_prompt
+from paceline.config.sections import Config
+from paceline.data.rows import SAMPLE, WHOLE, spread
+from paceline.data.screening import screen
+from paceline.data.sources import has_split, is_file, load_rows
+from paceline.data.system_message import system_prompt
 from paceline.engines.vllm.window import check_vllm
-from paceline.model_places import ADAPTER_WEIGHTS, check_completion_fits, model_place, positions_of, read_model_config
-from paceline.reward_context import reward_context
-from paceline.rewards import (
-    BuiltIn,
-    RewardFunction,
-    check_reward_model,
-    default_system_prompt,
-    resolve,
-    row_check,
+from paceline.models.places import (
+    ADAPTER_WEIGHTS,
+    check_completion_fits,
+    model_place,
+    positions_of,
+    read_model_config,
 )
-from paceline.trackers import check_trackers
+from paceline.models.weight_headers import check_quantised, check_weights, read_whole
+from paceline.reports.trackers.opening import check_trackers
+from paceline.rewards.context import reward_context
+from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.model_files import check_reward_model
+from paceline.rewards.prompts import default_system_prompt
+from paceline.rewards.resolving import resolve
+from paceline.rewards.rows import row_check
 from paceline.types import RowCheck
-from paceline.weight_headers import check_quantised, check_weights, read_whole
 
 
 def preflight(config: Config, *, needs_weights: bool = True) -> None:

@@ -2,7 +2,7 @@
 
 import socket
 
-from paceline.config import ClusterConfig
+from paceline.config.sections import ClusterConfig
 from paceline.errors import ConfigError
 
 SECONDS = 3.0

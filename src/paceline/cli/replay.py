@@ -5,16 +5,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.arguments import Command, DoorOption, Given, parse_behind_run
 from paceline.cli.configuration import read_run_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.status import DONE
-from paceline.config import Config, build_config, options, parse_yaml, preset_values, to_yaml
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml, to_yaml
+from paceline.config.presets import preset_values
+from paceline.config.reading import options
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.rundir import RunDir
 
 if TYPE_CHECKING:
-    from paceline.train import Replay
+    from paceline.training.replaying import Replay
 
 STEP = DoorOption(name="step", metavar="N", help="The step, 1 for the first; its rollouts must be there.")
 NEAREST = DoorOption(
@@ -74,7 +78,7 @@ def run(argv: list[str]) -> int:
     run_dir = RunDir(path)
     entry = run_dir.committed(step)  # refused before torch is loaded
     with loading_libraries():
-        from paceline.train import replay
+        from paceline.training.replaying import replay
 
     found = replay(run_dir, config, other, step, nearest="nearest" in given.door, with_tokens="tokens" in given.door)
     if found.tokens is not None:

@@ -22,7 +22,8 @@ def run(argv: list[str]) -> int:
 
 
 def _report(paths: list[Path]) -> None:
-    from paceline.report import compare, write_report
+    from paceline.reports.page.comparing import compare
+    from paceline.reports.page.html import write_report
 
     if len(paths) == 1:
         print(write_report(paths[0]))

@@ -9,6 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
+from paceline.checkpoints.places import refuse_existing_run
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, Given, help_page, parse
 from paceline.cli.configuration import (
     given_options,
@@ -21,17 +24,17 @@ from paceline.cli.libraries import loading_libraries
 from paceline.cli.preflight import preflight
 from paceline.cli.reaching import check_reachable
 from paceline.cli.status import DONE, INTERRUPTED
-from paceline.config import Config, options, override_names, plain_options, refuse_changes
-from paceline.dialects.layouts import in_our_words
+from paceline.compat.commands.layouts import in_our_words
+from paceline.config.changing import override_names, plain_options, refuse_changes
+from paceline.config.reading import options
+from paceline.config.sections import Config
 from paceline.errors import ConfigError, PacelineError
-from paceline.rundir import RunDir, refuse_existing_run
-from paceline.saved import newest_checkpoint, read_checkpoint
-from paceline.spmd.environment import Launched, check_launched, launched
-from paceline.trackers import check_trackers
+from paceline.reports.trackers.opening import check_trackers
+from paceline.workers.torchrun.environment import Launched, check_launched, launched
 
 if TYPE_CHECKING:
-    from paceline.spmd.placing import Leader
-    from paceline.train import Place
+    from paceline.training.halves import Place
+    from paceline.workers.torchrun.placing import Leader
 
 HEARD_SECONDS = 20.0
 """That a rank which has nothing to say waits to be ended: a launcher ends all ranks with the first that fails, and the
@@ -168,7 +171,7 @@ def _on_ranks(
 ) -> int:
     # All ranks meet before the first of them prepares: what it refuses, the others hear of.
     with loading_libraries():
-        from paceline.spmd.placing import follow, leading
+        from paceline.workers.torchrun.placing import follow, leading
 
     if not place.leads:
         return follow(place, config)
@@ -182,14 +185,14 @@ def _to_the_end(
 ) -> int:
     # Loading torch takes seconds: whatever can be refused is refused before this line.
     with loading_libraries():
-        from paceline.preparing import prepare
+        from paceline.training.setup.preparation import prepare
 
     prepared = prepare(config)
     # What computes a model takes as long again: whatever needs no weights is refused before these lines.
     with loading_libraries():
         from rich.console import Console
 
-        from paceline.train import train
+        from paceline.training.session import train
 
         place = _place(config) if leader is None else leader.on_all_ranks
     done = train(config, prepared, output_dir, resume=resume, console=Console(), place=place, override=override)
@@ -199,10 +202,10 @@ def _to_the_end(
 def _place(config: Config) -> "Place":
     """Where both halves are, if no launcher has said it."""
     if config.cluster.cluster:
-        from paceline.cluster.placing import on_a_cluster
+        from paceline.workers.ray.placing import on_a_cluster
 
         return on_a_cluster
-    from paceline.train import in_this_process
+    from paceline.training.halves import in_this_process
 
     return in_this_process
 

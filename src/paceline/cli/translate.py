@@ -9,8 +9,9 @@ from pathlib import Path
 
 from paceline.cli import train
 from paceline.cli.status import DONE
-from paceline.config import suggest
-from paceline.dialects import as_comments, as_shell, as_words, as_yaml, translate
+from paceline.compat.commands import translate
+from paceline.compat.commands.writing import as_comments, as_shell, as_words, as_yaml
+from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
 USAGE = """usage: paceline translate [--repair] [--yaml] [--run] -- COMMAND

@@ -2,8 +2,9 @@
 
 import math
 
+from paceline.data.extraction.boxes import last_boxed
+from paceline.data.extraction.hashes import closing_hashes
 from paceline.errors import DataError
-from paceline.extraction import closing_hashes, last_boxed
 
 
 def gold_answer(value: object, *, row_id: str, column: str) -> str | None:

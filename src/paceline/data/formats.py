@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 from paceline.config.sections import DataConfig
 from paceline.data.answers import gold_answer
+from paceline.data.extraction.boxes import last_boxed
 from paceline.data.rows import Row
 from paceline.errors import DataError
-from paceline.extraction import last_boxed
 
 Message = dict[str, object]
 

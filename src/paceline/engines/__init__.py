@@ -1,25 +1,8 @@
-"""Engines: whatever samples completions. This file is the border; `local` is the default, `vllm/` the other one.
+"""Engines sample completions. This file is the interface; `local/` is the default, `vllm/` the other one.
 
 requests.py    what every engine checks, how it makes text, which weights it says
-sampling.py    tokens drawn by counter-based numbers
+sampling.py    tokens drawn by counter-based random numbers
 stopping.py    when a completion ends
-
-local.py       the embedded engine, on the learner's weights
-choosing.py    which decoder it samples with
-scheduling.py  which completion sits in which row
-rows.py        sizes that batches are rounded to
-decoder.py     the border to what computes logits:
-  plain.py     any model of transformers, by its own forward and cache
-  recomputing.py  the same without a cache
-  fused.py     Llama-like models in few operations
-weights.py     a module's weights as the fused decoder sees them; prepared.py, as its kernels take them fastest
-adapters.py    with an adapter's product added
-kernels.py     the operations of a layer besides attention
-attention.py   the border to attention, which owns the cache (cache.py):
-  grid.py      torch's batched products
-  tables.py    compiled kernels
-  static.py    a cache that never moves, for recorded steps
-graphs.py      decoding steps as CUDA graphs
 """
 
 import hashlib

@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paceline.engines import Sampling
-from paceline.native.decoding import decoding_kernels
-from paceline.native.tensors import STORAGE
+from paceline.kernels.cpu.decoding import decoding_kernels
+from paceline.kernels.cpu.tensors import STORAGE
 
 # Constants of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15

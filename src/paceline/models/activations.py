@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from paceline.batching import Layout, MicroBatch, Sample, pack
+from paceline.models.activation_checkpointing import Activations
 from paceline.models.records import on_device
-from paceline.recomputing import Activations
+from paceline.objective.micro_batches import Layout, MicroBatch, Sample, pack
 
 
 class Forward(Protocol):

@@ -14,8 +14,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
-from paceline.model_places import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from paceline.parallel import NOTHING, ONE_RANK, Part, Ranks, Shelf, copies, full_parameters
+from paceline.models.parallel.copies import Shelf, copies
+from paceline.models.parallel.gathering import full_parameters
+from paceline.models.parallel.piece_files import NOTHING, Part
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
+from paceline.models.places import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel

@@ -14,14 +14,14 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from paceline.batching import MicroBatch, PaddedAttention, padded_attention
 from paceline.errors import ModelError
-from paceline.flash import FlashKernel, flash_problem
+from paceline.kernels.cpu.attention import SequenceTable, attention_serves, packed_attention, sequence_table
+from paceline.kernels.flash_attention import FlashKernel, flash_problem
+from paceline.models.parallel.tokens import HeadExchange
 from paceline.models.records import on_device
 from paceline.models.rows import take_rows
 from paceline.models.varlen import VarlenLayout, varlen_attention, varlen_layout
-from paceline.native.attention import SequenceTable, attention_serves, packed_attention, sequence_table
-from paceline.parallel import HeadExchange
+from paceline.objective.micro_batches import MicroBatch, PaddedAttention, padded_attention
 
 NAME = "paceline"
 

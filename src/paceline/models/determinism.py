@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from paceline.native import library
+from paceline.kernels.cpu.compiling import library
 
 CUBLAS_WORKSPACE = ":4096:8"
 """Of cuBLAS for each stream, so that it cannot choose by what is free. NVIDIA's own advice for the same bits."""

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.errors import ModelError
 from paceline.models.loaded import Loaded
-from paceline.parallel import ONE_RANK, Ranks, full_tensors
+from paceline.models.parallel.gathering import full_tensors
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
 
 
 def export_model(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
-from paceline.config import ModelConfig
-from paceline.model_places import model_place
+from paceline.config.sections import ModelConfig
+from paceline.models.places import model_place
 
 PIECES, PIECE_BYTES = 64, 65536
 """Of a weight file so many pieces, evenly spread, are hashed: other weights differ nearly everywhere."""

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from paceline.native.sums import serves, weighted_sums
+from paceline.kernels.cpu.sums import serves, weighted_sums
 
 WORDS = {8: torch.int32, 4: torch.int32, 2: torch.int16}
 """Whole numbers that a parameter's bits are read as, by its bytes: half a sum's width, so that no product overflows."""

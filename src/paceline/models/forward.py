@@ -11,18 +11,18 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from paceline.batching import Layout, MicroBatch, Sample, pack, padded_rows
 from paceline.errors import ModelError, first_line
 from paceline.models.activations import in_main_memory
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
 from paceline.models.noise import is_noise
+from paceline.models.parallel.tokens import AllTokens, Tokens
+from paceline.models.plain_forward import MISFITS, computing_in, evaluating
+from paceline.models.pretrained import changed_logits, other_logits
 from paceline.models.records import on_device
 from paceline.models.rows import take_rows
-from paceline.parallel import AllTokens, Tokens
-from paceline.plain_forward import MISFITS, computing_in, evaluating
-from paceline.pretrained import changed_logits, other_logits
-from paceline.windows import short_sighted
+from paceline.models.sliding_windows import short_sighted
+from paceline.objective.micro_batches import Layout, MicroBatch, Sample, pack, padded_rows
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
 """Largest relative difference between two right forward passes: rounding, below any mistake."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from paceline.kernels.cpu.attention import attention_serves, packed_attention
+from paceline.kernels.cpu.training import add_rms_norm, gated_product
 from paceline.models.attention import PackedLayout, attend
-from paceline.native.attention import attention_serves, packed_attention
-from paceline.native.training import add_rms_norm, gated_product
 
 FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 """Families of transformers whose layers are all of one plan, by module and prefix of the classes."""

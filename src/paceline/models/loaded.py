@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from paceline.models.adapter_files import AdapterFiles, adapter_writer
 from paceline.models.model_files import ModelFiles, model_writer
-from paceline.parallel import ONE_RANK, Part, Ranks
+from paceline.models.parallel.piece_files import Part
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
 
 if TYPE_CHECKING:
     from peft import PeftModel

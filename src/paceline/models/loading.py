@@ -8,10 +8,9 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from paceline.config import LoraConfig, ModelConfig
-from paceline.devices import choose_device, choose_dtype, choose_threads
+from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.errors import ModelError, first_line
-from paceline.model_places import ADAPTER_CONFIG, GET_AGAIN, model_place
+from paceline.kernels.linear import speed_up_linear_layers
 from paceline.models.activations import is_recomputing, recompute
 from paceline.models.adapter_files import check_peft, fill_adapter, import_peft, read_adapter_config
 from paceline.models.determinism import be_deterministic
@@ -19,10 +18,11 @@ from paceline.models.filling import assembled, fill, has_all, is_in_pieces, weig
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
 from paceline.models.noise import without_noise
+from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
+from paceline.models.pretrained import read_config
 from paceline.models.tied_embedding import add_up_in_place
-from paceline.pretrained import read_config
-from paceline.products import speed_up_linear_layers
-from paceline.weight_headers import check_quantised, other_shapes_error
+from paceline.models.weight_headers import check_quantised, other_shapes_error
+from paceline.runtime.devices import choose_device, choose_dtype, choose_threads
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel

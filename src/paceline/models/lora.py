@@ -16,11 +16,11 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from paceline.config import LoraConfig
+from paceline.config.sections import LoraConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.adapter_files import ADAPTER_NAME, fill_adapter, import_peft, read_adapter_config
 from paceline.models.loaded import Loaded
-from paceline.weight_headers import ALL_LINEAR, check_targets
+from paceline.models.weight_headers import ALL_LINEAR, check_targets
 
 if TYPE_CHECKING:
     from peft import LoraConfig as PeftLoraConfig

@@ -8,7 +8,10 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.parallel import NOTHING, Part, Ranks, Shelf, copies, part_of, piece_of, saved_tensors
+from paceline.models.parallel.copies import Shelf, copies
+from paceline.models.parallel.piece_files import NOTHING, Part, part_of
+from paceline.models.parallel.pieces import piece_of, saved_tensors
+from paceline.models.parallel.ranks import Ranks
 
 PIECES = "pieces"
 """What files of pieces are called: transformers must not take one of them for the whole."""

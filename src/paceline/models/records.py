@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from paceline.batching import MicroBatch, PaddedAttention, PaddedRows
+from paceline.objective.micro_batches import MicroBatch, PaddedAttention, PaddedRows
 
 Record = TypeVar("Record", MicroBatch, PaddedAttention, PaddedRows)
 

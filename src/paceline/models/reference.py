@@ -3,13 +3,13 @@
 import copy
 from dataclasses import replace
 
-from paceline.config import ModelConfig
+from paceline.config.sections import ModelConfig
 from paceline.errors import ModelError
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model
+from paceline.models.parallel.split import MeshSplit
 from paceline.models.split_loading import load_policy
-from paceline.parallel import MeshSplit
 
 
 def load_reference(loaded: Loaded, config: ModelConfig, *, split: MeshSplit | None = None) -> Loaded:

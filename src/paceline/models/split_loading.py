@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from paceline.config import LoraConfig, ModelConfig
-from paceline.devices import choose_device
+from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.errors import ModelError, first_line
-from paceline.model_places import ADAPTER_CONFIG, model_place
+from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import layers_of, measure_activations
 from paceline.models.filling import UNREADABLE, fill, give_memory, has_all, skeleton, weight_files
 from paceline.models.forward import PolicyForward, choose_forward, compute_alike
 from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model, prepared, ready
 from paceline.models.noise import without_noise
-from paceline.parallel import MeshSplit, mark_both_ends
-from paceline.pretrained import read_config
-from paceline.recomputing import Activations
+from paceline.models.parallel.split import MeshSplit
+from paceline.models.parallel.stages import mark_both_ends
+from paceline.models.places import ADAPTER_CONFIG, model_place
+from paceline.models.pretrained import read_config
+from paceline.runtime.devices import choose_device
 
 if TYPE_CHECKING:
     from peft import PeftConfig

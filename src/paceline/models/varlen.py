@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paceline.batching import MicroBatch
-from paceline.flash import AttentionKernel, Spans, merged
+from paceline.kernels.flash_attention import AttentionKernel, Spans, merged
+from paceline.objective.micro_batches import MicroBatch
 
 Rows = slice | Tensor
 """Which of the packed tokens: a run of them where they lie beside each other, so that nothing is copied."""

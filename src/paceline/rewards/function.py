@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from paceline.programs import Sandbox
+from paceline.sandbox.programs import Sandbox
 from paceline.types import RowCheck, Task
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from paceline.data.extraction.thinking import prefill
 from paceline.errors import RewardError, first_line
-from paceline.extraction import prefill
 from paceline.rewards.model_files import check_reward_model, reward_model_place
 
 PADDED_TOKENS = 16_384

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from paceline.extraction import final_answer, prefills_think, visible_text
+from paceline.data.extraction.final import final_answer
+from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.selecting import is_for
 from paceline.types import Task

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.errors import SandboxError
-from paceline.programs import Sandbox
 from paceline.sandbox.local import LocalSandbox
 from paceline.sandbox.probing import breaches
+from paceline.sandbox.programs import Sandbox
 
 Level = Literal["auto", "namespaces", "landlock", "none"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.errors import SandboxError
-from paceline.programs import Execution, Job
 from paceline.sandbox.outcome import execution_of
+from paceline.sandbox.programs import Execution, Job
 from paceline.sandbox.zygote import LevelUnavailableError, Zygote, ZygoteError
 
 ATTEMPTS = 3

@@ -3,8 +3,8 @@
 import json
 import signal
 
-from paceline.programs import Execution, ExecutionStatus, Job
 from paceline.sandbox.inside.watching import MOST_BYTES, MOST_ENTRIES
+from paceline.sandbox.programs import Execution, ExecutionStatus, Job
 from paceline.sandbox.zygote import Reply, wall_seconds
 
 NO_SYNTAX, NO_MEMORY, NO_FUNCTION, VALUE = b"S", b"M", b"N", b"V"

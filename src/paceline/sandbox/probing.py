@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.programs import Job, Limits, Sandbox
+from paceline.sandbox.programs import Job, Limits, Sandbox
 
 LIMITS = Limits(seconds=10.0)
 

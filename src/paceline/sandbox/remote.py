@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from paceline.errors import SandboxError
-from paceline.programs import Execution, ExecutionStatus, Job
+from paceline.sandbox.programs import Execution, ExecutionStatus, Job
 from paceline.sandbox.remote_call import call_program, called
 
 PATH = "/run_code"

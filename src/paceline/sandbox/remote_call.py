@@ -9,8 +9,8 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import cast
 
-from paceline.programs import Execution, ExecutionStatus, Job
 from paceline.sandbox.inside.calling import GIVEN
+from paceline.sandbox.programs import Execution, ExecutionStatus, Job
 
 STATUSES = ("finished", "runtime_error", "syntax_error", "no_function")
 

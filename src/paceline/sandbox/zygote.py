@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.programs import Job, Limits
 from paceline.sandbox.inside.channel import (
     ASLEEP,
     BrokenChannelError,
@@ -21,6 +20,7 @@ from paceline.sandbox.inside.channel import (
     send_bytes,
     send_message,
 )
+from paceline.sandbox.programs import Job, Limits
 
 INSIDE = Path(__file__).parent / "inside"
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC"}

@@ -1,6 +1,6 @@
 """Programs that fill the disk, or make their scratch directory hard to clean."""
 
-from paceline.programs import Limits
+from paceline.sandbox.programs import Limits
 from tests.sandbox.corpus import Hostile
 
 WITH_BIG_FILES = Limits(seconds=2.0, memory_mb=128)

@@ -1,6 +1,6 @@
 """Fork bombs, sub-processes, and processes that outlive their job."""
 
-from paceline.programs import Limits
+from paceline.sandbox.programs import Limits
 from tests.sandbox.corpus import Hostile
 
 PROGRAMS = (

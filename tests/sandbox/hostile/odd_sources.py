@@ -1,6 +1,6 @@
 """Texts that go for the compiler, or for whoever carries the text to it."""
 
-from paceline.programs import Limits
+from paceline.sandbox.programs import Limits
 from tests.sandbox.corpus import Hostile
 
 REFUSED = ("syntax_error", "runtime_error", "memory", "timeout")

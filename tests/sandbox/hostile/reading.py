@@ -184,7 +184,7 @@ while frame is not None:
     frame = frame.f_back
 for thread, frame in sys._current_frames().items():
     print(thread, frame.f_code.co_filename)
-if any(name.startswith(("tests.", "paceline.rewards", "paceline.train")) for name in sys.modules):
+if any(name.startswith(("tests.", "paceline.rewards", "paceline.training")) for name in sys.modules):
     escaped("modules of the grader are loaded")
 """,
     ),

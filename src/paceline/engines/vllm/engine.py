@@ -21,9 +21,9 @@ from paceline.engines.vllm.room import Room
 from paceline.engines.vllm.starting import start
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import DataError, EngineError, PacelineError, TrainingError, first_line
-from paceline.headway import UNWATCHED, Headway
-from paceline.plain_forward import evaluating
-from paceline.pulse import PULSE
+from paceline.models.plain_forward import evaluating
+from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.progress import UNWATCHED, Headway
 from paceline.types import Completion
 
 

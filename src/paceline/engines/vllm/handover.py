@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from paceline.engines.adapters import is_adapted, linear_problem, read_linear
+from paceline.engines.local.adapters import is_adapted, linear_problem, read_linear
 from paceline.errors import ModelError
 
 

@@ -5,17 +5,10 @@ What makes a format valid stands in one table for all styles, in `docs/rewards.m
 
 from collections.abc import Callable
 
-from paceline.extraction import (
-    CLOSE_ANSWER,
-    CLOSE_THINK,
-    OPEN_ANSWER,
-    OPEN_THINK,
-    final_answer,
-    last_answer_tag,
-    last_boxed,
-    prefill,
-    stand_once_in_order,
-)
+from paceline.data.extraction.boxes import last_boxed
+from paceline.data.extraction.final import final_answer
+from paceline.data.extraction.tags import CLOSE_ANSWER, OPEN_ANSWER, last_answer_tag, stand_once_in_order
+from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill
 from paceline.rewards.builtin.correctness import (
     JUNK,
     Correctness,

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import NoReturn
 
+from paceline.data.extraction.actions import CLOSE_CALL, OPEN_CALL, last_action, tool_call_blocks
 from paceline.errors import RewardError
-from paceline.extraction import CLOSE_CALL, OPEN_CALL, last_action, tool_call_blocks
 
 Call = tuple[str, str]
 """Name, and arguments in one spelling."""

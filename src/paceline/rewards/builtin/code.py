@@ -19,15 +19,16 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from paceline.data.extraction.fences import last_code_block
+from paceline.data.extraction.thinking import prefills_think
 from paceline.errors import DataError, PacelineError, RewardError, SandboxError
-from paceline.extraction import last_code_block, prefills_think
-from paceline.programs import Limits, Sandbox
 from paceline.rewards.builtin.correctness import after_thought
 from paceline.rewards.function import BuiltIn, Grade, RewardContext
 from paceline.rewards.programs.cases import COLUMNS, Cases, code_row_check, has_cases, parse_cases
 from paceline.rewards.programs.comparing import same_output
 from paceline.rewards.programs.judges import Judges, Program
 from paceline.rewards.programs.judging import Judgement
+from paceline.sandbox.programs import Limits, Sandbox
 from paceline.types import Task
 
 Score = Literal["all", "fraction"]

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from paceline.data.extraction.thinking import OPEN_THINK, prefill, prefills_think, visible_text
 from paceline.errors import RewardError
-from paceline.extraction import OPEN_THINK, prefill, prefills_think, visible_text
 from paceline.rewards.maths.equality import Verdict
 from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes, unverifiable
 from paceline.types import Task

@@ -2,15 +2,8 @@
 
 import re
 
-from paceline.extraction import (
-    CLOSE_ANSWER,
-    CLOSE_REASONING,
-    OPEN_ANSWER,
-    OPEN_REASONING,
-    last_answer_tag,
-    prefill,
-    visible_text,
-)
+from paceline.data.extraction.tags import CLOSE_ANSWER, OPEN_ANSWER, last_answer_tag
+from paceline.data.extraction.thinking import CLOSE_REASONING, OPEN_REASONING, prefill, visible_text
 from paceline.rewards.builtin.correctness import (
     JUNK,
     WRONG_ANSWER,

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from paceline.advantages import overlong_penalty
+from paceline.data.extraction.final import final_answer
 from paceline.errors import RewardError
-from paceline.extraction import final_answer
+from paceline.objective.advantages import overlong_penalty
 from paceline.rewards.builtin.correctness import JUNK, Correctness, begin_correctness, correctness, said
 from paceline.rewards.function import BuiltIn, RewardContext
 

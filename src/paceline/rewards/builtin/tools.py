@@ -6,8 +6,10 @@ What makes a format valid stands in one table for all styles, in `docs/rewards.m
 import json
 from collections.abc import Mapping, Sequence
 
+from paceline.data.extraction.actions import OPEN_CALL, labels, last_action
+from paceline.data.extraction.tags import stand_once_in_order
+from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill
 from paceline.errors import DataError, RewardError
-from paceline.extraction import CLOSE_THINK, OPEN_CALL, OPEN_THINK, labels, last_action, prefill, stand_once_in_order
 from paceline.rewards.builtin.calls import called, gold_calls, speaks_of_calls
 from paceline.rewards.builtin.correctness import JUNK, after_thought, said
 from paceline.rewards.function import BuiltIn, RewardContext

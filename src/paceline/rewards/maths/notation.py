@@ -19,7 +19,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from paceline.extraction import unboxed
+from paceline.data.extraction.boxes import unboxed
 
 _SYMBOLS = {
     "\N{MULTIPLICATION SIGN}": r"\times ",

@@ -18,9 +18,9 @@ from itertools import count
 from queue import PriorityQueue
 
 from paceline.errors import SandboxError
-from paceline.programs import Limits, Sandbox
 from paceline.rewards.programs.cases import Cases
 from paceline.rewards.programs.judging import Judgement, Trial
+from paceline.sandbox.programs import Limits, Sandbox
 
 KEPT = 4096
 """Programs remembered: those of a step's completions, and of later ones that are the same."""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from paceline.programs import Execution, ExecutionStatus, Job, Limits, Sandbox
 from paceline.rewards.programs.cases import Cases
 from paceline.rewards.programs.comparing import parse_value, same_output, same_value
+from paceline.sandbox.programs import Execution, ExecutionStatus, Job, Limits, Sandbox
 
 Verdict = Literal[
     "pass",

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from paceline.headway import UNWATCHED, Headway
-from paceline.pulse import PULSE
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.scoring.arguments import Arguments, owned
 from paceline.rewards.scoring.deadline import RewardTimeout, deadline
+from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.progress import UNWATCHED, Headway
 
 GRACE_SECONDS = 1.0
 """Async functions are cancelled at their deadline; one that then still blocks the event loop is interrupted."""

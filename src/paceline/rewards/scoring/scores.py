@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.errors import TrainingError
-from paceline.headway import UNWATCHED, Headway
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.reading import has_format
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import Tally, batch_of, grade, spread, ungraded
+from paceline.runtime.progress import UNWATCHED, Headway
 from paceline.types import Completion, Task
 
 

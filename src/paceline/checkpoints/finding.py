@@ -1,0 +1,117 @@
+"""The checkpoints of a run: the newest whole one, and what is left of others."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.checkpoints.digests import file_size, fingerprint
+from paceline.errors import CheckpointError
+
+_PLACE = re.compile(r"step-(\d{6,})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Where a run stands."""
+
+    step: int
+    """Steps done."""
+    position: int
+    """Tasks taken from the data order, over all epochs."""
+    policy_version: int
+    """Optimiser updates done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """A whole checkpoint on disk."""
+
+    path: Path
+    progress: Progress
+
+    @property
+    def model(self) -> Path:
+        """The directory that `transformers` loads, or `peft` where an adapter is trained, or one of pieces."""
+        return self.path / "model"
+
+
+def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """The newest checkpoint whose files are all there and unchanged, and a sentence for each newer damaged one.
+
+    See `read_checkpoint` for `by_size`.
+
+    Raises:
+        CheckpointError: there are checkpoints and none is whole: going on would start anew and forget the run.
+    """
+    damaged: list[str] = []
+    for _, place in reversed(numbered(root)):
+        try:
+            return read_checkpoint(place, by_size=by_size), tuple(damaged)
+        except CheckpointError as error:
+            damaged.append(str(error))
+    if damaged:
+        raise CheckpointError(f"{root} holds no whole checkpoint; restore one or start a new run: {'; '.join(damaged)}")
+    return None, ()
+
+
+def read_checkpoint(place: Path, *, by_size: bool = False) -> Checkpoint:
+    """The checkpoint in the directory `place`. With `by_size` a file of the right size counts as unchanged: to know its
+    content takes a second per 1.5 GB.
+
+    Raises:
+        CheckpointError: a file is missing or is not as it was saved.
+    """
+    try:
+        manifest = json.loads((place / "manifest.json").read_text())
+        for name, expected in manifest.items():
+            is_same = file_size(place / name) == expected["size"] if by_size else fingerprint(place / name) == expected
+            if not is_same:
+                raise CheckpointError(f"{place / name} is not the file that was saved; the checkpoint is skipped")
+        progress = Progress(**json.loads((place / "progress.json").read_text()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{place} is not a whole checkpoint and is skipped: {error}") from error
+    return Checkpoint(path=place, progress=progress)
+
+
+def checkpoints_before(root: Path, step: int) -> Iterator[Checkpoint]:
+    """The whole checkpoints of steps before this one, the newest first; each is read when it is asked for."""
+    for number, place in reversed(numbered(root)):
+        if number < step:
+            with suppress(CheckpointError):
+                yield read_checkpoint(place)
+
+
+def set_damaged_aside(root: Path, found: Checkpoint) -> list[str]:
+    """Keep for inspection what is newer than the newest whole checkpoint, and so damaged, under a name that nothing
+    takes or removes; a sentence for each that says which."""
+    sentences = []
+    for number, place in numbered(root):
+        if number > found.progress.step:
+            aside = free_name(root, f"damaged-{place.name}")
+            place.rename(aside)
+            sentences.append(f"{place} is kept as {aside}")
+    return sentences
+
+
+def free_name(root: Path, name: str) -> Path:
+    """A place of that name that is free, or with a number behind it: a step may be set aside more than once."""
+    count, place = 1, root / name
+    while place.exists():
+        count, place = count + 1, root / f"{name}-{count + 1}"
+    return place
+
+
+def remove_leftovers(root: Path) -> None:
+    """Remove half-written and half-removed checkpoints of an attempt that was killed."""
+    for leftover in [*root.glob("draft-*"), *root.glob("discarded-*")]:
+        shutil.rmtree(leftover)
+
+
+def numbered(root: Path) -> list[tuple[int, Path]]:
+    """Steps and their directories in order; a copy that somebody put beside them under another name is left alone."""
+    named = ((_PLACE.fullmatch(path.name), path) for path in root.glob("step-*"))
+    return sorted((int(match[1]), path) for match, path in named if match is not None)

@@ -1,0 +1,92 @@
+"""Which steps' rollouts are committed: one line per step, appended once its file of rollouts is on disk.
+
+A line names that file with its size and SHA-256 and ends in a checksum of its own, so that a journal which was damaged
+is known from one that was not, and so is a file that it names.
+"""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoints.run_files import Record, json_line, whole_lines
+
+_MARK = b',"crc32":"'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Committed:
+    """Steps that need not be sampled again."""
+
+    entries: tuple[dict[str, Any], ...] = ()
+    """Their lines in the journal, in the order of the steps, none left out between them."""
+    faults: tuple[str, ...] = ()
+    """What was found damaged, and what follows from it: a sentence each."""
+
+
+def seal(record: Record) -> bytes:
+    """A record as a line with its checksum."""
+    body = json_line(record)[:-2]
+    return body + _MARK + f'{zlib.crc32(body):08x}"}}\n'.encode()
+
+
+def unseal(line: bytes) -> dict[str, Any] | None:
+    """The record of a line without its newline; None: it is not what was written."""
+    body, mark, check = line.rpartition(_MARK)
+    if not mark or check != f'{zlib.crc32(body):08x}"}}'.encode():
+        return None
+    record: dict[str, Any] = json.loads(body + b"}")
+    return record
+
+
+def describe_file(content: bytes) -> dict[str, object]:
+    """What a line says of the file of rollouts."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def is_whole(entry: Record, content: bytes | None) -> bool:
+    """Whether a file of rollouts is the one that a line names; None: it is not there."""
+    return content is not None and describe_file(content) == {name: entry[name] for name in ("bytes", "sha256")}
+
+
+def read_journal(file: Path) -> tuple[dict[int, dict[str, Any]], list[str]]:
+    """The records by step, and a sentence for every line that is damaged."""
+    records, faults = dict[int, dict[str, Any]](), list[str]()
+    for number, line in enumerate(whole_lines(file), start=1):
+        record = unseal(line)
+        if record is None:
+            faults.append(f"{file}, line {number}, is damaged: what it said of a step's rollouts is lost")
+        else:
+            records[record["step"]] = record
+    return records, faults
+
+
+def committed_after(file: Path, step: int, content_of: Callable[[int], bytes | None]) -> Committed:
+    """The steps right after `step` whose lines and files are whole, up to the first that is not.
+
+    `content_of` gives what a step's file holds, None where there is none. What lies behind a gap is of no use: the
+    order of the data there hangs on the step that is missing.
+    """
+    records, faults = read_journal(file)
+    entries = list[dict[str, Any]]()
+    number = step + 1
+    while (entry := records.get(number)) is not None:
+        if not is_whole(entry, content_of(number)):
+            faults.append(f"the rollouts of step {number} are not as {file} has them: they are made again")
+            break
+        entries.append(entry)
+        number += 1
+    if entries or faults:
+        later = [one for one in records if one >= number]
+        if later:
+            faults.append(f"the rollouts of steps {number} to {max(later)} are made again")
+    return Committed(entries=tuple(entries), faults=tuple(faults))
+
+
+def kept_lines(file: Path, through: int) -> Sequence[bytes]:
+    """The whole lines of steps up to `through`, as they are, newlines included."""
+    found = ((line, unseal(line)) for line in whole_lines(file))
+    return [line + b"\n" for line, record in found if record is not None and record["step"] <= through]

@@ -1,0 +1,156 @@
+"""An optimiser's state and a moving reference's weights: to files by parameter name, and from them."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from paceline.checkpoints.finding import Checkpoint
+from paceline.checkpoints.trained import Trained
+from paceline.errors import CheckpointError
+from paceline.models.parallel.piece_files import Part, Stored, files_of, open_stored, part_of
+from paceline.models.parallel.pieces import like, saved_tensors
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
+
+_UNREADABLE = (OSError, SafetensorError, KeyError, TypeError, ValueError)
+
+
+def optimizer_part(optimizer: torch.optim.Optimizer, model: PreTrainedModel, ranks: Ranks) -> Part:
+    """What this rank writes of the optimiser's state; all ranks make this call.
+
+    Raises:
+        CheckpointError: the optimiser keeps something else than tensors and numbers for each of the model's parameters.
+    """
+    names, parameters = _names(model), _parameters(optimizer)
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, float] = {}
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            label = f"{key}.{_name(parameter, names)}"
+            if isinstance(value, Tensor) and not _lies_alike(value, parameter):
+                raise CheckpointError(
+                    f"{type(optimizer).__name__} keeps {key!r} in a shape of its own for slices of parameters, which "
+                    "no other number of ranks could take up; use another optimiser, or --save-steps 0"
+                )
+            if isinstance(value, Tensor) and "." not in key:
+                tensors[label] = value
+            elif isinstance(value, int | float) and "." not in key:
+                numbers[label] = value
+            else:
+                raise CheckpointError(
+                    f"{type(optimizer).__name__} keeps {key!r} as a {type(value).__name__} for each parameter, a "
+                    "checkpoint holds tensors and numbers only; use another optimiser, or --save-steps 0"
+                )
+    shapes = {_name(parameter, names): list(parameter.shape) for parameter in parameters}
+    everywhere = {"numbers": _merged(ranks, numbers), "shapes": _merged(ranks, shapes)}
+    header = {"kind": type(optimizer).__name__} | {key: json.dumps(value) for key, value in everywhere.items()}
+    return part_of("optimizer", tensors, ranks, header)
+
+
+def load_optimizer(
+    checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, model: PreTrainedModel, ranks: Ranks = ONE_RANK
+) -> None:
+    """Put the saved state into `optimizer`, whose parameters are `model`'s; its rates stay as they are.
+
+    Each of the `ranks`, all of which make this call, reads what belongs to its part of the model.
+
+    Raises:
+        CheckpointError: the file cannot be read, or belongs to another model or optimiser.
+    """
+    path, names, parameters = checkpoint.path / "optimizer.safetensors", _names(model), _parameters(optimizer)
+    present = {_name(parameter, names): parameter for parameter in parameters}
+    everywhere = _merged(ranks, {name: list(one.shape) for name, one in present.items()})
+    try:
+        with open_stored(files_of(checkpoint.path, "optimizer")) as stored:
+            header = stored.headers[0]
+            kind, shapes = header["kind"], json.loads(header["shapes"])
+            if kind != type(optimizer).__name__:
+                raise CheckpointError(
+                    f"{path} holds the state of {kind}, the run has {type(optimizer).__name__}; "
+                    "give the --optimizer and --optimizer-offload that it was saved with"
+                )
+            for name in [*everywhere, *shapes]:
+                if (name in everywhere and everywhere[name]) != (name in shapes and shapes[name]):
+                    raise CheckpointError(f"{path} holds no matching state for parameter {name}; it is another model's")
+            states = _read_states(stored, present)
+    except _UNREADABLE as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    by_index = {index: states[name] for index, name in enumerate(present) if name in states}
+    optimizer.load_state_dict({"state": by_index, "param_groups": optimizer.state_dict()["param_groups"]})
+    _restore_precision(optimizer, {parameters[index]: state for index, state in by_index.items()})
+
+
+def load_reference_weights(checkpoint: Checkpoint, reference: Trained) -> None:
+    """Put the saved weights of a reference that moves into this rank's part of it.
+
+    Raises:
+        CheckpointError: they are not there, cannot be read, or belong to another model.
+    """
+    try:
+        with open_stored(files_of(checkpoint.path, "reference")) as stored:
+            stored.fill(reference.model)
+    except _UNREADABLE as error:
+        reason = str(error).strip().split("\n")[-1].strip()
+        path = checkpoint.path / "reference.safetensors"
+        raise CheckpointError(f"{path} cannot be read into the reference model: {reason}") from error
+
+
+def _read_states(stored: Stored, present: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor | float]]:
+    """The state of each parameter of this rank: what has its shape lies as it does, all else is whole everywhere."""
+    states: dict[str, dict[str, Tensor | float]] = {}
+    for label in stored.names():
+        key, _, name = label.partition(".")
+        if name in present:
+            states.setdefault(name, {})[key] = _read_state(stored, label, present[name])
+    for label, value in json.loads(stored.headers[0]["numbers"]).items():
+        key, _, name = label.partition(".")
+        if name in present:
+            states.setdefault(name, {})[key] = value
+    return states
+
+
+def _read_state(stored: Stored, label: str, parameter: Tensor) -> Tensor:
+    if isinstance(parameter, DTensor) and stored.shape(label) == tuple(parameter.shape):
+        return like(stored.read_piece(label, parameter).to(parameter.device), parameter)
+    return stored.read(label)
+
+
+def _lies_alike(value: Tensor, parameter: Tensor) -> bool:
+    """Whether a state is cut as its parameter is, or is one number that all ranks know."""
+    if not isinstance(parameter, DTensor):
+        return not isinstance(value, DTensor)
+    return value.numel() == 1 or (isinstance(value, DTensor) and value.shape == parameter.shape)
+
+
+def _merged(ranks: Ranks, own: Mapping[str, Any]) -> dict[str, Any]:
+    """What all ranks know, each of its part of the model."""
+    return {name: value for text in ranks.exchange(json.dumps(dict(own))) for name, value in json.loads(text).items()}
+
+
+def _names(model: PreTrainedModel) -> dict[int, str]:
+    """Names in the whole model by the parameters' identity."""
+    return {id(tensor): name for name, tensor in saved_tensors(model).items()}
+
+
+def _name(parameter: object, names: Mapping[int, str]) -> str:
+    if id(parameter) not in names:
+        raise CheckpointError("the optimiser keeps state that is not a parameter's of the model; it cannot be saved")
+    return names[id(parameter)]
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _restore_precision(optimizer: torch.optim.Optimizer, states: Mapping[Tensor, Mapping[str, Tensor | float]]) -> None:
+    """torch turns what it loads into the parameter's precision, which is not always the state's own."""
+    for parameter, saved in states.items():
+        state = optimizer.state[parameter]
+        for key, value in saved.items():
+            if isinstance(value, Tensor) and state[key].dtype != value.dtype:
+                state[key] = value.to(state[key].device)

@@ -1,0 +1,337 @@
+"""One run directory: who may write there, what is written and how it is read again."""
+
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from paceline.checkpoints.journal import (
+    Committed,
+    committed_after,
+    describe_file,
+    is_whole,
+    kept_lines,
+    read_journal,
+    seal,
+)
+from paceline.checkpoints.lock import WriteLock
+from paceline.checkpoints.places import refuse_existing_run, refuse_no_run
+from paceline.checkpoints.run_files import (
+    APPENDED,
+    Record,
+    append,
+    cut_torn_line,
+    json_line,
+    read_records,
+    step_files,
+    write_or_explain,
+    write_whole,
+)
+from paceline.errors import CheckpointError, ConfigError, StorageError
+
+IDENTITY = {"options", "dataset", "eval_dataset", "model", "changes"}
+"""What `identity.json` says, each of which going on compares."""
+TRACKERS = "trackers.json"
+"""Where trackers show the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """One run directory. `create` and `open` take its lock for this process; `RunDir(path)` is for reading alone."""
+
+    path: Path
+    torn_lines: int = 0
+    """Unfinished last lines that `open` cut off: what a killed process was writing."""
+    lock: WriteLock | None = None
+    """None for a reader."""
+    replaced: bool = False
+    """Whether `create` took the place of a run in which no step was finished."""
+
+    @classmethod
+    def create(cls, path: Path, config_text: str) -> Self:
+        """Make a new run directory at `path`; what is there may not be a run with a finished step or a checkpoint, nor
+        a file of somebody else's that the run would write over.
+
+        Raises:
+            ConfigError: `path` holds a run or such a file, is a file, or cannot be written.
+            CheckpointError: a run is being made there, by this process or another.
+        """
+        refuse_existing_run(path)
+        try:
+            for folder in (path, path / "rollouts", path / "evals"):
+                folder.mkdir(parents=True, exist_ok=True)
+            lock = WriteLock(path)
+            with ExitStack() as failing:
+                failing.callback(lock.release)
+                refuse_existing_run(path)
+                replaced = (path / "config.yaml").exists()
+                _forget_records(path)
+                write_whole(path / "config.yaml", config_text.encode())
+                failing.pop_all()
+        except OSError as error:
+            raise ConfigError(
+                f"--output-dir {path} cannot be written ({error.strerror}); give a directory where you may write"
+            ) from error
+        return cls(path, lock=lock, replaced=replaced)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open a run to go on with it: take its lock and cut off what a killed process left half-written.
+
+        Raises:
+            CheckpointError: no run directory, in use by this process or another, or not writable.
+        """
+        refuse_no_run(path, "--resume")
+        try:
+            lock = WriteLock(path)
+            with ExitStack() as failing:
+                failing.callback(lock.release)
+                torn = sum(cut_torn_line(path / name) for name in APPENDED)
+                failing.pop_all()
+        except OSError as error:
+            raise CheckpointError(
+                f"--resume {path} cannot be written ({error.strerror}); make it writable or copy the run elsewhere"
+            ) from error
+        return cls(path, torn_lines=torn, lock=lock)
+
+    def close(self) -> None:
+        """Give the lock back; the end of the process does the same."""
+        if self.lock is not None:
+            self.lock.release()
+
+    def __enter__(self) -> Self:
+        """Hold the lock for a block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the lock back."""
+        self.close()
+
+    def append_metrics(self, record: Record) -> None:
+        """Add one optimiser step; on return it survives a crash.
+
+        Raises:
+            ValueError: a number is not finite; the message names its key.
+            StorageError: the disk refused; nothing half-written stays behind.
+        """
+        append(self.path / "metrics.jsonl", json_line(record))
+
+    def append_eval(self, record: Record) -> None:
+        """Add one evaluation, as `append_metrics` does for a step."""
+        append(self.path / "evals.jsonl", json_line(record))
+
+    def write_rollouts(self, step: int, records: Iterable[Record]) -> None:
+        """Write all rollouts of a step: the whole file or none of it."""
+        write_or_explain(self._rollouts_file(step), _lines(records))
+
+    def commit_rollouts(self, step: int, lines: Iterable[bytes], about: Record) -> None:
+        """Write all rollouts of a step and their line in the journal, in which `about` stands: then they are committed.
+
+        `lines` are a JSON object each, newline included.
+
+        Raises:
+            StorageError: the disk refused; the step is not committed.
+        """
+        file, content = self._rollouts_file(step), b"".join(lines)
+        write_or_explain(file, content)
+        place = str(file.relative_to(self.path))
+        append(self._journal, seal({"step": step, "file": place, **describe_file(content), **about}))
+
+    def keep_batch(self, step: int, lines: Iterable[bytes], *, reason: str) -> Path:
+        """Write rollouts to a file that no resumed run replaces, each with the reason why it is `kept`."""
+        file = self.path / "kept" / f"step-{step:06d}.jsonl"
+        _make(file.parent)
+        write_or_explain(file, _lines({**json.loads(line), "kept": reason} for line in lines))
+        return file
+
+    def write_eval_completions(self, set_name: str, step: int, records: Iterable[Record]) -> None:
+        """Write the completions of one evaluation: the whole file or none of it."""
+        write_or_explain(self._eval_file(set_name, step), _lines(records))
+
+    def write_tokens(self, step: int, about: Record, records: Iterable[Record]) -> Path:
+        """Write what a replay says of a step's tokens: the SHA-256 of their rollouts first, then a line for each."""
+        file = self.path / "tokens" / f"step-{step:06d}.jsonl"
+        _make(file.parent)
+        write_or_explain(file, _lines((about, *records)))
+        return file
+
+    def write_config(self, text: str) -> None:
+        """Put another configuration in the place of the one there is."""
+        write_or_explain(self.path / "config.yaml", text.encode())
+
+    def write_identity(self, record: Record) -> None:
+        """Write what the run is, which a run that is gone on with is held to."""
+        write_or_explain(self.path / "identity.json", json_line(record))
+
+    def add_links(self, links: Iterable[str]) -> None:
+        """Remember where trackers show this run to others; each attempt may have addresses of its own."""
+        known = self.links()
+        found = tuple(dict.fromkeys((*known, *links)))
+        if found != known:
+            write_or_explain(self.path / TRACKERS, json_line({"links": found}))
+
+    def links(self) -> tuple[str, ...]:
+        """What `add_links` was given, each once, the oldest first."""
+        file = self.path / TRACKERS
+        return tuple(link for record in read_records(file) for link in record["links"]) if file.exists() else ()
+
+    def write_summary(self, record: Record) -> None:
+        """Write the summary of a run that came to its end."""
+        write_or_explain(self.path / "summary.json", json_line(record))
+
+    def write_timeline(self, record: Record) -> None:
+        """Write what each process did when: the whole file or none of it."""
+        write_or_explain(self.path / "timeline.json", json_line(record))
+
+    def identity(self) -> dict[str, Any] | None:
+        """What `write_identity` wrote; None: nothing did, as a process was killed before, or is older than this file.
+
+        Raises:
+            CheckpointError: the file does not hold what was written.
+        """
+        file = self.path / "identity.json"
+        if not file.exists():
+            return None
+        records = read_records(file)
+        if len(records) != 1 or not records[0].keys() >= IDENTITY:
+            raise CheckpointError(
+                f"{file} is damaged, and a run that is gone on with is held to it; restore it from a copy, or delete "
+                "it to go on with whatever options, data and model there are now"
+            )
+        return records[0]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All steps, in the order they were written, without an unfinished last line.
+
+        Raises:
+            CheckpointError: a line that is no JSON object; the message names file and line.
+        """
+        return read_records(self.path / "metrics.jsonl")
+
+    def evals(self) -> list[dict[str, Any]]:
+        """All evaluations, read as `metrics` reads steps."""
+        return read_records(self.path / "evals.jsonl")
+
+    def rollouts(self, step: int) -> list[dict[str, Any]]:
+        """All rollouts of a step.
+
+        Raises:
+            CheckpointError: the step has no file, or a line is no JSON object.
+        """
+        file = self._rollouts_file(step)
+        if not file.exists():
+            raise CheckpointError(f"{file} does not exist: this run has rollouts of {_span(self.rollout_steps())}")
+        return read_records(file)
+
+    def eval_completions(self, set_name: str, step: int) -> list[dict[str, Any]]:
+        """The completions of one evaluation, in the order of its tasks.
+
+        Raises:
+            CheckpointError: the evaluation has no file, or a line is no JSON object.
+        """
+        file = self._eval_file(set_name, step)
+        if not file.exists():
+            raise CheckpointError(f"{file} does not exist: {set_name} was not evaluated at step {step}")
+        return read_records(file)
+
+    def rollout_steps(self) -> list[int]:
+        """Steps that have rollouts on disk, ascending."""
+        return sorted(step_files(self.path / "rollouts").values())
+
+    def journal(self) -> dict[int, dict[str, Any]]:
+        """What the journal says of every step whose rollouts are committed; damaged lines are left out."""
+        return read_journal(self._journal)[0]
+
+    def committed(self, step: int) -> dict[str, Any]:
+        """What the journal says of a step whose rollouts are as they were committed.
+
+        Raises:
+            CheckpointError: they are not.
+        """
+        records = self.journal()
+        if step not in records:
+            raise CheckpointError(
+                f"{self.path} has no committed rollouts of step {step}, but of {_span(sorted(records))}; "
+                "runs of earlier versions have none at all"
+            )
+        if not is_whole(records[step], self._rollouts_content(step)):
+            raise CheckpointError(f"{self._rollouts_file(step)} is not the file that was committed; restore it")
+        return records[step]
+
+    def truncate_after(self, step: int) -> Committed:
+        """Forget everything after `step`, which a run resumed from there writes again, but for committed rollouts.
+
+        Each file changes in one rename, so a crash in between leaves a directory that this can be called on again.
+
+        Returns:
+            The steps right after it whose rollouts are there; what was damaged, and all after it, is gone.
+        """
+        (self.path / "summary.json").unlink(missing_ok=True)
+        for name, records in (("metrics.jsonl", self.metrics()), ("evals.jsonl", self.evals())):
+            if any(record["step"] > step for record in records):
+                write_or_explain(self.path / name, _lines(record for record in records if record["step"] <= step))
+        for file, file_step in step_files(self.path / "evals").items():
+            if file_step > step:
+                file.unlink()
+        first = max(step, 0)
+        # what came after a step that went wrong is of weights that this attempt may not come to
+        wrong = [one for one in step_files(self.path / "kept").values() if one > first]
+        if wrong:
+            self.discard_rollouts_after(min(wrong))
+        committed = committed_after(self._journal, first, self._rollouts_content)
+        self.discard_rollouts_after(first + len(committed.entries))
+        return committed
+
+    def discard_rollouts_after(self, step: int) -> None:
+        """Forget the rollouts of all later steps, committed or not: a run that goes on samples them anew."""
+        kept = b"".join(kept_lines(self._journal, step))
+        if self._journal.exists() and self._journal.read_bytes() != kept:
+            write_or_explain(self._journal, kept)
+        for folder in ("rollouts", "tokens"):
+            for file, file_step in step_files(self.path / folder).items():
+                if file_step > step:
+                    file.unlink()
+
+    @property
+    def _journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    def _rollouts_content(self, step: int) -> bytes | None:
+        file = self._rollouts_file(step)
+        return file.read_bytes() if file.exists() else None
+
+    def _rollouts_file(self, step: int) -> Path:
+        return self.path / "rollouts" / f"step-{step:06d}.jsonl"
+
+    def _eval_file(self, set_name: str, step: int) -> Path:
+        # quote is one-to-one, so two sets never share a file, whatever paths their names hold.
+        return self.path / "evals" / f"{quote(set_name, safe=':')}-step-{step:06d}.jsonl"
+
+
+def _forget_records(path: Path) -> None:
+    """Remove what a run without a finished step wrote: a first evaluation, and lines that it did not finish."""
+    for file in (*(path / name for name in (*APPENDED, "identity.json", TRACKERS)), *step_files(path / "evals")):
+        file.unlink(missing_ok=True)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be made ({error.strerror}); make room for it, then --resume the run"
+        ) from error
+
+
+def _lines(records: Iterable[Record]) -> bytes:
+    return b"".join(json_line(record) for record in records)
+
+
+def _span(steps: list[int]) -> str:
+    return f"steps {steps[0]} to {steps[-1]}" if steps else "no step yet"

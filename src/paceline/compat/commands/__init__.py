@@ -1,0 +1,84 @@
+"""Other tools' command lines to Paceline's options: pure, text in, options and notes out.
+
+translation.py   the records of this room, and the border behind which each tool's vocabulary lies
+writing.py       options and notes as a command line or a file
+colossalchat/    ColossalChat's `rl_example.py`
+trl/             TRL's `trl grpo`, its files, and scripts that take its flags
+swift/           ms-swift's `swift rlhf --rlhf_type grpo`
+scripts/         Python scripts that call TRL's trainer or the from-scratch tutorial's loop: read, never run
+fields.py        the fields of TRL's trainer, by the tables of `paceline.compat.trl`
+field_tables.py  those of them that mean something else on a command line
+flags.py         flags as transformers' parser reads them
+launching.py     torchrun, accelerate and deepspeed in front of a command, and variables that say the same
+devices.py       who samples, who trains, in how many processes
+layouts.py       the names that layouts of several processes have elsewhere
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+
+from paceline.compat.commands.colossalchat import ColossalChat
+from paceline.compat.commands.scripts import Scripts
+from paceline.compat.commands.swift import Swift
+from paceline.compat.commands.translation import CommandLine, Dialect, ReadText, Translation, no_files
+from paceline.compat.commands.trl import Trl
+from paceline.compat.commands.writing import without_defaults
+from paceline.config.building import build_config
+from paceline.errors import ConfigError
+
+DIALECTS: tuple[Dialect, ...] = (ColossalChat(), Swift(), Trl(), Scripts())
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+COPIES: Mapping[str, str] = {"NPROC_PER_NODE": "nproc_per_node"}
+"""Variables that examples set from one of their own, which the shell has replaced by nothing before it came here."""
+
+
+def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no_files) -> Translation:
+    """The options that another tool's command line amounts to, those at their defaults left out.
+
+    `words` are the command as a shell splits it, environment assignments before it included. `repair`: numbers that the
+    tool itself refuses are replaced by the nearest that it takes; otherwise they are refused here too. `read`: the text
+    of a file that the command names.
+
+    Raises:
+        ConfigError: no known tool's command, a flag or value that it does not have, or options at odds.
+    """
+    command = dataclasses.replace(read_command(words), read=read)
+    dialect = next((one for one in DIALECTS if one.recognises(command)), None)
+    if dialect is None:
+        known = "; ".join(f"{one.name}'s `{one.example}`" for one in DIALECTS)
+        start = command.words[0] if command.words else "nothing"
+        raise ConfigError(f"`paceline translate` knows {known}, got {start!r}; write the whole command after --")
+    found = dialect.translate(command, repair=repair)
+    try:
+        build_config(found.options)
+    except ConfigError as error:
+        raise ConfigError(f"what {dialect.name}'s command amounts to is refused: {error}") from None
+    return dataclasses.replace(found, options=without_defaults(found.options))
+
+
+def read_command(words: Sequence[str]) -> CommandLine:
+    """Leading assignments and the command behind them; a variable among the values is one that was set before.
+
+    >>> read_command(["CUDA_VISIBLE_DEVICES=0,1", "python", "rl_example.py"]).words
+    ('python', 'rl_example.py')
+    """
+    count = next((at for at, word in enumerate(words) if not ASSIGNMENT.fullmatch(word)), len(words))
+    environment = dict[str, str]()
+    for word in words[:count]:
+        name, _, value = word.partition("=")
+        environment[name] = REFERENCE.sub(lambda found: _value(found, environment), value)
+    for name, source in COPIES.items():
+        if environment.get(name) == "" and source in environment:
+            environment[name] = environment[source]
+    used = {source for name, source in COPIES.items() if name in environment}
+    return CommandLine(
+        environment={name: value for name, value in environment.items() if name not in used},
+        words=tuple(words[count:]),
+    )
+
+
+def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
+    name = found[1] or found[2]
+    return environment[name] if name in environment else found[0]

@@ -1,0 +1,149 @@
+"""The numbers that have to fit each other before ColossalChat starts, and the nearest ones that do.
+
+It counts prompts: each of P producers samples `-ibs` of them in a round, in portions of `-imbs`. Trainers form
+`-t / (-tp * -pp)` groups that hold the model once each; an update takes `-tbs` prompts of every group, in portions of
+`-tMbs`, which are forwarded `-tmbs` completions at a time.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+from paceline.compat.commands.colossalchat.arguments import Arguments, flag
+from paceline.compat.commands.translation import Note
+from paceline.errors import ConfigError
+
+POSITIVE = (
+    *("num_episodes", "num_trainers", "num_inferencer", "num_generations"),
+    *("inference_batch_size", "inference_microbatch_size"),
+    *("train_batch_size", "train_minibatch_size", "train_microbatch_size"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "producer_tensor_parallel_size"),
+    *("max_new_tokens", "max_prompt_tokens"),
+)
+SEARCHED = 256
+"""Sizes of an update that are tried, beside the given one and those that divide a round."""
+Numbers = dict[str, int]
+
+
+def groups(arguments: Arguments) -> int:
+    """Trainers that hold the model once between them count as one."""
+    return arguments.num_trainers // (arguments.tensor_parallel_size * arguments.pipeline_parallel_size)
+
+
+def prompts_per_round(arguments: Arguments) -> int:
+    """Sampled by all producers before weights travel."""
+    return arguments.inference_batch_size * arguments.num_inferencer
+
+
+def prompts_per_update(arguments: Arguments) -> int:
+    """Of all groups of trainers."""
+    return arguments.train_batch_size * groups(arguments)
+
+
+def settle(arguments: Arguments, *, repair: bool) -> tuple[Arguments, tuple[Note, ...]]:
+    """The arguments, with `repair` at the nearest numbers that fit, and a note for each that was replaced.
+
+    Raises:
+        ConfigError: numbers that do not fit, without `repair`; the sentence has them all and the nearest that do. Or
+            one that must be positive and is not.
+    """
+    for name in POSITIVE:
+        if getattr(arguments, name) < 1:
+            raise ConfigError(f"{flag(name)} must be at least 1, got {getattr(arguments, name)}")
+    found = clashes(arguments)
+    if not found:
+        return arguments, ()
+    changes = nearest(arguments)
+    words = " ".join(f"{flag(name)} {value}" for name, value in changes.items())
+    if not repair:
+        raise ConfigError(
+            f"ColossalChat refuses these numbers itself: {'; '.join(found)}. The nearest that fit: add {words} at the "
+            "end of its command (the last of a repeated flag counts), or give `paceline translate --repair`"
+        )
+    note = Note(kind="settled", about=" ".join(map(flag, changes)), text=f"{'; '.join(found)}: taken as {words}")
+    return dataclasses.replace(arguments, **changes), (note,)  # type: ignore[arg-type]
+
+
+def clashes(arguments: Arguments) -> list[str]:
+    """Every rule that is broken, with its numbers."""
+    one, found = arguments, []
+    layout = one.tensor_parallel_size * one.pipeline_parallel_size
+    if one.num_trainers % layout:
+        found.append(
+            f"-tp {one.tensor_parallel_size} times -pp {one.pipeline_parallel_size} must divide -t {one.num_trainers}"
+        )
+    elif prompts_per_round(one) % prompts_per_update(one):
+        found.append(
+            f"-ibs {one.inference_batch_size} of {one.num_inferencer} producers are {prompts_per_round(one)} prompts a "
+            f"round, which -tbs {one.train_batch_size} of {groups(one)} groups of trainers "
+            f"({prompts_per_update(one)} an update) must divide"
+        )
+    if one.train_batch_size % one.train_minibatch_size:
+        found.append(f"-tMbs must divide -tbs {one.train_batch_size}, got {one.train_minibatch_size}")
+    if one.train_microbatch_size > one.train_minibatch_size * one.num_generations:
+        most = one.train_minibatch_size * one.num_generations
+        found.append(f"-tmbs must be at most -tMbs times -g ({most}), got {one.train_microbatch_size}")
+    if one.inference_batch_size % one.inference_microbatch_size:
+        found.append(f"-imbs must divide -ibs {one.inference_batch_size}, got {one.inference_microbatch_size}")
+    return found
+
+
+def nearest(arguments: Arguments) -> Numbers:
+    """The fewest numbers to change, and of those the ones by the smallest factors, so that nothing clashes any more.
+
+    Producers, completions per prompt and the layout of a group stay as they are.
+    """
+    layout = arguments.tensor_parallel_size * arguments.pipeline_parallel_size
+    trainers = max(layout, round(arguments.num_trainers / layout) * layout)
+    least: tuple[tuple[int, float, bool], Numbers] | None = None
+    for numbers in _candidates(arguments, trainers):
+        changes = {name: value for name, value in numbers.items() if value != getattr(arguments, name)}
+        factors = math.fsum(abs(math.log2(value / getattr(arguments, name))) for name, value in changes.items())
+        # of two that are as near the one that keeps the size of an update
+        cost = (len(changes), round(factors, 9), "train_batch_size" in changes)
+        if least is None or cost < least[0]:
+            least = cost, changes
+    assert least is not None  # an update of one prompt per group always fits
+    return least[1]
+
+
+def _candidates(arguments: Arguments, trainers: int) -> Iterator[Numbers]:
+    """For every size of an update what is nearest to the rest of the numbers."""
+    given = arguments
+    count = trainers // (given.tensor_parallel_size * given.pipeline_parallel_size)
+    whole = _divisors(prompts_per_round(given) // count)
+    for update in sorted({given.train_batch_size, *whole, *range(1, SEARCHED + 1)}):
+        unit = update * count // math.gcd(given.num_inferencer, update * count)
+        # multiples of -imbs as well: one number less to change
+        sampled = {*_multiples(unit, given), *_multiples(math.lcm(unit, given.inference_microbatch_size), given)}
+        least = math.ceil(given.train_microbatch_size / given.num_generations)
+        wanted = given.train_minibatch_size, max(given.train_minibatch_size, least)
+        for round_size, portion in itertools.product(sampled, {_nearest_divisor(update, size) for size in wanted}):
+            yield {
+                "num_trainers": trainers,
+                "inference_batch_size": round_size,
+                "inference_microbatch_size": _nearest_divisor(round_size, given.inference_microbatch_size),
+                "train_batch_size": update,
+                "train_minibatch_size": portion,
+                "train_microbatch_size": min(given.train_microbatch_size, portion * given.num_generations),
+            }
+
+
+def _multiples(unit: int, given: Arguments) -> list[int]:
+    """Round sizes next to the given one that are whole in `unit`."""
+    return _nearest_multiples(unit, given.inference_batch_size)
+
+
+def _nearest_multiples(unit: int, wanted: int) -> list[int]:
+    below = wanted // unit * unit
+    return [wanted] if below == wanted else [number for number in (below, below + unit) if number]
+
+
+def _nearest_divisor(whole: int, wanted: int) -> int:
+    return min(_divisors(whole), key=lambda number: (abs(math.log2(number / wanted)), number))
+
+
+def _divisors(whole: int) -> set[int]:
+    small = [number for number in range(1, math.isqrt(whole) + 1) if whole % number == 0]
+    return {*small, *(whole // number for number in small)}

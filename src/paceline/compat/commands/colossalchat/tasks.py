@@ -1,0 +1,114 @@
+"""What is trained on and what it earns: model, rows, prompts, rewards, held-out sets."""
+
+import json
+import math
+
+from paceline.compat.commands.colossalchat.arguments import Arguments, Read
+from paceline.compat.commands.colossalchat.rounds import updates_per_round
+from paceline.compat.commands.translation import Note, Translation
+from paceline.errors import ConfigError
+
+EVAL_TEMPERATURE = 0.6
+EVAL_REWARD = {"think_answer_tags": "accuracy", "boxed": "boxed", "code": "code"}
+"""Their evaluation asks for the right answer and not for the format."""
+JUDGED = {
+    "think_answer_tags": "space after the last tag, or a template that opens <think> itself, cost the whole reward, "
+    "and 1,2 was 12; here neither, and a valid format has no text before <think>",
+    "boxed": "a box that was never closed hid the one before it, and 1,2 was 12; here the last closed box counts",
+    "code": "a fault of the service gave every program 0, a program could read the expected outputs, and an empty list "
+    "of tests was passed; here a failed sandbox is no wrong answer, a program sees inputs alone, and a row without "
+    "tests is refused (--on-bad-row skip leaves it out)",
+}
+
+
+def tasks(read: Read) -> Translation:
+    """Everything that rows and their grading need."""
+    one = read.arguments
+    return _model(one) + _prompts(one) + _rewards(one) + _evaluation(read)
+
+
+def _model(one: Arguments) -> Translation:
+    if one.checkpoint_path is not None:
+        raise ConfigError(
+            f"-cp {one.checkpoint_path} is a checkpoint of ColossalChat's, and no run can go on with it here; save its "
+            "weights as a directory that transformers loads, give that as -m and leave -cp out"
+        )
+    notes: tuple[Note, ...] = ()
+    if one.tokenizer_path is not None:
+        notes = (Note(kind="idle", about="--tokenizer-path", text="the tokenizer is read from the model's directory"),)
+    return Translation(options={"model": one.model, "dataset": one.dataset}, notes=notes)
+
+
+def _prompts(one: Arguments) -> Translation:
+    options: dict[str, object] = {"max_prompt_length": one.max_prompt_tokens, "long_prompts": "drop"}
+    long = Note(
+        kind="mended",
+        about="-mpt",
+        text=f"prompts above {one.max_prompt_tokens} tokens lost the end of their question without a word; here they "
+        "are left out and counted, or the run stops with --long-prompts error",
+    )
+    if one.system_prompt is not None:
+        return Translation(options={**options, "system_prompt": one.system_prompt}, notes=(long,))
+    said = "there is none without -s" if one.reward_type == "code" else "the reward function's own asks for its format"
+    own = Note(kind="changed", about="-s", text=f"the default system message has other words: {said}")
+    return Translation(options=options, notes=(long, own))
+
+
+def _rewards(one: Arguments) -> Translation:
+    notes = [Note(kind="mended", about=f"-rt {one.reward_type}", text=JUDGED[one.reward_type])]
+    if one.algo != "RLOO":
+        text = (
+            "what is right is worth 1 instead of 10; advantages are divided by the deviation, so that they are the same"
+        )
+        notes.append(Note(kind="changed", about=f"-rt {one.reward_type}", text=text))
+    if one.code_verifier_api_url is not None:
+        text = (
+            "their own client asked at another address; programs run in this machine's sandbox, or with --sandbox-url "
+            "by a service that speaks SandboxFusion's interface, which theirs does not"
+        )
+        notes.append(Note(kind="idle", about="-cv", text=text))
+    return Translation(options={"reward_funcs": (one.reward_type,)}, notes=tuple(notes))
+
+
+def _evaluation(read: Read) -> Translation:
+    one = read.arguments
+    if one.eval_dataset is None:
+        idle = Note(kind="idle", about="-ei", text="nothing is measured without held-out rows, which -ed names")
+        return Translation(notes=(idle,) if "eval_interval" in read.given else ())
+    sets = _named_sets(one.eval_dataset)
+    updates = updates_per_round(one)
+    every = math.ceil(one.eval_interval / updates) if one.eval_interval > 0 else 0
+    often = "after every step, " if every == 1 else f"every {every} steps, " * (every > 0)
+    when = f"{often}before the first and after the last"
+    notes = (
+        Note(kind="changed", about="-ei", text=f"counted in steps, {updates} update{'s' * (updates > 1)} each: {when}"),
+        Note(
+            kind="mended",
+            about="-ed",
+            text="nothing was measured after the last update, and rows that did not share out evenly counted twice; "
+            "here every row counts once, and each set has its interval",
+        ),
+    )
+    options = {
+        "eval_dataset": tuple(f"{name}={path}" for name, path in sets.items()),
+        "eval_steps": every,
+        "eval_size": None,
+        "eval_temperature": EVAL_TEMPERATURE,
+        "eval_reward_func": EVAL_REWARD[one.reward_type],
+    }
+    return Translation(options=options, notes=notes)
+
+
+def _named_sets(text: str) -> dict[str, str]:
+    example = """write -ed '{"math": "math.jsonl", "code": "code.jsonl"}'"""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        hint = "JSON has double quotes, so the shell's are single ones: " if "'" in text else ""
+        raise ConfigError(f"-ed must be a JSON object from names to paths, got {text!r}; {hint}{example}") from None
+    if not isinstance(found, dict) or not found or not all(isinstance(path, str) and path for path in found.values()):
+        raise ConfigError(f"-ed must be a JSON object from names to paths, got {text!r}; {example}")
+    for name in found:
+        if not all(letter.isalnum() or letter in "_.-" for letter in name) or not name:
+            raise ConfigError(f"-ed must name its sets with letters, digits, _, . and -, got {name!r}; rename it")
+    return found

@@ -1,0 +1,284 @@
+"""Fields of `GRPOConfig` as words on a command line, to options, by the tables and the code of `compat.trl`.
+
+The vocabulary of TRL's trainer is translated in one place, for Python and for command lines, here without torch and
+transformers, which take seconds to load.
+"""
+
+import dataclasses
+import functools
+import json
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import NoneType, UnionType
+from typing import Any
+
+from paceline.compat.commands.field_tables import HERE, TAKEN
+from paceline.compat.commands.flags import OFF, ON, Given, Words, is_on
+from paceline.compat.commands.translation import Note, Translation
+from paceline.compat.trl.choices import SCHEDULES
+from paceline.compat.trl.fields import TRANSLATED
+from paceline.compat.trl.grpo_fields import Fields
+from paceline.compat.trl.refused import NOT_NEEDED, REFUSED, without_effect
+from paceline.compat.trl.translation import Surroundings, translate
+from paceline.config.reading import options
+from paceline.config.sections import Config
+from paceline.errors import ConfigError
+
+SHARES = ("save_steps", "eval_steps", "warmup_steps", "warmup_ratio")
+"""Fields that may be a share of the run, which the number of rows decides."""
+IN_THE_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
+"""Fields that one line counts together."""
+RENAMED = re.compile(r"\w+(?:;.*)?")
+"""What becomes of a field that means the same under whichever name."""
+ELSEWHERE = ("engine", "cluster", "parallel", "lora")
+"""Sections that the trainer of Python has no fields for: whoever asks decides them."""
+OF_OTHERS = (
+    *("device", "dtype", "threads", "model", "output_dir", "report_to", "reward_models", "background_save"),
+    *("dataset", "dataset_split", "dataset_size", "eval_dataset", "eval_split", "system_prompt", "system_prompt_file"),
+)
+"""Options that the fields leave to whoever asks, or to the machine that trains."""
+OF_EVALUATION = ("eval_steps", "eval_size", "eval_temperature", "eval_generations", "eval_reward_func")
+SAID_WHEN_GIVEN: Mapping[str, tuple[str, ...]] = {
+    "gradient_checkpointing": ("gradient_checkpointing", "activation_checkpointing"),
+    "seed": ("seed",),
+    "max_prompt_length": ("max_prompt_length",),
+    "long_prompts": ("max_prompt_length",),
+    "save_total_limit": ("save_total_limit",),
+    "project": ("project",),
+    "rollout_correction": (
+        "vllm_importance_sampling_correction",
+        "vllm_importance_sampling_mode",
+        "vllm_importance_sampling_clip_max",
+        "vllm_importance_sampling_cap",
+    ),
+}
+"""Options with a default of our own that is better than a default of theirs: the fields that change it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Around:
+    """What a command says beside the fields."""
+
+    tool: str
+    ranks: int = 1
+    """Processes that train: batches are counted in completions of each."""
+    rewards: tuple[str, ...] = ("accuracy",)
+    """Functions, then models."""
+    models: tuple[str, ...] = ()
+    """Those of `rewards` that are models."""
+    adapter: bool = False
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """Values of fields that nobody gave, where the tool has others than TRL 1.16."""
+    more: Mapping[str, object] = field(default_factory=dict)
+    """Values of fields that the tool has other flags for, of which it speaks itself."""
+    spelling: Mapping[str, str] = field(default_factory=dict)
+    """Field to the tool's own name of it."""
+
+
+@functools.cache
+def field_names() -> tuple[str, ...]:
+    """Every field of `GRPOConfig`."""
+    return tuple(one.name for one in dataclasses.fields(Fields))
+
+
+def from_fields(given: Given, around: Around) -> Translation:
+    """The options that the fields amount to, and a line for each that means something else or nothing.
+
+    Raises:
+        ConfigError: a field that is refused, wrong, or at odds with another; the sentence names it.
+    """
+    values = {**around.defaults, **around.more, **{name: typed(name, words) for name, words in given.items()}}
+    notes = [*_batch_note(values, around)]
+    values, shares = _without_shares(values)
+    values["per_device_train_batch_size"] = _micro(values) * around.ranks
+    kept = {name: value for name, value in values.items() if name not in TAKEN or name.startswith("per_device")}
+    kept = {name: value for name, value in kept.items() if name not in HERE or name.endswith("_strategy")}
+    refused = [name for name in kept if name in REFUSED]
+    try:
+        args = Fields(output_dir="run", use_cpu=True, bf16=False, **kept)
+        surroundings = Surroundings(
+            model="model", reward_names=around.rewards, adapter=around.adapter, context_length=None
+        )
+        config = translate(args, surroundings)
+        _check_schedule(args)
+    except ConfigError as error:
+        raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
+    notes += [*shares, *_field_notes(given, without_effect(args), around)]
+    notes += [
+        Note(kind="idle", about=_flag(name, around), text="at the value that changes nothing")
+        for name in refused
+        if name in given
+    ]
+    return Translation(options=_options(config, args, values, around), notes=tuple(notes))
+
+
+def _micro(values: Mapping[str, object]) -> int:
+    found = values.get("per_device_train_batch_size", 8)
+    if not isinstance(found, int) or found < 1:
+        raise ConfigError(f"per_device_train_batch_size must be a whole number of at least 1, got {found!r}")
+    return found
+
+
+def _options(config: Config, args: Fields, values: Mapping[str, object], around: Around) -> dict[str, object]:
+    """What the fields decide; the rest keeps our defaults."""
+    kept = [one for one in options() if one.section not in ELSEWHERE]
+    found = {one.name: getattr(getattr(config, one.section), one.name) for one in kept}
+    left_out = set(OF_OTHERS)
+    left_out |= {name for name, sources in SAID_WHEN_GIVEN.items() if not values.keys() & set(sources)}
+    if args.eval_strategy == "no":
+        left_out |= set(OF_EVALUATION)
+    if values.get("num_generations_eval") is not None:
+        left_out -= {"eval_generations", "eval_temperature"}
+    if not config.loss.beta:
+        left_out.add("kl")
+    if config.data.long_prompts == "error":
+        left_out |= {"max_prompt_length"} if "max_prompt_length" not in values else set()
+    if "save_steps" in values and values["save_steps"] is None:
+        left_out.add("save_steps")
+    options_here = {name: value for name, value in found.items() if name not in left_out}
+    functions = tuple(name for name in around.rewards if name not in around.models)
+    options_here["reward_funcs"] = functions
+    if around.models:
+        options_here["reward_models"] = around.models
+    if not functions:
+        del options_here["reward_funcs"]
+    if "eval_reward_func" in options_here:
+        options_here["eval_reward_func"] = functions[0] if functions else "accuracy"
+    return options_here
+
+
+def _without_shares(values: Mapping[str, object]) -> tuple[dict[str, object], tuple[Note, ...]]:
+    """The fields without shares of a run whose length nobody knows yet, and what is said of each."""
+    steps = values.get("max_steps", -1)
+    if isinstance(steps, int) and steps > 0:
+        return dict(values), ()
+    shares = {name for name in SHARES if isinstance(values.get(name), float) and 0 < float(str(values[name])) < 1}
+    notes = tuple(
+        Note(
+            kind="missing",
+            about=f"--{name}",
+            text=f"{values[name]} of a run whose length the rows decide: `paceline plan` prints its steps; give the "
+            f"number as --{'warmup-steps' if 'warmup' in name else name.replace('_', '-')}",
+        )
+        for name in sorted(shares)
+    )
+    return {name: value for name, value in values.items() if name not in shares}, notes
+
+
+def _check_schedule(args: Fields) -> None:
+    if args.lr_scheduler_type not in SCHEDULES:
+        raise ConfigError(
+            f"lr_scheduler_type must be one of {', '.join(SCHEDULES)} for the command line, got "
+            f"{args.lr_scheduler_type!r}; the GRPOTrainer of Python takes any of transformers'"
+        )
+
+
+def _batch_note(values: Mapping[str, object], around: Around) -> list[Note]:
+    """One line that counts a batch in both units."""
+    micro, group = _micro(values), values.get("num_generations", 8)
+    parts = values.get("steps_per_generation") or values.get("gradient_accumulation_steps") or 1
+    whole = values.get("generation_batch_size")
+    if not (isinstance(parts, int) and isinstance(group, int) and group > 0):
+        return []
+    # what is updated on at once may be more than what is generated at once
+    accumulated = values.get("gradient_accumulation_steps") or 1
+    parts = max(parts, accumulated) if isinstance(accumulated, int) else parts
+    total = whole if isinstance(whole, int) else micro * parts * around.ranks
+    if total % group:
+        return []
+    name = _flag("per_device_train_batch_size", around)
+    text = (
+        f"{micro} completions of {around.ranks} process{'es' * (around.ranks > 1)}, {parts} times, are {total} in a "
+        f"step: {total // group} prompts of {group}; memory is bounded by --micro-batch-tokens, which changes no "
+        "gradient"
+    )
+    return [Note(kind="changed", about=name, text=text)]
+
+
+def _field_notes(given: Given, idle: Mapping[str, str], around: Around) -> list[Note]:
+    """A line for each given field that is not an option by the same name and meaning."""
+    notes = []
+    for name in given:
+        about = _flag(name, around)
+        if name in IN_THE_BATCH:
+            continue
+        if name in HERE:
+            kind, text = HERE[name]
+            notes.append(Note(kind=kind, about=about, text=text))
+        elif name in {**NOT_NEEDED, **idle} and name not in TAKEN:
+            notes.append(Note(kind="idle", about=about, text={**NOT_NEEDED, **idle}[name]))
+        elif name in TRANSLATED and name not in TAKEN and not RENAMED.fullmatch(TRANSLATED[name]):
+            notes.append(Note(kind="changed", about=about, text=f"becomes {TRANSLATED[name]}"))
+    return notes
+
+
+def _flag(name: str, around: Around) -> str:
+    return f"--{around.spelling.get(name, name)}"
+
+
+def _in_their_words(sentence: str, around: Around) -> str:
+    for name, theirs in around.spelling.items():
+        sentence = sentence.replace(name, theirs)
+    if around.ranks > 1 and "per_device_train_batch_size" in sentence:
+        sentence += f" (per_device_train_batch_size is counted over all {around.ranks} processes here)"
+    return " ".join(sentence.split())
+
+
+def typed(name: str, words: Words) -> Any:
+    """The words behind a flag as a value of the field's type.
+
+    >>> typed("num_generations", ("7",)), typed("reward_weights", ("1", "0.5"))
+    (7, [1.0, 0.5])
+
+    Raises:
+        ConfigError: they are none.
+    """
+    kinds = _arms(_annotations()[name])
+    items = next((typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is list), None)
+    plain = {kind for kind in kinds if typing.get_origin(kind) is None}
+    if items is not None and (len(words) != 1 or str not in plain):
+        return [_scalar(name, word, {items}) for word in words]
+    if bool in plain and not words:
+        return True
+    if len(words) != 1:
+        raise ConfigError(f"--{name} must have one value, got {' '.join(words) or 'none'}; put quotes around it")
+    if words[0].startswith("{") and plain & {dict, str}:
+        return _mapping(name, words[0])
+    return _scalar(name, words[0], plain)
+
+
+@functools.cache
+def _annotations() -> dict[str, Any]:
+    return typing.get_type_hints(Fields)
+
+
+def _arms(annotation: Any) -> set[Any]:
+    if typing.get_origin(annotation) in (typing.Union, UnionType):
+        return {arm for one in typing.get_args(annotation) for arm in _arms(one)}
+    return {annotation}
+
+
+def _mapping(name: str, text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ConfigError(f"--{name} must be JSON, got {text!r}; names and texts stand in double quotes") from None
+
+
+def _scalar(name: str, word: str, kinds: set[Any]) -> object:
+    if word.lower() in ("none", "null") and (NoneType in kinds or str not in kinds):
+        return None
+    if bool in kinds and word.lower() in (*ON, *OFF):
+        return is_on({name: (word,)}, name)
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                return kind(word)
+            except ValueError:
+                continue
+    if kinds & {int, float, bool} and str not in kinds:
+        rule = "true or false" if bool in kinds else "a number"
+        raise ConfigError(f"--{name} must be {rule}, got {word!r}")
+    return word

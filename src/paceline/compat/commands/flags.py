@@ -1,0 +1,105 @@
+"""Flags as `HfArgumentParser` reads them, which TRL and ms-swift both use: `--name value ...`, to names and words.
+
+Hyphens and underscores are the same, a flag may be cut to a start that fits no other, a switch needs no value, and of a
+repeated flag the last counts. `--no_name` is a switch turned off.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from paceline.compat.commands.translation import Note
+from paceline.config.reading import suggest
+from paceline.errors import ConfigError
+
+Words = tuple[str, ...]
+Given = dict[str, Words]
+"""Name with underscores to the words behind the flag."""
+
+ON = ("true", "yes", "on", "1", "t", "y")
+OFF = ("false", "no", "off", "0", "f", "n")
+NOTHING = (*OFF, "none", "null", "")
+"""What switches off a feature that there is not."""
+
+
+def read_flags(words: Sequence[str], known: Collection[str], tool: str) -> tuple[Given, tuple[Note, ...]]:
+    """Every flag with its words, and a note for each that was given twice with different ones.
+
+    Raises:
+        ConfigError: a flag that is not among `known`, or a value without one.
+    """
+    given, notes = Given(), list[Note]()
+    for flag, values in _pieces(words, tool):
+        name, values = _resolve(flag, values, known, tool)
+        if given.get(name, values) != values:
+            text = f"given as {' '.join(given[name])}, then as {' '.join(values)}; the last counts"
+            notes.append(Note(kind="settled", about=f"--{name}", text=text))
+        given[name] = values
+    return given, tuple(notes)
+
+
+def _pieces(words: Sequence[str], tool: str) -> list[tuple[str, Words]]:
+    found: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            found.append((flag, [value] if equals else []))
+        elif word == "-h" or not found:
+            raise ConfigError(f"{tool}: {word!r} stands alone; write --flag before a value, and leave -h out")
+        else:
+            found[-1][1].append(word)
+    return [(flag, tuple(values)) for flag, values in found]
+
+
+def _resolve(flag: str, values: Words, known: Collection[str], tool: str) -> tuple[str, Words]:
+    name = flag.removeprefix("--").replace("-", "_")
+    if name in known:
+        return name, values
+    if name.removeprefix("no_") in known and not values:
+        return name.removeprefix("no_"), ("false",)
+    longer = list({one for one in known if name and one.startswith(name)})
+    if len(longer) == 1:
+        return longer[0], values
+    if longer:
+        raise ConfigError(f"{tool}: {flag} could be {', '.join(f'--{one}' for one in sorted(longer))}; write one out")
+    near = suggest(name, known, form=lambda right: f"--{right}", otherwise="leave it out")
+    raise ConfigError(f"{tool} has no flag {flag}; {near}")
+
+
+def is_on(given: Mapping[str, Words], name: str, *, otherwise: bool = False) -> bool:
+    """A switch; alone it is on."""
+    if name not in given:
+        return otherwise
+    word = (given[name] or ("true",))[-1].lower()
+    if word not in (*ON, *OFF):
+        raise ConfigError(f"--{name} must be true or false, got {word!r}")
+    return word in ON
+
+
+def one(given: Mapping[str, Words], name: str) -> str | None:
+    """The one word of a flag; None where it was not given, or as none.
+
+    Raises:
+        ConfigError: there is no word or there are several.
+    """
+    if name not in given:
+        return None
+    if len(given[name]) != 1:
+        raise ConfigError(f"--{name} must have one value, got {' '.join(given[name]) or 'none'}; put quotes around it")
+    return None if given[name][0].lower() in ("none", "null") else given[name][0]
+
+
+def number(given: Mapping[str, Words], name: str, kind: Callable[[str], float] = float) -> float | None:
+    """The number behind a flag, None where there is none.
+
+    Raises:
+        ConfigError: other text.
+    """
+    text = one(given, name)
+    try:
+        return None if text is None else kind(text)
+    except ValueError:
+        raise ConfigError(f"--{name} must be a number, got {text!r}") from None
+
+
+def says_nothing(words: Words) -> bool:
+    """Whether the words behind a flag switch off what it names."""
+    return bool(words) and all(word.lower() in NOTHING for word in words)

@@ -1,0 +1,110 @@
+"""The names that other tools have for layouts of several processes, as flags of `paceline train`.
+
+--deepspeed zero3         --zero-stage 3            ms-swift; also zero0, zero1, zero2, and _offload behind 2 and 3
+--fsdp2                   --zero-stage 3            PyTorch
+--fsdp full_shard         --zero-stage 3            transformers; shard_grad_op is stage 2, no_shard 0
+--tp 2, --tp-size 2       --tensor-parallel 2       also --tensor-parallel-size
+--pp 2, --pp-size 2       --pipeline-parallel 2     also --pipeline-parallel-size
+--cp 2, --cp-size 2       --context-parallel 2      also --context-parallel-size
+--sequence-parallel-size  --context-parallel        ms-swift; verl: --ulysses-sequence-parallel-size
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+
+from paceline.compat.commands.translation import ReadText
+from paceline.config.reading import find_option, option_name, parse_value, suggest
+from paceline.errors import ConfigError
+
+Words = tuple[str, ...]
+
+DEEPSPEED: Mapping[str, Words] = {
+    **{f"zero{stage}": ("--zero-stage", str(stage)) for stage in range(4)},
+    **{f"zero{stage}_offload": ("--zero-stage", str(stage), "--parameter-offload", "true") for stage in (2, 3)},
+}
+FSDP: Mapping[str, Words] = {
+    "full_shard": ("--zero-stage", "3"),
+    "shard_grad_op": ("--zero-stage", "2"),
+    "no_shard": ("--zero-stage", "0"),
+}
+VALUES = {"--deepspeed": DEEPSPEED, "--fsdp": FSDP}
+"""Flags whose value is a name of a layout."""
+NUMBERS = {
+    **dict.fromkeys(("--tp", "--tp-size", "--tensor-parallel-size"), "--tensor-parallel"),
+    **dict.fromkeys(("--pp", "--pp-size", "--pipeline-parallel-size"), "--pipeline-parallel"),
+    **dict.fromkeys(
+        (
+            *("--cp", "--cp-size", "--context-parallel-size"),
+            *("--sequence-parallel-size", "--ulysses-sequence-parallel-size"),
+        ),
+        "--context-parallel",
+    ),
+}
+"""Flags whose value is a number, as ours is."""
+
+
+def in_our_words(argv: Iterable[str]) -> list[str]:
+    """A command's words, with every layout by the name that it has here.
+
+    >>> in_our_words(["--deepspeed", "zero2", "--seed", "1"])
+    ['--zero-stage', '2', '--seed', '1']
+
+    Raises:
+        ConfigError: a layout that none of the tools has under this name.
+    """
+    words, found = iter(argv), list[str]()
+    for word in words:
+        flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-")
+        if flag == "--fsdp2" and not equals:
+            found += FSDP["full_shard"]
+        elif flag in NUMBERS:
+            found += [f"{NUMBERS[flag]}{equals}{value}"]
+        elif flag in VALUES:
+            found += _layout(flag, value if equals else _next(flag, words))
+        else:
+            found.append(word)
+    return found
+
+
+def _next(flag: str, words: Iterator[str]) -> str:
+    value = next(words, None)
+    if value is None:
+        raise ConfigError(f"{flag} needs a value, such as {next(iter(VALUES[flag]))}")
+    return value
+
+
+def _layout(flag: str, value: str) -> Words:
+    known = VALUES[flag]
+    if value not in known:
+        near = suggest(value, known, otherwise="a file's other settings are options of their own here")
+        raise ConfigError(f"{flag} must be one of {', '.join(known)}, got {value!r}; {near}")
+    return known[value]
+
+
+def slices(flag: str, value: str, read: ReadText) -> dict[str, object]:
+    """What `--deepspeed` or `--fsdp` amounts to, in options: by name, or from DeepSpeed's own file.
+
+    Raises:
+        ConfigError: an unknown name, or a file that does not say which stage it is of.
+    """
+    if value.endswith(".json"):
+        return _from_file(flag, value, read)
+    first = value.split()[0] if value.split() else value
+    words = FSDP["full_shard"] if flag == "--fsdp" and first == "fsdp2" else _layout(flag, first)
+    names = [option_name(word.removeprefix("--")) for word in words[::2]]
+    return {name: parse_value(find_option(name), word) for name, word in zip(names, words[1::2], strict=True)}
+
+
+def _from_file(flag: str, path: str, read: ReadText) -> dict[str, object]:
+    try:
+        found = json.loads(read(path))
+    except ValueError:
+        raise ConfigError(f"{flag} {path} is not JSON; mend it, or give one of {', '.join(VALUES[flag])}") from None
+    settings = found.get("zero_optimization") if isinstance(found, dict) else None
+    stage = settings.get("stage") if isinstance(settings, dict) else None
+    if not isinstance(settings, dict) or stage not in (0, 1, 2, 3):
+        raise ConfigError(f"{flag} {path} must name a stage of 0 to 3 in zero_optimization, got {stage!r}")
+    moved = [settings[name] for name in ("offload_param", "offload_optimizer") if name in settings]
+    away = any(isinstance(one, dict) and one.get("device") not in (None, "none") for one in moved)
+    return {"zero_stage": stage, **({"parameter_offload": True} if away and stage > 1 else {})}

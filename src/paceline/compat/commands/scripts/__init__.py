@@ -1,0 +1,51 @@
+"""Python scripts that call TRL's `GRPOTrainer` or the from-scratch tutorial's `train_with_grpo`: read, never run.
+
+reading.py   the calls of a script and their arguments, as far as they are written out
+datasets.py  load_dataset as an address, a split and a number of rows
+trainers.py  GRPOTrainer, GRPOConfig, LoraConfig and load_dataset, as flags of `trl grpo`
+tutorial.py  train_with_grpo
+"""
+
+from pathlib import PurePosixPath
+
+from paceline.compat.commands.launching import PYTHON, started
+from paceline.compat.commands.scripts.reading import read_script
+from paceline.compat.commands.scripts.trainers import from_trainer
+from paceline.compat.commands.scripts.tutorial import from_tutorial
+from paceline.compat.commands.translation import CommandLine, Translation
+from paceline.errors import ConfigError
+
+OTHERS = ("rl_example.py", "rl_example_zero_bubble.py")
+"""Scripts with a dialect of their own."""
+
+
+class Scripts:
+    """See `Dialect`."""
+
+    name = "a script of TRL or of GRPO From Scratch"
+    example = "python train_grpo.py"
+
+    def recognises(self, command: CommandLine) -> bool:
+        """See `Dialect`."""
+        script = _script(started(command).words)
+        return script is not None and PurePosixPath(script).name not in OTHERS
+
+    def translate(self, command: CommandLine, *, repair: bool) -> Translation:
+        """See `Dialect`."""
+        start = started(command)
+        place = _script(start.words)
+        assert place is not None
+        script = read_script(command.read(place), place)
+        about = Translation(notes=start.notes, environment=dict(start.environment))
+        if "GRPOTrainer" in script.calls:
+            return about + from_trainer(script, start, command)
+        if "train_with_grpo" in script.calls:
+            return about + from_tutorial(script) + Translation(launch=start.torchrun)
+        raise ConfigError(f"{place} calls neither GRPOTrainer nor train_with_grpo; give a script that does")
+
+
+def _script(words: tuple[str, ...]) -> str | None:
+    """The script of a command that gives it no flags."""
+    if words[:1] and PYTHON.fullmatch(PurePosixPath(words[0]).name):
+        words = words[1:]
+    return words[0] if len(words) == 1 and words[0].endswith(".py") else None

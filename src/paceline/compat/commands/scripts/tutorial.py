@@ -1,0 +1,139 @@
+"""The from-scratch tutorial's call, `train_with_grpo(...)`, in options: its loop in ours."""
+
+from collections.abc import Mapping
+
+from paceline.compat.commands.scripts.reading import Argument, Script, Written
+from paceline.compat.commands.translation import Note, Translation
+from paceline.config.reading import suggest
+from paceline.errors import ConfigError
+
+DEFAULTS: Mapping[str, int | float] = {
+    "num_iterations": 1,
+    "num_steps": 500,
+    "batch_size": 4,
+    "num_generations": 4,
+    "max_completion_length": 128,
+    "beta": 0.1,
+    "learning_rate": 5e-6,
+    "mu": 3,
+    "epsilon": 0.2,
+}
+"""Its signature's."""
+POSITIONS = ("model", "tokenizer", "train_data", *DEFAULTS, "reward_function")
+OBJECTS = ("model", "tokenizer", "train_data", "reward_function", "device_ids")
+MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
+DATASET = "openai/gsm8k:main"
+IDLE = ("torch_dtype", "dtype", "device_map", "padding_side", "use_cache", "attn_implementation")
+"""Arguments of from_pretrained that say nothing here, or of which the note on the model speaks."""
+GRAD_NORM = 0.1
+HELD_OUT = 30
+
+
+def from_tutorial(script: Script) -> Translation:
+    """The call's numbers; the rest is what the tutorial does around it.
+
+    Raises:
+        ConfigError: an argument that it does not have, a number that is computed, several calls, or several models.
+    """
+    call, *others = script.calls["train_with_grpo"]
+    if others or len(call.positional) > len(POSITIONS):
+        raise ConfigError(
+            "train_with_grpo must be called once, with its own arguments, to be translated; split the script"
+        )
+    model, about_model = _model(script)
+    arguments = {**dict(zip(POSITIONS, call.positional, strict=False)), **call.named}
+    numbers = {**DEFAULTS, **{name: _number(name, one) for name, one in arguments.items() if name not in OBJECTS}}
+    steps, rounds = int(numbers["num_steps"]), int(numbers["num_iterations"])
+    options: dict[str, object] = {
+        "model": model,
+        "dataset": DATASET,
+        "reward_funcs": ("gsm8k",),
+        "preset": "grpo",
+        "kl": "k3",
+        "beta": float(numbers["beta"]),
+        "clip_eps_low": float(numbers["epsilon"]),
+        "clip_eps_high": float(numbers["epsilon"]),
+        "max_steps": steps * rounds,
+        "prompts_per_step": int(numbers["batch_size"]),
+        "num_generations": int(numbers["num_generations"]),
+        "max_completion_length": int(numbers["max_completion_length"]),
+        "learning_rate": float(numbers["learning_rate"]),
+        "num_iterations": int(numbers["mu"]),
+        "max_grad_norm": GRAD_NORM,
+        "weight_decay": 0.01,
+        "output_dir": "grpo_finetuned_model",
+    }
+    if options["beta"] == 0:
+        del options["kl"]
+    return Translation(options=options, notes=(*_notes(arguments, steps, rounds), *about_model))
+
+
+def _notes(arguments: Mapping[str, Argument], steps: int, rounds: int) -> tuple[Note, ...]:
+    notes = [
+        Note(kind="changed", about="batch_size num_generations", text="prompts, and completions of each, as there"),
+        Note(kind="changed", about="mu", text="updates of one batch: --num-iterations"),
+        Note(
+            kind="mended",
+            about="reward_function",
+            text="is taken for combined_reward, --reward-funcs gsm8k here: a tag counts once and in order, and no "
+            "answer is not equal to none; name another as file.py:function",
+        ),
+        Note(
+            kind="mended",
+            about="train_data",
+            text=f"{DATASET}, each row once an epoch, where rows were drawn anew each step; its held-out set was "
+            f"{HELD_OUT} of the training rows, sampled; here it is the split test, greedy, with an interval",
+        ),
+        Note(
+            kind="mended",
+            about="tokenizer",
+            text="prompts go through the chat template, so that a completion ends; there they were bare lines, and "
+            "text ran on past its answer",
+        ),
+        Note(
+            kind="mended",
+            about="model",
+            text="weights are float32, where AdamW's steps on bfloat16 ones were mostly rounded away",
+        ),
+        Note(
+            kind="changed",
+            about="optimiser",
+            text="a gradient's norm is held at 0.1 and the rate is constant, as there",
+        ),
+    ]
+    if rounds > 1:
+        text = f"{rounds} rounds of {steps} steps with a new reference each: here one run of {steps * rounds}"
+        notes.append(Note(kind="missing", about="num_iterations", text=text))
+    if "device_ids" in arguments:
+        text = "DataParallel was passed by, and one device did all; torchrun -m paceline train shares steps out"
+        notes.append(Note(kind="mended", about="device_ids", text=text))
+    return tuple(notes)
+
+
+def _number(name: str, argument: Argument) -> int | float:
+    if name not in DEFAULTS:
+        near = suggest(name, DEFAULTS, otherwise="leave it out")
+        raise ConfigError(f"train_with_grpo has no {name}; {near}")
+    if not isinstance(argument, Written) or not isinstance(argument.value, int | float):
+        raise ConfigError(f"train_with_grpo's {name} must be written out as a number, got {argument}")
+    return argument.value
+
+
+def _model(script: Script) -> tuple[str, tuple[Note, ...]]:
+    """The one model that the script loads by name, its tokenizer's too; the tutorial's own where it loads none."""
+    names, notes = set[str](), list[Note]()
+    for call in script.calls.get("from_pretrained", ()):
+        given = {**dict(zip(("pretrained_model_name_or_path",), call.positional, strict=False)), **call.named}
+        first = given.pop("pretrained_model_name_or_path", None)
+        if not isinstance(first, Written) or len(call.positional) > 1:
+            raise ConfigError("from_pretrained must be given a name that is written out, to be translated")
+        names.add(str(first.value))
+        about = [name for name in given if name not in IDLE]
+        text = "is not looked at: the model is loaded as its files say"
+        notes += [Note(kind="missing", about=f"from_pretrained {name}", text=text) for name in about]
+    if len(names) > 1:
+        raise ConfigError(f"a script must load one model to be translated, got {', '.join(sorted(names))}")
+    if not names:
+        text = f"{MODEL}, the tutorial's own, as the script loads none; give another as --model"
+        return MODEL, (Note(kind="settled", about="model", text=text),)
+    return names.pop(), tuple(notes)

@@ -1,0 +1,215 @@
+"""ms-swift's command line, `swift rlhf --rlhf_type grpo`: its flags count batches and updates as TRL's do.
+
+tables.py   every flag with what becomes of it
+rewards.py  its reward functions
+tasks.py    model, rows, prompts, adapter
+running.py  devices, vLLM, and what of it clashes
+"""
+
+from paceline.compat.commands.devices import model_length
+from paceline.compat.commands.fields import Around, field_names, from_fields
+from paceline.compat.commands.flags import Given, Words, is_on, one, read_flags, says_nothing
+from paceline.compat.commands.launching import started
+from paceline.compat.commands.swift.rewards import reward_names
+from paceline.compat.commands.swift.running import running
+from paceline.compat.commands.swift.tables import DEFAULTS, FIELDS, HARMLESS, IDLE, KNOWN, REFUSED
+from paceline.compat.commands.swift.tasks import is_full, tasks
+from paceline.compat.commands.translation import CommandLine, Note, Translation
+from paceline.errors import ConfigError
+
+NAME = "ms-swift"
+FULL_RATE = 1e-5
+"""Its learning rate where all weights are trained."""
+BOLD_RATE = 5e-6
+"""Above this, all weights at once: its authors lowered their own example's rate tenfold."""
+ESTIMATORS = {"grpo": None, "rloo": "leave_one_out", "reinforce_plus_plus": "group_mean_batch_std"}
+"""advantage_estimator to advantage; None: as scale_rewards says."""
+CORRECTION_MAX = 2.0
+
+
+class Swift:
+    """See `Dialect`."""
+
+    name = NAME
+    example = "swift rlhf --rlhf_type grpo --model M --dataset D ..."
+
+    def recognises(self, command: CommandLine) -> bool:
+        """See `Dialect`."""
+        words = started(command).words
+        return words[:1] in (("swift",), ("megatron",)) or _script_at(words) >= 0
+
+    def translate(self, command: CommandLine, *, repair: bool) -> Translation:
+        """See `Dialect`."""
+        start = started(command)
+        flags = _after_rlhf(start.words)
+        given, repeated = read_flags(flags, (*field_names(), *KNOWN), NAME)
+        _check_kind(given)
+        found, start = running(given, start, command, repair=repair)
+        functions, about_rewards = reward_names(given)
+        models = given.get("reward_model", ())
+        if not functions and not models:
+            raise ConfigError("ms-swift has no default reward; give --reward_funcs accuracy format, or --reward_model")
+        fields, advantage = _fields(given), _advantage(given)
+        around = Around(
+            tool=NAME,
+            ranks=start.ranks,
+            rewards=functions + models,
+            models=models,
+            adapter=not is_full(given),
+            defaults=_defaults(given, fields),
+            more=_more(given),
+            spelling={field: flag for flag, field in FIELDS.items() if flag != field and flag in given},
+        )
+        from_them, about_rows = from_fields(fields, around), tasks(given)
+        decided = {**advantage.options, **about_rows.options}
+        options = {name: value for name, value in from_them.options.items() if name not in decided}
+        translated = Translation(options=options, notes=(*from_them.notes, *about_rewards, *_unsaid(fields, around)))
+        start_notes = Translation(notes=(*start.notes, *repeated), environment=dict(start.environment))
+        if is_on(given, "use_vllm"):
+            translated += model_length(given, "vllm_max_model_len", {**options, **about_rows.options})
+        return start_notes + found + translated + about_rows + advantage + _rest(given)
+
+
+def _script_at(words: Words) -> int:
+    """Where ms-swift's own script stands: behind `python -m` or as a path."""
+    for at, word in enumerate(words[:3]):
+        if word == "swift.cli.rlhf" or word.endswith("swift/cli/rlhf.py"):
+            return at
+    return -1
+
+
+def _after_rlhf(words: Words) -> Words:
+    at = _script_at(words)
+    if at >= 0:
+        return words[at + 1 :]
+    if words[0] == "megatron":
+        raise ConfigError(
+            "`megatron rlhf` names its layout in flags of Megatron's, and is not read; give the command of `swift rlhf`"
+        )
+    if words[1:2] != ("rlhf",):
+        what = words[1] if len(words) > 1 else "nothing"
+        raise ConfigError(f"`swift` must be followed by rlhf, got {what!r}; no other training is offered here")
+    return words[2:]
+
+
+def _check_kind(given: Given) -> None:
+    kind = one(given, "rlhf_type")
+    if kind != "grpo":
+        raise ConfigError(
+            f"--rlhf_type must be grpo, got {kind or 'none, which is dpo'}; no other training is offered here"
+        )
+
+
+def _fields(given: Given) -> Given:
+    """Its flags under the names of TRL's fields."""
+    fields = {name: words for name, words in given.items() if name in field_names() and name not in FIELDS}
+    for flag, name in FIELDS.items():
+        if flag in given:
+            fields[name] = given[flag]
+    if fields.get("top_k") == ("-1",):
+        fields["top_k"] = ("0",)
+    if fields.get("scale_rewards") == ("gdpo",):
+        del fields["scale_rewards"]
+        fields["multi_objective_aggregation"] = ("normalize_then_sum",)
+    if says_nothing(fields.get("vllm_importance_sampling_mode", ())):
+        del fields["vllm_importance_sampling_mode"]
+    if "vllm_importance_sampling_mode" not in fields:
+        # alone it would ask for the correction
+        fields.pop("vllm_importance_sampling_clip_max", None)
+    for taken in ("use_vllm", "vllm_mode", "deepspeed", "fsdp", "report_to", "output_dir"):
+        fields.pop(taken, None)
+    return fields
+
+
+def _defaults(given: Given, fields: Given) -> dict[str, object]:
+    found = {**DEFAULTS, "learning_rate": FULL_RATE if is_full(given) else DEFAULTS["learning_rate"]}
+    if "vllm_importance_sampling_mode" in fields:
+        found["vllm_importance_sampling_clip_max"] = CORRECTION_MAX
+    if "val_dataset" in given:
+        found |= {"eval_strategy": "steps", "eval_steps": 500.0}
+    return {name: value for name, value in found.items() if name not in fields}
+
+
+def _more(given: Given) -> dict[str, object]:
+    found: dict[str, object] = {}
+    if "enable_thinking" in given:
+        found["chat_template_kwargs"] = {"enable_thinking": is_on(given, "enable_thinking")}
+    if given.get("stop_words"):
+        found["generation_kwargs"] = {"stop_strings": list(given["stop_words"])}
+    return found
+
+
+def _unsaid(fields: Given, around: Around) -> tuple[Note, ...]:
+    values = ", ".join(
+        f"{name} {_plain(value)}" for name, value in around.defaults.items() if name != "use_bias_correction_kl"
+    )
+    rates = fields.get("learning_rate", ())
+    bold = (
+        (
+            Note(
+                kind="mended",
+                about=f"--learning_rate {rates[0]}",
+                text=f"kept, though bold where all weights are trained: above {BOLD_RATE:g} runs tend to fall apart, "
+                "and ms-swift's own example came down to 1e-6",
+            ),
+        )
+        if rates and not around.adapter and _above(rates[0])
+        else ()
+    )
+    text = f"where nothing is given ms-swift's default holds: {values}"
+    return (*bold, *((Note(kind="settled", about="what is left out", text=text),) if values else ()))
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _above(text: str) -> bool:
+    try:
+        return float(text) > BOLD_RATE
+    except ValueError:
+        return False
+
+
+def _advantage(given: Given) -> Translation:
+    """Estimator and filter, for which TRL has no words."""
+    options: dict[str, object] = {}
+    notes = list[Note]()
+    estimator = one(given, "advantage_estimator") or "grpo"
+    if estimator not in ESTIMATORS:
+        raise ConfigError(f"--advantage_estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
+    if (advantage := ESTIMATORS[estimator]) is not None:
+        options["advantage"] = advantage
+    if is_on(given, "kl_in_reward", otherwise=estimator != "grpo"):
+        text = "stood in the reward of a whole completion; here it stands in the loss, token by token"
+        notes.append(Note(kind="changed", about="--kl_in_reward", text=text))
+    if is_on(given, "dynamic_sample"):
+        times = one(given, "max_resample_times") or "3"
+        if not times.isdecimal():
+            raise ConfigError(f"--max_resample_times must be a whole number, got {times!r}")
+        options |= {"filter_range": (0.0, 1.0), "max_refills": int(times)}
+        text = (
+            "groups whose rewards are all the same were replaced, and where the rounds were not enough the first batch "
+            "was trained on as it was; here a group is kept whose mean of --filter-func lies inside --filter-range, "
+            "and what was found is trained on"
+        )
+        notes.append(Note(kind="mended", about="--dynamic_sample", text=text))
+    elif "max_resample_times" in given:
+        notes.append(Note(kind="idle", about="--max_resample_times", text="dynamic_sample is off"))
+    return Translation(options=options, notes=tuple(notes))
+
+
+def _rest(given: Given) -> Translation:
+    notes = []
+    if "rollout_importance_sampling_threshold" in given and one(given, "rollout_importance_sampling_mode") is None:
+        text = "rollout_importance_sampling_mode is off"
+        notes.append(Note(kind="idle", about="--rollout_importance_sampling_threshold", text=text))
+    for name, words in given.items():
+        if name in IDLE:
+            notes.append(Note(kind="idle", about=f"--{name}", text=IDLE[name]))
+        if name in REFUSED:
+            if not says_nothing(words) and not (words and set(words) <= set(HARMLESS.get(name, ()))):
+                got = " ".join(words) or "true"
+                raise ConfigError(f"--{name} must be left out, got {got!r}: {REFUSED[name]}")
+            notes.append(Note(kind="idle", about=f"--{name}", text="at the value that changes nothing"))
+    return Translation(notes=tuple(notes))

@@ -1,0 +1,141 @@
+"""What ms-swift trains on: model, rows, prompts, adapter, precision, trackers."""
+
+import re
+
+from paceline.compat.commands.flags import Given, is_on, number, one
+from paceline.compat.commands.translation import Note, Translation
+from paceline.errors import ConfigError
+
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
+TEXT_FILES = (".txt", ".md")
+ADDRESS = re.compile(r"(?:(?P<hub>HF|MS)::)?(?P<place>[^#]*?)(?:#(?P<rows>\d+))?")
+LONG = {"left": "truncate_left", "delete": "drop"}
+RANK, ALPHA = 8, 32.0
+"""Its adapter's own defaults."""
+
+
+def tasks(given: Given) -> Translation:
+    """Everything that rows and their prompts need."""
+    return _model(given) + _rows(given) + _prompts(given) + _adapter(given) + _precision(given) + _kept(given)
+
+
+def is_full(given: Given) -> bool:
+    """Whether all weights are trained; an adapter is the default.
+
+    Raises:
+        ConfigError: another kind of training.
+    """
+    kinds = [kind for name in ("tuner_type", "train_type", "sft_type") if (kind := one(given, name)) is not None]
+    if any(kind not in ("full", "lora") for kind in kinds):
+        raise ConfigError(f"--tuner_type must be full or lora, got {kinds[0]!r}; there are no other adapters")
+    return kinds[:1] == ["full"]
+
+
+def _model(given: Given) -> Translation:
+    model = one(given, "model")
+    if model is None:
+        raise ConfigError("ms-swift needs --model, got none; give a directory or a Hub name")
+    return Translation(options={"model": model})
+
+
+def _rows(given: Given) -> Translation:
+    places = given.get("dataset", ())
+    if not places:
+        raise ConfigError("ms-swift needs --dataset, got none; give files, directories or Hub names")
+    found = [_address("dataset", place, hugging_face=is_on(given, "use_hf")) for place in places]
+    addresses = tuple(address for address, _ in found)
+    notes = [note for _, own in found for note in own]
+    options: dict[str, object] = {"dataset": addresses[0] if len(addresses) == 1 else addresses}
+    held_out = given.get("val_dataset", ())
+    if held_out:
+        options["eval_dataset"] = tuple(_address("val_dataset", one, hugging_face=True)[0] for one in held_out)
+    return Translation(options=options, notes=tuple(notes))
+
+
+def _address(flag: str, text: str, *, hugging_face: bool) -> tuple[str, list[Note]]:
+    """An address as ours, `#N` behind it where it is there, and what is otherwise with it."""
+    found = ADDRESS.fullmatch(text)
+    if found is None or not found["place"]:
+        raise ConfigError(f"--{flag} must be a file, a directory or a Hub name, #N behind it or not, got {text!r}")
+    place, notes = found["place"], list[Note]()
+    on_a_hub = place.count("/") == 1 and not place.startswith((".", "/", "~")) and "." not in place.rpartition("/")[2]
+    if on_a_hub and not hugging_face and found["hub"] != "HF":
+        said = "it is looked up at Hugging Face, there at ModelScope unless --use_hf says so"
+        notes.append(Note(kind="changed", about=f"--{flag} {text}", text=said))
+    if found["rows"] is None:
+        return place, notes
+    said = f"{int(found['rows'])} rows are drawn here as there, by another generator, and so others"
+    notes.append(Note(kind="changed", about=f"--{flag} {text}", text=said))
+    return f"{place}#{int(found['rows'])}", notes
+
+
+def _prompts(given: Given) -> Translation:
+    options: dict[str, object] = {}
+    notes = []
+    way = one(given, "truncation_strategy") or "left"
+    if way not in LONG:
+        raise ConfigError(f"--truncation_strategy must be left or delete, got {way!r}; nothing else keeps a question")
+    if "max_length" in given:
+        options["long_prompts"] = LONG[way]
+    if "max_length" in given and way == "delete":
+        notes.append(Note(kind="changed", about="--truncation_strategy", text="such rows are counted, not replaced"))
+    if "max_length" not in given:
+        text = (
+            "has no limit unless --max_length is given; here a prompt above --max-prompt-length, 512 tokens, is an "
+            "error before the first step"
+        )
+        notes.append(Note(kind="changed", about="--dataset", text=text))
+        if "truncation_strategy" in given:
+            text = "there is nothing to cut to without --max_length"
+            notes.append(Note(kind="idle", about="--truncation_strategy", text=text))
+    system = one(given, "system")
+    if system is not None:
+        if system.lower().endswith(TEXT_FILES) and len(system.split()) == 1:
+            options["system_prompt_file"] = system
+            text = "a file that is not there is an error; there its path became the system message in silence"
+            notes.append(Note(kind="mended", about="--system", text=text))
+        else:
+            options["system_prompt"] = system
+    else:
+        text = "the model's own default system message; here the reward functions' own asks for their format"
+        notes.append(Note(kind="changed", about="--system", text=text))
+    return Translation(options=options, notes=tuple(notes))
+
+
+def _adapter(given: Given) -> Translation:
+    if is_full(given):
+        names = [name for name in ("lora_rank", "lora_alpha", "target_modules") if name in given]
+        text = "all weights are trained"
+        return Translation(notes=tuple(Note(kind="idle", about=f"--{name}", text=text) for name in names))
+    options = {
+        "lora_rank": int(number(given, "lora_rank", int) or RANK),
+        "lora_alpha": number(given, "lora_alpha") or ALPHA,
+        "lora_targets": given.get("target_modules", ("all-linear",)),
+    }
+    text = "nothing is dropped in an adapter (0.05 there): the policy that trains is the one that sampled"
+    return Translation(options=options, notes=(Note(kind="changed", about="--lora_dropout", text=text),))
+
+
+def _precision(given: Given) -> Translation:
+    dtype = one(given, "torch_dtype")
+    if dtype is None:
+        return Translation()
+    if dtype not in ("bfloat16", "float32"):
+        raise ConfigError(f"--torch_dtype must be bfloat16 or float32, got {dtype!r}; half precision is not offered")
+    text = "weights, gradients and moments are float32; the products are of this precision"
+    return Translation(options={"dtype": dtype}, notes=(Note(kind="changed", about="--torch_dtype", text=text),))
+
+
+def _kept(given: Given) -> Translation:
+    options: dict[str, object] = {}
+    if (place := one(given, "output_dir")) is not None:
+        options["output_dir"] = place
+    names = given.get("report_to", ())
+    if kept := tuple(name for name in names if name in TRACKERS):
+        options["report_to"] = kept
+    notes = tuple(
+        Note(kind="missing", about="--report_to", text=f"{name}; there are {', '.join(TRACKERS)}")
+        for name in names
+        if name not in (*TRACKERS, "none")
+    )
+    return Translation(options=options, notes=notes)

@@ -1,0 +1,220 @@
+"""TRL's command line, `trl grpo`, and scripts that take its flags.
+
+tables.py   every flag with what becomes of it; the trainer's fields are those of `paceline.compat.trl`
+reading.py  flags, and the YAML file behind `--config`
+rewards.py  its reward functions
+"""
+
+from paceline.compat.commands.devices import model_length, placed
+from paceline.compat.commands.field_tables import TAKEN
+from paceline.compat.commands.fields import Around, field_names, from_fields
+from paceline.compat.commands.flags import Given, is_on, number, one, says_nothing
+from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT, Started, numbers, started
+from paceline.compat.commands.layouts import slices
+from paceline.compat.commands.translation import CommandLine, Note, Translation
+from paceline.compat.commands.trl.reading import read
+from paceline.compat.commands.trl.rewards import reward_names
+from paceline.compat.commands.trl.tables import HARMLESS, SCRIPT_IDLE, SCRIPT_REFUSED
+from paceline.errors import ConfigError
+
+NAME = "TRL"
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
+PEFT_RANK, PEFT_ALPHA = 16, 32.0
+"""TRL's own defaults."""
+
+
+class Trl:
+    """See `Dialect`."""
+
+    name = NAME
+    example = "trl grpo --model_name_or_path M --dataset_name D ..."
+
+    def recognises(self, command: CommandLine) -> bool:
+        """See `Dialect`."""
+        words = started(command).words
+        return words[:1] == ("trl",) or _is_script(words)
+
+    def translate(self, command: CommandLine, *, repair: bool) -> Translation:
+        """See `Dialect`."""
+        start = started(command)
+        words = start.words
+        if words[0] == "trl" and words[1:2] != ("grpo",):
+            what = words[1] if len(words) > 1 else "nothing"
+            raise ConfigError(f"`trl` must be followed by grpo, got {what!r}; no other training is offered here")
+        flags = words[2:] if words[0] == "trl" else words[_script_at(words) + 1 :]
+        read_here = read(flags, command)
+        given = read_here.given
+        start = _with_launch_flags(start, given, command)
+        environment = {**dict(start.environment), **read_here.environment}
+        notes = Translation(notes=(*start.notes, *read_here.notes), environment=environment)
+        return notes + translated(given, start, command)
+
+
+def translated(given: Given, start: Started, command: CommandLine) -> Translation:
+    """Flags and fields that were read, wherever they stood."""
+    functions, models, about_rewards = _rewards(given)
+    fields = {name: words for name, words in given.items() if name in field_names()}
+    if functions and models and fields.get("reward_weights"):
+        # the model comes first there, and last here
+        fields["reward_weights"] = (*fields["reward_weights"][1:], fields["reward_weights"][0])
+    around = Around(
+        tool=NAME,
+        ranks=start.ranks,
+        rewards=functions + models,
+        models=models,
+        adapter=is_on(given, "use_peft"),
+    )
+    found = from_fields(fields, around) + Translation(notes=about_rewards)
+    if is_on(given, "use_vllm"):
+        found += model_length(given, "vllm_max_model_length", found.options)
+    return found + _task(given) + _adapter(given) + _precision(given) + _places(given, start, command) + _rest(given)
+
+
+def _is_script(words: tuple[str, ...]) -> bool:
+    at = _script_at(words)
+    return at >= 0 and len(words) > at + 1 and words[at + 1].startswith("--")
+
+
+def _script_at(words: tuple[str, ...]) -> int:
+    """Where a Python script stands that gets flags: first, or behind `python` or `python -m`."""
+    if words[:1] and words[0].endswith(".py"):
+        return 0
+    if words[:1] and words[0].rpartition("/")[2].startswith("python"):
+        if words[1:3] == ("-m", "trl.scripts.grpo"):
+            return 2
+        if words[1:2] and words[1].endswith(".py"):
+            return 1
+    return -1
+
+
+def _with_launch_flags(start: Started, given: Given, command: CommandLine) -> Started:
+    """`trl grpo` hands flags of accelerate on to it."""
+    named = {ACCELERATE[name]: given[name][-1] for name in ACCELERATE if given.get(name)}
+    if not named:
+        return start
+    told = numbers(named, command, start.environment)
+    return Started(
+        words=start.words,
+        processes=told.processes,
+        machines=told.machines,
+        torchrun=told.torchrun,
+        zero_stage=told.zero_stage,
+        notes=start.notes,
+        environment=start.environment,
+    )
+
+
+def _rewards(given: Given) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Note, ...]]:
+    functions, notes = reward_names(given.get("reward_funcs", ()))
+    model = one(given, "reward_model_name_or_path")
+    models = () if model is None else (model,)
+    if not functions and not models:
+        raise ConfigError(
+            "TRL has no default reward: give --reward_funcs accuracy_reward, or --reward_model_name_or_path NAME"
+        )
+    if models and functions and "reward_weights" in given:
+        text = "the model's weight comes first there, and last here"
+        notes += (Note(kind="changed", about="--reward_weights", text=text),)
+    return functions, models, notes
+
+
+def _task(given: Given) -> Translation:
+    options: dict[str, object] = {}
+    model, dataset = one(given, "model_name_or_path"), one(given, "dataset_name")
+    if model is None or dataset is None:
+        missing = "--model_name_or_path" if model is None else "--dataset_name"
+        raise ConfigError(f"TRL needs {missing}, got none; give it, or one entry in `datasets` of its --config file")
+    config = one(given, "dataset_config")
+    options = {"model": model, "dataset": dataset if config is None else f"{dataset}:{config}"}
+    for flag, option in (("dataset_train_split", "dataset_split"), ("dataset_test_split", "eval_split")):
+        if (split := one(given, flag)) is not None:
+            options[option] = split
+    if (place := one(given, "output_dir")) is not None:
+        options["output_dir"] = place
+    text = (
+        "has no limit there, and nothing is said of what does not fit; here a prompt above --max-prompt-length, 512 "
+        "tokens, is an error before the first step"
+    )
+    long = () if "max_prompt_length" in given else (Note(kind="mended", about="--dataset_name", text=text),)
+    return Translation(options=options, notes=long) + _trackers(given.get("report_to", ()))
+
+
+def _trackers(names: tuple[str, ...], flag: str = "--report_to") -> Translation:
+    kept = tuple(name for name in names if name in TRACKERS)
+    others = [name for name in names if name not in (*TRACKERS, "none", "all")]
+    notes = [Note(kind="missing", about=flag, text=f"{name}; there are {', '.join(TRACKERS)}") for name in others]
+    if "all" in names:
+        notes.append(Note(kind="changed", about=flag, text="all: name those that are wanted, as --report-to wandb"))
+    return Translation(options={"report_to": kept} if kept else {}, notes=tuple(notes))
+
+
+def _adapter(given: Given) -> Translation:
+    names = [name for name in ("lora_r", "lora_alpha", "lora_target_modules") if name in given]
+    if not is_on(given, "use_peft"):
+        text = "no adapter is trained without --use_peft"
+        return Translation(notes=tuple(Note(kind="idle", about=f"--{name}", text=text) for name in names))
+    options: dict[str, object] = {
+        "lora_rank": int(number(given, "lora_r", int) or PEFT_RANK),
+        "lora_alpha": number(given, "lora_alpha") or PEFT_ALPHA,
+    }
+    if "lora_target_modules" in given:
+        return Translation(options={**options, "lora_targets": given["lora_target_modules"]})
+    text = "without --lora_target_modules all linear layers have an adapter, where peft takes some by the model's kind"
+    return Translation(options=options, notes=(Note(kind="changed", about="--use_peft", text=text),))
+
+
+def _precision(given: Given) -> Translation:
+    options: dict[str, object] = {}
+    dtype = one(given, "dtype")
+    if dtype not in (None, "auto", "float32", "bfloat16"):
+        raise ConfigError(f"--dtype must be auto, float32 or bfloat16, got {dtype!r}; half precision is not offered")
+    if dtype == "bfloat16" or ("bf16" in given and is_on(given, "bf16")):
+        options["dtype"] = "bfloat16"
+    elif "bf16" in given:
+        options["dtype"] = "float32"
+    if is_on(given, "use_cpu"):
+        options["device"] = "cpu"
+    text = "weights, gradients and moments are float32; the products are of this precision"
+    notes = (Note(kind="changed", about="--dtype", text=text),) if "dtype" in given else ()
+    return Translation(options=options, notes=notes)
+
+
+def _places(given: Given, start: Started, command: CommandLine) -> Translation:
+    options: dict[str, object] = {} if start.zero_stage is None else {"zero_stage": start.zero_stage}
+    for name in ("deepspeed", "fsdp"):
+        value = one(given, name)
+        if value:
+            options |= slices(f"--{name}", value, command.read)
+    mode = one(given, "vllm_mode") or "colocate"
+    if mode not in ("colocate", "server"):
+        raise ConfigError(f"--vllm_mode must be colocate or server, got {mode!r}")
+    where = placed(
+        start,
+        vllm=is_on(given, "use_vllm"),
+        apart=mode == "server",
+        share=number(given, "vllm_gpu_memory_utilization"),
+        tensor=int(number(given, "vllm_tensor_parallel_size", int) or 1),
+    )
+    idle = tuple(
+        Note(kind="idle", about=f"--{name}", text="use_vllm is off")
+        for name in TAKEN
+        if name.startswith("vllm_") and name in given and not is_on(given, "use_vllm")
+    )
+    return Translation(options=options, notes=idle) + where
+
+
+def _rest(given: Given) -> Translation:
+    notes = []
+    for name, words in given.items():
+        if name in SCRIPT_IDLE:
+            notes.append(Note(kind="idle", about=f"--{name}", text=SCRIPT_IDLE[name]))
+        if name in SCRIPT_REFUSED:
+            harmless = HARMLESS.get(name, ())
+            if not says_nothing(words) and not (words and set(words) <= set(harmless)):
+                got = " ".join(words) or "true"
+                raise ConfigError(f"--{name} must be left out, got {got!r}: {SCRIPT_REFUSED[name]}")
+            notes.append(Note(kind="idle", about=f"--{name}", text="at the value that changes nothing"))
+        if name in WITHOUT_EFFECT["accelerate"]:
+            text = "the layout and precision of a run are options of its own here"
+            notes.append(Note(kind="idle", about=f"--{name}", text=text))
+    return Translation(notes=tuple(notes))

@@ -1,0 +1,141 @@
+"""Batches in TRL's words, counted in completions, and what they are here: a step of whole groups, cut into updates."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.compat.trl.config import GRPOConfig
+
+
+class Derived(int):
+    """A number that nobody gave: it follows from other fields, and follows them when they change.
+
+    The mark travels with the value through `dataclasses.replace` and copies, where a field of its own would not.
+    """
+
+
+LONGEST_SEARCH = 1000
+"""A number that fits is looked for up to this many times the wanted one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batches:
+    """One batch of rollouts: how it is made and how many updates it gives."""
+
+    completions_per_step: int
+    """Sampled together; the larger of what TRL generates at once and what it updates on at once."""
+    prompts_per_step: int
+    num_minibatches: int
+    """Parts of the step, each with an update of its own."""
+    num_iterations: int
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimiser steps, which `global_step` counts, per batch of rollouts."""
+        return self.num_minibatches * self.num_iterations
+
+
+def fill_batch_fields(args: "GRPOConfig") -> None:
+    """Set `generation_batch_size` and `steps_per_generation`, whichever nobody gave, from the other fields.
+
+    Raises:
+        ConfigError: the two are at odds, or batches do not hold whole groups.
+    """
+    for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
+        _positive(name, getattr(args, name))
+    micro = args.per_device_train_batch_size
+    parts, size = _given(args.steps_per_generation), _given(args.generation_batch_size)
+    if parts is None:
+        whole = _whole_parts("generation_batch_size", size, micro) if size else args.gradient_accumulation_steps
+        args.steps_per_generation = Derived(whole)
+    _positive("steps_per_generation", args.steps_per_generation)
+    product = micro * args.steps_per_generation
+    if size not in (None, product):
+        raise ConfigError(
+            f"generation_batch_size must be per_device_train_batch_size * steps_per_generation "
+            f"({micro} * {args.steps_per_generation} = {product}), got {size}; give only one of "
+            "generation_batch_size and steps_per_generation"
+        )
+    if size is None:
+        args.generation_batch_size = Derived(product)
+    batches_of(args)
+
+
+def _given(value: int | None) -> int | None:
+    return None if isinstance(value, Derived) else value
+
+
+def batches_of(args: "GRPOConfig") -> Batches:
+    """The step that these fields make.
+
+    Raises:
+        ConfigError: the batch does not hold whole groups, or generations and updates do not line up.
+    """
+    accumulated, sampled = args.gradient_accumulation_steps, args.steps_per_generation
+    if max(accumulated, sampled) % min(accumulated, sampled):
+        raise ConfigError(
+            f"steps_per_generation must divide gradient_accumulation_steps ({accumulated}) or be a multiple of it, "
+            f"got {sampled}; the nearest that do are {_nearest(sampled, lambda n: _lines_up(n, accumulated))}"
+        )
+    completions, group = args.per_device_train_batch_size * max(accumulated, sampled), args.num_generations
+    _check_group(group)
+    if completions % group:
+        raise ConfigError(
+            f"num_generations must divide the {completions} completions of a batch (per_device_train_batch_size "
+            f"{args.per_device_train_batch_size} * {max(accumulated, sampled)} micro-batches), got {group}; "
+            f"{_group_remedy(args, completions)}"
+        )
+    return Batches(
+        completions_per_step=completions,
+        prompts_per_step=completions // group,
+        num_minibatches=max(1, sampled // accumulated),
+        num_iterations=args.num_iterations,
+    )
+
+
+def _lines_up(sampled: int, accumulated: int) -> bool:
+    return max(accumulated, sampled) % min(accumulated, sampled) == 0
+
+
+def _group_remedy(args: "GRPOConfig", completions: int) -> str:
+    """The nearest group sizes, and the nearest accumulation where that alone sets the batch."""
+    groups = _nearest(args.num_generations, lambda n: n >= 2 and completions % n == 0, limit=completions)
+    micro, sampled = args.per_device_train_batch_size, max(args.gradient_accumulation_steps, args.steps_per_generation)
+    longer = _nearest(sampled, lambda n: micro * n % args.num_generations == 0)
+    sizes = _nearest(micro, lambda n: n * sampled % args.num_generations == 0)
+    choices = [f"num_generations {groups}"] if groups else []
+    choices += [f"per_device_train_batch_size {sizes}", f"{longer} micro-batches (gradient_accumulation_steps)"]
+    return f"the nearest that fit are {', or '.join(choices)}"
+
+
+def _nearest(wanted: int, fits: Callable[[int], bool], limit: int | None = None) -> str:
+    """The numbers next to `wanted` that fit, one below and one above where there are."""
+    below = next((n for n in range(wanted - 1, 0, -1) if fits(n)), None)
+    above = next((n for n in range(wanted + 1, (limit or LONGEST_SEARCH * wanted) + 1) if fits(n)), None)
+    return " and ".join(str(n) for n in (below, above) if n is not None)
+
+
+def _whole_parts(name: str, whole: int, part: int) -> int:
+    _positive(name, whole)
+    if whole % part:
+        raise ConfigError(
+            f"{name} must be a multiple of per_device_train_batch_size ({part}), got {whole}; "
+            f"the nearest that are: {_nearest(whole, lambda n: n % part == 0, limit=whole + part)}"
+        )
+    return whole // part
+
+
+def _check_group(group: object) -> None:
+    if not isinstance(group, int) or isinstance(group, bool) or group < 2:
+        raise ConfigError(
+            f"num_generations must be a whole number of at least 2, got {group!r}; an advantage compares the "
+            "completions of one prompt (8 is usual)"
+        )
+
+
+def _positive(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")

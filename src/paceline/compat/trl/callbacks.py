@@ -1,0 +1,228 @@
+"""transformers' callbacks as an observer of the loop: events, state, control, the log, the best checkpoint."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerControl, TrainerState
+from transformers.trainer_callback import CallbackHandler
+from transformers.trainer_utils import SaveStrategy
+
+from paceline.checkpoints.finding import Checkpoint
+from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.history import (
+    Numbers,
+    Record,
+    averaged,
+    eval_numbers,
+    num_tokens,
+    step_numbers,
+    summary,
+    tracker_numbers,
+)
+from paceline.compat.trl.links import link_checkpoint, link_model_files
+from paceline.compat.trl.rewards import RewardLog
+from paceline.errors import ConfigError
+from paceline.reports.trackers.opening import Trackers
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.loop import Run, save
+from paceline.training.observing import Wishes
+from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.setup.measuring import Measurement, RewardMeasurement
+from paceline.types import RolloutGroup
+
+STATE_FILE = "trainer_state.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outlook:
+    """What an observer of a trainer sees and reaches beside its callbacks."""
+
+    updates_per_step: int
+    entropy_coef: float
+    measure: Callable[[Sequence[RolloutGroup]], UpdateStats]
+    """The objective of an evaluation's groups."""
+    show: Callable[[RolloutBatch, int], None]
+    """Prints a step's completions."""
+    say: Callable[[str], None]
+    """Prints a sentence."""
+    log: Callable[[Numbers], None]
+    """The trainer's `log`, which a subclass may override; so the next two."""
+    evaluate: Callable[[], Numbers]
+    save_model: Callable[[str], None]
+
+
+class CallbackObserver:
+    """Drives callbacks as transformers' own loop does; one of our steps is one of their steps.
+
+    What callbacks ask for is done here, through the trainer's own methods, in transformers' order.
+    """
+
+    def __init__(
+        self,
+        handler: CallbackHandler,
+        args: GRPOConfig,
+        state: TrainerState,
+        reward_log: RewardLog,
+        outlook: Outlook,
+    ) -> None:
+        """No run is open yet."""
+        self.handler, self.args, self.state, self.control = handler, args, state, TrainerControl()
+        self.reward_log, self.outlook = reward_log, outlook
+        self.run: Run | None = None
+        self.trackers = Trackers(opened=())
+        self._window: list[Numbers] = []
+        self._in_epoch = False
+
+    def start(self, run: Run, state: TrainerState, trackers: Trackers) -> None:
+        """A run opens: `state` is where it stands."""
+        self.run, self.state, self.control, self.trackers = run, state, TrainerControl(), trackers
+        self._window, self._in_epoch = [], False
+        if state.best_model_checkpoint is not None:
+            run.protected.add(Path(state.best_model_checkpoint))
+
+    def stop(self) -> None:
+        """The run is closed: what is logged or evaluated from now on is not its own."""
+        self.run, self.trackers = None, Trackers(opened=())
+
+    def begin(self, steps_done: int) -> Wishes:
+        """on_train_begin, and the evaluation that `eval_on_start` asks for."""
+        self._fire("on_train_begin")
+        if self.args.eval_on_start and steps_done == 0:
+            self.outlook.evaluate()  # the weights at the start are no checkpoint: never the best
+        return Wishes(stop=self.control.should_training_stop)
+
+    def step_begin(self, number: int) -> None:
+        """on_epoch_begin where an epoch starts, and on_step_begin."""
+        self.reward_log.columns.clear()  # an evaluation's are of no step
+        if not self._in_epoch:
+            self._fire("on_epoch_begin")
+            self._in_epoch = True
+        self._fire("on_step_begin")
+
+    def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
+        """on_step_end, on_epoch_end where one ends, and after each what the callbacks asked for."""
+        last = record["step"] == self._open_run().prepared.total_steps
+        ended = last or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
+        self.state.global_step = record["step"] * self.outlook.updates_per_step
+        self.state.epoch = record["epoch"]
+        self.state.num_input_tokens_seen += num_tokens(batch)
+        numbers = step_numbers(record, batch, num_tokens=self.state.num_input_tokens_seen)
+        bonus = {"entropy_coef": self.outlook.entropy_coef} if self.outlook.entropy_coef else {}
+        self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
+        self._fire("on_step_end")
+        self._log_evaluate_save(batch)
+        if ended:
+            self._fire("on_epoch_end")
+            self._in_epoch = False
+            self._log_evaluate_save(batch)
+        return Wishes(stop=self.control.should_training_stop)
+
+    def _log_evaluate_save(self, batch: RolloutBatch) -> None:
+        if self.control.should_log and self._window:
+            self.outlook.log(averaged(self._window))
+            self._window.clear()
+            if self.args.log_completions:
+                self.outlook.show(batch, self.state.global_step)
+        if self.control.should_evaluate:
+            self._note_best(self.outlook.evaluate())
+        if self.control.should_save:
+            save(self._open_run())
+        # an overridden method need not have come to the callback that resets its wish
+        self.control.should_log = self.control.should_evaluate = self.control.should_save = False
+
+    def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
+        """The trainer's own `evaluate` tells the callbacks."""
+        return Wishes()
+
+    def report(self, measurement: Measurement, *, prefix: str) -> Numbers:
+        """Log one measurement and tell the callbacks; its numbers."""
+        assert isinstance(measurement, RewardMeasurement)  # the trainer builds no other meter
+        stats = self.outlook.measure(measurement.batch.groups)
+        numbers = eval_numbers(measurement.record(), measurement.batch, stats, prefix=prefix)
+        numbers[f"{prefix}_num_tokens"] = self.state.num_input_tokens_seen
+        numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
+        numbers["epoch"] = self.state.epoch
+        self.outlook.log(numbers)
+        self._fire("on_evaluate", metrics=numbers)
+        return numbers
+
+    def saved(self, checkpoint: Checkpoint) -> Wishes:
+        """The state beside the checkpoint, the name that transformers gives it, and on_save."""
+        if self.state.best_global_step == self.state.global_step:
+            self.state.best_model_checkpoint = str(checkpoint.path)
+            protected = self._open_run().protected
+            protected.clear()
+            protected.add(checkpoint.path)
+        write_state(self.state, checkpoint.path)
+        link = link_checkpoint(self._open_run().run_dir.path, checkpoint, self.state.global_step)
+        self.outlook.save_model(str(link))
+        link_model_files(checkpoint)
+        self._fire("on_save")
+        return Wishes(stop=self.control.should_training_stop)
+
+    def tell(self, sentence: str) -> None:
+        """A line of text, as the trainer prints them."""
+        self.outlook.say(sentence)
+
+    def end(self) -> None:
+        """on_epoch_end of an epoch that was cut short; on_train_end follows when the last numbers are written."""
+        if self._in_epoch:
+            self._fire("on_epoch_end")
+
+    def log(self, logs: Numbers) -> None:
+        """Add a line to `log_history`, tell the callbacks and the trackers."""
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.trackers.log(tracker_numbers(logs), self.state.global_step)
+        self._fire("on_log", logs=logs)
+
+    def finish(self, totals: Numbers) -> None:
+        """The summary with what is not logged yet, and on_train_end."""
+        self.outlook.log(summary(totals, self._window))
+        self._window.clear()
+        self._fire("on_train_end")
+
+    def _open_run(self) -> Run:
+        assert self.run is not None  # the loop calls between start and stop
+        return self.run
+
+    def _note_best(self, metrics: Numbers) -> None:
+        """As transformers decides it, after the callbacks have compared with the best before."""
+        name = self.args.metric_for_best_model
+        if name is None:
+            return
+        if not isinstance(metrics, Mapping):
+            raise ConfigError(f"evaluate must return its metrics for metric_for_best_model, got {metrics!r}")
+        name = name if name.startswith("eval_") else f"eval_{name}"
+        if name not in metrics:
+            raise ConfigError(f"metric_for_best_model must be one of {', '.join(sorted(metrics))}, got {name!r}")
+        value, best = metrics[name], self.state.best_metric
+        better = value is not None and (best is None or (value > best if self.args.greater_is_better else value < best))
+        if better:
+            self.state.best_metric = value
+            if self.args.save_strategy != SaveStrategy.NO:
+                self.state.best_global_step = self.state.global_step
+        if self.args.save_strategy == SaveStrategy.BEST:
+            self.control.should_save = better
+
+    def _fire(self, event: str, **more: Any) -> None:
+        control = getattr(self.handler, event)(self.args, self.state, self.control, **more)
+        self.control = self.control if control is None else control
+
+
+def write_state(state: TrainerState, folder: Path) -> None:
+    """The state as a file of a checkpoint: whole or absent."""
+    draft = folder / f".{STATE_FILE}.new"
+    draft.write_text(json.dumps(asdict(state), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    draft.replace(folder / STATE_FILE)
+
+
+def read_state(folder: Path) -> TrainerState | None:
+    """The state that lies beside a checkpoint; None where the run was killed between the two."""
+    file = folder / STATE_FILE
+    return TrainerState.load_from_json(str(file)) if file.is_file() else None

@@ -1,0 +1,80 @@
+"""`GRPOConfig`: transformers' TrainingArguments with the fields and defaults of TRL 1.16, and a few of Paceline's own.
+
+What becomes of each field is in `fields.py` and `refused.py`; how it becomes an option, in `translation.py`.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from transformers import TrainingArguments
+
+from paceline.compat.trl.batches import fill_batch_fields
+from paceline.compat.trl.choices import check_choices
+from paceline.compat.trl.grpo_fields import GRPOFields
+from paceline.compat.trl.numbers import settle_numbers
+from paceline.compat.trl.objective import objective_options
+from paceline.compat.trl.refused import refuse
+from paceline.compat.trl.training_fields import TrainingFields
+from paceline.errors import ConfigError
+from paceline.reports.trackers.opening import check_trackers
+
+RANKS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Where launchers say how many processes they started."""
+
+
+@dataclass(repr=False)
+class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):
+    """What a `GRPOTrainer` does. Names and defaults are TRL 1.16's; a name with no meaning here is refused when set.
+
+    What the installed transformers lacks of `TrainingFields` is a field here all the same.
+
+    On a machine without CUDA it computes on the CPU, in float32 unless `bf16=True` is given.
+
+    Raises:
+        ConfigError: a refused field, a word that is no choice, text for a number, batch numbers at odds, or an
+            objective that cannot be; the sentence names the field.
+    """
+
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [
+        *TrainingArguments._VALID_DICT_FIELDS,
+        "model_init_kwargs",
+        "generation_kwargs",
+        "chat_template_kwargs",
+        "transformers_continuous_batching_config",
+    ]
+
+    def __post_init__(self) -> None:
+        refuse(self)
+        settle_numbers(self)
+        check_choices(self)
+        if not torch.cuda.is_available():
+            self.use_cpu = True
+        if self.bf16 is None:
+            self.bf16 = not self.use_cpu and torch.cuda.is_bf16_supported()
+        # under the new name, because TrainingArguments warns of the old one even where it is a default
+        if self.activation_checkpointing is None:
+            self.activation_checkpointing = self.gradient_checkpointing
+        if self.activation_checkpointing_kwargs is None:
+            self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs
+        if self.report_to in ("all", ["all"]):
+            self.report_to = list(check_trackers(("all",)))
+        super().__post_init__()
+        fill_batch_fields(self)
+        objective_options(self)
+
+    @cached_property
+    def _setup_devices(self) -> torch.device:
+        """One process and one device, without `accelerate`, which TrainingArguments would ask for here."""
+        for name in RANKS:
+            size = os.environ.get(name, "1")
+            if size != "1":
+                raise ConfigError(
+                    f"{name} must be 1, got {size!r}: the trainer is one process; start it without a launcher, or "
+                    "train with the command `paceline train`, which takes its ranks"
+                )
+        self.distributed_state = None
+        self._n_gpu = 0 if self.use_cpu else 1
+        return torch.device("cpu" if self.use_cpu else "cuda:0")

@@ -1,0 +1,211 @@
+"""Datasets as TRL takes them, a column `prompt` of text or messages and any others, to tasks."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.compat.trl.lengths import NO_LIMIT
+from paceline.config.sections import DataConfig
+from paceline.data.formats import IMAGE_COLUMNS
+from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
+from paceline.data.tables import read_ahead
+from paceline.data.tasks import TaskSet, build_tasks
+from paceline.errors import ConfigError, DataError
+from paceline.types import RowCheck, Task
+
+ROW = "paceline_row"
+"""The column of a task that holds its whole row as it was given: reward functions of TRL's kind get those columns, by
+a parameter of this name (`rewards.adapted`)."""
+
+ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def check_columns(dataset: Any, name: str) -> None:
+    """Refuse what can be seen to be no dataset of prompts without reading a row.
+
+    Raises:
+        ConfigError: there is none, or it is something else.
+        DataError: no column `prompt`, or images.
+    """
+    if dataset is None:
+        raise ConfigError(f"`{name}` is required: give a dataset with a column `prompt`, got None")
+    if type(dataset).__module__.split(".")[0] == "pandas":
+        raise ConfigError(
+            f"{name} must be a dataset of rows, got a pandas {type(dataset).__name__}; give Dataset.from_pandas(frame)"
+        )
+    if isinstance(dataset, Mapping) and hasattr(dataset, "column_names"):
+        raise ConfigError(
+            f"{name} must be one split, got a {type(dataset).__name__} of {', '.join(map(str, dataset))}; "
+            f"give dataset[{_split(dataset, 'train')!r}]"
+        )
+    if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
+        raise ConfigError(
+            f"{name} must be a datasets.Dataset, an IterableDataset or a list of dicts, got a {type(dataset).__name__}"
+        )
+    columns = getattr(dataset, "column_names", None)
+    if columns is not None:
+        _check_names(tuple(columns), name)
+
+
+def size_of(dataset: Any) -> int | None:
+    """Rows of a dataset, None where it has no length."""
+    return len(dataset) if hasattr(dataset, "__len__") else None
+
+
+def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False) -> Rows:
+    """The rows of a dataset; of one without a length the first `limit` (None: all).
+
+    Of more than `WHOLE` rows, unless they are wanted `whole`, those of a dataset that gives the row at a place stay
+    there, and those of a stream are read ahead into a temporary file.
+
+    Raises:
+        DataError: no rows, or rows without a prompt.
+    """
+    size = size_of(dataset)
+    rows: Rows
+    if size is not None and size > WHOLE and not whole and hasattr(dataset, "__getitem__"):
+        rows = dataset
+    elif size is None and not whole and (limit is None or limit > WHOLE):
+        rows = read_ahead(dataset, limit)
+    else:
+        rows = list(dataset) if size is not None else list(islice(dataset, limit))
+    if not len(rows):
+        raise DataError(f"{name} has no rows; give one with at least one prompt")
+    for place in spread_places(len(rows), SAMPLE) if len(rows) > WHOLE and not whole else range(len(rows)):
+        _check_row(rows[place], row_id(name, place + 1))
+    _check_names(tuple(rows[0]), name)
+    return rows
+
+
+def columns_of(dataset: Any, rows: Rows) -> list[str]:
+    """The names of all columns; of a large dataset that does not say them, those of a sample."""
+    named = getattr(dataset, "column_names", None)
+    seen = rows if len(rows) <= WHOLE else [*named] if named else spread(rows, SAMPLE)
+    return list(dict.fromkeys(name for row in seen for name in ([row] if isinstance(row, str) else row)))
+
+
+def _check_row(row: object, name: str) -> None:
+    if not isinstance(row, Mapping):
+        raise DataError(f"row {name} is a {type(row).__name__}; every row must be a dict with a prompt")
+
+
+def row_id(name: str, number: int) -> str:
+    """What a row is called in sentences and files; rows are counted from 1.
+
+    >>> row_id("train_dataset", 1), row_id("eval_dataset['hard']", 2)
+    ('train:1', 'hard:2')
+    """
+    given = re.fullmatch(r"eval_dataset\['(.+)'\]", name)
+    return f"{'train' if name == 'train_dataset' else given[1] if given else name}:{number}"
+
+
+def make_tasks(
+    rows: Rows,
+    tokenizer: PreTrainedTokenizerBase,
+    data: DataConfig,
+    *,
+    name: str,
+    room: int | None = None,
+    check: RowCheck | None = None,
+    whole: bool = False,
+) -> TaskSet:
+    """Tasks from rows; each keeps its row whole too, so that a reward function of TRL's kind sees it unchanged.
+
+    `room` is what the model's positions leave for a prompt, where no `max_prompt_length` was set; `check` is what
+    built-in reward functions have to say against a row; `whole` rows are all made at once, however many.
+
+    Raises:
+        DataError, ModelError: a prompt that cannot be used, one that is too long, or messages without a template.
+    """
+    unlimited = data.long_prompts == "error"
+    limit = NO_LIMIT if unlimited else data.max_prompt_length
+    options = replace(data, prompt_column="prompt", max_prompt_length=limit)
+    named = TrainerRows(rows, name)
+    seen = named if len(rows) > WHOLE and not whole else [*named]
+    built = build_tasks(seen, tokenizer, options, system=None, check=check, whole=whole)
+    if unlimited:
+        built.hold_to(partial(_check_lengths, limit=data.max_prompt_length, room=room))
+    return built
+
+
+class TrainerRows(RowsOnDemand):
+    """The rows of a trainer's dataset: of each the task is made of what `_read_columns` says, and functions get all."""
+
+    def __init__(self, rows: Rows, name: str) -> None:
+        """`name`: the trainer's argument that they are of."""
+        self._rows, self._name = rows, name
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def at(self, place: int) -> Row:
+        """Read one row.
+
+        Raises:
+            DataError: it is no mapping, or has no prompt.
+        """
+        row = self._rows[place]
+        _check_row(row, row_id(self._name, place + 1))
+        columns = _read_columns(row, place + 1, self._name)
+        return Row(row_id=row_id(self._name, place + 1), columns=columns, passed={**row, ROW: row})
+
+
+def _check_lengths(tasks: Sequence[Task], *, limit: int, room: int | None) -> None:
+    """Without a limit of the user's own the model's positions are the limit."""
+    long = [task for task in tasks if len(task.prompt_ids) > limit]
+    if long:
+        cut = f"set max_prompt_length={room}, which cuts it" if room else "set max_prompt_length"
+        raise DataError(
+            f"row {long[0].task_id}: its prompt has {len(long[0].prompt_ids)} tokens, above the model's {limit} "
+            f"positions ({len(long)} of {len(tasks)} rows are); {cut}, or remove the row"
+        )
+
+
+def held_out_sets(eval_dataset: Any) -> dict[str, Any]:
+    """One dataset, or several by name.
+
+    Raises:
+        ConfigError: a dictionary of splits of which one is for training.
+    """
+    if eval_dataset is None:
+        return {}
+    if isinstance(eval_dataset, Mapping) and hasattr(eval_dataset, "column_names") and "train" in eval_dataset:
+        raise ConfigError(
+            f"eval_dataset must hold no split to train on, got a {type(eval_dataset).__name__} of "
+            f"{', '.join(map(str, eval_dataset))}; give dataset[{_split(eval_dataset, 'test')!r}]"
+        )
+    if isinstance(eval_dataset, Mapping):
+        return dict(eval_dataset)
+    return {"eval_dataset": eval_dataset}
+
+
+def _split(splits: Mapping[str, Any], wanted: str) -> str:
+    """The split to recommend: the wanted one, else one that is not `train`, else any."""
+    others = [str(name) for name in splits if name != "train"]
+    return wanted if wanted in splits or not splits else (others or [str(name) for name in splits])[-1]
+
+
+def _check_names(columns: Sequence[str], name: str) -> None:
+    if "prompt" not in columns:
+        raise DataError(
+            f"{name} has no column `prompt`, its columns: {', '.join(columns) or '(none)'}; "
+            f"rename the one with the prompts: dataset.rename_column(..., 'prompt')"
+        )
+    images = [column for column in columns if column in IMAGE_COLUMNS]
+    if images:
+        raise DataError(f"{name} has a column {images[0]!r}; models of text are trained here, remove the column")
+
+
+def _read_columns(row: Mapping[str, Any], number: int, name: str) -> dict[str, Any]:
+    """What the task itself is made of: the prompt, and answers for built-in reward functions where they are text."""
+    if "prompt" not in row:
+        raise DataError(f"row {row_id(name, number)} has no `prompt`; mend or remove the row")
+    answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}
+    return {"prompt": row["prompt"], **answers}

@@ -1,0 +1,185 @@
+"""A step's numbers and an evaluation's under TRL's names, beside ours. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.rollouts.producer import RolloutBatch
+
+Record = Mapping[str, Any]
+Numbers = dict[str, float | None]
+
+OF_TRAINING = ("loss", "grad_norm", "learning_rate")
+"""Names by which a line of the log is known as one of training steps: the summary has its own."""
+LATEST = ("num_tokens", "epoch", "learning_rate", "grad_norm", "policy_version")
+"""Names whose last value is logged; of all others the mean since the last log."""
+OURS = (
+    "policy_version",
+    "updates",
+    "reward_std_within",
+    "advantage_mean",
+    "sample_utilization",
+    "format_accuracy",
+    "tokens_generated",
+    "tokens_trained",
+    "tokens_forwarded",
+    "groups_zero_deviation",
+    "groups_no_reward",
+    "groups_filtered",
+    "groups_surplus",
+    "groups_missing",
+    "refills",
+    "rollouts_without_reward",
+    "rollouts_masked",
+    "correction_masked_fraction",
+    "off_policy_fraction",
+    "skipped_fraction",
+    "rows_left_out",
+    "prompts_truncated",
+)
+"""Metrics of a step that TRL has no name for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """Tokens of completions."""
+
+    every: tuple[int, ...]
+    terminated: tuple[int, ...]
+    """Of those that ended by themselves."""
+
+
+def step_numbers(record: Record, batch: RolloutBatch, *, num_tokens: int) -> Numbers:
+    """A training step under TRL's names; `num_tokens` is of the run so far, prompts and completions."""
+    return {
+        "loss": record["loss"],
+        "policy_loss": record["policy_loss"],
+        "grad_norm": record["grad_norm"],
+        "learning_rate": record["learning_rate"],
+        "num_tokens": num_tokens,
+        **rollout_numbers(record, lengths(batch)),
+        "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / record["prompts"],
+        # a step without an update measured neither
+        **{name: record[name] for name in ("entropy", "kl") if record.get(name) is not None},
+        **clip_numbers(record["clip_low_fraction"], record["clip_high_fraction"]),
+        "sampling/sampling_logp_difference/mean": record["logprob_mismatch_mean"],
+        "sampling/sampling_logp_difference/max": record["logprob_mismatch_max"],
+        "step_time": record["clock"]["total"],
+        **{name: record[name] for name in OURS if name in record},
+        **{f"clock/{phase}": seconds for phase, seconds in record["clock"].items()},
+        "epoch": record["epoch"],
+    }
+
+
+def clip_numbers(low: float, high: float) -> Numbers:
+    """Shares of tokens at each bound; in one process the least and the most of them are the mean."""
+    return {
+        "clip_ratio/low_mean": low,
+        "clip_ratio/low_min": low,
+        "clip_ratio/high_mean": high,
+        "clip_ratio/high_max": high,
+        "clip_ratio/region_mean": low + high,
+    }
+
+
+def rollout_numbers(record: Record, completions: Lengths) -> Numbers:
+    """What the completions of a step or an evaluation earned and how long they are."""
+    return {
+        "completions/mean_length": record["completion_length_mean"],
+        "completions/min_length": min(completions.every),
+        "completions/max_length": record["completion_length_max"],
+        "completions/clipped_ratio": record["truncated_fraction"],
+        "completions/mean_terminated_length": mean_of(completions.terminated) or 0.0,
+        "completions/min_terminated_length": min(completions.terminated, default=0),
+        "completions/max_terminated_length": max(completions.terminated, default=0),
+        "reward": record["reward_mean"],
+        "reward_std": record["reward_std"],
+        **{
+            f"rewards/{name}/{key}": numbers[key]
+            for name, numbers in record["rewards"].items()
+            for key in ("mean", "std")
+        },
+    }
+
+
+def lengths(batch: RolloutBatch) -> Lengths:
+    """The lengths of a batch's completions."""
+    completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
+    return Lengths(
+        every=tuple(len(one.token_ids) for one in completions),
+        terminated=tuple(len(one.token_ids) for one in completions if one.finish_reason == "stop"),
+    )
+
+
+def eval_numbers(record: Record, batch: RolloutBatch, stats: UpdateStats, *, prefix: str) -> Numbers:
+    """An evaluation under TRL's names, each with `prefix` and an underscore before it.
+
+    `stats` is what the learner makes of its groups; `runtime` is without that. All of it counts as one step.
+    """
+    seconds = record["clock"]["seconds"]
+    numbers = {
+        "loss": stats.loss,
+        **({"entropy": stats.entropy} if stats.entropy is not None else {}),
+        **({"kl": stats.kl} if stats.kl is not None else {}),
+        **clip_numbers(stats.clip_low_fraction, stats.clip_high_fraction),
+        **rollout_numbers(record, lengths(batch)),
+        "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / record["n"],
+        "num_samples": record["n"],
+        "runtime": seconds,
+        "samples_per_second": record["n"] / seconds if seconds else 0.0,
+        "steps_per_second": 1 / seconds if seconds else 0.0,
+    }
+    return {f"{prefix}_{name}": value for name, value in numbers.items()}
+
+
+def num_tokens(batch: RolloutBatch) -> int:
+    """Tokens of a step's prompts, each as often as it was completed, and completions."""
+    return sum(
+        len(group.task.prompt_ids) + len(rollout.completion.token_ids)
+        for group in batch.groups
+        for rollout in group.rollouts
+    )
+
+
+def averaged(window: Sequence[Numbers]) -> Numbers:
+    """One line of the log from the steps since the last; None where no step has a number.
+
+    >>> averaged([{"reward": 1.0, "epoch": 0.5}, {"reward": None, "epoch": 1.0}])
+    {'reward': 1.0, 'epoch': 1.0}
+    """
+    names = dict.fromkeys(name for step in window for name in step)
+    return {
+        name: window[-1][name] if name in LATEST else mean_of([step[name] for step in window if name in step])
+        for name in names
+    }
+
+
+def summary(totals: Numbers, window: Sequence[Numbers]) -> Numbers:
+    """The last line of the log: the run's totals, and what the steps since the last line brought.
+
+    >>> summary({"train_loss": 0.5}, [{"reward": 1.0, "loss": 0.25}])
+    {'train_loss': 0.5, 'reward': 1.0}
+    """
+    pending = {name: value for name, value in averaged(window).items() if name not in OF_TRAINING}
+    return {**totals, **pending}
+
+
+def tracker_numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """A line of the log for the trackers, in two groups of curves: `train/` and `eval/`."""
+    return {
+        _REFUSED.sub("_", f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"): value
+        for name, value in logs.items()
+        if isinstance(value, int | float)
+    }
+
+
+_REFUSED = re.compile(r"[^\w.: /-]")
+"""What some tracker takes in no name: a reward function may be a lambda."""
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Over the numbers that are there; None without any."""
+    given = [value for value in values if value is not None]
+    return sum(given) / len(given) if given else None

@@ -1,0 +1,52 @@
+"""Loaders of a trainer's rows, for programs that look at them, and the fields about loaders. The loop reads none."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.datasets import held_out_sets, size_of
+from paceline.errors import ConfigError
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    """Rows of a dataset without a length, as torch wants them."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+
+def settle_loaders(args: GRPOConfig, train_dataset: Any, eval_dataset: Any) -> None:
+    """Set what a dataset without a length leaves of the fields about loaders, as TRL does.
+
+    Raises:
+        ConfigError: `accelerator_config` says the opposite.
+    """
+    streams = [one for one in (train_dataset, *held_out_sets(eval_dataset).values()) if size_of(one) is None]
+    if not streams:
+        return
+    accelerator = args.accelerator_config
+    if accelerator is not None:  # transformers leaves it None where accelerate is not installed
+        if accelerator.dispatch_batches:
+            raise ConfigError(
+                "accelerator_config: Iterable datasets require `dispatch_batches=False`, got True; leave it out"
+            )
+        accelerator.dispatch_batches = False
+    if size_of(train_dataset) is None:
+        args.dataloader_num_workers = 0
+
+
+def row_loader(dataset: Any, *, batch_size: int, order: Iterable[int] | None, num_workers: int) -> DataLoader[Any]:
+    """Batches of rows, each a list of dicts; in `order` where there is one and the dataset has a length."""
+    streamed = size_of(dataset) is None
+    return DataLoader(
+        Stream(dataset) if streamed else dataset,
+        batch_size=batch_size,
+        sampler=None if streamed or order is None else list(order),
+        num_workers=0 if streamed else num_workers,
+        collate_fn=list,
+    )

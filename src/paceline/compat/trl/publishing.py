@@ -1,0 +1,87 @@
+"""A trained model on its way out: its card, and the Hub."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+from paceline.checkpoints.run_directory import RunDir
+from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.objective import SOURCES
+from paceline.compat.trl.refused import changed
+from paceline.compat.trl.running import Job
+from paceline.errors import ConfigError, ModelError, first_line
+from paceline.reports.model_card.facts import named
+from paceline.training.card import card_facts, write_card
+from paceline.training.consumer import updates_per_step
+
+HERE = ("model", "train_dataset")
+"""What the configuration calls objects of the program's own: they have no name for others."""
+
+
+def publish_card(
+    job: Job, folder: Path, *, name: str | None, dataset: str | None, tags: str | list[str] | None
+) -> Path:
+    """Write the model's card into a folder, as the end of a run does, with the trainer's own numbers; where it is."""
+    state, policy = job.observer.state, job.parts.consumer.policy
+    chosen = job.args.load_best_model_at_end and state.best_model_checkpoint is not None
+    updates = state.best_global_step if chosen else state.global_step
+    step = (updates or 0) // updates_per_step(job.config)
+    found = card_facts(RunDir(job.output_dir), job.config, folder, step=step)
+    known = found.dataset if job.config.data.dataset not in HERE else None
+    facts = replace(
+        found,
+        name=name or found.name,
+        dataset=known if dataset is None else named(dataset, is_local=lambda path: Path(path).exists()),
+        is_adapter=policy.adapter is not None,
+        prompting=replace(found.prompting, has_chat_template=job.prepared.tokenizer.chat_template is not None),
+        tags=tuple([tags] if isinstance(tags, str) else tags or []),
+        numbers=_last_numbers(state.log_history),
+        fields=_objective_fields(job.args),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_card(facts, folder)
+
+
+def upload(job: Job, message: str, card: Mapping[str, Any]) -> str:
+    """Export the model with its card to `final/` and upload that; the address of the commit.
+
+    Raises:
+        ConfigError: an argument that no card has.
+        ModelError: the Hub refused; the sentence holds its reason.
+    """
+    unknown = set(card) - {"model_name", "dataset_name", "tags"}
+    if unknown:
+        raise ConfigError(
+            f"push_to_hub must not have {sorted(unknown)[0]!r}; it takes model_name, dataset_name and tags"
+        )
+    args, folder = job.args, job.output_dir / "final"
+    job.parts.consumer.export(folder)
+    publish_card(job, folder, name=card.get("model_name"), dataset=card.get("dataset_name"), tags=card.get("tags"))
+    api = HfApi(token=args.hub_token)
+    try:
+        place = api.create_repo(args.hub_model_id or job.output_dir.name, private=args.hub_private_repo, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=place.repo_id, folder_path=str(folder), commit_message=message, revision=args.hub_revision
+        )
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ModelError(f"push_to_hub: {first_line(error)}; the model is in {folder}") from error
+    return str(commit)
+
+
+def _objective_fields(args: GRPOConfig) -> dict[str, object]:
+    """Fields that decide the objective; under a preset that one and what was changed beside it."""
+    names = dict.fromkeys(name for names in SOURCES.values() for name in names)
+    if args.preset is None:
+        return {name: getattr(args, name) for name in ("loss_type", *names)}
+    return {"preset": args.preset, **{name: getattr(args, name) for name in names if changed(args, name)}}
+
+
+def _last_numbers(history: list[dict[str, Any]]) -> dict[str, float]:
+    """The newest value of the numbers that say whether it learned."""
+    numbers = {name: value for line in history for name, value in line.items()}
+    shown = ("reward", "eval_reward", "train_loss", "entropy", "kl")
+    return {name: float(numbers[name]) for name in shown if isinstance(numbers.get(name), int | float)}

@@ -1,0 +1,257 @@
+"""The wall between two signatures: what a reward function of TRL's kind is given, and what ours is.
+
+TRL calls `f(prompts=, completions=, completion_ids=, COLUMN=, ..., trainer_state=, log_extra=, log_metric=)` and gives
+message lists for conversational prompts. Paceline gives rendered text, and messages beside it.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from paceline.config.reading import suggest
+from paceline.errors import ConfigError, RewardError
+from paceline.rewards.function import BuiltIn, RewardContext, RewardFunction, compares_group
+from paceline.rewards.model import RewardModel
+from paceline.rewards.model_files import check_reward_model
+from paceline.rewards.parameters import base_name
+from paceline.rewards.registry import BUILT_IN
+from paceline.rewards.resolving import resolve
+
+Source = Any
+"""A function, a model object, or the name of a model or of a built-in function."""
+
+GIVEN = ("prompts", "completions", "completion_ids")
+"""What every function of TRL's kind may ask for, beside columns and the trainer's own."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RewardLog:
+    """What reward functions write down besides their rewards, until the next log takes it."""
+
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    """For the table of completions."""
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+
+    def log_extra(self, column: str, values: Sequence[Any]) -> None:
+        """One value per completion, shown beside it."""
+        self.columns.setdefault(column, []).extend(values)
+
+    def log_metric(self, name: str, value: float) -> None:
+        """A number of the batch; several are averaged."""
+        self.metrics.setdefault(name, []).append(float(value))
+
+    def clear(self) -> None:
+        """Forget what was written down, as after the trial call before the first step."""
+        self.columns.clear()
+        self.metrics.clear()
+
+    def take_metrics(self) -> dict[str, float]:
+        """The mean of each metric since the last time."""
+        taken = {name: sum(values) / len(values) for name, values in self.metrics.items()}
+        self.metrics.clear()
+        return taken
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Graders:
+    """Everything that gives a reward, by name."""
+
+    functions: Mapping[str, RewardFunction]
+    models: Mapping[str, str]
+    """Name to directory or Hub name, not loaded yet."""
+    tokenizers: Mapping[str, PreTrainedTokenizerBase]
+    """Of models by name whose tokenizer was given."""
+
+
+def as_list(given: Source | Sequence[Source] | None) -> list[Source]:
+    """One reward source or several, as a list.
+
+    Raises:
+        ConfigError: there is none, or something that gives no reward.
+    """
+    sources = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
+    if not sources:
+        raise ConfigError("No reward source provided: reward_funcs must hold at least one reward function or model")
+    for place, source in enumerate(sources):
+        if not isinstance(source, str) and not callable(source):
+            raise ConfigError(
+                f"reward_funcs[{place}] must be a function, a model or a model's name, got a {type(source).__name__}"
+            )
+    return sources
+
+
+def reward_names(sources: Sequence[Source]) -> tuple[str, ...]:
+    """A name for each: a function's own, the last part of a model's; a second one of a name gets a number."""
+    names: list[str] = []
+    for source in sources:
+        name = number = _name(source)
+        count = 1
+        while number in names:
+            count += 1
+            number = f"{name}_{count}"
+        names.append(number)
+    return tuple(names)
+
+
+def _name(source: Source) -> str:
+    if isinstance(source, functools.partial):
+        return _name(source.func)
+    if isinstance(source, str):
+        return Path(source).name if base_name(source) not in BUILT_IN else source
+    if isinstance(source, BuiltIn):
+        return source.name
+    if isinstance(source, nn.Module):
+        path = str(getattr(getattr(source, "config", None), "name_or_path", "") or "")
+        return Path(path).name or type(source).__name__
+    return str(getattr(source, "__name__", type(source).__name__))
+
+
+def make_graders(
+    names: Sequence[str],
+    sources: Sequence[Source],
+    processing_classes: PreTrainedTokenizerBase | Sequence[PreTrainedTokenizerBase | None] | None,
+    *,
+    context: Mapping[str, Any],
+    built_in: RewardContext,
+) -> Graders:
+    """Every source as a function of ours.
+
+    `context` is what TRL gives to each function besides the batch, `built_in` what ours are made with.
+
+    Raises:
+        ConfigError: as many processing classes as sources are needed.
+        RewardError: a model that cannot give a reward, or one without its tokenizer.
+    """
+    tokenizers = _one_each(processing_classes, len(sources))
+    functions: dict[str, RewardFunction] = {}
+    models: dict[str, str] = {}
+    for name, source, tokenizer in zip(names, sources, tokenizers, strict=True):
+        if isinstance(source, str) and base_name(source) in BUILT_IN and not Path(source).is_dir():
+            functions[name] = resolve(source, built_in)
+        elif isinstance(source, str):
+            _refuse_misspelt(source)
+            check_reward_model(source)
+            models[name] = source
+        elif isinstance(source, nn.Module):
+            functions[name] = _model_object(name, source, tokenizer)
+        else:
+            functions[name] = source if isinstance(source, BuiltIn) else adapted(source, context)
+    given = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
+    return Graders(functions=functions, models=models, tokenizers=given)
+
+
+def _refuse_misspelt(source: str) -> None:
+    """A name without owner that is nearly a built-in function's is no model on the Hub."""
+    near = suggest(source, BUILT_IN, otherwise="")
+    if near and "/" not in source and not Path(source).is_dir():
+        raise ConfigError(
+            f"reward_funcs must name a reward model or one of the built-in functions {', '.join(BUILT_IN)}, got "
+            f"{source!r}; {near}"
+        )
+
+
+def check_parameters(sources: Sequence[Source], columns: Sequence[str], context: Sequence[str]) -> None:
+    """Refuse functions that require what neither the dataset nor the trainer gives; everything is given by name.
+
+    Raises:
+        ConfigError: it names function and parameter, and what there is.
+    """
+    given = [*GIVEN, *(column for column in columns if column != "prompt"), *context]
+    for source in sources:
+        if isinstance(source, str | nn.Module | BuiltIn):
+            continue
+        for name, one in inspect.signature(source).parameters.items():
+            by_name = one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+            starred = one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+            if starred or (one.default is not one.empty) or (by_name and name in given):
+                continue
+            remedy = suggest(name, given, otherwise="rename it, give it a default, or add the column to the dataset")
+            raise ConfigError(
+                f"reward function {_name(source)!r} requires {name!r}, which is no column of train_dataset; what "
+                f"functions are given by name: {', '.join(given)}; {remedy}"
+            )
+
+
+def _one_each(given: Any, count: int) -> list[PreTrainedTokenizerBase | None]:
+    if given is None:
+        return [None] * count
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    if len(listed) != count:
+        raise ConfigError(
+            f"reward_processing_classes must match reward_funcs, one tokenizer (or None) for each of the {count}, "
+            f"got {len(listed)}"
+        )
+    return listed
+
+
+def _model_object(name: str, model: Any, tokenizer: PreTrainedTokenizerBase | None) -> RewardFunction:
+    return RewardModel(model, _tokenizer_of(name, model) if tokenizer is None else tokenizer)
+
+
+def _tokenizer_of(name: str, model: Any) -> PreTrainedTokenizerBase:
+    place = str(getattr(getattr(model, "config", None), "name_or_path", "") or "")
+    remedy = "give reward_processing_classes"
+    if not place:
+        raise RewardError(f"reward model {name} needs its tokenizer, and was not loaded by name; {remedy}")
+    try:
+        return AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError, KeyError) as error:
+        raise RewardError(f"reward model {name} needs its tokenizer, and {place!r} has none; {remedy}") from error
+
+
+def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardFunction:
+    """A function of TRL's kind as one of ours; it may be async. It gets the arguments that its signature names.
+
+    NaN from it means what None does, as in TRL.
+    """
+    accepts = _accepted(function)
+
+    def arguments(completions: list[str], completion_ids: list[list[int]], rows: list[Mapping[str, Any]]) -> Any:
+        prompts = [row["prompt"] for row in rows]
+        answers = [_like(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
+        names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        given = {**columns, "prompts": prompts, "completions": answers, "completion_ids": completion_ids, **context}
+        return given if accepts is None else {name: given[name] for name in accepts if name in given}
+
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+
+        async def wait(*, completions: Any, completion_ids: Any, paceline_row: Any) -> Any:
+            return _plain(await function(**arguments(completions, completion_ids, paceline_row)))
+
+        return _marked(wait, function)
+
+    def call(*, completions: Any, completion_ids: Any, paceline_row: Any) -> Any:
+        return _plain(function(**arguments(completions, completion_ids, paceline_row)))
+
+    return _marked(call, function)
+
+
+def _marked(adapted: Callable[..., Any], function: Callable[..., Any]) -> RewardFunction:
+    """With what scoring asks of a function itself."""
+    vars(adapted).update(nan_is_none=True, needs_group=compares_group(function))
+    return adapted
+
+
+def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Names that the signature takes, None for any."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return None
+    return frozenset(one.name for one in parameters)
+
+
+def _like(prompt: Any, completion: str) -> Any:
+    """Text after text; an assistant's message after messages."""
+    return completion if isinstance(prompt, str) else [{"role": "assistant", "content": completion}]
+
+
+def _plain(result: Any) -> Any:
+    """Arrays and tensors as the list that they hold."""
+    return result.tolist() if hasattr(result, "tolist") else result

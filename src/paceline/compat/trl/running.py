@@ -1,0 +1,183 @@
+"""A trainer's run around the loop: where it starts, who watches, the best model at its end, its last numbers."""
+
+import signal
+import threading
+import time
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from rich.console import Console
+from transformers import TrainerState
+from transformers.trainer_utils import TrainOutput
+
+from paceline.checkpoints.finding import Checkpoint, read_checkpoint
+from paceline.checkpoints.run_directory import RunDir
+from paceline.compat.trl.callbacks import CallbackObserver, read_state
+from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.history import Numbers
+from paceline.compat.trl.links import drop_broken_links
+from paceline.compat.trl.plan import describe_plan
+from paceline.compat.trl.starting import Start
+from paceline.config.building import build_config
+from paceline.config.changing import changes_what_is_computed, differences, plain_options
+from paceline.config.flat_yaml import parse_yaml, to_yaml
+from paceline.config.sections import Config
+from paceline.errors import CheckpointError
+from paceline.models.loading import restore_weights
+from paceline.runtime.signals import GraceOver, StopRequest
+from paceline.training.assembly import Parts
+from paceline.training.consumer import updates_per_step
+from paceline.training.footprint import refuse_no_room
+from paceline.training.halves import OneProcess, make_feed
+from paceline.training.loop import Run, run_steps, save_last, tell
+from paceline.training.records import consumer_sentences, engine_sentences, run_sentences
+from paceline.training.session import (
+    directory_sentences,
+    finish,
+    last_checkpoint,
+    make_run,
+    run_trackers,
+    set_later_aside,
+)
+from paceline.training.setup.prepared import Prepared
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What a trainer was built to do."""
+
+    args: GRPOConfig
+    config: Config
+    prepared: Prepared
+    parts: Parts
+    notes: tuple[str, ...]
+    """What a person should know before the first step."""
+    observer: CallbackObserver
+    console: Console
+
+    @property
+    def output_dir(self) -> Path:
+        """The run directory."""
+        return Path(self.args.output_dir)
+
+
+def run_training(job: Job, start: Start) -> TrainOutput:
+    """All steps, then the best model, the final directory and the last numbers."""
+    started, checkpoint = time.perf_counter(), start.checkpoint
+    with ExitStack() as closing:
+        opened = RunDir.open(job.output_dir) if start.resumed else RunDir.create(job.output_dir, to_yaml(job.config))
+        run_dir = closing.enter_context(opened)
+        if checkpoint is not None:
+            job.parts.consumer.restore(checkpoint)
+            job.parts.engine.take_weights(checkpoint.progress.policy_version)
+        elif job.parts.consumer.policy_version > 0:
+            raise CheckpointError(
+                f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; "
+                "make a new trainer"
+            )
+        refuse_no_room(job.config, job.output_dir, job.parts.consumer.footprint(), total_steps=job.prepared.total_steps)
+        aside = set_later_aside(run_dir, 0 if checkpoint is None else checkpoint.progress.step)
+        drop_broken_links(job.output_dir)
+        changed = start.resumed and _computes_otherwise(run_dir, job.config)
+        if changed:
+            run_dir.discard_rollouts_after(0 if checkpoint is None else checkpoint.progress.step)
+        feed = make_feed(job.config, job.prepared, checkpoint)
+        halves = OneProcess(config=job.config, parts=job.parts, feed=feed)
+        run, found = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
+        closing.callback(run.journal.close)
+        run_name = job.args.run_name or job.output_dir.name
+        trackers = run_trackers(job.config, job.output_dir, run_name=run_name, tell=job.observer.tell)
+        closing.callback(trackers.finish)
+        run_dir.add_links(trackers.urls)
+        state = _state(job, checkpoint)
+        job.observer.start(run, state, trackers)
+        closing.callback(job.observer.stop)
+        paths = [*engine_sentences(job.parts.engine), *consumer_sentences(job.parts.consumer)]
+        opening = run_sentences(job.config, job.prepared, paths, checkpoint)
+        tell(
+            run,
+            [
+                *start.damaged,
+                *aside,
+                *directory_sentences(run_dir, found),
+                describe_plan(job.args, job.config),
+                *job.notes,
+                *opening,
+            ],
+        )
+        _steps(run)
+        return _end(job, run, seconds=time.perf_counter() - started)
+
+
+def _computes_otherwise(run_dir: RunDir, config: Config) -> bool:
+    """Whether options are others than those under which rollouts were sampled that are on disk already."""
+    old, new = build_config(parse_yaml((run_dir.path / "config.yaml").read_text(), "config.yaml")), config
+    before, now = plain_options(old), plain_options(new)
+    return any(changes_what_is_computed(one, now, before) for one in differences(before, now))
+
+
+def _steps(run: Run) -> None:
+    """All steps; a signal to stop ends the run after its step, with a checkpoint, as on the command line.
+
+    Raises:
+        KeyboardInterrupt: that signal was Ctrl-C.
+        SystemExit: it was SIGTERM.
+    """
+    stop = StopRequest(run.config.loop.stop_grace)
+    # a thread of a program's own gets no signals
+    with stop if threading.current_thread() is threading.main_thread() else nullcontext():
+        try:
+            run_steps(run, interrupted=lambda: stop.received is not None)
+            if stop.received is None or run.stopping or run.progress.step == run.prepared.total_steps:
+                return
+            save_last(run)
+            how = f"{stop.received} after step {run.progress.step}"
+        except GraceOver as over:
+            how = f"{over}; {last_checkpoint(run)}"
+    tell(run, [f"{how}; train(resume_from_checkpoint=True) goes on"])
+    if stop.received == signal.SIGTERM.name:
+        raise SystemExit(128 + signal.SIGTERM)
+    raise KeyboardInterrupt
+
+
+def _state(job: Job, checkpoint: Checkpoint | None) -> TrainerState:
+    """The trainer's own state object, as it was at the checkpoint or as new: reward functions hold it too."""
+    saved = None if checkpoint is None else read_state(checkpoint.path)
+    state, updates = job.observer.state, updates_per_step(job.config)
+    for field in fields(TrainerState):
+        setattr(state, field.name, getattr(saved or TrainerState(), field.name))
+    if checkpoint is not None:
+        state.global_step = checkpoint.progress.step * updates
+        state.epoch = checkpoint.progress.position / len(job.prepared.tasks.tasks)
+    state.max_steps = job.prepared.total_steps * updates
+    state.num_train_epochs = round(job.args.num_train_epochs)
+    state.train_batch_size = job.args.train_batch_size
+    state.compute_steps(job.args, state.max_steps)
+    for name in ("logging_steps", "eval_steps", "save_steps"):
+        every = int(getattr(state, name))
+        # callbacks fire once per batch of rollouts: a number of updates in between would never be met
+        setattr(state, name, -(-every // updates) * updates)
+    return state
+
+
+def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
+    observer, state, step = job.observer, job.observer.state, run.progress.step
+    if job.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+        best = read_checkpoint(Path(state.best_model_checkpoint))
+        restore_weights(job.parts.consumer.policy, best.model)
+        step = best.progress.step
+        tell(run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"])
+    losses = [record["loss"] for record in run.run_dir.metrics()]
+    completions = sum(record["rollouts"] for record in run.run_dir.metrics())
+    metrics: Numbers = {
+        "train_runtime": round(seconds, 4),
+        "train_samples_per_second": round(completions / seconds, 3),
+        "train_steps_per_second": round(state.global_step / seconds, 3),
+        "total_flos": state.total_flos,
+        "train_loss": sum(losses) / len(losses) if losses else 0.0,
+        "epoch": state.epoch,
+    }
+    observer.finish(metrics)
+    finish(run, job.console, step=step)
+    return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), dict(metrics))

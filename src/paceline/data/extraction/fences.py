@@ -1,0 +1,87 @@
+"""A program between code fences."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from paceline.data.extraction.thinking import ThoughtReader
+
+_PYTHON = re.compile(r"py(?:thon)?(?:3(?:\.[0-9]+)*)?")
+"""Words after the opening fence that name the language, such as `python`, `py`, `python3` and `python3.12`."""
+
+_FENCE = re.compile(
+    r"(?P<answer>[ \t]*<answer>)?(?P<indent>[ \t]*)(?P<marks>`{3,}(?=[^`]*$)|~{3,}(?!~))(?P<info>.*?)(?:</answer>)?"
+)
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A fence that may still be closed."""
+
+    indent: str
+    marks: str
+    language: str
+    content: list[str] = field(default_factory=list)
+
+
+def last_code_block(text: str, *, prefilled: bool = False) -> str | None:
+    r"""The last complete fence of Python outside the thinking; None without one.
+
+    A fence that says `python`, `py`, `python3` or `python3.12` goes before one that says nothing, which may hold what
+    the program prints; one of another language is not taken. Opening and closing fence, of backticks or tildes, stand
+    on lines of their own, where `<answer>` may stand before the one and `</answer>` behind the other. A fence that is
+    never closed is none. A tag of thinking inside a complete fence is part of the program. `prefilled`: the prompt has
+    opened the thinking (see `prefills_think`).
+
+    >>> last_code_block("```python\nprint(1)\n```\nIt prints:\n```\n1\n```")
+    'print(1)\n'
+    """
+    named, bare = None, None
+    for language, content in _fences(text, ThoughtReader(prefilled=prefilled)):
+        if content is None:
+            named, bare = None, None
+        elif _PYTHON.fullmatch(language):
+            named = content
+        elif not language:
+            bare = content
+    return bare if named is None else named
+
+
+def _fences(text: str, thoughts: ThoughtReader) -> Iterator[tuple[str, str | None]]:
+    """Language and content of each complete fence; None for the content where all before turns out to be thinking.
+
+    An opening fence with a language ends an unclosed one as none, whose lines are then read for tags of thinking.
+    """
+    opened: _Opened | None = None
+    for line in text.splitlines(keepends=True):
+        fence = None if opened is None else _FENCE.fullmatch(line.rstrip())
+        if opened is not None and fence and _closes(fence, opened):
+            yield opened.language, "".join(opened.content)
+            opened = None
+        elif opened is not None and not (fence and _supersedes(fence, opened)):
+            opened.content.append(line.removeprefix(opened.indent))
+        else:
+            for piece in (*(opened.content if opened else ()), line):
+                visible = thoughts.visible(piece)
+                if thoughts.is_restarted:
+                    yield "", None
+            opened = None if thoughts.is_thinking else _opening(visible)
+    if opened is not None:
+        thoughts.visible("".join(opened.content))
+        if thoughts.is_restarted:
+            yield "", None
+
+
+def _opening(line: str) -> _Opened | None:
+    fence = _FENCE.fullmatch(line.rstrip())
+    if fence is None:
+        return None
+    return _Opened(fence["indent"], fence["marks"], (fence["info"].split() or [""])[0].lower())
+
+
+def _closes(fence: re.Match[str], opened: _Opened) -> bool:
+    return not fence["answer"] and not fence["info"].strip() and fence["marks"].startswith(opened.marks)
+
+
+def _supersedes(fence: re.Match[str], opened: _Opened) -> bool:
+    return bool(fence["info"].strip()) and opened.marks.startswith(fence["marks"])

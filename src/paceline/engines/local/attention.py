@@ -1,0 +1,96 @@
+"""The border between a layer and its attention, which owns the cache of keys and values. Its implementations:
+
+grid.py     torch's batched products over a grid of groups and rows: any device and precision
+tables.py   compiled kernels that read tables of slots and lengths: a CPU, float32 and bfloat16
+static.py   a variable-length kernel over storage that never moves, so that steps can be recorded: CUDA
+
+S rows, P prompts, L prompt length, H query heads, K key/value heads, D head width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from paceline.kernels.cpu.decoding import Heads
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rotation:
+    """Rotary embedding as tables over positions: x * cosine + roll(x, D / 2) * sine."""
+
+    cosine: Float[Tensor, "L D"]
+    sine: Float[Tensor, "L D"]
+    """With the sign of the rotated half."""
+    norm_eps: float
+    """Of the norm over each query and key head before the rotation, where a layer has one."""
+
+
+class SharedAttention(Protocol):
+    """Attention of rows that share prompts, and its cache. Knows rows and slots; nothing of weights."""
+
+    def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
+        """A free slot for each prompt, with room for its keys; `rows[i]` go on from prompt i with their next token."""
+
+    def of_prompts(
+        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"]
+    ) -> Float[Tensor, "P*L H*D"]:
+        """Causal attention within padded prompts, whose keys and values are kept for the first Q of them.
+
+        Padding lies behind every token that counts. `norm` [H+K, D] scales the norm of query and key heads, if any.
+        """
+
+    def begin_step(self) -> None:
+        """A token follows in every row."""
+
+    def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
+        """Each row's new token over its prompt and its own tokens, the new one included; good until the next call."""
+
+    def end_step(self) -> None:
+        """The token of every row is complete in all layers."""
+
+    def release(self, rows: Sequence[int]) -> None:
+        """These rows' completions have ended."""
+
+    def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
+        """Keep these rows in this order, the first `alive` living, and the prompts that they need."""
+
+
+NewAttention = Callable[[int, int, Heads, Rotation], SharedAttention]
+"""Rows, layers, heads and the rotation of a call to its attention."""
+
+
+def causal_attention(qkv: Float[Tensor, "P L H+2K D"], heads: Heads) -> Float[Tensor, "P*L H*D"]:
+    """Of rotated queries and keys; a token attends to its prompt up to itself."""
+    query, key, value = qkv.transpose(1, 2).split((heads.query, heads.kv, heads.kv), dim=1)
+    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    return mixed.transpose(1, 2).reshape(-1, heads.query * heads.width)
+
+
+def heads_of(model: PreTrainedModel) -> Heads:
+    """From the model's configuration."""
+    config = model.config
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Heads(query=config.num_attention_heads, kv=config.num_key_value_heads, width=width)
+
+
+def rotation_of(model: PreTrainedModel, length: int, like: Tensor) -> Rotation:
+    """Of `length` positions; `like` gives precision and device."""
+    cosine, sine = rope_tables(model, length, like)
+    return Rotation(cosine=cosine, sine=sine, norm_eps=model.config.rms_norm_eps)
+
+
+def rope_tables(model: PreTrainedModel, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines [length, D] from the model's own rotary module, so that its scaling is honoured.
+
+    The rotation of x is x * cosine + roll(x, D / 2) * sine: the sign of the rotated half sits in the table.
+    """
+    positions = torch.arange(length, device=like.device)[None]
+    cosine, sine = model.model.rotary_emb(like, positions)
+    half = sine.shape[-1] // 2
+    return cosine[0].contiguous(), torch.cat((-sine[0, :, :half], sine[0, :, half:]), dim=-1)

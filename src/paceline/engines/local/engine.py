@@ -1,0 +1,148 @@
+"""The embedded engine: samples in the learner's process, on the learner's own weights."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from paceline.engines import OnFinished, Request, Sampling, TakeNewer
+from paceline.engines.local.choosing import choose_decoder
+from paceline.engines.local.scheduling import Job, OnEnded, Sampled, Schedule
+from paceline.engines.requests import check_requests, limits_of, texts_of, weight_changes
+from paceline.engines.stopping import Stopping
+from paceline.errors import TrainingError
+from paceline.models.plain_forward import evaluating
+from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.types import Completion
+
+
+class LocalEngine:
+    """An `Engine` over a transformers model. Weights are read at each call: an update in place is seen by the next.
+
+    With `take_newer` they may also change within a call, between two tokens. Completions then go on with the cache that
+    they have, keys and values of the older weights (PipelineRL, arXiv:2509.19128), and say which token is of which.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        concurrent_sequences: int,
+        compute_dtype: torch.dtype,
+        eos_token_ids: frozenset[int],
+        headway: Headway = UNWATCHED,
+        take_newer: TakeNewer | None = None,
+    ) -> None:
+        """Choose the decoder, by a short comparison with the model's own logits.
+
+        Args:
+            model: the policy; its weights are shared, never changed.
+            tokenizer: decodes completions.
+            concurrent_sequences: completions computed at the same time, at most; bounds memory, never the result.
+            compute_dtype: precision of the forward pass; a copy of the weights is made per call where theirs differs.
+            eos_token_ids: a completion ends after any of these.
+            headway: told after each position how many completions have ended and how many tokens there are.
+            take_newer: asked before each token; None: a call ends with the weights that it began with.
+
+        Raises:
+            ModelError: no decoder gives the model's own logits.
+        """
+        self.policy_version = 0
+        """How many optimiser updates the weights have seen; copied into completions."""
+        self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
+        self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
+        self._capacity, self._end_tokens, self._headway = concurrent_sequences, eos_token_ids, headway
+        choice = choose_decoder(model, compute_dtype)
+        self._decoder, self.path, self.path_reason = choice.decoder, choice.path, choice.reason
+
+    def take_weights(self, policy_version: int) -> None:
+        """See `TrainedEngine`: the model's weights are read at each call."""
+        self.policy_version = policy_version
+
+    def rest(self) -> None:
+        """See `TrainedEngine`: nothing is kept between calls."""
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+    ) -> list[tuple[Completion, ...]]:
+        """See `Engine`.
+
+        Raises:
+            DataError: a prompt without tokens; limits that do not fit keys or sampling.
+            TrainingError: the logits are not finite.
+        """
+        check_requests(requests, sampling)
+        jobs = _jobs(requests, self._capacity, sampling)
+        if not jobs:
+            return [() for _ in requests]
+        vocab_size = self._model.get_output_embeddings().weight.shape[0]
+        stopping = Stopping(self._tokenizer, self._end_tokens, sampling.stop, vocab_size)
+        schedule = Schedule(
+            self._decoder,
+            sampling,
+            stopping,
+            concurrent_sequences=self._capacity,
+            device=self._model.device,
+            headway=self._headway,
+            on_ended=None if on_finished is None else self._teller(requests, on_finished),
+        )
+        with torch.inference_mode(self.path == "fused"), evaluating(self._model):
+            if self._take_newer is not None:
+                self._take_newer()
+            sampled = schedule.run(jobs, policy_version=self.policy_version, take_newer=self._take_newer)
+        if not np.isfinite(sampled.logprobs).all():
+            raise TrainingError(
+                f"the policy's logits are not finite at version {self.policy_version}, a completion needs finite ones; "
+                "lower --learning-rate or --max-grad-norm"
+            )
+        limits = [limit for request in requests for limit in limits_of(request, sampling)]
+        completions = iter(self._completions(sampled, stopping, limits))
+        return [tuple(next(completions) for _ in request.keys) for request in requests]
+
+    def _taken(self, version: int | None) -> int | None:
+        self.policy_version = self.policy_version if version is None else version
+        return version
+
+    def _teller(self, requests: Sequence[Request], on_finished: OnFinished) -> OnEnded:
+        """From sequences, which number the completions of the whole call, to requests and texts."""
+        request_of = [index for index, request in enumerate(requests) for _ in request.keys]
+
+        def tell(ended: list[tuple[int, list[int]]]) -> None:
+            texts = texts_of(self._tokenizer, [tokens for _, tokens in ended])
+            for (sequence, tokens), text in zip(ended, texts, strict=True):
+                on_finished(request_of[sequence], tuple(tokens), text)
+
+        return tell
+
+    def _completions(self, sampled: Sampled, stopping: Stopping, limits: Sequence[int]) -> list[Completion]:
+        tokens = [part.tolist() for part in np.split(sampled.tokens, sampled.ends[:-1])]
+        logprobs = [part.tolist() for part in np.split(sampled.logprobs, sampled.ends[:-1])]
+        versions = np.split(sampled.versions, sampled.ends[:-1])
+        texts = texts_of(self._tokenizer, tokens)
+        return [
+            Completion(
+                token_ids=tuple(ids),
+                logprobs=tuple(values),
+                finish_reason=stopping.finish_reason(ids, limit),
+                text=text,
+                policy_version=int(by_token[0]),
+                weight_changes=weight_changes(by_token),
+            )
+            for ids, values, by_token, text, limit in zip(tokens, logprobs, versions, texts, limits, strict=True)
+        ]
+
+
+def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> list[Job]:
+    """Requests with their completions numbered, cut where a group is larger than the engine's capacity."""
+    jobs, first = [], 0
+    for request in requests:
+        limits = limits_of(request, sampling)
+        for start in range(0, len(request.keys), capacity):
+            part = slice(start, start + capacity)
+            keys = request.keys[part]
+            sequences = tuple(range(first + start, first + start + len(keys)))
+            jobs.append(Job(prompt_ids=request.prompt_ids, sequences=sequences, keys=keys, limits=limits[part]))
+        first += len(request.keys)
+    return jobs

@@ -1,0 +1,137 @@
+"""Fused decoder: next-token logits of Llama-like models in few operations, each prompt computed and stored once.
+
+S rows, P prompts, L prompt length, H query heads, K key/value heads, D head width, W width of the model, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from paceline.engines import Sampling
+from paceline.engines.local.attention import NewAttention, SharedAttention, heads_of, rotation_of
+from paceline.engines.local.cache import whole_tiles
+from paceline.engines.local.grid import GridAttention
+from paceline.engines.local.kernels import choose_kernels
+from paceline.engines.local.prepared import PreparedLayer, prepared_weights
+from paceline.engines.local.rows import rounded_up
+from paceline.engines.local.tables import TableAttention
+from paceline.engines.sampling import draw
+from paceline.kernels.cpu.decoding import DecodingKernels
+
+PREFILL_TOKENS = 8192
+"""Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
+
+
+class FusedDecoder:
+    """A `Decoder` that reads the model's weights at each `begin` and `reread`, so that it never sees stale ones."""
+
+    refills = True
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        dtype: torch.dtype,
+        native: DecodingKernels | None,
+        make_attention: NewAttention | None = None,
+    ) -> None:
+        """`native`: what the machine has; None computes everything by torch's operations.
+
+        `make_attention` gives each call its attention; None: the one that belongs to the kernels.
+        """
+        self._model, self._heads, self._make_attention = model, heads_of(model), make_attention
+        self._kernels = choose_kernels(model.device, dtype, native)
+
+    def begin(self, num_rows: int, max_length: int) -> None:
+        """See `Decoder`."""
+        self._weights = prepared_weights(self._model, self._kernels)
+        self._attention = self._new_attention(num_rows, whole_tiles(max_length))
+
+    def _new_attention(self, num_rows: int, length: int) -> SharedAttention:
+        layers, kernels = len(self._weights.layers), self._kernels
+        like = torch.empty(0, dtype=kernels.residual_dtype, device=self._model.device)
+        rotation = rotation_of(self._model, length, like)
+        if self._make_attention is not None:
+            return self._make_attention(num_rows, layers, self._heads, rotation)
+        if kernels.native is None:
+            return GridAttention(num_rows, layers, self._heads, rotation)
+        return TableAttention(num_rows, layers, self._heads, rotation, dtype=kernels.dtype, kernels=kernels.native)
+
+    def reread(self) -> None:
+        """See `Decoder`."""
+        del self._weights  # first: no two copies at a time
+        self._weights = prepared_weights(self._model, self._kernels)
+
+    def end(self) -> None:
+        """See `Decoder`."""
+        del self._weights, self._attention
+
+    def release(self, rows: Sequence[int]) -> None:
+        """See `Decoder`."""
+        self._attention.release(rows)
+
+    def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
+        """See `Decoder`."""
+        self._attention.compact(keep, alive)
+
+    @torch.inference_mode()
+    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+        """See `Decoder`. Prompts of similar length should be neighbours: they are padded to one length."""
+        slots = self._attention.take_slots([len(prompt) for prompt in prompts], rows)
+        longest = max(len(prompt) for prompt in prompts)
+        at_once = max(1, PREFILL_TOKENS // longest)
+        parts = [
+            self._prefill(prompts[first : first + at_once], slots[first : first + at_once])
+            for first in range(0, len(prompts), at_once)
+        ]
+        return self._kernels.linear(torch.cat(parts), self._weights.head)
+
+    def _prefill(self, prompts: Sequence[Sequence[int]], slots: Int[Tensor, " P"]) -> Float[Tensor, "P W"]:
+        # Sizes are rounded because oneDNN compiles a kernel for each new one, for about a millisecond.
+        length = whole_tiles(max(len(prompt) for prompt in prompts))
+        ids = torch.zeros(rounded_up(len(prompts)), length, dtype=torch.int64)
+        for row, prompt in enumerate(prompts):
+            ids[row, : len(prompt)] = torch.tensor(prompt)
+        last = torch.tensor([row * length + len(prompt) - 1 for row, prompt in enumerate(prompts)])
+        residual, normed = self._embedded(ids.view(-1).to(slots.device))
+        for index, layer in enumerate(self._weights.layers):
+            qkv = self._kernels.linear(normed, layer.qkv).view(*ids.shape, -1)
+            mixed = self._attention.of_prompts(qkv, index, layer.qk_norm, slots)
+            if index == len(self._weights.layers) - 1:
+                residual, mixed = (part.index_select(0, last.to(slots.device)) for part in (residual, mixed))
+            normed = self._after_attention(residual, mixed, layer)
+        return normed
+
+    def draw_next(
+        self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
+    ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
+        """See `Decoder`."""
+        return draw(self.step(tokens), uniform, sampling)
+
+    @torch.inference_mode()
+    def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
+        """See `Decoder`."""
+        self._attention.begin_step()
+        residual, normed = self._embedded(tokens)
+        for index, layer in enumerate(self._weights.layers):
+            mixed = self._attention.of_step(self._kernels.linear(normed, layer.qkv), index, layer.qk_norm)
+            normed = self._after_attention(residual, mixed, layer)
+        self._attention.end_step()
+        return self._kernels.linear(normed, self._weights.head)
+
+    def _embedded(self, tokens: Int[Tensor, " N"]) -> tuple[Float[Tensor, "N W"], Float[Tensor, "N W"]]:
+        """The residual stream, and what its norm gives the first layer."""
+        residual = F.embedding(tokens, self._weights.embedding).to(self._kernels.residual_dtype)
+        return residual, self._kernels.add_norm(residual, None, self._weights.first_norm, self._weights.norm_eps)
+
+    def _after_attention(
+        self, residual: Float[Tensor, "N W"], mixed: Float[Tensor, "N H*D"], layer: PreparedLayer
+    ) -> Float[Tensor, "N W"]:
+        """The rest of a layer: changes the residual stream, and gives its norm for what comes next."""
+        kernels, eps = self._kernels, self._weights.norm_eps
+        normed = kernels.add_norm(residual, kernels.linear(mixed, layer.output), layer.mlp_norm, eps)
+        update = kernels.linear(kernels.gated(normed, *layer.gate_up), layer.down)
+        return kernels.add_norm(residual, update, layer.next_norm, eps)

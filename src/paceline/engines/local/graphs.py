@@ -1,0 +1,208 @@
+"""Decoding steps over storage that stays in its place: run operation by operation at first, then as one CUDA graph.
+
+A step is hundreds of short kernels, and starting them takes the host longer than running them takes the device. A
+recorded graph starts them all at once. S rows, P prompts, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from paceline.engines import Sampling
+from paceline.engines.local.attention import NewAttention, Rotation, SharedAttention
+from paceline.engines.local.decoder import Decoder
+from paceline.engines.local.grid import GridAttention
+from paceline.engines.local.static import StaticAttention, room_problem
+from paceline.engines.sampling import draw
+from paceline.errors import first_line
+from paceline.kernels.cpu.decoding import Heads
+from paceline.kernels.cuda.decoding import DecodingKernels
+from paceline.kernels.flash_attention import AttentionKernel
+
+EAGER_CALLS = 2
+"""Calls before recording: libraries set themselves up in them, which must not happen while recording. Below the number
+of steps by which an engine compares a decoder with the model, so that a replay is among what is compared."""
+
+Step = Callable[..., tuple[Tensor, ...]]
+
+
+class Recorder(Protocol):
+    """Turns a call into something that can be repeated."""
+
+    def __call__(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+        """Replay, and the tensors that each replay fills; `call`'s effects on other storage happen with each replay
+        and not before.
+
+        Raises:
+            RuntimeError: some operation of it cannot be recorded.
+        """
+
+
+def record_cuda_graph(call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+    """See `Recorder`. Other threads may go on using the device meanwhile."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        outputs = call()
+    return graph.replay, outputs
+
+
+class GraphedStep:
+    """Calls a function of tensors whose shapes do not change between two `forget`s."""
+
+    def __init__(self, step: Step, record: Recorder | None) -> None:
+        """`record` None: nothing is recorded."""
+        self._step, self._record = step, record
+        self.problem: str | None = None
+        """Why it runs operation by operation although it could be recorded; kept for good."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Storage that the function uses has moved, or a shape has changed: record anew."""
+        self._calls = 0
+        self._replay: Callable[[], None] | None = None
+        self._inputs: tuple[Tensor, ...] = ()
+        self._outputs: tuple[Tensor, ...] = ()
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the next call is a replay."""
+        return self._replay is not None
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The function's result, in tensors of its own."""
+        if self._replay is None and self._calls >= EAGER_CALLS:
+            self._try_to_record(inputs)
+        self._calls += 1
+        if self._replay is None:
+            return self._step(*inputs)
+        for kept, given in zip(self._inputs, inputs, strict=True):
+            kept.copy_(given)
+        self._replay()
+        return tuple(output.clone() for output in self._outputs)
+
+    def _try_to_record(self, inputs: tuple[Tensor, ...]) -> None:
+        if self._record is None or self.problem is not None:
+            return
+        kept = tuple(tensor.clone() for tensor in inputs)
+        try:
+            self._replay, self._outputs = self._record(lambda: self._step(*kept))
+            self._inputs = kept
+        except RuntimeError as error:
+            self.problem = f"its step cannot be recorded: {first_line(error)}"
+
+
+def free_cuda_bytes(device: torch.device) -> int:
+    """What the device has left, and what torch holds of it without using it."""
+    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + held
+
+
+class GraphedDecoder:
+    """A `Decoder` over another one, whose attention it makes static and whose step it records.
+
+    A call whose rows would take too much memory laid out for their longest completion is decoded over a cache that
+    grows, and not recorded.
+    """
+
+    refills = True
+
+    def __init__(
+        self,
+        make: Callable[[NewAttention], Decoder],
+        *,
+        attention: AttentionKernel,
+        record: Recorder | None,
+        free_bytes: Callable[[], int],
+        between: DecodingKernels | None = None,
+    ) -> None:
+        """`make` gives the decoder, which must take its attention from what it is given, once in each `begin`.
+
+        `free_bytes` is of the device's memory; `between` is what attention computes besides the kernel's calls.
+        """
+        self._kernel, self._free_bytes, self._between = attention, free_bytes, between
+        self._static: StaticAttention | None = None
+        self.room_problem: str | None = None
+        """Why the last call was not recorded, where memory was the reason."""
+        self._decoder = make(self._new_attention)
+        self.steps = GraphedStep(lambda tokens: (self._decoder.step(tokens),), record)
+        self.draws = GraphedStep(self._draw_next, record)
+        self._sampling = Sampling(max_completion_length=1)
+
+    def _new_attention(self, num_rows: int, num_layers: int, heads: Heads, rotation: Rotation) -> SharedAttention:
+        per_token = 2 * num_layers * heads.kv * heads.width * rotation.cosine.itemsize
+        length, free = len(rotation.cosine), self._free_bytes()
+        self.room_problem = room_problem(num_rows, length, bytes_per_token=per_token, free=free)
+        if self.room_problem is not None:
+            return GridAttention(num_rows, num_layers, heads, rotation)
+        self._static = StaticAttention(
+            num_rows, num_layers, heads, rotation, kernel=self._kernel, between=self._between
+        )
+        return self._static
+
+    @torch.inference_mode()
+    def begin(self, num_rows: int, max_length: int) -> None:
+        """See `Decoder`."""
+        self._forget()
+        self._static = None  # of a call that was broken off
+        self._decoder.begin(num_rows, max_length)
+
+    @torch.inference_mode()
+    def reread(self) -> None:
+        """See `Decoder`. What was recorded reads the old copies."""
+        self._forget()
+        self._decoder.reread()
+
+    def end(self) -> None:
+        """See `Decoder`."""
+        self._forget()
+        self._static = None
+        self._decoder.end()
+
+    @torch.inference_mode()
+    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+        """See `Decoder`. Steps are recorded anew only where the prompts need more room than any before."""
+        moves = self._moves()
+        logits = self._decoder.admit(prompts, rows)
+        if self._moves() != moves:
+            self._forget()
+        return logits
+
+    def _moves(self) -> int:
+        return 0 if self._static is None else self._static.moves
+
+    @torch.inference_mode()
+    def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
+        """See `Decoder`."""
+        self._forget()
+        self._decoder.compact(keep, alive)
+
+    @torch.inference_mode()
+    def release(self, rows: Sequence[int]) -> None:
+        """See `Decoder`."""
+        self._decoder.release(rows)
+
+    @torch.inference_mode()
+    def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
+        """See `Decoder`."""
+        return self._decoder.step(tokens) if self._static is None else self.steps(tokens)[0]
+
+    @torch.inference_mode()
+    def draw_next(
+        self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
+    ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
+        """See `Decoder`. The draw is recorded with the step: logits leave the device's own storage for nobody."""
+        if sampling != self._sampling:
+            self.draws.forget()
+            self._sampling = sampling
+        drawn, logprobs = (self._draw_next if self._static is None else self.draws)(tokens, uniform)
+        return drawn, logprobs
+
+    def _draw_next(self, tokens: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        return draw(self._decoder.step(tokens), uniform, self._sampling)
+
+    def _forget(self) -> None:
+        self.steps.forget()
+        self.draws.forget()

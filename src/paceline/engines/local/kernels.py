@@ -1,0 +1,128 @@
+"""What a decoder layer computes besides attention, by the fastest code at hand: its products, and what lies between.
+
+N rows. Products in bfloat16 go to the processor's tiles where it has them, others to one of torch's libraries; norms,
+residual sums and the gated activation to compiled kernels where this machine has them, else to torch. The choice is by
+device, precision, shape and the presence of a compiler, never by a measured time, so that a run can be repeated.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.decoding import DecodingKernels
+from paceline.kernels.cpu.tensors import STORAGE
+from paceline.kernels.cpu.tiles import TileProducts, tile_products
+from paceline.kernels.cuda.decoding import DecodingKernels as CudaKernels
+from paceline.kernels.cuda.decoding import decoding_kernels as cuda_kernels
+from paceline.kernels.cuda.decoding import kernels_problem
+from paceline.kernels.linear import prefers_onednn
+
+Linear = tuple[Tensor, Tensor | None]
+"""Weight [out, in], which oneDNN may have packed, and bias [out] or None."""
+PACKED_WEIGHTS = 1 << 16
+"""Elements of a bfloat16 weight from which on oneDNN packs it once per call, where there are no tiles: 15 to 35 % of a
+product of 32 to 128 rows goes into doing it each time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernels:
+    """The operations of one decoder, with their precisions."""
+
+    dtype: torch.dtype
+    """What products take and give."""
+    native: DecodingKernels | None
+    """Compiled kernels of a CPU for all but the products; None: torch's operations."""
+    cuda: CudaKernels | None
+    """The same of a CUDA device."""
+    tiles: TileProducts | None
+    """Products that it serves go to the processor's tiles."""
+    onednn: bool
+    """The others go to oneDNN; else to whatever torch's `linear` takes."""
+
+    @property
+    def residual_dtype(self) -> torch.dtype:
+        """Of the sum that runs through the layers. The compiled kernels keep it in float32, as training does."""
+        return self.dtype if self.native is None else torch.float32
+
+    @property
+    def packs(self) -> bool:
+        """Whether large weights are copied into oneDNN's own layout."""
+        return self.onednn and self.dtype == torch.bfloat16 and self.tiles is None
+
+    def prepared(self, layer: Linear) -> Linear:
+        """The layer as `linear` takes it fastest."""
+        weight, bias = layer
+        if not self.packs or weight.numel() < PACKED_WEIGHTS:
+            return layer
+        return torch.ops.mkldnn._reorder_linear_weight(weight), bias
+
+    def linear(self, x: Float[Tensor, "N I"], layer: Linear) -> Float[Tensor, "N O"]:
+        """x @ weight.T + bias."""
+        if self.tiles is not None and self.tiles.serves(layer[0]):
+            return self.tiles.linear(x.contiguous(), *layer)
+        if not self.onednn:
+            return F.linear(x, *layer)
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, *layer, "none", [], "")
+        return result
+
+    def add_norm(
+        self, residual: Float[Tensor, "N W"], update: Tensor | None, scale: Float[Tensor, " W"], eps: float
+    ) -> Float[Tensor, "N W"]:
+        """Add `update` to `residual` in place; gives residual / rms(residual) * scale for the next product."""
+        if self.native is not None:
+            return self.native.add_norm(residual, update, scale, eps, self.dtype)
+        if self.cuda is not None:
+            return self.cuda.add_norm(residual, update, scale, eps)
+        return rms_norm(residual if update is None else residual.add_(update), scale, eps)
+
+    def gated(self, x: Float[Tensor, "N I"], *layers: Linear) -> Float[Tensor, "N O"]:
+        """silu(gate(x)) * up(x), for the two layers or for one that has them below each other."""
+        parts = tuple(self.linear(x, layer) for layer in layers)
+        if self.native is not None:
+            return self.native.silu_mul(*parts)
+        if self.cuda is not None:
+            return self.cuda.silu_mul(*parts)
+        gate, up = parts if len(parts) == 2 else parts[0].chunk(2, dim=-1)
+        return F.silu(gate, inplace=True).mul_(up)
+
+
+def choose_kernels(device: torch.device, dtype: torch.dtype, native: DecodingKernels | None = None) -> Kernels:
+    """For this device and precision; `native` is what the machine has, None for torch's operations."""
+    on_cpu = device.type == "cpu"
+    native = native if on_cpu and dtype in STORAGE else None
+    return Kernels(
+        dtype=dtype,
+        native=native,
+        cuda=cuda_kernels(device, dtype) if device.type == "cuda" else None,
+        tiles=tile_products() if native is not None and dtype == torch.bfloat16 else None,
+        onednn=on_cpu and prefers_onednn(dtype),
+    )
+
+
+def kernels_reason(device: torch.device, dtype: torch.dtype, native: DecodingKernels | None) -> str:
+    """Which kernels `choose_kernels` takes, for a person to read."""
+    if device.type == "cuda" and kernels_problem(device, dtype) is None:
+        return "kernels in Triton"
+    if device.type != "cpu" or dtype not in STORAGE:
+        return f"torch's kernels, as compiled ones are for float32 and bfloat16 on a CPU, not {dtype} on {device.type}"
+    if native is None:
+        return f"torch's kernels, as there are no compiled ones: {library().reason}"
+    products = ", products by the processor's tiles" if dtype == torch.bfloat16 and tile_products() is not None else ""
+    return f"compiled kernels ({library().reason}){products}"
+
+
+def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, "*heads D"], eps: float) -> Float[Tensor, "... D"]:
+    """x / rms(x) * scale, where the root mean square is taken in float32 whatever the precision, as transformers does.
+
+    In float64 that rounding is far above all others, so it is repeated operation by operation.
+    """
+    if x.dtype == torch.float64:
+        single = x.float()
+        return scale * (single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + eps)).double()
+    if scale.dim() == 1:
+        return F.rms_norm(x, (x.shape[-1],), scale, eps)
+    return F.rms_norm(x, (x.shape[-1],), None, eps).mul_(scale)

@@ -1,0 +1,175 @@
+"""Attention by compiled kernels: each row reads its prompt's slot and its own columns, by tables of slots and lengths.
+
+S rows, G slots, H query heads, K key/value heads, D head width, C columns, X lanes of the processor's vectors. A row's
+own tokens begin at column 0, so a new completion takes an ended one's row by starting over. Rows without a living
+completion cost nothing. Storage need not be cleared: the kernels read what the lengths say was written.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from paceline.engines.local.attention import Rotation, causal_attention
+from paceline.kernels.cpu.decoding import QUERIES, DecodingKernels, Heads, Shape, store_of
+from paceline.kernels.cpu.tensors import STORAGE, address
+
+FIRST_COLUMNS = 64
+_TILE = 16
+"""Columns are stored in multiples of this: of every X."""
+_NO_SLOT = -1
+
+
+class TableAttention:
+    """A `SharedAttention` on a CPU, in a precision of `STORAGE`; the rotation's tables are float32."""
+
+    def __init__(
+        self,
+        num_rows: int,
+        num_layers: int,
+        heads: Heads,
+        rotation: Rotation,
+        *,
+        dtype: torch.dtype,
+        kernels: DecodingKernels,
+    ) -> None:
+        self._heads, self._rotation, self._dtype, self._kernels = heads, rotation, dtype, kernels
+        self._lanes = kernels.vector_width
+        self._value_width = -(-heads.width // self._lanes) * self._lanes
+        self._layers = [[*self._storage(num_rows, FIRST_COLUMNS), *self._storage(0, 0)] for _ in range(num_layers)]
+        self._own_columns, self._prompt_columns = FIRST_COLUMNS, 0
+        self._slot_of = np.full(num_rows, _NO_SLOT, dtype=np.int64)
+        self._own_lengths = np.zeros(num_rows, dtype=np.int64)
+        self._prompt_lengths = np.zeros(0, dtype=np.int64)
+        self._stale = True
+
+    def _storage(self, places: int, columns: int) -> tuple[Tensor, Tensor]:
+        """Keys [places, K, C / X, D, X] and values [places, K, C, D in whole vectors]."""
+        keys = (places, self._heads.kv, columns // self._lanes, self._heads.width, self._lanes)
+        values = (places, self._heads.kv, columns, self._value_width)
+        return torch.empty(keys, dtype=self._dtype), torch.empty(values, dtype=self._dtype)
+
+    def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
+        """See `SharedAttention`."""
+        in_use = set(self._slot_of.tolist())
+        free = [slot for slot in range(len(self._prompt_lengths)) if slot not in in_use]
+        more = max(0, len(prompt_lengths) - len(free))
+        free += range(len(self._prompt_lengths), len(self._prompt_lengths) + more)
+        self._grow_prompts(more, max(prompt_lengths))
+        slots = free[: len(prompt_lengths)]
+        for slot, length, members in zip(slots, prompt_lengths, rows, strict=True):
+            self._prompt_lengths[slot] = length
+            self._slot_of[np.asarray(members)], self._own_lengths[np.asarray(members)] = slot, 0
+        self._stale = True
+        return torch.tensor(slots)
+
+    def _grow_prompts(self, more: int, length: int) -> None:
+        slots, columns = len(self._prompt_lengths), max(self._prompt_columns, -(-length // _TILE) * _TILE)
+        if more == 0 and columns == self._prompt_columns:
+            return
+        self._prompt_lengths = np.concatenate([self._prompt_lengths, np.zeros(more, dtype=np.int64)])
+        for stored in self._layers:
+            stored[2:] = self._grown(stored[2:], slots + more, columns)
+        self._prompt_columns = columns
+
+    def _grown(self, stored: Sequence[Tensor], places: int, columns: int) -> tuple[Tensor, Tensor]:
+        grown = self._storage(places, columns)
+        for old, new in zip(stored, grown, strict=True):
+            new[: old.shape[0], :, : old.shape[2]] = old
+        return grown
+
+    def release(self, rows: Sequence[int]) -> None:
+        """See `SharedAttention`."""
+        self._slot_of[np.asarray(rows)] = _NO_SLOT
+        self._stale = True
+
+    def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
+        """See `SharedAttention`."""
+        rows = keep.numpy()
+        slots, renumbered = np.unique(self._slot_of[rows[:alive]], return_inverse=True)
+        self._prompt_lengths, self._own_lengths = self._prompt_lengths[slots], self._own_lengths[rows]
+        self._slot_of = np.full(len(rows), _NO_SLOT, dtype=np.int64)
+        self._slot_of[:alive] = renumbered
+        kept = torch.from_numpy(slots)
+        for stored in self._layers:
+            stored[:] = [
+                old.index_select(0, index) for old, index in zip(stored, (keep, keep, kept, kept), strict=True)
+            ]
+        self._stale = True
+
+    def of_prompts(
+        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"]
+    ) -> Float[Tensor, "P*L H*D"]:
+        """See `SharedAttention`."""
+        self._read_tables()
+        self._kernels.store_prompts(self._shape, self._stores[layer], qkv, norm, slots)
+        return causal_attention(qkv.unflatten(-1, (-1, self._heads.width)), self._heads)
+
+    def begin_step(self) -> None:
+        """See `SharedAttention`."""
+        self._read_tables()
+        if self._longest < self._own_columns:
+            return
+        columns = -(-self._own_columns * 3 // 2 // _TILE) * _TILE
+        for stored in self._layers:
+            stored[:2] = self._grown(stored[:2], len(self._slot_of), columns)
+        self._own_columns, self._stale = columns, True
+        self._read_tables()
+
+    def end_step(self) -> None:
+        """See `SharedAttention`."""
+        self._own_lengths += 1
+        self._longest += 1
+
+    def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
+        """See `SharedAttention`. Rows without a living completion are 0."""
+        self._kernels.attend(self._shape, self._stores[layer], qkv, norm, self._mixed)
+        return self._mixed
+
+    def _read_tables(self) -> None:
+        """What the kernels are told, after rows or storage have changed."""
+        if not self._stale:
+            return
+        self._stale = False
+        living = np.flatnonzero(self._slot_of != _NO_SLOT)
+        self._rows, self._starts = blocks_of_rows(living, self._slot_of[living], self._rows_at_once())
+        self._longest = int(self._own_lengths[living].max(initial=0))
+        self._mixed = torch.zeros(len(self._slot_of), self._heads.query * self._heads.width, dtype=self._dtype)
+        self._stores = [store_of(stored) for stored in self._layers]
+        tables = (self._rows, self._starts, self._slot_of, self._prompt_lengths, self._own_lengths)
+        self._shape = Shape(
+            STORAGE[self._dtype],
+            self._heads.query,
+            self._heads.kv,
+            self._heads.width,
+            self._value_width,
+            self._own_columns,
+            self._prompt_columns,
+            len(self._starts) - 1,
+            *(table.ctypes.data for table in tables),
+            address(self._rotation.cosine),
+            address(self._rotation.sine),
+            self._heads.width**-0.5,
+            self._rotation.norm_eps,
+        )
+
+    def _rows_at_once(self) -> int:
+        """Rows of one group whose queries fill the kernel's registers together."""
+        return max(1, QUERIES * self._heads.kv // self._heads.query)
+
+
+def blocks_of_rows(
+    rows: Int[np.ndarray, " A"], slots: Int[np.ndarray, " A"], at_once: int
+) -> tuple[Int[np.ndarray, " A"], Int[np.ndarray, " B+1"]]:
+    """Rows in the order of their slots, and where each block of at most `at_once` rows of one slot begins.
+
+    >>> blocks_of_rows(np.array([0, 1, 4, 5]), np.array([7, 2, 7, 7]), 2)
+    (array([1, 0, 4, 5]), array([0, 1, 3, 4]))
+    """
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    place_in_group = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    starts = np.flatnonzero(place_in_group % at_once == 0)
+    return rows[order], np.append(starts, len(order))

@@ -1,0 +1,8 @@
+"""Tensor operations in the form that each device runs fastest: tensors in, tensors out.
+
+cpu/                C for a CPU
+cuda/               Triton for a CUDA device
+linear.py           matrix products, in the form that is fastest for their shape
+flash_attention.py  attention without the matrix of scores
+logprobs.py         log-probabilities and entropy from hidden states, in chunks
+"""

@@ -1,0 +1,160 @@
+"""Attention over a packed micro-batch with the rotation of queries and keys in it: no padding, no mask, no copies.
+
+M tokens, Q prompts and then S completions laid end to end; D width of a head, a multiple of 16.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.tensors import STORAGE, address, kernel
+
+TILE_ROWS, PANEL_KEYS = 24, 64
+"""ROWS and PANEL of attention.c, for the size of its working memory."""
+LARGEST_WIDTH = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SequenceTable:
+    """The sequences of a packed micro-batch as attention.c reads them, the costliest first."""
+
+    rows: Int[Tensor, "U 5"]
+    """First token, tokens, first token and tokens of the prompt before it (0 for a prompt), start of its shares."""
+    shares: int
+    """Prompt tokens that sequences have or see, each counted as often: the gradients to add up."""
+    longest: int
+    """Most keys that one sequence has."""
+
+
+def sequence_table(
+    prompt_lengths: Sequence[int], prompt_of_sample: Sequence[int], input_lengths: Sequence[int]
+) -> SequenceTable:
+    """The table of a micro-batch with these lengths; a completion without input tokens is left out."""
+    starts = [sum(prompt_lengths[:place]) for place in range(len(prompt_lengths))]
+    sequences = [(start, length, 0, 0) for start, length in zip(starts, prompt_lengths, strict=True)]
+    start = sum(prompt_lengths)
+    for prompt, length in zip(prompt_of_sample, input_lengths, strict=True):
+        if length:
+            sequences.append((start, length, starts[prompt], prompt_lengths[prompt]))
+        start += length
+    sequences.sort(key=lambda one: -one[1] * (one[1] + 2 * one[3]))
+    rows, shares = [], 0
+    for first, length, prompt_start, prompt_length in sequences:
+        rows.append((first, length, prompt_start, prompt_length, shares))
+        shares += prompt_length or length
+    longest = max(length + prompt_length for _, length, _, prompt_length in sequences)
+    return SequenceTable(rows=torch.tensor(rows), shares=shares, longest=longest)
+
+
+def attention_serves(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether the kernel computes attention of this precision and width of a head."""
+    fits = device.type == "cpu" and dtype in STORAGE and width % 16 == 0 and 0 < width <= LARGEST_WIDTH
+    return fits and library().functions is not None
+
+
+def packed_attention(
+    query: Float[Tensor, "M heads D"],
+    key: Float[Tensor, "M kv_heads D"],
+    value: Float[Tensor, "M kv_heads D"],
+    table: SequenceTable,
+    *,
+    scale: float,
+    rotation: tuple[Float[Tensor, "M D"], Float[Tensor, "M D"]] | None = None,
+) -> Float[Tensor, "M heads D"]:
+    """Prompts attend causally to themselves; completions to their prompt and causally to themselves.
+
+    Args:
+        query: float32 or bfloat16, like key and value; all is computed in float32.
+        key: heads / kv_heads query heads share one.
+        value: of the keys.
+        table: where the sequences lie.
+        scale: of the scores.
+        rotation: cosines and sines in float32 by which queries and keys are still to be turned, halves of a head
+            paired (Llama's rotary embedding); None: they come turned.
+    """
+    return cast(
+        Tensor,
+        _PackedAttention.apply(query, key, value, rotation or (None, None), table, scale),  # type: ignore[no-untyped-call]
+    )
+
+
+class _PackedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rotation: tuple[Tensor, Tensor] | tuple[None, None],
+        table: SequenceTable,
+        scale: float,
+    ) -> Tensor:
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        cosines, sines = rotation
+        (tokens, heads, width), kv_heads = query.shape, key.shape[1]
+        output, normalisers = torch.empty_like(query), query.new_empty(tokens, heads, dtype=torch.float32)
+        keys = _padded_keys(table)
+        threads, each, scratch = _scratch(2 * keys * width + TILE_ROWS * (keys + 2 * width))
+        kernel("packed_attention", "pi iiiif pp ppppp pii")(
+            address(table.rows),
+            len(table.rows),
+            heads,
+            kv_heads,
+            width,
+            STORAGE[query.dtype],
+            scale,
+            address(cosines),
+            address(sines),
+            *map(address, (query, key, value, output, normalisers)),
+            address(scratch),
+            each,
+            threads,
+        )
+        ctx.save_for_backward(query, key, value, cosines, sines, output, normalisers)
+        ctx.table, ctx.scale = table, scale
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, cosines, sines, output, normalisers = ctx.saved_tensors
+        (_, heads, width), kv_heads, table = query.shape, key.shape[1], ctx.table
+        grad_output = grad_output.contiguous()  # under a name: an address keeps no tensor alive
+        grads = [torch.empty_like(states) for states in (query, key, value)]
+        shares = normalisers.new_empty(table.shares * kv_heads * 2 * width)
+        threads, each, scratch = _scratch(5 * _padded_keys(table) * width + TILE_ROWS * (3 * width + 2 * PANEL_KEYS))
+        kernel("packed_attention_backward", "pi iiiif pp pppppp ppp ppii")(
+            address(table.rows),
+            len(table.rows),
+            heads,
+            kv_heads,
+            width,
+            STORAGE[query.dtype],
+            ctx.scale,
+            address(cosines),
+            address(sines),
+            *map(address, (query, key, value, output, grad_output, normalisers)),
+            *map(address, grads),
+            address(shares),
+            address(scratch),
+            each,
+            threads,
+        )
+        return *grads, None, None, None
+
+
+def _padded_keys(table: SequenceTable) -> int:
+    return -(-table.longest // PANEL_KEYS) * PANEL_KEYS
+
+
+def _scratch(floats: int) -> tuple[int, int, Tensor]:
+    """Threads, floats for each, and working memory for all."""
+    each = -(-floats // 32) * 32  # threads write to cache lines of their own
+    threads = torch.get_num_threads()
+    return threads, each, torch.empty(threads * each)

@@ -1,0 +1,149 @@
+"""The kernels of decoding.c and sharing.c on tensors: one new token per row, and what a prompt leaves behind.
+
+N or S rows, H query heads, K key/value heads, D head width, V vocabulary, C columns of a cache. All tensors are
+contiguous, on the CPU, in one precision of `tensors.STORAGE` where nothing else is said; all sums are float32.
+"""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.tensors import STORAGE, address, declared
+
+QUERIES = 8
+"""Queries that the attention kernel computes at once, at most (sharing.c)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heads:
+    """The heads of an attention layer."""
+
+    query: int
+    """H."""
+    kv: int
+    """K, a divisor of H."""
+    width: int
+    """D, even."""
+
+
+class Shape(ctypes.Structure):
+    """What every layer's attention of a step has in common: the fields of `shape` in sharing.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("type", "heads", "kv_heads", "width", "value_width")),
+        *((name, ctypes.c_int64) for name in ("own_columns", "prompt_columns", "num_blocks")),
+        *((name, ctypes.c_void_p) for name in ("rows", "starts", "slots", "prompt_lengths", "own_lengths")),
+        *((name, ctypes.c_void_p) for name in ("cosine", "sine")),
+        *((name, ctypes.c_double) for name in ("scale", "eps")),
+    )
+
+
+class Store(ctypes.Structure):
+    """One layer's keys and values of completions and of prompts: the fields of `store` in sharing.c."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("own_keys", "own_values", "prompt_keys", "prompt_values"))
+
+
+def store_of(tensors: Sequence[Tensor]) -> Store:
+    """Of four tensors, in the order of the fields; the caller keeps them alive."""
+    return Store(*map(address, tensors))
+
+
+class DecodingKernels:
+    """The compiled functions with their signatures. Made once per process, by `decoding_kernels`."""
+
+    def __init__(self, functions: ctypes.CDLL) -> None:
+        self._add_norm = declared(functions, "add_norm", "pppp ii f i")
+        self._silu_mul = declared(functions, "silu_mul", "pp i p ii i")
+        self._draw = declared(functions, "draw", "pppp ii d i")
+        self._attend = declared(functions, "attend_shared", "ppppp")
+        self._store_prompts = declared(functions, "store_prompts", "ppppp ii")
+        width = ctypes.c_int64()
+        declared(functions, "vector_width", "p")(ctypes.addressof(width))
+        self.vector_width = width.value
+        """Columns of a block of keys; values are padded to a multiple of it."""
+
+    def add_norm(
+        self,
+        residual: Float[Tensor, "N W"],
+        update: Float[Tensor, "N W"] | None,
+        scale: Tensor,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> Float[Tensor, "N W"]:
+        """Add `update` to `residual` in place; gives residual / rms(residual) * scale.
+
+        Args:
+            residual: float32.
+            update: in `dtype`; None adds nothing.
+            scale: float32 [W].
+            eps: added to the mean square.
+            dtype: of the result.
+        """
+        normed = torch.empty_like(residual, dtype=dtype)
+        places = (address(residual), address(update), address(scale), address(normed))
+        self._add_norm(*places, *residual.shape, eps, STORAGE[dtype])
+        return normed
+
+    def silu_mul(self, gate: Float[Tensor, "N I"], up: Float[Tensor, "N I"] | None = None) -> Float[Tensor, "N I"]:
+        """silu(gate) * up; without `up`, of the two halves of `gate` [N, 2 I]."""
+        width = gate.shape[1] if up is not None else gate.shape[1] // 2
+        second = gate.data_ptr() + width * gate.element_size() if up is None else address(up)
+        out = gate.new_empty(gate.shape[0], width)
+        self._silu_mul(address(gate), second, gate.shape[1], address(out), gate.shape[0], width, STORAGE[gate.dtype])
+        return out
+
+    def draw(
+        self, logits: Float[Tensor, "S V"], uniform: Float[Tensor, " S"], temperature: float
+    ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
+        """One token per row from softmax(logits / temperature), at 0 the most probable one at temperature 1.
+
+        Args:
+            logits: in a precision of `STORAGE`.
+            uniform: float64 in (0, 1): the place in the cumulative distribution.
+            temperature: at least 0.
+
+        Returns:
+            Tokens, and their logprobs in nats (float32): not finite where the logits are not.
+        """
+        rows, vocabulary = logits.shape
+        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        places = (address(logits), address(uniform), address(tokens), address(logprobs))
+        self._draw(*places, rows, vocabulary, temperature, STORAGE[logits.dtype])
+        return tokens, logprobs
+
+    def attend(
+        self, shape: Shape, store: Store, qkv: Float[Tensor, "S (H+2K)*D"], norm: Tensor | None, out: Tensor
+    ) -> None:
+        """Attention of a layer's new token, whose key and value are kept; fills the living rows of out [S, H*D].
+
+        Args:
+            shape: the step's tables.
+            store: the layer's keys and values, changed in place.
+            qkv: queries, keys and values before their rotation.
+            norm: float32 scales [H+K, D] of the norm over each query and key head, where there is one.
+            out: in the precision of `qkv`.
+        """
+        self._attend(ctypes.addressof(shape), ctypes.addressof(store), address(qkv), address(norm), address(out))
+
+    def store_prompts(
+        self, shape: Shape, store: Store, qkv: Float[Tensor, "P L (H+2K)*D"], norm: Tensor | None, slots: Tensor
+    ) -> None:
+        """Rotate queries and keys of the first len(slots) prompts in place, and keep keys and values in those slots."""
+        prompts, length = len(slots), qkv.shape[1]
+        places: tuple[Any, ...] = (address(qkv), address(norm), address(slots))
+        self._store_prompts(ctypes.addressof(shape), ctypes.addressof(store), *places, prompts, length)
+
+
+@functools.cache
+def decoding_kernels() -> DecodingKernels | None:
+    """The kernels of this machine; None where there are none (`library().reason` says why)."""
+    functions = library().functions
+    return None if functions is None else DecodingKernels(functions)

@@ -1,0 +1,61 @@
+"""The passes over logits of `losses.token_logprobs` as kernels: each reads the logits once, and copies none."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.tensors import STORAGE, address, kernel
+from paceline.kernels.logprobs import LogitPasses
+
+
+def logit_passes(device: torch.device, dtype: torch.dtype) -> LogitPasses | None:
+    """The passes for logits of this precision; None where there are no kernels, and torch does the work."""
+    if device.type != "cpu" or dtype not in STORAGE or library().functions is None:
+        return None
+    return LogitPasses(statistics=_statistics, to_gradients=_to_gradients)
+
+
+def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    rows, vocabulary = logits.shape
+    targets = _checked(targets, vocabulary)
+    logprobs, entropies, normalisers = (logits.new_empty(rows, dtype=torch.float32) for _ in range(3))
+    kernel("logit_statistics", "pp iii f ppp")(
+        address(logits),
+        address(targets),
+        rows,
+        vocabulary,
+        STORAGE[logits.dtype],
+        1 / temperature,
+        *map(address, (logprobs, entropies, normalisers)),
+    )
+    return logprobs, entropies, normalisers
+
+
+def _to_gradients(
+    logits: Tensor,
+    targets: Tensor,
+    normalisers: Tensor,
+    entropy: Tensor,
+    gradients: Sequence[Tensor | None],
+    temperature: float,
+) -> None:
+    targets = _checked(targets, logits.shape[1])
+    by_logprob, by_entropy = (None if one is None else one.contiguous() for one in gradients)
+    kernel("logit_gradients", "pp iii f pppp")(
+        address(logits),
+        address(targets),
+        *logits.shape,
+        STORAGE[logits.dtype],
+        1 / temperature,
+        *map(address, (normalisers, entropy, by_logprob, by_entropy)),
+    )
+
+
+def _checked(targets: Tensor, vocabulary: int) -> Tensor:
+    """C would read and write wherever a token says: one that no embedding has looked up may be anything."""
+    targets = targets.to(torch.int64).contiguous()
+    if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < vocabulary:
+        raise IndexError(f"a target lies outside the {vocabulary} tokens of the output embedding")
+    return targets

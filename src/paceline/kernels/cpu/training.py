@@ -1,0 +1,134 @@
+"""What lies between the matrix products of a decoder layer, with gradients: the norm of a sum, the gated product.
+
+M tokens of a packed micro-batch, H hidden width, I width of the feed-forward layer; both are multiples of 16.
+"""
+
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from paceline.kernels.cpu.tensors import STORAGE, address, kernel
+
+CHUNK_ROWS = 64
+"""Rows whose shares of a scale's gradient are added up by one thread, one after another."""
+
+
+def add_rms_norm(
+    x: Float[Tensor, "*rows H"],
+    addend: Float[Tensor, "*rows H"] | None,
+    scale: Float[Tensor, " H"],
+    *,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[Float[Tensor, "*rows H"], Float[Tensor, "*rows H"]]:
+    """The residual stream after an addition, and its norm: x + addend, and (x + addend) / rms(x + addend) * scale.
+
+    Args:
+        x: float32, and so is the sum. Without an addend the sum is `x` itself.
+        addend: float32 or bfloat16.
+        scale: float32.
+        eps: is added to the mean square.
+        dtype: precision of the normed states; everything is computed in float32.
+    """
+    total, normed = cast(
+        tuple[Tensor, Tensor],
+        _AddNorm.apply(x, addend, scale, eps, dtype),  # type: ignore[no-untyped-call]
+    )
+    return total, normed
+
+
+def gated_product(gate: Float[Tensor, "*rows I"], up: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows I"]:
+    """silu(gate) * up, both float32 or both bfloat16; computed in float32. Keeps gate and up for the backward pass."""
+    return cast(Tensor, _GatedProduct.apply(gate, up))  # type: ignore[no-untyped-call]
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, addend: Tensor | None, scale: Tensor, eps: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        x = x.contiguous()
+        addend = None if addend is None else addend.contiguous()
+        width = x.shape[-1]
+        rows = x.numel() // width
+        total = x if addend is None else torch.empty_like(x)
+        normed, inverse = torch.empty_like(x, dtype=dtype), x.new_empty(rows)
+        kernel("add_rms_norm", "ppi pp pip iif")(
+            address(x),
+            address(addend),
+            0 if addend is None else STORAGE[addend.dtype],
+            address(scale),
+            address(total),
+            address(normed),
+            STORAGE[dtype],
+            address(inverse),
+            rows,
+            width,
+            eps,
+        )
+        ctx.save_for_backward(total, scale, inverse)
+        ctx.addend_dtype = None if addend is None else addend.dtype
+        return total, normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_total: Tensor | None, grad_normed: Tensor | None) -> tuple[Tensor | None, ...]:
+        total, scale, inverse = ctx.saved_tensors
+        if grad_normed is None:
+            addend = None if ctx.addend_dtype is None or grad_total is None else grad_total.to(ctx.addend_dtype)
+            return grad_total, addend, None, None, None
+        grad_normed = grad_normed.contiguous()
+        grad_total = None if grad_total is None else grad_total.contiguous()
+        width, rows = total.shape[-1], inverse.numel()
+        grad_x = torch.empty_like(total)
+        grad_addend = torch.empty_like(total, dtype=torch.bfloat16) if ctx.addend_dtype == torch.bfloat16 else None
+        parts = total.new_empty(-(-rows // CHUNK_ROWS), width) if ctx.needs_input_grad[2] else None
+        kernel("add_rms_norm_backward", "pppp i ppppi ii")(
+            address(total),
+            address(scale),
+            address(inverse),
+            address(grad_normed),
+            STORAGE[grad_normed.dtype],
+            address(grad_total),
+            address(grad_x),
+            address(grad_addend),
+            address(parts),
+            CHUNK_ROWS,
+            rows,
+            width,
+        )
+        by_addend = None if ctx.addend_dtype is None else grad_x if grad_addend is None else grad_addend
+        return grad_x, by_addend, None if parts is None else parts.sum(0), None, None
+
+
+class _GatedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        gate, up = gate.contiguous(), up.contiguous()
+        product = torch.empty_like(gate)
+        kernel("gated_product", "ppp ii")(
+            address(gate), address(up), address(product), STORAGE[gate.dtype], gate.numel()
+        )
+        ctx.save_for_backward(gate, up)
+        return product
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        grad = grad.contiguous()  # under a name: an address keeps no tensor alive
+        grad_gate, grad_up = torch.empty_like(gate), torch.empty_like(up)
+        kernel("gated_product_backward", "ppppp ii")(
+            address(gate),
+            address(up),
+            address(grad),
+            address(grad_gate),
+            address(grad_up),
+            STORAGE[gate.dtype],
+            gate.numel(),
+        )
+        return grad_gate, grad_up

@@ -1,0 +1,151 @@
+"""What lies between the products and the attention of a decoding step, each in one kernel.
+
+A recorded step starts no kernel from the host, but each of them still costs the device two microseconds and more, and
+torch's operations made twenty of every layer's twenty-seven.
+
+N rows, W width of the model, I of the gated layer, H query heads, K key/value heads, D head width.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from paceline.kernels.cuda.triton_here import next_power, trial_problem, triton_problem
+
+BLOCK = 1024
+"""Of a row of the gated layer."""
+PROBE_TOLERANCE = 3e-2
+"""Largest difference from torch's operations that is taken for rounding, of numbers around 1 in bfloat16."""
+
+
+class DecodingKernels:
+    """The kernels with their shapes. One of them serves all decoders."""
+
+    def add_norm(
+        self, residual: Float[Tensor, "N W"], update: Tensor | None, scale: Float[Tensor, " W"], eps: float
+    ) -> Float[Tensor, "N W"]:
+        """Add `update` to `residual` in place; gives residual / rms(residual) * scale."""
+        from paceline.kernels.cuda import decoding_kernels
+
+        normed = torch.empty_like(residual)
+        rows, width = residual.shape
+        decoding_kernels.add_norm[(rows,)](
+            residual,
+            residual if update is None else update.contiguous(),
+            scale,
+            normed,
+            width,
+            eps,
+            HAS_UPDATE=update is not None,
+            BLOCK=next_power(width),
+        )
+        return normed
+
+    def silu_mul(self, gate: Float[Tensor, "N I"], up: Float[Tensor, "N I"] | None = None) -> Float[Tensor, "N I"]:
+        """silu(gate) * up; without `up`, of the two halves of `gate` [N, 2 I]."""
+        from paceline.kernels.cuda import decoding_kernels
+
+        width = gate.shape[1] if up is not None else gate.shape[1] // 2
+        out = gate.new_empty(len(gate), width)
+        decoding_kernels.silu_mul[(len(gate), -(-width // BLOCK))](
+            gate, gate[:, width:] if up is None else up, out, width, gate.shape[1], BLOCK=BLOCK
+        )
+        return out
+
+    def rotate_and_store(
+        self,
+        qkv: Float[Tensor, "N (H+2K)*D"],
+        norm: tuple[Tensor, float] | None,
+        turn: "Turn",
+        cache: tuple[Float[Tensor, "C K D"], Float[Tensor, "C K D"]],
+    ) -> tuple[Float[Tensor, "N H D"], Float[Tensor, "N H D"]]:
+        """Turned queries, by row and by place among the rows of all prompts; turned keys and values go to the cache.
+
+        `norm`: scale [H+K, D] and epsilon of the norm over each query and key head, if any.
+        """
+        from paceline.kernels.cuda import decoding_kernels
+
+        keys, values = cache
+        kv_heads, width = keys.shape[1:]
+        rows, heads = len(qkv), qkv.shape[1] // width
+        query = qkv.new_empty(rows, heads - 2 * kv_heads, width)
+        ordered = torch.empty_like(query)
+        decoding_kernels.rotate_and_store[(rows, heads)](
+            qkv,
+            turn.cosine if norm is None else norm[0],
+            turn.cosine,
+            turn.sine,
+            turn.positions,
+            turn.places,
+            turn.query_places,
+            query,
+            ordered,
+            keys,
+            values,
+            heads - 2 * kv_heads,
+            kv_heads,
+            width,
+            0.0 if norm is None else norm[1],
+            HAS_NORM=norm is not None,
+            BLOCK=next_power(width),
+        )
+        return query, ordered
+
+    def merge(
+        self,
+        own: tuple[Float[Tensor, "N H D"], Float[Tensor, "H N"]],
+        prompt: tuple[Float[Tensor, "N H D"], Float[Tensor, "H N"]],
+        place_of: Int[Tensor, " N"],
+    ) -> Float[Tensor, "N H*D"]:
+        """`flash.merged` of two parts, of which the second has its rows at `place_of`."""
+        from paceline.kernels.cuda import decoding_kernels
+
+        rows, heads, width = own[0].shape
+        out = torch.empty_like(own[0])
+        decoding_kernels.merge[(rows, heads)](
+            own[0], own[1], prompt[0], prompt[1], place_of, out, rows, heads, width, BLOCK=next_power(width)
+        )
+        return out.flatten(1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """Where the new tokens of a step stand, the same for all layers."""
+
+    cosine: Float[Tensor, "L D"]
+    sine: Float[Tensor, "L D"]
+    """With the sign of the rotated half."""
+    positions: Int[Tensor, " N"]
+    places: Int[Tensor, " N"]
+    """In the cache."""
+    query_places: Int[Tensor, " N"]
+    """Of each row among the rows of all prompts, prompt by prompt."""
+
+
+def decoding_kernels(device: torch.device, dtype: torch.dtype) -> DecodingKernels | None:
+    """The kernels for rows of this precision; None where torch does the work."""
+    return DecodingKernels() if kernels_problem(device, dtype) is None else None
+
+
+@functools.cache
+def kernels_problem(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why the kernels do not serve here; where nothing stands against them one is tried on made-up numbers."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return f"they compute in float32, not in {dtype}"
+    return triton_problem(device) or _tried(device, dtype)
+
+
+def _tried(device: torch.device, dtype: torch.dtype) -> str | None:
+    drawn = torch.randn(3, 100, generator=torch.Generator().manual_seed(0), device="cpu").to(device, dtype)
+    scale = torch.ones(100, device=device, dtype=dtype)
+
+    def difference(got: Tensor) -> float:
+        wanted = torch.nn.functional.rms_norm((2 * drawn).float(), (100,), scale.float(), 1e-6)
+        return float((got.float() - wanted).abs().max())
+
+    return trial_problem(
+        lambda: DecodingKernels().add_norm(drawn.clone(), drawn, scale, 1e-6), difference, PROBE_TOLERANCE
+    )

@@ -1,0 +1,220 @@
+"""Logprobs of sampled tokens, and the entropy of their distributions, from hidden states in chunks.
+
+N completion tokens of a micro-batch laid end to end (no padding), H hidden width, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from paceline.kernels.linear import product
+
+CHUNK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}
+"""Logits in float32 at once: what a CPU's cache keeps between two passes, what keeps a GPU busy."""
+PRODUCT_ROWS = {"cpu": 256, "cuda": 2048}
+"""Tokens that a product with the output embedding has at least: below, reading the matrix costs more than computing,
+and on a GPU adding to its gradient in float32, once per product."""
+HEAD_BLOCK = 1 << 21
+"""Elements of the output embedding whose gradient is added up in one go, through a CPU's cache."""
+
+
+Gradients = Sequence[Tensor | None]
+"""Of the loss by logprobs and by entropies, per token; None where nothing depends on them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogitPasses:
+    """What is done with the logits of a few rows between two matrix products."""
+
+    statistics: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
+    """Logits [R, V], targets [R], temperature to logprobs, entropies and normalisers (log Z of the scaled logits)."""
+    to_gradients: Callable[[Tensor, Tensor, Tensor, Tensor, Gradients, float], None]
+    """Overwrite logits, given targets, normalisers, entropies, gradients and temperature, with the gradient by the
+    scaled logits."""
+
+
+def token_logprobs(
+    hidden: Float[Tensor, "N H"],
+    head: Float[Tensor, "V H"],
+    targets: Int[Tensor, " N"],
+    *,
+    temperature: float,
+    chunk_elements: int | None = None,
+    product_rows: int | None = None,
+    passes: LogitPasses | None = None,
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """Log-probability of each target and entropy of its distribution, softmax(hidden @ head.T / temperature).
+
+    Logits exist for `product_rows` tokens at a time in the precision of `hidden`, and `chunk_elements` at a time in
+    float32 (float64 for float64 input), both by device where they are None; `passes` that need no such copy may stand
+    for torch's operations.
+    Logits are computed again in the backward pass, so memory does not grow with N * V.
+
+    Raises:
+        ValueError: `temperature` is not positive.
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    rows = max(1, (chunk_elements or CHUNK_ELEMENTS[hidden.device.type]) // head.shape[0])
+    many = max(rows, product_rows or PRODUCT_ROWS[hidden.device.type])
+    chunks = _Chunks(many=many, few=rows if passes is None else many, passes=passes or TORCH)
+    logprobs, entropy = cast(
+        tuple[Tensor, Tensor],
+        _TokenLogprobs.apply(hidden, head, targets, temperature, chunks),  # type: ignore[no-untyped-call]
+    )
+    return logprobs, entropy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Chunks:
+    many: int
+    """Tokens of a product."""
+    few: int
+    """Tokens of a pass over their logits."""
+    passes: LogitPasses
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """Chunked forward that keeps only normalisers and entropies; the backward computes each chunk's softmax again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, chunks: _Chunks
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)  # an entropy that nothing is asked of must cost nothing
+        matrix, found = head.to(hidden.dtype), []
+        for many, chosen in zip(torch.split(hidden, chunks.many), torch.split(targets, chunks.many), strict=True):
+            logits = product(many, matrix)
+            for few, wanted in zip(torch.split(logits, chunks.few), torch.split(chosen, chunks.few), strict=True):
+                found.append(chunks.passes.statistics(few, wanted, temperature))
+        logprobs, entropy, normalisers = (torch.cat(parts) for parts in zip(*found, strict=True))
+        ctx.save_for_backward(hidden, head, targets, normalisers, entropy)
+        ctx.temperature, ctx.chunks = temperature, chunks
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(one is None for one in gradients):
+            return (None,) * 5
+        hidden, head, targets, normalisers, entropy = ctx.saved_tensors
+        chunks: _Chunks = ctx.chunks
+        # by the scaled logits below, so divided here: once per token, not once per logit
+        scaled = [None if one is None else one / ctx.temperature for one in gradients]
+        matrix, grad_hidden = head.to(hidden.dtype), torch.empty_like(hidden)
+        grad_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
+        for start in range(0, len(hidden), chunks.many):
+            many = slice(start, min(start + chunks.many, len(hidden)))
+            logits = product(hidden[many], matrix)
+            for first in range(many.start, many.stop, chunks.few):
+                few = slice(first, min(first + chunks.few, many.stop))
+                chunks.passes.to_gradients(
+                    logits[few.start - start : few.stop - start],
+                    targets[few],
+                    normalisers[few],
+                    entropy[few],
+                    [None if one is None else one[few] for one in scaled],
+                    ctx.temperature,
+                )
+            grad_hidden[many] = product(logits, matrix.T)
+            if grad_head is not None:
+                _add_product(grad_head, logits, hidden[many])
+        return grad_hidden, grad_head, None, None, None
+
+
+def _wide(values: Tensor) -> Tensor:
+    """At least float32, because bfloat16 logits cost 0.01 nats per token."""
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+
+
+def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Logprobs of the targets, entropies and normalisers (log Z of the scaled logits) of a few rows of logits."""
+    return from_row_sums(*row_sums(logits, targets, temperature), temperature)
+
+
+def row_sums(
+    logits: Float[Tensor, "R V"], targets: Int[Tensor, " R"], temperature: float
+) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"], Float[Tensor, " R"], Float[Tensor, " R"]]:
+    """Of rows of logits: the largest; and, scaled and relative to it, sum of exp, sum of exp * logit, the target's.
+
+    Relative to the largest all is bounded, and each step is one pass.
+    """
+    top = _wide(logits.amax(dim=-1, keepdim=True))
+    shifted = logits - top
+    if temperature != 1:
+        shifted.div_(temperature)
+    exponentials = shifted.exp()
+    total = exponentials.sum(-1)
+    weighted = torch.bmm(exponentials[:, None], shifted[:, :, None])[:, 0, 0]
+    return top[:, 0], total, weighted, shifted.gather(1, targets[:, None])[:, 0]
+
+
+def from_row_sums(
+    top: Float[Tensor, " R"],
+    total: Float[Tensor, " R"],
+    weighted: Float[Tensor, " R"],
+    chosen: Float[Tensor, " R"],
+    temperature: float,
+) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"], Float[Tensor, " R"]]:
+    """Logprobs of the targets, entropies and normalisers from `row_sums`: H = log Z - sum p * logit."""
+    log_total = total.log()
+    return chosen - log_total, log_total - weighted / total, top / temperature + log_total
+
+
+def to_gradients(
+    logits: Tensor,
+    targets: Tensor,
+    normalisers: Tensor,
+    entropy: Tensor,
+    gradients: Gradients,
+    temperature: float,
+    *,
+    is_here: Bool[Tensor, " R"] | None = None,
+) -> None:
+    """Overwrite a few rows of logits with the gradient by the scaled logits, computed in float32 and rounded once.
+
+    d logprob / d logits = onehot(target) - p;  d entropy / d logits = -p * (log p + entropy)
+
+    `is_here`: of logits that are a part of their rows, which have their target among them; elsewhere the target may
+    be any of them. None: all.
+    """
+    by_logprob, by_entropy = gradients
+    log_softmax = torch.add(-normalisers[:, None], logits, alpha=1 / temperature)
+    inner: Tensor | None = None
+    if by_entropy is not None:
+        inner = by_entropy[:, None] * (log_softmax + entropy[:, None])
+        if by_logprob is not None:
+            inner += by_logprob[:, None]
+    probabilities = log_softmax.exp_()
+    at_target = None
+    if by_logprob is not None:
+        # apart from the others: 1 - p of a sure token would drown in the rounding of p
+        chosen = probabilities.gather(1, targets[:, None])
+        factor = by_logprob[:, None] if inner is None else inner.gather(1, targets[:, None])
+        of_target = by_logprob if is_here is None else by_logprob.where(is_here, 0.0)
+        at_target = of_target[:, None] - chosen * factor
+    factor = inner.neg_() if inner is not None else -cast(Tensor, by_logprob)[:, None]
+    torch.mul(probabilities, factor, out=logits)
+    if at_target is not None:
+        logits.scatter_(1, targets[:, None], at_target.to(logits.dtype))
+
+
+TORCH = LogitPasses(statistics=_statistics, to_gradients=to_gradients)
+
+
+def _add_product(total: Float[Tensor, "V H"], grad_logits: Float[Tensor, "N V"], hidden: Float[Tensor, "N H"]) -> None:
+    """total += grad_logits.T @ hidden, without a second matrix of that size."""
+    if total.dtype == hidden.dtype:
+        total.addmm_(grad_logits.T, hidden)
+        return
+    if total.is_cuda and total.dtype == torch.float32:  # its products give float32 of half precision by themselves
+        torch.ops.aten.addmm.dtype_out(total, grad_logits.T, hidden, torch.float32, out=total)
+        return
+    rows = max(1, HEAD_BLOCK // total.shape[1])
+    for part, columns in zip(torch.split(total, rows), torch.split(grad_logits, rows, dim=1), strict=True):
+        part += columns.T @ hidden

@@ -1,0 +1,203 @@
+"""Context parallelism: a rank has every n-th token of a micro-batch, and in attention all of them for 1/n of the heads.
+
+                          rank 0                       rank 1
+    between attentions    tokens 0 2 4, all heads      tokens 1 3 -, all heads
+    in attention          tokens 0 to 4, heads 0 1     tokens 0 to 4, heads 2 3
+
+Source: DeepSpeed-Ulysses, arXiv:2309.14509, section 3.1. It gives ranks runs of tokens; in turn, each has as many
+of the prompts' tokens, which need no logits, and of the completions', which do.
+
+M tokens, n ranks, m = M / n rounded up: a rank with a token less has token 0 in its place, which nobody reads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from paceline.models.parallel.process_group import lost
+from paceline.objective.micro_batches import MicroBatch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchange:
+    """`HeadExchange` between the ranks of a group."""
+
+    group: dist.ProcessGroup
+    tokens: int
+    """M, of the whole micro-batch."""
+
+    @property
+    def ranks(self) -> int:
+        """Of the group."""
+        return dist.get_world_size(self.group)
+
+    def to_heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `HeadExchange`: all three in one message."""
+        parts = [by_rank(states, self.ranks) for states in (query, key, value)]
+        sent = torch.cat([part.flatten(2) for part in parts], dim=2)
+        found: Tensor = _ToHeads.apply(sent, self)  # type: ignore[no-untyped-call]
+        widths = [part.shape[2] * part.shape[3] for part in parts]
+        query, key, value = (
+            states.unflatten(1, part.shape[2:]) for states, part in zip(found.split(widths, dim=1), parts, strict=True)
+        )
+        return query, key, value
+
+    def to_tokens(self, states: Tensor) -> Tensor:
+        """See `HeadExchange`."""
+        found: Tensor = _ToTokens.apply(states.flatten(1), self)  # type: ignore[no-untyped-call]
+        return found.unflatten(2, states.shape[1:]).flatten(1, 2)
+
+    def swap(self, states: Float[Tensor, "m n W"]) -> Float[Tensor, "m n W"]:
+        """Row r for each rank r, to row r from each rank r."""
+        sent = states.transpose(0, 1).contiguous()
+        received = torch.empty_like(sent)
+        with lost(f"rank {dist.get_rank()} was exchanging heads for tokens"):
+            dist.all_to_all_single(received, sent, group=self.group)
+        return received.transpose(0, 1)
+
+
+def by_rank(states: Float[Tensor, "m heads D"], ranks: int) -> Float[Tensor, "m n h D"]:
+    """The heads that each rank computes with; where there are fewer than ranks, several are given the same one."""
+    heads = states.shape[1]
+    if heads < ranks:
+        states = states.repeat_interleave(ranks // heads, dim=1)
+    return states.unflatten(1, (ranks, -1))
+
+
+class _ToHeads(torch.autograd.Function):
+    """[m, n, W], of own tokens for each rank's heads, to [M, W], of all tokens for own heads."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, exchange: Exchange) -> Tensor:
+        ctx.exchange = exchange
+        return _all_tokens(states, exchange)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _own_tokens(gradients[0], ctx.exchange), None
+
+
+class _ToTokens(torch.autograd.Function):
+    """The way back: [M, W] to [m, n, W]."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, exchange: Exchange) -> Tensor:
+        ctx.exchange = exchange
+        return _own_tokens(states, exchange)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _all_tokens(gradients[0], ctx.exchange), None
+
+
+def _all_tokens(states: Float[Tensor, "m n W"], exchange: Exchange) -> Float[Tensor, "M W"]:
+    return exchange.swap(states).flatten(0, 1)[: exchange.tokens]
+
+
+def _own_tokens(states: Float[Tensor, "M W"], exchange: Exchange) -> Float[Tensor, "m n W"]:
+    missing = -len(states) % exchange.ranks
+    return exchange.swap(pad(states, (0, 0, 0, missing)).unflatten(0, (-1, exchange.ranks)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SomeTokens:
+    """`Tokens` of a rank that has every n-th one between attentions."""
+
+    batch: MicroBatch
+    exchange: Exchange
+    mine: Int[Tensor, " N_here"]
+    """Which of all targets are this rank's."""
+    places: Int[Tensor, " N"]
+    """Where each target stands in the ranks' targets, laid end to end and as long as the longest."""
+    longest: int
+    """Targets of the rank with the most."""
+
+    def join(self, logprobs: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Tokens`."""
+        return cast(tuple[Tensor, Tensor], _Joined.apply(logprobs, entropy, self))  # type: ignore[no-untyped-call]
+
+
+class _Joined(torch.autograd.Function):
+    """Every rank has the gradient of the same loss of all targets, and takes what is its own."""
+
+    @staticmethod
+    def forward(ctx: Any, logprobs: Tensor, entropy: Tensor, tokens: SomeTokens) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)  # an entropy that nothing is asked of must cost nothing
+        ctx.mine = tokens.mine
+        own = pad(torch.stack([logprobs, entropy]), (0, tokens.longest - len(logprobs)))
+        parts = [torch.empty_like(own) for _ in range(tokens.exchange.ranks)]
+        with lost(f"rank {dist.get_rank()} was exchanging logprobs"):
+            dist.all_gather(parts, own, group=tokens.exchange.group)
+        joined = torch.cat(parts, dim=1)[:, tokens.places]
+        return joined[0], joined[1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+        logprobs, entropy = (None if one is None else one[ctx.mine] for one in gradients)
+        return logprobs, entropy, None
+
+
+def some_tokens(batch: MicroBatch, group: dist.ProcessGroup) -> SomeTokens:
+    """What of a micro-batch is this rank's; lengths are read from the host, never from the device."""
+    ranks, place, device = dist.get_world_size(group), dist.get_rank(group), batch.input_ids.device
+    sources = sources_of(batch)
+    mine, places, longest = deal(sources, ranks, place)
+    own = _to(torch.tensor([sources[target] // ranks for target in mine], dtype=torch.int64), device)
+    targets = _to(torch.tensor(mine, dtype=torch.int64), device)
+    return SomeTokens(
+        batch=replace(
+            batch,
+            input_ids=_every(batch.input_ids, ranks, place),
+            position_ids=_every(batch.position_ids, ranks, place),
+            sources=own,
+            targets=batch.targets[targets],
+        ),
+        exchange=Exchange(group=group, tokens=len(batch.input_ids)),
+        mine=targets,
+        places=_to(torch.tensor(places), device),
+        longest=longest,
+    )
+
+
+def sources_of(batch: MicroBatch) -> list[int]:
+    """`MicroBatch.sources`, from the lengths: of a sample the last token of its prompt, then its own inputs."""
+    ends = list(accumulate(batch.prompt_lengths))
+    behind = accumulate(batch.input_lengths, initial=ends[-1])
+    next(behind)
+    return [
+        source
+        for prompt, end, length in zip(batch.prompt_of_sample, behind, batch.input_lengths, strict=True)
+        for source in (ends[prompt] - 1, *range(end - length, end))
+    ]
+
+
+def deal(sources: Sequence[int], ranks: int, place: int) -> tuple[list[int], list[int], int]:
+    """Targets of the rank at this place; where each target stands among those of all ranks, each padded to the longest;
+    how many the longest are.
+
+    >>> deal([1, 2, 3, 1], ranks=2, place=1)
+    ([0, 2, 3], [3, 0, 4, 5], 3)
+    """
+    dealt, numbers = [list[int]() for _ in range(ranks)], list[int]()
+    for target, source in enumerate(sources):
+        numbers.append(len(dealt[source % ranks]))
+        dealt[source % ranks].append(target)
+    longest = max(map(len, dealt))
+    places = [source % ranks * longest + number for source, number in zip(sources, numbers, strict=True)]
+    return dealt[place], places, longest
+
+
+def _every(tokens: Int[Tensor, " M"], ranks: int, place: int) -> Int[Tensor, " m"]:
+    return pad(tokens, (0, -len(tokens) % ranks))[place::ranks]
+
+
+def _to(tensor: Tensor, device: torch.device) -> Tensor:
+    """From pinned memory: a copy from any other memory waits for all that the device has been given to do."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,78 @@
+"""The ranks of a run in a grid: which of them hold the same, which hold shares of it.
+
+Ranks are numbered with `tensor` fastest, so that those who talk most stand next to each other. Neighbours on the axes
+`replicate` and `shard`, `context` of them, share the tokens of their samples.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from paceline.config.layout import Sizes
+
+AXES = ("pipeline", "replicate", "shard", "tensor")
+PARTED = ("pipeline", "shard", "tensor")
+"""Along which ranks hold different parts of the model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mesh:
+    """This rank's place in the grid of the process group that there is."""
+
+    sizes: Sizes
+    devices: DeviceMesh
+    data: dist.ProcessGroup
+    """The ranks that hold the same part of the model, or slices of it, with samples, or tokens, of their own."""
+    context: dist.ProcessGroup | None = None
+    """Those of them that share the tokens of their samples with this one; None: none does."""
+
+    @property
+    def share(self) -> int:
+        """Which part of a step's samples is this rank's."""
+        return self._among_data // self.sizes.context
+
+    @property
+    def turn(self) -> int:
+        """Which of those that share the same samples this rank is."""
+        return self._among_data % self.sizes.context
+
+    @property
+    def _among_data(self) -> int:
+        return self.place("replicate") * self.sizes.shard + self.place("shard")
+
+    @property
+    def part(self) -> tuple[int, ...]:
+        """Which part of the model is this rank's: those with the same one hold copies of it."""
+        return tuple(self.place(axis) for axis in PARTED)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether another rank holds the same part."""
+        return self.sizes.ranks > math.prod(getattr(self.sizes, axis) for axis in PARTED)
+
+    def place(self, axis: str) -> int:
+        """Where on an axis this rank stands."""
+        return self.devices.get_local_rank(axis)
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """The ranks that differ from this one along an axis only."""
+        return self.devices.get_group(axis)
+
+
+def make_mesh(sizes: Sizes, device: torch.device) -> Mesh:
+    """The grid over all ranks of the process group; every one of them makes this call.
+
+    Raises:
+        ValueError: there are more or fewer ranks than the sizes say.
+    """
+    if sizes.ranks != dist.get_world_size():
+        raise ValueError(f"{sizes} needs {sizes.ranks} ranks, there are {dist.get_world_size()}")
+    devices = init_device_mesh(device.type, tuple(getattr(sizes, axis) for axis in AXES), mesh_dim_names=AXES)
+    data = devices["replicate", "shard"]._flatten("data")
+    context = None
+    if sizes.context > 1:
+        context = data._unflatten(0, (sizes.shares, sizes.context), ("share", "context")).get_group("context")
+    return Mesh(sizes=sizes, devices=devices, data=data.get_group(), context=context)

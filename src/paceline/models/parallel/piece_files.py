@@ -1,0 +1,211 @@
+"""Tensors in safetensors files, whole or in pieces, written by one layout of ranks and read by any other.
+
+A file with pieces says in its header where in the whole tensors they belong, in the words of torch's distributed
+checkpoints (`DCP_SHARDING_INFO`), so that torch.distributed.checkpoint's HuggingFaceStorageReader reads them too. Its
+writer is not used: it sends its plans as pickle, and asks more of a process group than a few lines of JSON.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from paceline.models.parallel.copies import Shelf, copied_pieces
+from paceline.models.parallel.pieces import Piece, piece_of, saved_tensors, written_here
+from paceline.models.parallel.ranks import Ranks
+
+OFFSETS = "DCP_SHARDING_INFO"
+"""The header's entry: a JSON object with {"saved_offsets": [...]} for each tensor of the file."""
+_NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What one rank writes of some tensors: a file, or nothing where others hold the same and come first."""
+
+    name: str
+    """Of the file."""
+    pieces: Mapping[str, Piece]
+    header: Mapping[str, str]
+
+    @property
+    def nbytes(self) -> int:
+        """What it writes."""
+        return sum(piece.tensor.nbytes for piece in self.pieces.values())
+
+    def copied(self, shelf: Shelf) -> "Part":
+        """The same on a shelf, so that it can be written while the originals change."""
+        return replace(self, pieces=copied_pieces(self.pieces, shelf))
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the file, if any, into a directory that is there.
+
+        Raises:
+            OSError, SafetensorError: it cannot be written.
+        """
+        if not self.name:
+            return []
+        header = dict(self.header)
+        if not all(piece.is_whole for piece in self.pieces.values()):
+            header[OFFSETS] = json.dumps({name: {"saved_offsets": piece.offset} for name, piece in self.pieces.items()})
+        save_file(_apart({name: piece.tensor for name, piece in self.pieces.items()}), folder / self.name, header)
+        return [folder / self.name]
+
+
+NOTHING = Part(name="", pieces={}, header={})
+"""What a rank writes of that which others have written."""
+
+
+def part_of(stem: str, tensors: Mapping[str, Tensor], ranks: Ranks, header: Mapping[str, str]) -> Part:
+    """What this rank writes of `tensors`, each of which is whole or a DTensor; all ranks make this call.
+
+    One rank alone writes `stem.safetensors`, several `stem-00001-of-00004.safetensors` and so on.
+
+    Raises:
+        RankLost: another rank is gone, or silent for too long.
+    """
+    pieces = {name: piece_of(tensor) for name, tensor in tensors.items()}
+    mine, writers = written_here(pieces, ranks)
+    if ranks.rank not in (writers or [0]):
+        return NOTHING
+    own = {name: pieces[name] for name in mine}
+    place = f"-{writers.index(ranks.rank) + 1:05d}-of-{len(writers):05d}" if len(writers) > 1 else ""
+    return Part(name=f"{stem}{place}.safetensors", pieces=own, header={"format": "pt", **header})
+
+
+def files_of(folder: Path, stem: str) -> list[Path]:
+    """The files that `part_of` named, in order.
+
+    Raises:
+        FileNotFoundError: there is none, or not every one of them.
+    """
+    alone = folder / f"{stem}.safetensors"
+    if alone.is_file():
+        return [alone]
+    found = {path.name: path for path in folder.glob(f"{stem}-*.safetensors")}
+    numbers = [match for name in found if (match := _NUMBERED.fullmatch(name[len(stem) : -len(".safetensors")]))]
+    if not numbers:
+        raise FileNotFoundError(f"{alone} is not there")
+    count = int(numbers[0][2])
+    wanted = [f"{stem}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
+    for name in wanted:
+        if name not in found:
+            raise FileNotFoundError(f"{folder / name} is not there")
+    return [found[name] for name in wanted]
+
+
+class Stored:
+    """Whole tensors by name, in however many pieces they lie in open files. Only what is asked for is read."""
+
+    def __init__(self, files: Sequence[tuple[Path, Any]]) -> None:
+        """Of opened files: see `open_stored`."""
+        self.headers: list[dict[str, str]] = [file.metadata() or {} for _, file in files]
+        self.paths = [path for path, _ in files]
+        self._boxes = dict[str, list[tuple[tuple[int, ...], tuple[int, ...], Any]]]()
+        for (_, file), header in zip(files, self.headers, strict=True):
+            placed = json.loads(header[OFFSETS]) if OFFSETS in header else None
+            for name in file.keys():  # noqa: SIM118 - not a dict
+                size = tuple(file.get_slice(name).get_shape())
+                offset = (0,) * len(size) if placed is None else tuple(placed[name]["saved_offsets"])
+                self._boxes.setdefault(name, []).append((offset, size, file))
+
+    def names(self) -> Iterable[str]:
+        """Of all tensors."""
+        return self._boxes.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a whole tensor, as far as it is there.
+
+        Raises:
+            ValueError: there is none of this name.
+        """
+        if name not in self._boxes:
+            raise ValueError(f"{self.paths[0]} has no tensor {name}")
+        ends = [map(sum, zip(offset, size, strict=True)) for offset, size, _ in self._boxes[name]]
+        return tuple(max(each) for each in zip(*ends, strict=True))
+
+    def read(self, name: str) -> Tensor:
+        """A whole tensor.
+
+        Raises:
+            ValueError: there is none of this name, or some of it is missing.
+        """
+        shape = self.shape(name)
+        return self._box(name, (0,) * len(shape), shape)
+
+    def read_piece(self, name: str, wanted: Tensor) -> Tensor:
+        """Of a tensor what `wanted` has on this rank of one of the same shape, in the precision that it is stored in.
+
+        Raises:
+            ValueError: there is none of this name, it has another shape, or some of it is missing.
+        """
+        piece = piece_of(wanted)
+        if self.shape(name) != piece.shape:
+            raise ValueError(f"{self.paths[0]} has {name} as {list(self.shape(name))}, not as {list(piece.shape)}")
+        return self._box(name, piece.offset, tuple(piece.tensor.shape))
+
+    def fill(self, model: PreTrainedModel) -> None:
+        """Put into every weight and saved buffer of a model, which may be split, what belongs on this rank.
+
+        Raises:
+            ValueError: see `read_piece`.
+        """
+        for name, tensor in saved_tensors(model).items():
+            piece_of(tensor).tensor.copy_(self.read_piece(name, tensor))
+
+    def _box(self, name: str, start: tuple[int, ...], size: tuple[int, ...]) -> Tensor:
+        found: Tensor | None = None
+        missing = math.prod(size)
+        for offset, length, file in self._boxes[name]:
+            ranges = [(max(a, b), min(a + n, b + m)) for a, n, b, m in zip(start, size, offset, length, strict=True)]
+            if any(low >= high for low, high in ranges):
+                continue
+            part = _slice(file, name, [slice(low - b, high - b) for (low, high), b in zip(ranges, offset, strict=True)])
+            if tuple(part.shape) == size:
+                return part
+            found = torch.empty(size, dtype=part.dtype) if found is None else found
+            found[tuple(slice(low - a, high - a) for (low, high), a in zip(ranges, start, strict=True))] = part
+            missing -= part.numel()
+        if missing:
+            raise ValueError(f"{self.paths[0]} and the files beside it have not all of {name}")
+        return torch.empty(size, dtype=self._dtype(name)) if found is None else found
+
+    def _dtype(self, name: str) -> torch.dtype:
+        _, size, file = self._boxes[name][0]
+        return _slice(file, name, [slice(0, 0) for _ in size]).dtype
+
+
+@contextmanager
+def open_stored(paths: Sequence[Path]) -> Iterator[Stored]:
+    """The tensors in some files, for as long as this lasts.
+
+    Raises:
+        OSError, SafetensorError, KeyError, ValueError: a file cannot be read.
+    """
+    with ExitStack() as closing:
+        yield Stored([(path, closing.enter_context(safe_open(path, framework="pt"))) for path in paths])
+
+
+def _slice(file: Any, name: str, ranges: Sequence[slice]) -> Tensor:
+    found: Tensor = file.get_slice(name)[tuple(ranges)] if ranges else file.get_tensor(name)
+    return found
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """In main memory, and each in memory of its own, as the format wants it: some optimisers keep one table for all."""
+    apart, seen = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        saved = tensor.detach().cpu().contiguous()
+        apart[name] = saved.clone() if saved.data_ptr() in seen else saved
+        seen.add(saved.data_ptr())
+    return apart

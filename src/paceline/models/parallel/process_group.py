@@ -1,0 +1,78 @@
+"""Where ranks meet, and the process group of torch that they make: gloo on CPUs, NCCL on GPUs."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from paceline.errors import first_line
+from paceline.models.parallel.ranks import RankLost
+
+JOIN_SECONDS = 300.0
+"""That a rank waits for the others to come; they read no weights before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """Where ranks find each other: by a file on one machine, which needs no open port, or through a store's port."""
+
+    file: Path | None = None
+    host: str = ""
+    port: int = 0
+    opened: dist.Store | None = None
+    """A connection that there is already."""
+
+    def store(self, *, size: int) -> dist.Store:
+        """A connection to it, for one of `size` ranks."""
+        if self.opened is not None:
+            return self.opened
+        if self.file is not None:
+            return dist.FileStore(str(self.file), size)
+        return dist.TCPStore(self.host, self.port, is_master=False, timeout=timedelta(seconds=JOIN_SECONDS))
+
+
+@contextmanager
+def meeting_at(host: str) -> Iterator[Meeting]:
+    """A meeting at a free port of this machine, for as long as this lasts."""
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    yield Meeting(host=host, port=store.port)
+    del store
+
+
+@contextmanager
+def process_group(meeting: Meeting, *, rank: int, size: int, device: torch.device, timeout: float) -> Iterator[None]:
+    """The ranks that meet there, for as long as this lasts. `timeout`: seconds that one may wait for the others.
+
+    After an error it is left to the process's end: to take it down waits for the others, who may be gone.
+
+    Raises:
+        RankLost: not all of them came.
+    """
+    if meeting.file is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: nothing listens where others could reach it
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    with lost(f"rank {rank} of {size} met nobody"):
+        dist.init_process_group(
+            backend,
+            store=meeting.store(size=size),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout),
+            device_id=device if backend == "nccl" else None,
+        )
+    yield
+    dist.destroy_process_group()
+
+
+@contextmanager
+def lost(doing: str) -> Iterator[None]:
+    """torch tells of a peer that is gone, and of one that is late, by a RuntimeError of whatever backend there is."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankLost(f"{doing} when another rank went away or was late ({first_line(error)})") from None

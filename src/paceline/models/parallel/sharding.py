@@ -1,0 +1,136 @@
+"""ZeRO: ranks with samples of their own hold slices of what each would hold a copy of, by torch's `fully_shard`.
+
+| stage | sliced for good | a rank's whole weights | a rank's whole gradients |
+|---|---|---|---|
+| 1 | optimiser state | from one update to the next | until an update's last micro-batch |
+| 2 | and gradients | from one update to the next | a layer's at a time |
+| 3 | and weights | a layer's at a time | a layer's at a time |
+
+Source: ZeRO, arXiv:1910.02054, section 5. Gradients are added up, not averaged: token weights are those of a step.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import SymInt, Tensor, nn
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+
+from paceline.models.parallel.mesh import Mesh
+from paceline.runtime.memory import return_free_memory
+
+Found = TypeVar("Found")
+LARGE_MESSAGE = 1 << 23
+"""Numbers in a message, beside which a walk through the free memory is short."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sharding:
+    """How far ranks share what they hold."""
+
+    stage: int = 0
+    """As in the table above; 0: copies."""
+    offload: bool = False
+    """Slices wait in main memory."""
+
+
+def shard(
+    model: nn.Module, layers: list[nn.Module], mesh: Mesh, sharding: Sharding, compute_dtype: torch.dtype
+) -> None:
+    """Leave each rank its slices of the model's parameters: of each of `layers` on its own, then of all the rest.
+
+    On GPUs the layers' weights are sent and multiplied in `compute_dtype`, half the bytes of their own; gradients are
+    added up in their own.
+    """
+    names = ("replicate", "shard") if mesh.sizes.replicate > 1 else ("shard",)
+    stays = sharding.stage < 3
+    offload = CPUOffloadPolicy() if sharding.offload else OffloadPolicy()
+    common = {"mesh": mesh.devices[names], "offload_policy": offload}
+    half = mesh.devices.device_type == "cuda" and compute_dtype.itemsize == 2
+    precision = MixedPrecisionPolicy(
+        param_dtype=compute_dtype if half else None,
+        reduce_dtype=torch.float32 if half else None,
+        cast_forward_inputs=False,
+    )
+    for layer in layers:
+        fully_shard(layer, reshard_after_forward=not stays, mp_policy=precision, **common)
+    fully_shard(model, reshard_after_forward=False, **common)
+    if not stays:
+        layers[-1].register_forward_hook(lambda _, __, output: _give_back_behind(model, output))
+    # its weights are there in calls of registered methods only; ours may call whatever part of the model it likes
+    model.run_sharded = lambda call: call()
+    register_fsdp_forward_method(model, "run_sharded")
+    for module in _sharded(model):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)  # gloo has no averages
+        if mesh.devices.device_type == "cpu":
+            module.set_custom_reduce_scatter(_PieceByPiece())
+
+
+def _give_back_behind(model: FSDPModule, output: Tensor) -> None:
+    """Give back embedding and head when the backward pass has come to the last layer: a third of a small model, which
+    only its head needs; their gradients stay."""
+    if output.requires_grad:
+        output.register_hook(lambda _: model.reshard())
+
+
+class _PieceByPiece:
+    """Each rank's piece added up on its own: gloo makes a copy of all that it is given to scatter."""
+
+    def allocate(self, size: Sequence[int | SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory for a message; before a large one comes on top, what lies free between the slices is given back."""
+        if math.prod(map(int, size)) >= LARGE_MESSAGE:
+            return_free_memory(device)
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: object,
+        async_op: bool = False,
+    ) -> None:
+        """Pieces of `input_tensor`, one for each rank, to the sum of this rank's."""
+        own = dist.get_rank(group)
+        for rank, piece in enumerate(input_tensor.chunk(dist.get_world_size(group))):
+            dist.reduce(piece, group_dst=rank, group=group)
+            if rank == own:
+                output_tensor.copy_(piece)
+
+
+def run(model: nn.Module, call: Callable[[], Found]) -> Found:
+    """A pass through a model that was given to `shard`, its own forward or any other."""
+    return model.run_sharded(call) if isinstance(model, FSDPModule) else call()
+
+
+def begin_pass(model: nn.Module, stage: int, *, last: bool) -> None:
+    """Before a pass with a gradient: what it leaves behind. `last`: of an update, whose gradients are then complete."""
+    for module in _sharded(model):
+        module.set_requires_gradient_sync(last or stage > 1, recurse=False)
+        module.set_reshard_after_backward(last or stage > 2, recurse=False)
+
+
+def give_back(model: nn.Module) -> None:
+    """Leave each rank its slices alone: a pass without a gradient keeps what it has fetched of the outermost module."""
+    for module in _sharded(model):
+        module.reshard()
+
+
+def _sharded(model: nn.Module) -> Iterator[FSDPModule]:
+    return (module for module in model.modules() if isinstance(module, FSDPModule))
+
+
+def is_sharded(parameter: Tensor) -> bool:
+    """Whether `shard` left only a slice of it here."""
+    return hasattr(parameter, "device_mesh") and "shard" in (parameter.device_mesh.mesh_dim_names or ())

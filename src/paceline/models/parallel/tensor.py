@@ -1,0 +1,205 @@
+"""Tensor parallelism: each rank has some heads and some of the width of every layer, and some tokens' embeddings.
+
+| layer | a rank has |
+|---|---|
+| queries, keys, values, gate, up | rows of the weight and of the bias |
+| output of attention and of the feed-forward layers | columns of the weight |
+| embedding, output embedding | rows; all where their number cannot be divided |
+| keys, values, where ranks share key/value heads | all, and computes rows of one head |
+| norms, biases added to a sum | all |
+| adapter beside a layer with some rows | A whole, rows of B |
+| adapter beside a layer with some columns | columns of A, B whole |
+| adapter beside a layer with rows of one head | A and B whole, and computes the same rows of B |
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from transformers import PreTrainedModel
+
+from paceline.errors import ModelError
+from paceline.kernels.linear import ProductLinear
+from paceline.models.parallel.mesh import Mesh
+from paceline.models.parallel.tensor_heads import SharedHeads, shared_heads
+from paceline.models.parallel.tensor_layers import (
+    AXIS,
+    Block,
+    ColumnLinear,
+    HeadLinear,
+    PartialGradients,
+    RowLinear,
+    VocabularyEmbedding,
+    combined,
+)
+from paceline.models.parallel.tensor_plan import COLUMN, HEAD, ROW, Cut, check_tensor_size, cut_of, tensor_plan
+
+ROWS = {"weight": 0, "bias": 0}
+COLUMNS = {"weight": 1}
+"""Parameters to the dimension that they are cut along."""
+HEAD_COUNTS = ("num_heads", "num_attention_heads", "num_key_value_heads")
+GROUPS = "num_key_value_groups"
+"""Where transformers' attention has the number of attention heads for each key/value head."""
+
+
+def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
+    """Leave this rank its part of a whole model, which has its adapter, if any; every rank was given the same model.
+
+    Of a model whose other layers lie on other ranks it leaves its part of those that are here.
+
+    Raises:
+        ModelError: the model cannot be split, or not over so many ranks; it is as before.
+    """
+    axis, decoder = mesh.devices[AXIS], model.base_model
+    check_tensor_size(model.config, axis.size())
+    plan, heads = tensor_plan(model.config), shared_heads(model.config, axis.size())
+    layers = {
+        path: (module, cut)
+        for path, module in decoder.named_modules()
+        if (cut := cut_of(path, plan, by_head=heads is not None)) is not None
+    }
+    blocks = {path: decoder.get_submodule(path) for path in dict.fromkeys(path.rpartition(".")[0] for path in layers)}
+    for path, (module, cut) in layers.items():
+        _check_layer(path, module, cut, axis.size(), heads)
+    for path, block in blocks.items():
+        _check_block(path, block, layers, heads)
+    for module, cut in layers.values():
+        _cut_layer(module, cut, axis, heads)
+    for block in blocks.values():
+        if heads is not None and hasattr(block, GROUPS):
+            setattr(block, GROUPS, heads.groups)
+        block.__class__ = combined(Block, type(block))
+        block.tensor_axis = axis
+    _cut_vocabulary(model, axis)
+
+
+def _check_layer(path: str, module: nn.Module, cut: Cut, size: int, heads: SharedHeads | None) -> None:
+    if cut not in (COLUMN, ROW, HEAD):
+        return
+    base = _base(module)
+    if type(base) not in (nn.Linear, ProductLinear):
+        raise ModelError(f"{path} is a {type(base).__name__}, and plain linear layers alone can be split over ranks")
+    if base is not module:
+        _check_adapter(path, module)
+    width = base.weight.shape[1 if cut == ROW else 0]
+    if cut == HEAD:
+        assert heads is not None
+        if width != heads.out_features:
+            raise ModelError(
+                f"{path} has {width} outputs, and the model's key/value heads, which {size} ranks would share, have "
+                f"{heads.key_value} x {heads.width}; use a tensor size that divides {heads.key_value}"
+            )
+    elif width % size:
+        raise ModelError(f"{path} has a width of {width}, which a tensor size of {size} must divide")
+
+
+def _check_adapter(path: str, module: nn.Module) -> None:
+    """Low-rank matrices beside the layer, and nothing else, are a sum that can be split."""
+    others = {name.split(".")[0] for name, _ in module.named_parameters()} - {"base_layer", "lora_A", "lora_B"}
+    if others or getattr(module, "lora_variant", None):
+        kind = ", ".join(sorted(others)) or ", ".join(type(one).__name__ for one in module.lora_variant.values())
+        raise ModelError(
+            f"the adapter of {path} has {kind}, which cannot be split over ranks; use plain LoRA or a tensor size of 1"
+        )
+
+
+def _check_block(
+    path: str, block: nn.Module, layers: Mapping[str, tuple[nn.Module, Cut]], heads: SharedHeads | None
+) -> None:
+    """What stands between column and row layers computes with a part: whatever has parameters must be in the plan."""
+    own = {name.removeprefix(f"{path}."): cut for name, (_, cut) in layers.items() if name.startswith(f"{path}.")}
+    if COLUMN not in own.values() or ROW not in own.values():
+        raise ModelError(f"the plan of {path} has no column layers, or no row layer to add up what they lead to")
+    for name, _ in block.named_parameters():
+        if name.split(".")[0] not in own:
+            raise ModelError(f"the plan of {path} leaves out {name}, whose gradient would be that of a part")
+    counted = [name for name in HEAD_COUNTS if hasattr(block, name)]
+    if counted:
+        raise ModelError(f"{path} computes with {counted[0]}, which would be that of the whole model")
+    projections = sum(cut == HEAD for cut in own.values())
+    if heads is not None and projections != (2 if hasattr(block, GROUPS) else 0):
+        raise ModelError(
+            f"which layers of {path} lead to {heads.key_value} key/value heads cannot be told, and several ranks would "
+            f"have to share these; use a tensor size that divides {heads.key_value}"
+        )
+
+
+def _cut_layer(module: nn.Module, cut: Cut, axis: DeviceMesh, heads: SharedHeads | None) -> None:
+    base = _base(module)
+    if cut == COLUMN:
+        _become_column(base, axis)
+    elif cut == ROW:
+        _become_row(base, axis)
+    elif cut == HEAD:
+        _become_head(base, axis, heads)
+    else:
+        _mark_partial(module)
+    if base is module:
+        return
+    for first in module.lora_A.values():
+        if cut == ROW:
+            _become_row(first, axis)
+        else:
+            _mark_partial(first)
+    for second in module.lora_B.values():
+        if cut == COLUMN:
+            _become_column(second, axis)
+        elif cut == HEAD:
+            _become_head(second, axis, heads)
+
+
+def _become_column(linear: nn.Module, axis: DeviceMesh) -> None:
+    _cut_parameters(linear, ROWS, axis)
+    linear.__class__ = ColumnLinear
+
+
+def _become_row(linear: nn.Module, axis: DeviceMesh) -> None:
+    _cut_parameters(linear, COLUMNS, axis)
+    linear.__class__ = RowLinear
+
+
+def _become_head(linear: nn.Module, axis: DeviceMesh, heads: SharedHeads | None) -> None:
+    assert heads is not None
+    linear.rows = heads.rows(axis.get_local_rank())
+    linear.__class__ = HeadLinear
+
+
+def _mark_partial(module: nn.Module) -> None:
+    module.__class__ = combined(PartialGradients, type(module))
+
+
+def _cut_vocabulary(model: PreTrainedModel, axis: DeviceMesh) -> None:
+    """Both embeddings, which may be one parameter. The output's keeps its class: `MeshSplit.logit_passes` reads it."""
+    embedding, head = _base(model.get_input_embeddings()), model.get_output_embeddings()
+    there = [end for end in (embedding, head) if hasattr(end, "weight")]  # the others are another rank's of a pipeline
+    cut = [end for end in there if len(end.weight) % axis.size() == 0]
+    if len(cut) == 2 and embedding.weight is head.weight:
+        _cut_parameters(head, ROWS, axis)
+        embedding.weight = head.weight
+    else:
+        for end in cut:
+            _cut_parameters(end, ROWS, axis)
+    if embedding in cut:
+        kind = type(embedding)
+        embedding.__class__ = VocabularyEmbedding if kind is nn.Embedding else combined(kind, VocabularyEmbedding)
+
+
+def _cut_parameters(module: nn.Module, dimensions: Mapping[str, int], axis: DeviceMesh) -> None:
+    for name, dimension in dimensions.items():
+        whole = getattr(module, name, None)
+        if whole is not None:
+            setattr(module, name, _part(whole, dimension, axis))
+
+
+def _part(whole: nn.Parameter, dimension: int, axis: DeviceMesh) -> nn.Parameter:
+    own = whole.detach().chunk(axis.size(), dimension)[axis.get_local_rank()]
+    own = own.clone(memory_format=torch.contiguous_format)  # a view would hold the whole
+    part = DTensor.from_local(own, axis, [Shard(dimension)], run_check=False)
+    return nn.Parameter(part, requires_grad=whole.requires_grad)
+
+
+def _base(module: nn.Module) -> nn.Module:
+    """The layer itself, which peft keeps inside the one that it puts in its place."""
+    return module.base_layer if type(module).__module__.startswith("peft.") else module

@@ -1,0 +1,103 @@
+"""Where a model lies: its weights, an adapter on top of them; and its config.json. Found out without any library."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import ConfigError, ModelError, first_line
+from paceline.models.embedded_models import DIRECTORIES
+
+PACKAGE = Path(__file__).parent
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+GET_AGAIN = "get its files again where they are not whole"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelPlace:
+    """What a model's name stands for."""
+
+    base: str
+    """Directory or Hub name of a whole model, as transformers takes it."""
+    adapter: Path | None
+    """Directory of an adapter in peft's format that belongs on it."""
+
+
+def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
+    """The whole model that `name` stands for, and the adapter where `name` is the directory of one.
+
+    Without `needs_weights` a directory with a config.json alone is a model's too.
+
+    Raises:
+        ModelError: `name` looks like a local path that is not there, or a directory without a model.
+    """
+    adapter = Path(name).expanduser()
+    if name in DIRECTORIES or not (adapter / ADAPTER_CONFIG).is_file():
+        return ModelPlace(base=_whole_model(name, f"--model {name}", needs_weights), adapter=None)
+    if needs_weights and not (adapter / ADAPTER_WEIGHTS).is_file():
+        raise ModelError(f"--model {name} has no {ADAPTER_WEIGHTS}; convert its weights, pickle is not loaded")
+    base = _base_of(adapter)
+    if (Path(base).expanduser() / ADAPTER_CONFIG).is_file():
+        raise ModelError(f"--model {name} is an adapter for {base}, which is an adapter itself; merge that one first")
+    label = f"--model {name}: its base model {base}"
+    return ModelPlace(base=_whole_model(base, label, needs_weights), adapter=adapter)
+
+
+def read_model_config(directory: Path, label: str) -> dict[str, Any]:
+    """The config.json of a directory.
+
+    Raises:
+        ModelError: it is no JSON object.
+    """
+    try:
+        described = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        described = None
+    if not isinstance(described, dict):
+        raise ModelError(f"{label}: its config.json is not a JSON object; restore it")
+    return described
+
+
+def positions_of(described: dict[str, Any]) -> int | None:
+    """Positions that a model can tell apart, None where its configuration does not say."""
+    inner = described.get("text_config")
+    limit = (inner if isinstance(inner, dict) else described).get("max_position_embeddings")
+    return limit if isinstance(limit, int) else None
+
+
+def check_completion_fits(completion: int, *, limit: int | None) -> None:
+    """Refuse a completion length that leaves no room for any prompt, before anything is read."""
+    if limit is not None and completion >= limit:
+        raise ConfigError(
+            f"--max-completion-length must be below the model's {limit} positions, got {completion}; "
+            "leave room for prompts"
+        )
+
+
+def _whole_model(name: str, label: str, needs_weights: bool) -> str:
+    """`label` is how messages call the model."""
+    if name in DIRECTORIES:
+        return str(PACKAGE / DIRECTORIES[name])
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"{label} is a directory without config.json; name one that transformers can load")
+        if needs_weights and not list(path.glob("*.safetensors")):
+            raise ModelError(f"{label} has no *.safetensors file; convert its weights, pickle is not loaded")
+        return str(path)
+    if path.is_file() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelError(f"{label} is not a directory; name a model directory or a Hub name such as Qwen/Qwen3-0.6B")
+    return name
+
+
+def _base_of(adapter: Path) -> str:
+    """The base model that an adapter's configuration names."""
+    try:
+        described = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} cannot be read: {first_line(error)}") from error
+    base = described.get("base_model_name_or_path") if isinstance(described, dict) else None
+    if not isinstance(base, str) or not base:
+        raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} names no base_model_name_or_path; write one into it")
+    return base

@@ -1,0 +1,179 @@
+"""What a model's files say of its weights before any of them is read, and what can be refused by that alone.
+
+A file of safetensors is 8 bytes, little-endian, with the length of a header; the header, a JSON object that gives each
+tensor its shape and its place; and the tensors, end to end. Source: https://github.com/huggingface/safetensors#format
+"""
+
+import importlib.util
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import ModelError
+from paceline.models.places import GET_AGAIN
+
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+"""What transformers calls a model's only file, and the list of several."""
+PLAIN = frozenset(
+    {"gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
+)
+"""Kinds of models whose files call the weights as the modules are called, with an embedding of `vocab_size` times
+`hidden_size`. What others have in files, transformers may rename, merge or split."""
+EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight")
+"""The input embedding of those kinds: of a model with its head, or of one that was saved without."""
+ALL_LINEAR = "all-linear"
+"""Every linear layer but the output embedding."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    """What a file says of itself."""
+
+    shapes: Shapes
+    nbytes: int
+    """Of the whole file."""
+
+
+def read_header(file: Path, label: str) -> Header:
+    """The header of a file, which may have nothing behind it; `label` is how messages call its model.
+
+    Raises:
+        ModelError: it has none.
+    """
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if length > file.stat().st_size - 8:
+                raise ValueError("it ends within its header")
+            listed = json.loads(stream.read(length))
+        tensors = {name: tensor for name, tensor in listed.items() if name != "__metadata__"}
+        shapes = {name: tuple(map(int, tensor["shape"])) for name, tensor in tensors.items()}
+        ends = [int(tensor["data_offsets"][1]) for tensor in tensors.values()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise ModelError(f"{label} cannot be loaded: {file.name} has no whole header; {GET_AGAIN}") from error
+    return Header(shapes=shapes, nbytes=8 + length + max(ends, default=0))
+
+
+def read_whole(file: Path, label: str) -> Shapes:
+    """Names and shapes of the tensors of a file that is as long as its header says.
+
+    Raises:
+        ModelError: it is not.
+    """
+    header, size = read_header(file, label), file.stat().st_size
+    if size != header.nbytes:
+        raise ModelError(
+            f"{label} cannot be loaded: {file.name} has {size} bytes, and {header.nbytes} by its header; {GET_AGAIN}"
+        )
+    return header.shapes
+
+
+def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, targets: Collection[str] = ()) -> None:
+    """Refuse what cannot be the model of a config.json, or has no such layers; what loading may accept, it is left to.
+
+    Args:
+        directory: of a whole model.
+        described: its config.json.
+        label: how messages call it.
+        targets: layers that are to get an adapter, as `--lora-targets` names them.
+
+    Raises:
+        ModelError: a file is missing or not whole, the embedding has another shape, or there is no such layer.
+    """
+    if "transformers_weights" in described:  # names files of its own
+        return
+    shapes = {name: shape for file in _files(directory, label) for name, shape in read_whole(file, label).items()}
+    if described.get("model_type") not in PLAIN or described.keys() & {"auto_map", "quantization_config"}:
+        return
+    expected = (described.get("vocab_size"), described.get("hidden_size"))
+    for name, shape in shapes.items():
+        if name in EMBEDDINGS and None not in expected and shape != expected:
+            raise other_shapes_error(label)
+    layers = [name.removesuffix(".weight") for name, shape in shapes.items() if _may_be_a_layer(name, shape)]
+    if layers:
+        # a longer name may be that of a module around the model
+        check_targets([target for target in targets if "." not in target and target != ALL_LINEAR], layers)
+
+
+def check_quantised(described: Mapping[str, Any], label: str, *, has_adapter: bool) -> None:
+    """Refuse quantised weights, but those that bitsandbytes has in 4 bits under an adapter that is trained (QLoRA).
+
+    Of the other formats most have no gradient here; 8 bits of bitsandbytes have one, but compute a token by what its
+    neighbours in the batch are (LLM.int8, arXiv:2208.07339), so that engine and trainer would differ.
+
+    Args:
+        described: a config.json.
+        label: how messages call the model.
+        has_adapter: whether an adapter is trained, and the weights below it are not.
+
+    Raises:
+        ModelError: they cannot be trained, or bitsandbytes is not installed.
+    """
+    settings = described.get("quantization_config")
+    if not settings:
+        return
+    is_4bit = bool(settings.get("load_in_4bit"))
+    if not (is_4bit and has_adapter):
+        method = "bitsandbytes" if is_4bit or settings.get("load_in_8bit") else settings.get("quant_method")
+        how = f"{method}, {4 if is_4bit else 8} bits" if method == "bitsandbytes" else method
+        raise ModelError(
+            f"{label} has quantised weights ({how}), which cannot be trained; name a model with its weights in full, "
+            "or train an adapter (--lora-rank) on weights that bitsandbytes has quantised to 4 bits"
+        )
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError(f"{label} has quantised weights and needs bitsandbytes; `pip install 'paceline[8bit]'`")
+
+
+def other_shapes_error(label: str) -> ModelError:
+    """Weights and config.json are of two models."""
+    return ModelError(f"{label}: its weights have other shapes than its config.json says; get both from one place")
+
+
+def check_targets(targets: Iterable[str], layers: Collection[str]) -> None:
+    """Every target must be the end of a layer's name: peft itself only asks for one match among all targets.
+
+    Raises:
+        ModelError: one is not.
+    """
+    for target in targets:
+        if any(name == target or name.endswith(f".{target}") for name in layers):
+            continue
+        offered = sorted({name.rsplit(".", 1)[-1] for name in layers if not name.rsplit(".", 1)[-1].isdigit()})
+        near = get_close_matches(target, offered, n=1)
+        hint = f"did you mean {near[0]}? There are" if near else "there are"
+        raise ModelError(f"--lora-targets must name layers of the model, got {target!r}; {hint} {', '.join(offered)}")
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that a model's index lists.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError, AttributeError: it is no such list.
+    """
+    return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+
+
+def _files(directory: Path, label: str) -> list[Path]:
+    """Those that transformers reads; none where there are others, which it may know."""
+    if (directory / WHOLE).is_file():
+        return [directory / WHOLE]
+    if not (directory / INDEX).is_file():
+        return []
+    try:
+        shards = [directory / name for name in shard_names(directory / INDEX)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{label} cannot be loaded: {INDEX} lists no files; {GET_AGAIN}") from error
+    missing = [shard.name for shard in shards if not shard.is_file()]
+    if missing:
+        raise ModelError(f"{label} cannot be loaded: {missing[0]} is not there, and {INDEX} lists it; {GET_AGAIN}")
+    return shards
+
+
+def _may_be_a_layer(name: str, shape: tuple[int, ...]) -> bool:
+    """Weights of norms have one dimension; the output embedding takes no adapter."""
+    return name.endswith(".weight") and len(shape) == 2 and name != "lm_head.weight"

@@ -1,0 +1,15 @@
+"""The algorithm, pure: advantages, token losses, averages over a step, the formula. Tensors in, tensors out.
+
+N completion tokens of a micro-batch are laid end to end, without padding. Log-probabilities are in nats. Every loss is
+per token; the weights that average tokens are computed for the whole step in `micro_batches`. A loss is therefore
+always `(weights * token_losses).sum()`, and its gradient does not depend on how a step is cut.
+
+advantages.py          rewards of a group to advantages
+micro_batches.py       a step's completions to micro-batches, with the weight of every token
+policy_loss.py         ratio, clip, dual clip, CISPO, the gate of SAPO
+kl.py                  KL divergence from the reference policy
+rollout_correction.py  importance weights and masks for rollouts of another policy
+sequences.py           sums and means over the sequences of a micro-batch
+schedule.py            the learning rate of a step
+formula.py             the objective of a configuration as a formula
+"""

@@ -1,0 +1,170 @@
+"""The objective of a configuration as lines of a formula, with its numbers, in plain text.
+
+Read from the same options as the advantages, the learner and the averages; what is switched off has no line. t is a
+token of a completion; `training/learner/objective.py` and `batching.token_weights` are what is written out here.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
+from paceline.config.sections import Config, RewardConfig, SamplingConfig
+from paceline.objective.advantages import DEVIATION_FLOOR, overlong_buffer
+
+SAPO_TAU = (1.0, 1.05)
+"""As `losses.policy` has them, which needs torch; a test holds one to the other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One quantity and what it is."""
+
+    symbol: str
+    text: str
+
+
+def objective(config: Config) -> tuple[Line, ...]:
+    """The loss first, then each of its parts, then what a completion is worth and which ones take part."""
+    return (
+        *_loss(config.loss),
+        *_ratio(config.loss, config.optim, config.sampling),
+        *_divergence(config.loss),
+        *_corrections(config.loss),
+        *_average(config.loss, config.sampling),
+        *_worth(config.advantage, config.rewards, config.sampling),
+        *_part(config.advantage, config.sampling),
+    )
+
+
+def as_text(lines: Iterable[Line]) -> str:
+    """One line each, the symbols aligned."""
+    shown = tuple(lines)
+    width = max(len(line.symbol) for line in shown)
+    return "".join(f"{line.symbol:<{width}} = {line.text}\n" for line in shown)
+
+
+def _loss(loss: LossConfig) -> Iterator[Line]:
+    dropped = "on * " if loss.off_policy_threshold is not None else ""
+    terms = dropped + ("c_t * " if loss.rollout_correction != "none" else "") + "policy_t"
+    terms += f" + {loss.beta:.12g} * kl_t" if loss.beta > 0 else ""
+    terms += f" - {loss.entropy_coef:.12g} * H_t" if loss.entropy_coef > 0 else ""
+    kept = "kept * " if loss.skip_threshold is not None else ""
+    inner = f"({terms})" if " + " in terms or " - " in terms else terms
+    yield Line(symbol="loss", text=f"sum over tokens t of w_t * {kept}{inner}")
+    yield Line(symbol="policy_t", text=_policy(loss))
+
+
+def _policy(loss: LossConfig) -> str:
+    r = _r(loss)
+    if loss.bound == "clip":
+        bounds = f"1 - {loss.clip_eps_low:.12g}, 1 + {loss.clip_eps_high:.12g}"
+        dual = f", and at most -{loss.dual_clip:.12g} A where A < 0" if loss.dual_clip > 0 else ""
+        return f"-min({r} A, clip({r}, {bounds}) A){dual}"
+    if loss.bound == "cispo":
+        return f"-stop_gradient(min({r}, {loss.cispo_max_ratio:.12g})) A log p_t"
+    if loss.bound == "sapo":
+        positive, negative = SAPO_TAU
+        return f"-(4 / tau) sigmoid(tau ({r} - 1)) A, tau = {positive:g} where A > 0, else {negative:g}"
+    return f"-{r} A"
+
+
+def _r(loss: LossConfig) -> str:
+    return "r_t" if loss.ratio_level == "token" else "r"
+
+
+def _ratio(loss: LossConfig, optim: OptimConfig, sampling: SamplingConfig) -> Iterator[Line]:
+    level = "p_t / old_t" if loss.ratio_level == "token" else "exp(mean over the completion of log(p_t / old_t))"
+    yield Line(symbol=_r(loss), text=level)
+    yield Line(symbol="p_t", text=f"the policy's probability of the token, at temperature {sampling.temperature:.12g}")
+    updates = optim.num_iterations * optim.num_minibatches
+    how = f"{updates} updates: passes {optim.num_iterations}, minibatches {optim.num_minibatches}"
+    bites = f"{how}, of which the later ones meet the bounds" if updates > 1 else "1 update, so the ratio is 1"
+    yield Line(symbol="old_t", text=f"p_t before the step's first update ({bites})")
+
+
+def _divergence(loss: LossConfig) -> Iterator[Line]:
+    if loss.beta > 0:
+        estimate = "q_t / p_t - 1 + log(p_t / q_t)"
+        penalties = {
+            "reverse": "stop_gradient(p_t / old_t) log(p_t / q_t)^2 / 2, with the gradient of KL(policy || reference)",
+            "forward": f"stop_gradient(p_t / old_t) ({estimate}), with the gradient of KL(reference || policy)",
+            "k3": estimate,
+            "k3_ratio": f"{_r(loss)} ({estimate})",
+        }
+        yield Line(symbol="kl_t", text=penalties[loss.kl])
+        moves = f", every {loss.ref_sync_steps} steps {loss.ref_sync_mix:.12g} p + {1 - loss.ref_sync_mix:.12g} q"
+        yield Line(symbol="q_t", text=f"the reference's probability{moves if loss.ref_sync_steps else ''}")
+    if loss.entropy_coef > 0:
+        yield Line(symbol="H_t", text="entropy of the policy's distribution at t, nats")
+
+
+def _corrections(loss: LossConfig) -> Iterator[Line]:
+    if loss.rollout_correction != "none":
+        rho = (
+            "old_t / rollout_t" if loss.correction_level == "token" else "product over the completion of old / rollout"
+        )
+        held = {
+            "truncate": f"min(rho, {loss.correction_max:.12g})",
+            "mask": f"rho up to {loss.correction_max:.12g}, else 0",
+        }
+        yield Line(symbol="c_t", text=f"{held[loss.rollout_correction]}, rho = {rho}")
+    if loss.off_policy_threshold is not None:
+        drift = f"mean over the completion of log(rollout_t / p_t) > {loss.off_policy_threshold:.12g}"
+        yield Line(symbol="on", text=f"0 where A < 0 and {drift}, else 1")
+    if loss.rollout_correction != "none" or loss.off_policy_threshold is not None:
+        yield Line(symbol="rollout_t", text="the token's probability as the engine reported it")
+    if loss.skip_threshold is not None:
+        yield Line(
+            symbol="kept", text=f"0 where the completion's mean of p_t / old_t > {loss.skip_threshold:.12g}, else 1"
+        )
+
+
+def _average(loss: LossConfig, sampling: SamplingConfig) -> Iterator[Line]:
+    weights = {
+        "token": "1 / tokens of the update",
+        "sequence": "1 / (completions of the update * tokens of the completion)",
+        "constant": f"1 / (completions of the update * {sampling.max_completion_length})",
+        "prompt": "1 / (prompts of the update * tokens of the prompt's completions)",
+    }
+    yield Line(symbol="w_t", text=weights[loss.average])
+    if loss.average_over == "all":
+        yield Line(symbol="update", text="with masked completions, of no tokens, and ungraded ones, of advantage 0")
+
+
+def _worth(advantage: AdvantageConfig, rewards: RewardConfig, sampling: SamplingConfig) -> Iterator[Line]:
+    yield Line(symbol="A", text=_ADVANTAGES[advantage.advantage])
+    yield Line(symbol="group", text=f"the {sampling.num_generations} completions of one prompt")
+    length = advantage.overlong_share > 0
+    weighted = {**rewards.weights, **({"overlong": advantage.overlong_weight} if length else {})}
+    each = "z({})" if advantage.reward_aggregation == "normalize_then_sum" else "{}"
+    terms = [f"{weight:.12g} * {each.format(name)}" for name, weight in weighted.items()]
+    yield Line(symbol="R", text=" + ".join(terms))
+    if advantage.reward_aggregation == "normalize_then_sum":
+        yield Line(symbol="z(x)", text=f"(x - mean over group) / (deviation over group + {DEVIATION_FLOOR:g})")
+    if length:
+        longest = sampling.max_completion_length
+        start = longest - overlong_buffer(advantage.overlong_share, max_length=longest)
+        yield Line(symbol="overlong", text=f"0 up to {start} tokens, then a line down to -1 at {longest}")
+
+
+_ADVANTAGES = {
+    "group": f"(R - mean over group) / (deviation over group + {DEVIATION_FLOOR:g})",
+    "batch": f"(R - mean over step) / (deviation over step + {DEVIATION_FLOOR:g})",
+    "group_mean_batch_std": f"(R - mean over group) / (deviation of those differences over step + {DEVIATION_FLOOR:g})",
+    "group_mean_reward_std": f"(R - mean over group) / (deviation of R over step + {DEVIATION_FLOOR:g})",
+    "leave_one_out": "R - mean over the others of the group",
+    "none": "R - mean over group",
+}
+
+
+def _part(advantage: AdvantageConfig, sampling: SamplingConfig) -> Iterator[Line]:
+    """Who takes part: groups by their mean, completions by how they ended."""
+    if advantage.filter_range is not None:
+        low, high = advantage.filter_range
+        more = f"; {advantage.oversampling:.12g} prompts sampled for each" if advantage.oversampling > 1 else ""
+        refills = f"; up to {advantage.max_refills} rounds to replace others" if advantage.max_refills else ""
+        name = advantage.filter_func or "the first reward"
+        yield Line(symbol="groups", text=f"those with {low:.12g} < mean of {name} < {high:.12g}{refills}{more}")
+    if advantage.mask_truncated:
+        longest = sampling.max_completion_length
+        yield Line(symbol="masked", text=f"completions cut at {longest} tokens: in the group's mean, without gradient")

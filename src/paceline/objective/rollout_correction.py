@@ -1,0 +1,64 @@
+"""Rollouts that another policy made: weights for what an engine computed otherwise, and sequences to leave out.
+
+N completion tokens of S sequences laid end to end. All weights are without gradient.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from paceline.objective.sequences import each_token, sequence_means, sequence_sums
+
+
+def rollout_weights(
+    old_logprobs: Float[Tensor, " N"],
+    rollout_logprobs: Float[Tensor, " N"],
+    lengths: Int[Tensor, " S"],
+    *,
+    kind: Literal["truncate", "mask"],
+    level: Literal["token", "sequence"],
+    maximum: float,
+) -> Float[Tensor, " N"]:
+    """Importance weight of the trainer's distribution over the engine's, for each token.
+
+        weight = exp(old_logprobs - rollout_logprobs), of the token, or multiplied over its sequence
+        truncate  min(weight, maximum)
+        mask      weight where it is at most `maximum`, else 0
+
+    The product over a sequence is unbiased and leaves ever less of long sequences. Source: truncated importance
+    sampling, "Your efficient RL framework secretly brings you off-policy RL training" (Yao et al., 2025); masking,
+    "When speed kills stability" (Liu et al., 2025).
+    """
+    log_weight = (old_logprobs - rollout_logprobs).detach()
+    if level == "sequence":
+        log_weight = each_token(sequence_sums(log_weight, lengths), lengths, num_tokens=len(log_weight))
+    weight = torch.exp(log_weight)
+    return weight.clamp(max=maximum) if kind == "truncate" else torch.where(weight <= maximum, weight, 0.0)
+
+
+def off_policy_sequences(
+    logprobs: Float[Tensor, " N"],
+    rollout_logprobs: Float[Tensor, " N"],
+    advantages: Float[Tensor, " N"],
+    lengths: Int[Tensor, " S"],
+    *,
+    threshold: float,
+) -> Bool[Tensor, " N"]:
+    """Tokens of bad sequences that the policy would hardly write any more.
+
+    A < 0 and mean over the sequence of (rollout_logprobs - logprobs) > threshold.
+    Source: DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
+    """
+    drift = (rollout_logprobs - logprobs).detach()
+    drift = each_token(sequence_means(drift, lengths), lengths, num_tokens=len(drift))
+    return (advantages < 0) & (drift > threshold)
+
+
+def runaway_sequences(
+    logprobs: Float[Tensor, " N"], old_logprobs: Float[Tensor, " N"], lengths: Int[Tensor, " S"], *, threshold: float
+) -> Bool[Tensor, " N"]:
+    """Tokens of sequences whose mean ratio to the old policy is above `threshold`: mean exp(logprobs - old) > it."""
+    ratio = torch.exp((logprobs - old_logprobs).detach())
+    return each_token(sequence_means(ratio, lengths), lengths, num_tokens=len(ratio)) > threshold

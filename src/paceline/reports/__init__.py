@@ -1,0 +1,9 @@
+"""What people see of a run, on the terminal, on pages and in trackers. Nothing here computes what is trained.
+
+console/     the screen of a running run
+page/        report.html, and the comparison of runs
+viewer/      completions in the browser
+model_card/  README.md of a trained model
+trackers/    TensorBoard, Weights & Biases, Trackio, MLflow
+summary.py   what came of a run, in one record
+"""

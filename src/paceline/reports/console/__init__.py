@@ -1,0 +1,121 @@
+"""What a person sees in the terminal: one screen while a run goes on, a sentence per event above it, tables at the end.
+
+__init__.py  the display of a run: the screen on a terminal, plain lines in a log file
+watching.py  what a run has told so far, kept for the screen
+screen.py    the screen as text, from what was told and the size of the terminal
+drawing.py   bars, small curves and numbers as text
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from paceline.metrics.intervals import Interval
+from paceline.reports.console.screen import screen
+from paceline.reports.console.watching import Watched
+
+QUIET_SECONDS = 10.0
+"""Without a terminal, a step is printed at most this often."""
+REDRAWS_PER_SECOND = 4
+
+Record = Mapping[str, Any]
+
+
+class RunDisplay:
+    """Shows a run: a screen that redraws itself on a terminal, plain lines in a log file."""
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        name: str,
+        total_steps: int,
+        done: int,
+        memory: Callable[[], int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`done` steps of `total_steps` are behind; `memory`: bytes in use, None: not known."""
+        self.watched = Watched(name=name, total_steps=total_steps, done=done, clock=clock)
+        """What is shown, for whoever has something to tell: a `Headway`."""
+        self._console, self._clock, self._memory = console, clock, memory
+        self._last_line = clock()
+        self._is_live = console.is_terminal and not console.is_dumb_terminal
+        self._live = Live(
+            console=console,
+            refresh_per_second=REDRAWS_PER_SECOND,
+            vertical_overflow="crop",
+            get_renderable=self.frame,
+        )
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._is_live:
+            self._live.stop()
+
+    def frame(self) -> Text:
+        """The screen as it is now."""
+        width, height = self._console.size
+        memory = None if self._memory is None else self._memory()
+        ascii_only = self._console.options.ascii_only
+        return screen(self.watched.seen(), width=width, height=height, memory=memory, ascii_only=ascii_only)
+
+    def say(self, sentence: str) -> None:
+        """One line above the screen."""
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    def evaluation(self, record: Record) -> None:
+        """Show an evaluation's record."""
+        self.watched.evaluation(record)
+
+    def step(self, record: Record) -> None:
+        """Show a step's record (`metrics.METRICS`)."""
+        self.watched.step(record)
+        now, total = self._clock(), self.watched.total_steps
+        if not self._is_live and (now - self._last_line >= QUIET_SECONDS or record["step"] == total):
+            self._last_line = now
+            self.say(f"step {record['step']:>4} of {total}  {step_line(record)}")
+
+
+def step_line(record: Record) -> str:
+    """The few numbers of a step that tell whether it learns, and how fast."""
+    reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.3f}"
+    return (
+        f"reward {reward}  length {record['completion_length_mean']:.0f}  "
+        f"{record['clock']['tokens_per_second']:,.0f} tokens/s  {record['clock']['total']:.2f} s/step"
+    )
+
+
+def percent(interval: Interval) -> str:
+    """An accuracy with its interval.
+
+    >>> percent(Interval(value=0.252, low=0.219, high=0.288))
+    '25.2 % [21.9, 28.8]'
+    """
+    return f"{100 * interval.value:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+
+
+def points(interval: Interval) -> str:
+    """A difference of accuracies with its interval.
+
+    >>> points(Interval(value=0.71, low=0.67, high=0.75))
+    '+71.0 points [+67.0, +75.0]'
+    """
+    return f"{100 * interval.value:+.1f} points [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+
+
+def print_time_split(console: Console, clock: Mapping[str, float]) -> None:
+    """Where the time of a run went, as a table."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for phase, seconds in clock.items():
+        if phase != "total":
+            table.add_row(phase, f"{seconds:.1f} s", f"{100 * seconds / max(clock['total'], 1e-9):.0f} %")
+    console.print(table)

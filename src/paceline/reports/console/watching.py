@@ -1,0 +1,182 @@
+"""What a run has told so far, kept for a screen: a `Headway`, and the records of steps and evaluations."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from paceline.metrics.learning import Learning, Verdict
+from paceline.reports.console.drawing import binned
+from paceline.runtime.progress import Phase
+
+Record = Mapping[str, Any]
+
+CURVE_POINTS = 40
+"""Of the reward, over all steps."""
+PACE_STEPS = 20
+"""The last ones, whose time says how long the others will take, with the evaluations and checkpoints between them."""
+ALMOST = 0.99
+"""Tokens may say so much of sampling to be done, and no more, while completions have not ended."""
+
+
+class Told(NamedTuple):
+    """What was last told of a phase.
+
+    It is made for every position that is decoded, so it is a tuple: a frozen dataclass takes three times as long.
+    """
+
+    done: int
+    of: int
+    tokens: int
+    started: float
+    ended: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """A phase as it is now."""
+
+    done: int
+    of: int
+    tokens: int
+    seconds: float
+    """Since it began, or from its beginning to its end."""
+    share: float
+    """Of the work, as far as can be told."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it is done."""
+        return self.done >= self.of
+
+    @property
+    def to_go(self) -> float | None:
+        """Seconds, if it goes on as it went; None: too little is done to tell."""
+        return None if self.is_over or self.share < 0.02 else self.seconds * (1 - self.share) / self.share
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accuracy:
+    """The first and the newest evaluation of a held-out set."""
+
+    first: Record
+    newest: Record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """A run at one moment."""
+
+    name: str
+    step: int
+    """That are done."""
+    total_steps: int
+    what: str
+    """The run is at, for so many `seconds`."""
+    seconds: float
+    to_go: float | None
+    """Seconds to the last step; None: no step has ended yet."""
+    stages: Mapping[Phase, Stage]
+    record: Record | None
+    """Of the last step."""
+    rewards: tuple[float, ...]
+    """Means over equally many steps each, at most `CURVE_POINTS`."""
+    accuracies: tuple[Accuracy, ...]
+    verdict: Verdict
+
+
+class Watched:
+    """Written to by whoever works, from any thread; read by whoever draws, from another.
+
+    So what is read is replaced as a whole and never changed.
+    """
+
+    def __init__(self, *, name: str, total_steps: int, done: int, clock: Callable[[], float]) -> None:
+        """`done` steps are behind."""
+        self.name, self.total_steps = name, total_steps
+        self._clock, self._step = clock, done
+        self._what, self._since = "start", clock()
+        self._told = dict[Phase, Told]()
+        self._record: Record | None = None
+        self._rewards, self._means = list[float](), tuple[float, ...]()
+        self._accuracies = dict[str, Accuracy]()
+        self._learning = Learning()
+        self._verdict = self._learning.verdict()
+        self._marks = deque[tuple[int, float]](maxlen=PACE_STEPS + 1)
+
+    def begin(self, what: str) -> None:
+        """See `Headway`."""
+        # what goes on beside the steps, such as sampling ahead, is not over with them
+        still = {name: told for name, told in self._told.copy().items() if told.ended is None}
+        self._what, self._since, self._told = what, self._clock(), still
+
+    def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
+        """See `Headway`."""
+        told = self._told
+        before = told.get(name)
+        started = self._clock() if before is None or not (done or tokens) else before.started
+        told[name] = Told(done, of, tokens, started, self._clock() if done >= of else None)
+
+    def step(self, record: Record) -> None:
+        """A step has ended."""
+        self._see(record)
+        self._marks.append((record["step"], self._clock()))
+
+    def evaluation(self, record: Record) -> None:
+        """A held-out set was measured."""
+        self._learning.evaluation(record)
+        if "accuracy" in record:
+            before = self._accuracies.get(record["set"])
+            found = Accuracy(first=record if before is None else before.first, newest=record)
+            self._accuracies = {**self._accuracies, record["set"]: found}
+        self._verdict = self._learning.verdict()
+
+    def recall(self, steps: Iterable[Record], evals: Iterable[Record]) -> None:
+        """What a run that is gone on with has done before: it says nothing of how fast it is now."""
+        for record in steps:
+            self._see(record)
+        for record in evals:
+            self.evaluation(record)
+
+    def seen(self) -> Seen:
+        """All of it, as it is now."""
+        now, told = self._clock(), self._told
+        return Seen(
+            name=self.name,
+            step=self._step,
+            total_steps=self.total_steps,
+            what=self._what,
+            seconds=now - self._since,
+            to_go=self._to_go(now),
+            stages={name: self._stage(name, one, now) for name, one in told.copy().items()},
+            record=self._record,
+            rewards=self._means,
+            accuracies=tuple(self._accuracies.values()),
+            verdict=self._verdict,
+        )
+
+    def _see(self, record: Record) -> None:
+        self._step, self._record = record["step"], record
+        if record["reward_mean"] is not None:
+            self._rewards.append(record["reward_mean"])
+            self._means = binned(self._rewards, CURVE_POINTS)
+        self._learning.step(record)
+        self._verdict = self._learning.verdict()
+
+    def _stage(self, name: Phase, told: Told, now: float) -> Stage:
+        share = told.done / told.of if told.of else 1.0
+        if name == "generate" and share < 1 and self._record is not None:
+            # completions end late and together: until then their tokens say more, against the last step's length
+            expected = told.of * self._record["completion_length_mean"]
+            share = max(share, min(told.tokens / expected, ALMOST)) if expected else share
+        seconds = (now if told.ended is None else told.ended) - told.started
+        return Stage(done=told.done, of=told.of, tokens=told.tokens, seconds=seconds, share=share)
+
+    def _to_go(self, now: float) -> float | None:
+        marks = list(self._marks)
+        if not marks:
+            return None
+        (first, started), (last, ended) = marks[0], marks[-1]
+        assert self._record is not None  # a mark is a step's
+        pace = (ended - started) / (last - first) if last > first else self._record["clock"]["total"]
+        return max(0.0, (self.total_steps - last) * pace - (now - ended))

@@ -1,0 +1,132 @@
+"""The top of the page: the run's name, what it achieved, and its size in five numbers."""
+
+from html import escape
+
+from paceline.metrics.comparisons import level_of_best, probability
+from paceline.metrics.intervals import Interval
+from paceline.reports.page.accounting import total_seconds
+from paceline.reports.page.form import Form, form_of
+from paceline.reports.page.numbers import count, duration, percent, points, short
+from paceline.reports.page.outcome import Outcome, outcome, pairs
+from paceline.reports.page.reading import RunRecord
+from paceline.reports.page.scales import Scale
+from paceline.reports.page.series import metric, total
+from paceline.reports.page.verdict import verdict_line
+
+_ENDS = '<div class="ends" aria-hidden="true"><span>0 %</span><span>100 %</span></div>'
+
+
+def headline(run: RunRecord) -> str:
+    """Name and state of the run, before and after, and the facts below."""
+    found = outcome(run)
+    shown = _outcome(found) + form_note(form_of(pairs(run))) if found is not None else _reward_only(run)
+    identity = " &middot; ".join(
+        f"{escape(key)} <b>{escape(str(run.config[key]))}</b>" for key in ("model", "dataset") if key in run.config
+    )
+    return (
+        f'<header class="top"><div class="name"><h1>{escape(run.path.resolve().name)}</h1>{_state(run)}</div>'
+        f'<p class="identity">{identity}</p>{verdict_line(run)}{shown}{_facts(run)}</header>'
+    )
+
+
+def _state(run: RunRecord) -> str:
+    if run.summary is not None and run.summary.get("finished") is True:
+        return '<span class="state done">finished</span>'
+    last = run.metrics[-1]["step"] if run.metrics else 0
+    planned = f" of {run.config['max_steps']}" if run.config.get("max_steps") else ""
+    return f'<span class="state">not finished, step {escape(f"{last}{planned}")}</span>'
+
+
+def _outcome(found: Outcome) -> str:
+    lead = f"Accuracy on {escape(found.set_name)}, {count(found.num_tasks, 'held-out task')}"
+    sides = _side("before" if found.first_step == 0 else f"step {found.first_step}", found.before, "from")
+    if found.after is None:
+        return f'<p class="lead">{lead}</p><div class="numbers">{sides}</div>{_strip(found)}'
+    sides += (
+        f'<span class="arrow" aria-hidden="true">&rarr;</span>{_side(f"step {found.last_step}", found.after, "to")}'
+    )
+    return f'<p class="lead">{lead}</p><div class="numbers">{sides}{_gain(found)}</div>{_test(found)}{_strip(found)}'
+
+
+def _side(when: str, accuracy: Interval, style: str) -> str:
+    return (
+        f'<div class="side {style}"><span class="when">{when}</span><strong>{percent(accuracy.value)}</strong>'
+        f"<span>95 % interval {100 * accuracy.low:.1f} to {100 * accuracy.high:.1f}</span></div>"
+    )
+
+
+def _gain(found: Outcome) -> str:
+    gain = found.difference
+    if gain is None:
+        return ""
+    return (
+        f'<div class="side gain"><span class="when">difference</span><strong>{points(gain.value)}</strong>'
+        f"<span>percentage points, {points(gain.low)} to {points(gain.high)}</span></div>"
+    ).replace("-", "&minus;")
+
+
+def _test(found: Outcome) -> str:
+    """Tasks that changed sides and the test's p-value; where an earlier evaluation was higher, what that is worth."""
+    changed = found.comparison
+    if changed is None:
+        return ""
+    sides = f"{count(changed.gained, 'task')} gained, {changed.lost:,} lost"
+    sentence = f"{sides}; exact McNemar test: {probability(changed.p_value)}."
+    if found.best_step != found.last_step:
+        sentence += (
+            f" Step {found.best_step} was the highest of {found.looks} evaluations; chosen for that, it counts as "
+            f"better from p < {level_of_best(found.looks):.2g} on."
+        )
+    return f'<p class="note">{escape(sentence)}</p>'
+
+
+def form_note(form: Form | None) -> str:
+    """How much of the gain is form, in points that add up; nothing where answers cannot be read."""
+    if form is None:
+        return ""
+    ability = form.gain - form.gain_by_form
+    read = (
+        f"Read leniently, where an answer counts however it is marked, accuracy went from "
+        f"{percent(form.right_leniently[0])} to {percent(form.right_leniently[1])}: of the {points(form.gain)} points, "
+        f"{points(form.gain_by_form)} are form and {points(ability)} are other answers. "
+        f"{percent(form.marked[0])} of the completions marked an answer before, {percent(form.marked[1])} after."
+    )
+    return f'<p class="lenient">{escape(read)}</p>'
+
+
+def _strip(found: Outcome) -> str:
+    """Both intervals on one axis from 0 to 100 %."""
+    x = Scale(low=0, high=1, start=10, end=990)
+    marks = "".join(
+        f'<path class="whisker {style}" d="M{x(side.low):.1f} 14H{x(side.high):.1f}"/>'
+        f'<circle class="{style}" cx="{x(side.value):.1f}" cy="14" r="7"/>'
+        for style, side in (("from", found.before), ("to", found.after))
+        if side is not None
+    )
+    rail = '<path class="rail" d="M10 14H990"/>'
+    return f'<svg class="strip" viewBox="0 0 1000 28" aria-hidden="true">{rail}{marks}</svg>{_ENDS}'
+
+
+def _reward_only(run: RunRecord) -> str:
+    rewards = [value for value in metric(run.metrics, "reward_mean").values if value is not None]
+    if not rewards:
+        return '<p class="lead">No step has finished yet.</p>'
+    return (
+        '<p class="lead">Mean training reward; nothing was measured on held-out tasks</p><div class="numbers">'
+        f'<div class="side from"><span class="when">first</span><strong>{short(rewards[0])}</strong></div>'
+        '<span class="arrow" aria-hidden="true">&rarr;</span>'
+        f'<div class="side to"><span class="when">newest</span><strong>{short(rewards[-1])}</strong></div></div>'
+    )
+
+
+def _facts(run: RunRecord) -> str:
+    tokens, seconds = total(run.metrics, "tokens_generated"), total_seconds(run)
+    facts = (
+        ("steps", f"{len(run.metrics):,}"),
+        ("completions", f"{total(run.metrics, 'rollouts'):,.0f}"),
+        ("tokens generated", short(tokens)),
+        ("wall time", duration(seconds)),
+    )
+    return (
+        '<dl class="facts">' + "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in facts) + "</dl>"
+    )

@@ -1,0 +1,190 @@
+"""The sections of the page, each from a run's records to HTML; a section with nothing to say is empty."""
+
+from html import escape
+
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml
+from paceline.errors import ConfigError
+from paceline.objective.formula import objective
+from paceline.reports.page import charts
+from paceline.reports.page.accounting import dropped_counts, time_split
+from paceline.reports.page.cards import pair_cards
+from paceline.reports.page.figures import Chart, figure
+from paceline.reports.page.groups import group_folds, moments, telling
+from paceline.reports.page.notation import as_list
+from paceline.reports.page.numbers import count, duration, percent
+from paceline.reports.page.outcome import fates, first_set, pairs
+from paceline.reports.page.reading import Record, RunRecord, read_lines
+from paceline.reports.page.ringing import alarm_list
+from paceline.reports.page.samples import held_out_pairs, training_pairs
+from paceline.reports.page.series import bin_size
+
+_HERO_SIZES = ((1040, 300), (340, 210))
+_HALF_SIZES = ((508, 230), (340, 190))
+_ROLLOUT_KEYS = ("task_id", "prompt", "completion")
+
+
+def alarms(run: RunRecord) -> str:
+    """Which alarms rang, and at which steps."""
+    return _section("Alarms", alarm_list(run))
+
+
+def learning(run: RunRecord) -> str:
+    """Held-out accuracy and training reward over steps."""
+    # One measurement is in the headline already; a chart begins with two.
+    hero = figure(charts.accuracy_chart(run), _HERO_SIZES) if len({one["step"] for one in run.evals}) > 1 else ""
+    reward = '<p class="note">No step has finished yet.</p>'
+    if run.metrics:
+        reward = figure(charts.reward_chart(run), _HERO_SIZES)
+    functions = _functions(charts.reward_function_charts(run))
+    names = charts.reward_functions(run.metrics)
+    only = f'<p class="note">One reward function: {escape(names[0])}.</p>' if len(names) == 1 else ""
+    size = bin_size(len(run.metrics))
+    bins = ""
+    if size > 1:
+        means = f"Each point of a line stands for {size} steps: their mean, in a band from the least to the greatest."
+        bins = f'<p class="note">{means}</p>'
+    return _section("Learning", hero + reward + only + functions + bins)
+
+
+def lengths_and_signal(run: RunRecord) -> str:
+    """How long completions are, and how many groups carry signal."""
+    if not run.metrics:
+        return ""
+    figures = [figure(chart) for chart in (*charts.length_charts(run), charts.signal_chart(run))]
+    return _section("Completions and signal", _grid("".join(figures)))
+
+
+def optimisation(run: RunRecord) -> str:
+    """The small multiples of the optimiser's health."""
+    return _section("Optimisation", _grid("".join(figure(chart) for chart in charts.optimisation_charts(run))))
+
+
+def time(run: RunRecord) -> str:
+    """Where the seconds went: a bar, a table, and the speed of generation."""
+    parts = time_split(run)
+    seconds = sum(part.seconds for part in parts)
+    if not seconds:
+        return ""
+    bar, left = "", 0.0
+    for part in parts:
+        width = 1000 * part.seconds / seconds
+        label = f"{part.name}: {duration(part.seconds)}, {percent(part.seconds / seconds)}"
+        bar += (
+            f'<rect class="c{part.colour}" x="{left:.2f}" width="{width:.2f}" height="28"><title>{label}</title></rect>'
+        )
+        left += width
+    rows = "".join(
+        f'<tr><th scope="row"><i class="c{part.colour}"></i>{part.name}</th><td>{duration(part.seconds)}</td>'
+        f"<td>{percent(part.seconds / seconds)}</td></tr>"
+        for part in parts
+    )
+    table = f'<table class="split"><tbody>{rows}</tbody><tfoot><tr><th scope="row">total</th>'
+    table += f"<td>{duration(seconds)}</td><td></td></tr></tfoot></table>"
+    drawing = '<svg class="bar" viewBox="0 0 1000 28" preserveAspectRatio="none" role="img" aria-label="Time split">'
+    drawing += f"{bar}</svg>"
+    speed = figure(charts.speed_chart(run), _HALF_SIZES) if run.metrics else ""
+    each = figure(charts.time_chart(run), _HERO_SIZES) if run.metrics else ""
+    return _section("Time", f'{drawing}<div class="two"><div>{table}</div>{speed}</div>{each}')
+
+
+def training_samples(run: RunRecord) -> str:
+    """Completions of the first steps beside those of the last, on similar prompts."""
+    steps = list(run.rollout_files)
+    if len(steps) < 2:
+        return ""
+    reach = min(2, len(steps) // 2)
+    early, late = (_rollouts(run, part) for part in (steps[:reach], steps[-reach:]))
+    chosen = training_pairs(early, late, grader(run))
+    first, last = _steps(steps[:reach]), _steps(steps[-reach:])
+    lead = f"<p>Prompts of {first} beside the most similar ones of {last}; right and wrong ones on purpose.</p>"
+    cards = pair_cards(chosen, before=first, after=last, grader=grader(run))
+    return _section("Training completions, early and late", lead + cards if chosen else "")
+
+
+def training_groups(run: RunRecord) -> str:
+    """Groups of an early, a middle and a late step, whose rewards differ most, folded."""
+    shown = ""
+    for when, step in moments(list(run.rollout_files)):
+        groups = telling(_rollouts(run, [step]))
+        if groups:
+            shown += f'<h3 class="when">{when}: step {step:,}</h3>{group_folds(groups, grader=grader(run))}'
+    lead = "<p>All completions of a prompt, whose rewards its advantages compare: the groups that differ most.</p>"
+    return _section("Groups of completions", lead + shown if shown else "")
+
+
+def held_out_samples(run: RunRecord) -> str:
+    """The same held-out tasks before and after training, and how many changed sides."""
+    sorted_pairs = fates(pairs(run))
+    if not sorted_pairs.num_tasks:
+        return ""
+    sides = (
+        ("fixed", sorted_pairs.fixed, "wrong before, right after"),
+        ("kept", sorted_pairs.still_right, "right both times"),
+        ("missed", sorted_pairs.still_wrong, "wrong both times"),
+        ("broken", sorted_pairs.broken, "right before, wrong after"),
+    )
+    tiles = "".join(
+        f'<div class="tile {name}"><b>{len(members):,}</b><span>{words}</span></div>' for name, members, words in sides
+    )
+    cards = pair_cards(held_out_pairs(sorted_pairs), before="before", after="after", grader=grader(run))
+    title = f"Held-out tasks, before and after: {first_set(run)}"
+    return _section(title, f'<div class="tiles">{tiles}</div>{cards}')
+
+
+def dropped(run: RunRecord) -> str:
+    """Everything that was filtered, cut, failed or unreadable, counted."""
+    rows = "".join(
+        f'<tr{"" if row.number else " class=zero"}><th scope="row">{escape(row.what)}</th><td>{row.number:,.0f}</td>'
+        f"<td>{percent(row.number / row.of) if row.of else ''}</td></tr>"
+        for row in dropped_counts(run)
+    )
+    lead = "<p>Nothing leaves a run without being counted. Shares are of all prompts or all completions.</p>"
+    return _section("Dropped or failed", f'{lead}<table class="counts"><tbody>{rows}</tbody></table>')
+
+
+def configuration(run: RunRecord) -> str:
+    """The objective as a formula, and the resolved configuration, folded."""
+    if not run.config_text:
+        return ""
+    options = count(len(run.config), "line")
+    fold = f"<details><summary>config.yaml, {options}</summary><pre>{escape(run.config_text)}</pre></details>"
+    return _section("Configuration", _formula(run.config_text) + fold)
+
+
+def _formula(config_text: str) -> str:
+    """Nothing where the file is damaged or of a version with other options: the page still shows the file."""
+    try:
+        config = build_config(parse_yaml(config_text, "config.yaml"))
+    except ConfigError:
+        return ""
+    lines = objective(config)
+    return f"<h3>The objective, minimised</h3>{as_list(lines)}"
+
+
+def grader(run: RunRecord) -> str:
+    """Name of the reward function that says what is right."""
+    return str(run.config["eval_reward_func"]) if "eval_reward_func" in run.config else "accuracy"
+
+
+def _functions(shown: list[Chart]) -> str:
+    """Two or four charts look settled in two columns, all other numbers in three."""
+    if len(shown) in (2, 4):
+        return f'<div class="grid halves">{"".join(figure(chart, _HALF_SIZES) for chart in shown)}</div>'
+    return _grid("".join(figure(chart) for chart in shown))
+
+
+def _rollouts(run: RunRecord, steps: list[int]) -> list[Record]:
+    return [record for step in steps for record in read_lines(run.rollout_files[step], _ROLLOUT_KEYS)[0]]
+
+
+def _steps(steps: list[int]) -> str:
+    return f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} and {steps[-1]:,}"
+
+
+def _grid(figures: str) -> str:
+    return f'<div class="grid">{figures}</div>' if figures else ""
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""

@@ -1,0 +1,90 @@
+"""Records to series: one number per step, smoothed, and thinned where there are more steps than pixels."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from paceline.reports.page.reading import Record, value_at
+
+MAX_POINTS = 400
+"""Points of one line, at most: about one per pixel of a chart."""
+
+Values = tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """One line of a chart; None is a step that has no such number."""
+
+    steps: tuple[float, ...]
+    """Where each point stands: of several steps in one, the last."""
+    values: Values
+    first_steps: tuple[float, ...] = ()
+    """The first of the steps of each point; empty where every step has its own."""
+
+    @property
+    def last(self) -> float | None:
+        """The newest number."""
+        return next((value for value in reversed(self.values) if value is not None), None)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no number at all."""
+        return self.last is None
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean of at least one number."""
+    return math.fsum(values) / len(values)
+
+
+def bin_size(num_steps: int) -> int:
+    """Steps that share one point."""
+    return max(1, math.ceil(num_steps / MAX_POINTS))
+
+
+def metric(records: Sequence[Record], *keys: str, reduce: Callable[[Sequence[float]], float] = mean) -> Series:
+    """The number at `keys` of every step; long runs put `bin_size` steps into one point by `reduce`."""
+    size = bin_size(len(records))
+    bins = [records[start : start + size] for start in range(0, len(records), size)]
+    return Series(
+        steps=tuple(float(part[-1]["step"]) for part in bins),
+        values=tuple(_reduced([value_at(record, *keys) for record in part], reduce) for part in bins),
+        first_steps=tuple(float(part[0]["step"]) for part in bins) if size > 1 else (),
+    )
+
+
+def scaled(series: Series, by: Series) -> Series:
+    """Each value divided by the other series' value of the same step."""
+    pairs = zip(series.values, by.values, strict=True)
+    return replace(series, values=tuple(a / b if a is not None and b else None for a, b in pairs))
+
+
+def smoothed(series: Series, window: int) -> Series:
+    """Centred moving mean over `window` points (odd), over those of them that exist near both ends."""
+    reach = window // 2
+    values = series.values
+    return replace(
+        series,
+        values=tuple(_reduced(values[max(0, i - reach) : i + reach + 1], mean) for i in range(len(values))),
+    )
+
+
+def smoothing_window(num_points: int) -> int:
+    """An odd window of about a tenth of the line; 1 (no smoothing) below ten points."""
+    return 1 if num_points < 10 else max(3, num_points // 10) | 1
+
+
+def total(records: Sequence[Record], *keys: str) -> float:
+    """Sum over all steps; steps without the number add nothing."""
+    return math.fsum(value for record in records if (value := value_at(record, *keys)) is not None)
+
+
+def has(records: Sequence[Record], *keys: str) -> bool:
+    """Whether any step has a number at `keys`."""
+    return any(value_at(record, *keys) is not None for record in records)
+
+
+def _reduced(values: Sequence[float | None], reduce: Callable[[Sequence[float]], float]) -> float | None:
+    present = [value for value in values if value is not None]
+    return reduce(present) if present else None

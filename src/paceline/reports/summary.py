@@ -1,0 +1,156 @@
+"""What a finished run achieved and what it cost, computed from its files alone, so that a resumed run says the same."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from paceline.checkpoints.run_directory import RunDir
+from paceline.errors import DataError
+from paceline.metrics.comparisons import Comparison, compare_records, level_of_best, probability
+from paceline.metrics.intervals import Interval
+from paceline.metrics.learning import judge
+from paceline.reports.console import percent, points, print_time_split
+
+PHASES = ("generate", "reward", "update", "other")
+
+
+def summarise(
+    run_dir: RunDir, *, checkpoint_seconds: float, paces: Mapping[str, float] | None, console: Console
+) -> dict[str, Any]:
+    """Write `summary.json` and print it: accuracy before and after, the gain, where the time went.
+
+    `paces` are those of `step_paces`, None where one thing simply came after the other.
+    """
+    clock = time_split(run_dir, checkpoint_seconds=checkpoint_seconds)
+    summary: dict[str, Any] = {"finished": True, "clock": clock}
+    by_set: dict[str, list[Mapping[str, Any]]] = {}
+    for record in run_dir.evals():
+        if "accuracy" in record:
+            by_set.setdefault(record["set"], []).append(record)
+    found = {name: _outcome(run_dir, records) for name, records in by_set.items() if len(records) > 1}
+    for name, outcome in found.items():
+        _print_outcome(console, name, outcome, last_step=by_set[name][-1]["step"])
+    if found:
+        summary |= next(iter(found.values()))  # of the first set, which the headline is about
+    if len(found) > 1:
+        summary["sets"] = found
+    if paces is not None:
+        summary["step_seconds"] = paces
+        predicted, measured = paces["predicted"], paces["measured"]
+        console.print(
+            f"schedule    {predicted:.3f} s a step predicted from its phases, {measured:.3f} s measured "
+            f"({measured / predicted - 1:+.1%})",
+            soft_wrap=True,
+        )
+    learning = judge(run_dir.metrics(), run_dir.evals())
+    summary["learning"] = {"word": learning.word, "because": learning.because, "but": list(learning.but)}
+    console.print(learning.describe().replace("learning: ", "learning    ", 1), soft_wrap=True)
+    run_dir.write_summary(summary)
+    training = clock["total"] - clock["evaluate"]
+    console.print(f"training {training:.1f} s, evaluation {clock['evaluate']:.1f} s:")
+    print_time_split(console, clock)
+    return summary
+
+
+def _outcome(run_dir: RunDir, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One set before and after, and the difference, paired by task."""
+    first, last = records[0], records[-1]
+    found = gain(*(run_dir.eval_completions(one["set"], one["step"]) for one in (first, last)))
+    # of equals the last: there is nothing to choose then
+    best = max(reversed(records[1:]), key=lambda record: record["accuracy"])
+    return {
+        "before": _as_record(_accuracy(first)) | {"n": first["n"]},
+        "after": _as_record(_accuracy(last)) | {"n": last["n"]},
+        "difference": _as_record(found.difference, "value"),
+        "test": as_record(found),
+        "looks": {"evaluations": len(records) - 1, "best_step": best["step"], "best_accuracy": best["accuracy"]},
+    }
+
+
+def _print_outcome(console: Console, name: str, outcome: Mapping[str, Any], *, last_step: int) -> None:
+    before, after = (_accuracy(outcome[side]) for side in ("before", "after"))
+    n = outcome["before"]["n"]
+    console.print(
+        f"before      {percent(before)}   held-out accuracy on {name}, n = {n}, 95 % interval", soft_wrap=True
+    )
+    console.print(f"after       {percent(after)}   step {last_step}")
+    console.print(f"difference  {points(_accuracy(outcome['difference'], 'value'))}   paired by task")
+    test, looks = outcome["test"], outcome["looks"]
+    console.print(f"test        {verdict(test)}", soft_wrap=True)
+    if looks["best_accuracy"] > outcome["after"]["accuracy"]:
+        console.print(
+            f"looks       step {looks['best_step']} was the highest of {looks['evaluations']} evaluations, "
+            f"{100 * looks['best_accuracy']:.1f} %: chosen for that, it counts as better from "
+            f"p < {level_of_best(looks['evaluations']):.2g} on",
+            soft_wrap=True,
+        )
+
+
+def as_record(found: Comparison) -> dict[str, Any]:
+    """The test of a difference, as `summary.json` has it."""
+    return {
+        "gained": found.gained,
+        "lost": found.lost,
+        "mcnemar_p": found.p_value,
+        "bootstrap": _as_record(found.bootstrap, "value"),
+    }
+
+
+def verdict(test: Mapping[str, Any]) -> str:
+    """`as_record` as a sentence: tasks that changed sides, the p-value, and the other interval of the difference."""
+    bootstrap = _accuracy(test["bootstrap"], "value")
+    return (
+        f"{test['gained']} tasks gained, {test['lost']} lost: exact McNemar {probability(test['mcnemar_p'])}; "
+        f"bootstrap [{100 * bootstrap.low:+.1f}, {100 * bootstrap.high:+.1f}]"
+    )
+
+
+def time_split(run_dir: RunDir, *, checkpoint_seconds: float) -> dict[str, float]:
+    """Seconds per phase over all steps and evaluations, and in all: less than the sum where phases ran side by side."""
+    metrics = run_dir.metrics()
+    between = {
+        "evaluate": sum(record["clock"]["seconds"] for record in run_dir.evals()),
+        "checkpoint": checkpoint_seconds,
+    }
+    phases = {phase: sum(record["clock"][phase] for record in metrics) for phase in PHASES}
+    steps = sum(record["clock"]["total"] for record in metrics)
+    return {**phases, **between, "total": steps + sum(between.values())}
+
+
+def unbroken_steps(run_dir: RunDir, *, save_steps: int) -> list[dict[str, Any]]:
+    """The records of steps that came right after another.
+
+    What is sampled for a step while held-out tasks are measured, or a checkpoint is written, is in no step's clock.
+    """
+    broken = {record["step"] for record in run_dir.evals()}
+    found = run_dir.metrics()
+    if save_steps:
+        broken |= {record["step"] for record in found if record["step"] % save_steps == 0}
+    return [record for record in found if record["step"] - 1 not in broken]
+
+
+def step_paces(steps: Sequence[Mapping[str, Any]], *, foreseen_seconds: float) -> dict[str, float]:
+    """Seconds per step, predicted by the steps' phases and the order of the work, and measured."""
+    totals = [record["clock"]["total"] for record in steps]
+    return {"predicted": foreseen_seconds / len(totals), "measured": sum(totals) / len(totals)}
+
+
+def gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Comparison:
+    """What changed between two measurements of one set, from their completion records, paired by task.
+
+    Raises:
+        DataError: no task was graded both times.
+    """
+    found = compare_records(before, after)
+    if found is None:
+        raise DataError("no held-out task was graded before and after; look at `note` in the files of evals/")
+    return found
+
+
+def _accuracy(record: Mapping[str, Any], value: str = "accuracy") -> Interval:
+    return Interval(value=record[value], low=record["ci_low"], high=record["ci_high"])
+
+
+def _as_record(interval: Interval, value: str = "accuracy") -> dict[str, float]:
+    return {value: interval.value, "ci_low": interval.low, "ci_high": interval.high}

@@ -1,0 +1,113 @@
+"""From the names of `--report-to` to open trackers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+
+from paceline.errors import ConfigError
+from paceline.reports.trackers.libraries import (
+    MlflowTracker,
+    TensorBoardTracker,
+    Tracker,
+    TrackioTracker,
+    WandbTracker,
+)
+from paceline.reports.trackers.sending import Sender
+
+LIBRARIES: Mapping[str, Callable[..., Tracker]] = {
+    "tensorboard": TensorBoardTracker,
+    "wandb": WandbTracker,
+    "trackio": TrackioTracker,
+    "mlflow": MlflowTracker,
+}
+"""Name of a tracker, which is also that of its module and of its package on the index, to its class."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trackers:
+    """All trackers of a run behind one door; without any, nothing happens."""
+
+    opened: tuple[Tracker, ...]
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where others see the run's curves."""
+        return tuple(tracker.url for tracker in self.opened if tracker.url is not None)
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        """One point of each named curve to every tracker."""
+        for tracker in self.opened:
+            tracker.log(numbers, step)
+
+    def finish(self) -> None:
+        """Close every tracker, the others too when one of them fails."""
+        with ExitStack() as closing:
+            for tracker in self.opened:
+                closing.callback(tracker.finish)
+
+
+def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
+    """The trackers that `--report-to` means: `all` is every installed one, `none` is none. Imports no library.
+
+    Raises:
+        ConfigError: an unknown name, `all` or `none` beside another, or a library that is not installed.
+    """
+    for name in names:
+        if name not in LIBRARIES and name not in ("all", "none"):
+            raise ConfigError(f"--report-to: no tracker {name!r}{_nearest(name)}; choose from {_choices()}")
+        if name in ("all", "none") and len(set(names)) > 1:
+            raise ConfigError(f"--report-to {' '.join(names)}: {name!r} must stand alone; leave it or the others out")
+    if "all" in names:
+        return tuple(name for name in LIBRARIES if _is_installed(name))
+    wanted = tuple(name for name in dict.fromkeys(names) if name != "none")
+    missing = [name for name in wanted if not _is_installed(name)]
+    if missing:
+        raise ConfigError(
+            f"--report-to {' '.join(missing)}: not installed; run `pip install {' '.join(missing)}`, or leave it out"
+        )
+    return wanted
+
+
+def open_trackers(
+    names: Sequence[str],
+    *,
+    project: str,
+    run_name: str,
+    directory: Path,
+    settings: Mapping[str, object],
+    tell: Callable[[str], None],
+) -> Trackers:
+    """Open a run named `run_name` in every named tracker; files go under `directory`, `settings` beside the curves.
+
+    `tell` hears of outages, which end nothing.
+
+    Raises:
+        ConfigError: as `check_trackers`, or a library that opens no run.
+    """
+    with ExitStack() as opening:
+        opened = []
+        for name in check_trackers(names):
+            library = LIBRARIES[name](project=project, run_name=run_name, directory=directory, settings=settings)
+            tracker = Sender(name, library, tell=tell)
+            opening.callback(tracker.finish)
+            opened.append(tracker)
+        opening.pop_all()
+    return Trackers(opened=tuple(opened))
+
+
+def _is_installed(name: str) -> bool:
+    """Whether the module is there; one without a file is a mere directory, such as the `wandb` that past runs left."""
+    spec = find_spec(name)
+    return spec is not None and spec.origin is not None
+
+
+def _nearest(name: str) -> str:
+    close = get_close_matches(name.lower(), [*LIBRARIES, "all", "none"], n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _choices() -> str:
+    return ", ".join((*LIBRARIES, "all", "none"))

@@ -1,0 +1,119 @@
+"""One part's records to columns: what lists, filters and rules of suspicion need of 100,000 completions at once."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.reports.page.reading import Record, read_lines, value_at
+from paceline.reports.viewer.parts import TRAINING, Part
+
+REQUIRED = ("task_id", "prompt", "completion", "completion_tokens", "finish_reason", "reward")
+"""A line without these is no completion: counted, and said on the page."""
+PREVIEW = 110
+"""Characters of a completion in the list; of a longer one its beginning and its end."""
+LOOP_CHARACTERS = 200
+"""A shorter text is not asked how often it repeats itself."""
+
+GRADE = "grade"
+"""What pages call the one reward of a held-out completion."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """The completions of one part: one entry per group, then one per completion, in the order of the file."""
+
+    part: Part
+    unreadable: int
+    """Lines that are no completion."""
+    tasks: tuple[str, ...]
+    prompts: tuple[str, ...]
+    answers: tuple[str | None, ...]
+    """The gold answers, where the dataset has them."""
+    sizes: tuple[int, ...]
+    """Completions of each group; they sum to B."""
+    rewards: tuple[float | None, ...]
+    of_functions: dict[str, tuple[float | None, ...]]
+    """By reward function, what it gave."""
+    advantages: tuple[float | None, ...]
+    """None of held-out completions."""
+    tokens: tuple[int, ...]
+    finish: tuple[str, ...]
+    dropped: tuple[str | None, ...]
+    previews: tuple[str, ...]
+    texts: tuple[int, ...]
+    """A checksum of each completion without the space around it: equal for equal texts."""
+    packed: tuple[float, ...]
+    """How much shorter zlib makes a text, as the share that is left; 1.0 for those below `LOOP_CHARACTERS`."""
+
+    @property
+    def is_training(self) -> bool:
+        """Whether these are rollouts."""
+        return self.part.set_name == TRAINING
+
+
+def read_columns(part: Part) -> Columns:
+    """Read a part's file; one that was taken away in the meantime has no completion."""
+    return columns_of(part, *read_lines(part.file, required=REQUIRED))
+
+
+def columns_of(part: Part, records: Sequence[Record], unreadable: int) -> Columns:
+    """The columns of records that have the `REQUIRED` keys."""
+    groups = grouped(records)
+    names = dict.fromkeys(name for record in records for name in rewards_of(record))
+    texts = [str(record["completion"]).strip().encode("utf-8", "replace") for record in records]
+    return Columns(
+        part=part,
+        unreadable=unreadable,
+        tasks=tuple(str(group[0]["task_id"]) for group in groups),
+        prompts=tuple(str(group[0]["prompt"]) for group in groups),
+        answers=tuple(answer_of(group[0]) for group in groups),
+        sizes=tuple(len(group) for group in groups),
+        rewards=tuple(value_at(record, "reward") for record in records),
+        of_functions={name: tuple(value_at(rewards_of(record), name) for record in records) for name in names},
+        advantages=tuple(value_at(record, "advantage") for record in records),
+        tokens=tuple(int(value_at(record, "completion_tokens") or 0) for record in records),
+        finish=tuple(str(record["finish_reason"]) for record in records),
+        dropped=tuple(None if record.get("dropped") is None else str(record["dropped"]) for record in records),
+        previews=tuple(preview(str(record["completion"])) for record in records),
+        texts=tuple(zlib.crc32(text) << 32 | zlib.adler32(text) for text in texts),
+        packed=tuple(_packed(text) for text in texts),
+    )
+
+
+def grouped(records: Sequence[Record]) -> list[list[Record]]:
+    """Records of one prompt that stand together; a sample numbered 0 begins another group of the same prompt."""
+    groups: list[list[Record]] = []
+    for record in records:
+        if not groups or groups[-1][0]["task_id"] != record["task_id"] or record.get("sample") == 0:
+            groups.append([])
+        groups[-1].append(record)
+    return groups
+
+
+def rewards_of(record: Record) -> Record:
+    """What each reward function gave; of a held-out completion its grade."""
+    rewards = record.get("rewards")
+    return rewards if isinstance(rewards, dict) else {GRADE: record["reward"]}
+
+
+def answer_of(record: Record) -> str | None:
+    """The gold answer, where the dataset has one."""
+    return None if record.get("answer") is None else str(record["answer"])
+
+
+def preview(text: str) -> str:
+    """A line of at most `PREVIEW` characters.
+
+    >>> preview("<think>  1 + 1\\n= 2</think>")
+    '<think> 1 + 1 = 2</think>'
+    """
+    start, end = text[: 4 * PREVIEW], text[-2 * PREVIEW :]
+    line = " ".join(start.split())
+    if len(text) <= 4 * PREVIEW and len(line) <= PREVIEW:
+        return line
+    return f"{line[: PREVIEW - 41]} … {' '.join(end.split())[-38:]}"
+
+
+def _packed(text: bytes) -> float:
+    # level 1: twice as fast as the default, and a loop is short at any level
+    return len(zlib.compress(text, 1)) / len(text) if len(text) >= LOOP_CHARACTERS else 1.0

@@ -1,0 +1,159 @@
+"""What the page asks for, by name, made from a run's files when it is asked: the server and the export give the same.
+
+index           every completion in columns, and what the page is to say of the run
+state           a version that changes with the files, and whether the run has ended
+previews-B      a line of each of the completions `BLOCK * B` and following
+texts-PART      prompts and completions of a part in full
+tokens-PART     its tokens, each with its numbers
+"""
+
+import hashlib
+import json
+import re
+import shlex
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from paceline.errors import ModelError
+from paceline.reports.page.reading import Record, RunRecord, read_lines, read_run
+from paceline.reports.viewer.chunks import texts_of, tokens_of
+from paceline.reports.viewer.columns import REQUIRED, Columns, read_columns
+from paceline.reports.viewer.index import index_of
+from paceline.reports.viewer.parts import Part, parts_of
+from paceline.reports.viewer.pieces import Pieces
+from paceline.reports.viewer.suspicion import marks
+from paceline.reports.viewer.vocabulary import load_pieces
+
+BLOCK = 1000
+"""Completions whose previews are one document."""
+_NAME = re.compile(r"(previews|texts|tokens)-([a-z0-9-]+)")
+
+
+class Documents:
+    """The documents of a run, which may still be going on; may be asked from several threads.
+
+    Raises, when it is made:
+        CheckpointError: there is no run.
+    """
+
+    def __init__(self, path: Path, *, on_part: Callable[[int, int], None] = lambda done, of: None) -> None:
+        """`on_part` is told how many of how many parts have been read."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._columns: dict[str, Columns] = {}
+        self._pieces: Pieces | ModelError | None = None
+        self._run = read_run(path)
+        self._index: tuple[str, dict[str, object], bytes] | None = None
+        self._refresh(on_part)
+        self._whole_index()  # before anybody waits for it
+
+    def get(self, name: str) -> dict[str, object] | None:
+        """A document, ready for JSON; None: there is no document of this name."""
+        with self._lock:
+            if name == "state":
+                self._refresh()
+                return self._state()
+            if name == "index":
+                self._refresh()
+                return self._whole_index()
+            found = _NAME.fullmatch(name)
+            return None if found is None else self._of_part(found[1], found[2])
+
+    def encoded(self, name: str) -> bytes | None:
+        """The same as JSON; the index, which is large and asked for first, is not written anew each time."""
+        document = self.get(name)
+        index = self._index
+        if index is not None and document is index[1]:
+            return index[2]
+        return None if document is None else _encoded(document)
+
+    def names(self) -> Iterator[str]:
+        """Every document but `state`, for a copy that is read without a server."""
+        with self._lock:
+            columns = list(self._columns.values())
+        yield "index"
+        rows = sum(len(part.rewards) for part in columns)
+        yield from (f"previews-{block}" for block in range(-(-rows // BLOCK)))
+        yield from (f"{kind}-{part.part.key}" for part in columns for kind in ("texts", "tokens"))
+
+    def _refresh(self, on_part: Callable[[int, int], None] = lambda done, of: None) -> None:
+        self._run = read_run(self._path)
+        parts, columns = parts_of(self._run), dict[str, Columns]()
+        for done, part in enumerate(parts, start=1):
+            known = self._columns.get(part.key)
+            columns[part.key] = read_columns(part) if known is None or known.part != part else known
+            on_part(done, len(parts))
+        self._columns = columns
+
+    def _state(self) -> dict[str, object]:
+        signatures = [(part.part.key, part.part.signature) for part in self._columns.values()]
+        finished = self._run.summary is not None
+        version = hashlib.sha256(json.dumps([signatures, len(self._run.evals), finished]).encode()).hexdigest()[:16]
+        return {"version": version, "finished": finished}
+
+    def _whole_index(self) -> dict[str, object]:
+        state = self._state()
+        version = str(state["version"])
+        if self._index is None or self._index[0] != version:
+            columns, judge = list(self._columns.values()), grader(self._run)
+            found = index_of(columns, marks(columns, self._run.evals, judge))
+            found |= {"block": BLOCK, "grader": judge, **self._names(), **state}
+            self._index = version, found, _encoded(found)
+        return self._index[1]
+
+    def _names(self) -> dict[str, str]:
+        return {"run": self._path.resolve().name, "run_path": shlex.quote(str(self._path))}
+
+    def _of_part(self, kind: str, key: str) -> dict[str, object] | None:
+        if kind == "previews":
+            return self._previews(int(key)) if key.isdecimal() and len(key) < 8 else None
+        if key not in self._columns:
+            return None
+        part = self._columns[key].part
+        records, _ = read_lines(part.file, required=REQUIRED)
+        if kind == "texts":
+            return texts_of(records)
+        return self._tokens(part, records)
+
+    def _previews(self, block: int) -> dict[str, object]:
+        lines = [line for part in self._columns.values() for line in part.previews]
+        return {"lines": lines[block * BLOCK : (block + 1) * BLOCK]}
+
+    def _tokens(self, part: Part, records: tuple[Record, ...]) -> dict[str, object]:
+        if not self._columns[part.key].is_training:
+            return {"missing": "Held-out completions are recorded as text, without their tokens.", "rows": []}
+        if not any("token_ids" in record for record in records):
+            return {"missing": "This run was recorded without tokens, by an earlier version.", "rows": []}
+        pieces = self._load_pieces()
+        if isinstance(pieces, ModelError):
+            return {"missing": str(pieces), "rows": []}
+        about, values = self._values(part)
+        return {**tokens_of(records, pieces, values), "about": about, "step": part.step}
+
+    def _load_pieces(self) -> Pieces | ModelError:
+        if self._pieces is None:
+            model = self._run.config.get("model")
+            try:
+                self._pieces = load_pieces(self._path, None if model is None else str(model))
+            except ModelError as error:
+                self._pieces = error
+        return self._pieces
+
+    def _values(self, part: Part) -> tuple[Mapping[str, object] | None, tuple[Record, ...]]:
+        """What `paceline replay --tokens` wrote of a step, and where its numbers come from; only of these rollouts."""
+        lines, unreadable = read_lines(self._path / "tokens" / part.file.name)
+        if not lines or unreadable:
+            return None, ()
+        about, *values = lines
+        is_whole = about.get("sha256") == hashlib.sha256(part.file.read_bytes()).hexdigest()
+        return (about, tuple(values)) if is_whole else (None, ())
+
+
+def _encoded(document: dict[str, object]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def grader(run: RunRecord) -> str:
+    """The reward function by which evaluations are graded."""
+    return str(run.config["eval_reward_func"]) if "eval_reward_func" in run.config else "accuracy"

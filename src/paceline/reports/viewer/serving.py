@@ -1,0 +1,108 @@
+"""The page on this machine alone: a server on the loopback address whose address holds a secret.
+
+Every process of the machine may connect to a loopback port, and a page of the web may have its own name lead there
+(DNS rebinding). So a request is answered only where its path begins with the secret, and its Host is this server's.
+"""
+
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from paceline.errors import ConfigError
+from paceline.reports.viewer.documents import Documents
+from paceline.reports.viewer.pages import ASSETS, POLICY, asset, page
+
+ADDRESS = "127.0.0.1"
+HEADERS = {
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_DATA = re.compile(r"data/([a-z0-9-]{1,80})\.json")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a request gets."""
+
+    status: HTTPStatus
+    content_type: str = "text/plain; charset=utf-8"
+    body: bytes = b""
+
+
+def answer(documents: Documents, path: str, host: str | None, *, secret: str, port: int) -> Answer:
+    """The answer to a GET of `path` under the header Host. No part of a path ever names a file."""
+    if host not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
+        return _refusal(HTTPStatus.MISDIRECTED_REQUEST, "this server answers under its own address only")
+    start, slash, rest = path.removeprefix("/").partition("?")[0].partition("/")
+    if not hmac.compare_digest(start.encode("utf-8", "replace"), secret.encode()) or not slash:
+        return _refusal(HTTPStatus.NOT_FOUND, "take the whole address that `paceline rollouts` printed")
+    if rest == "":
+        return Answer(status=HTTPStatus.OK, content_type="text/html; charset=utf-8", body=page("server"))
+    if rest.removeprefix("page/") in ASSETS and rest.startswith("page/"):
+        name = rest.removeprefix("page/")
+        return Answer(status=HTTPStatus.OK, content_type=TYPES[name.rpartition(".")[2]], body=asset(name))
+    named = _DATA.fullmatch(rest)
+    body = documents.encoded(named[1]) if named else None
+    if body is None:
+        return _refusal(HTTPStatus.NOT_FOUND, "there is nothing under this address")
+    return Answer(status=HTTPStatus.OK, content_type="application/json", body=body)
+
+
+class PageServer(ThreadingHTTPServer):
+    """Answers until it is shut down."""
+
+    daemon_threads = True
+
+    def __init__(self, documents: Documents, port: int) -> None:
+        """Listen; `port` 0: on any that is free.
+
+        Raises:
+            ConfigError: the port is taken, or not for this user.
+        """
+        self.documents = documents
+        self.secret = secrets.token_urlsafe(16)
+        try:
+            super().__init__((ADDRESS, port), _Requests)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"--port {port} cannot be listened on ({error}); give another one, or 0 for any that is free"
+            ) from error
+
+    @property
+    def url(self) -> str:
+        """Where the page is, with its secret."""
+        return f"http://{ADDRESS}:{self.server_port}/{self.secret}/"
+
+
+class _Requests(BaseHTTPRequestHandler):
+    server: PageServer
+    timeout = 60  # seconds for which a connection may say nothing
+
+    def do_GET(self) -> None:
+        found = answer(
+            self.server.documents,
+            self.path,
+            self.headers.get("Host"),
+            secret=self.server.secret,
+            port=self.server.server_port,
+        )
+        self.send_response(found.status)
+        for name, value in {**HEADERS, "Content-Type": found.content_type}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(found.body)))
+        self.end_headers()
+        self.wfile.write(found.body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the terminal is for the address, which holds the secret."""
+
+
+def _refusal(status: HTTPStatus, sentence: str) -> Answer:
+    return Answer(status=status, body=f"{sentence}\n".encode())

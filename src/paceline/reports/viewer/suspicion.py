@@ -1,0 +1,195 @@
+"""Which completions a person should look at first, by stated rules. Pure: the same columns give the same marks.
+
+A completion is `well paid` if its reward lies in the upper tenth of the range that rewards have in the run.
+"""
+
+import itertools
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.reports.page.reading import Record, value_at
+from paceline.reports.viewer.columns import LOOP_CHARACTERS, Columns
+
+LONG = 64
+"""Tokens from which equal texts are no coincidence: a policy that is sure of a task says the same in a few words."""
+LOOP = 0.2
+"""Share of its bytes that zlib leaves of a text."""
+TIMES = 3
+OUTLIER = 5.0
+"""Median absolute deviations from the step's median."""
+RISE = 0.1
+"""Share of the range of rewards by which the mean has risen before held-out accuracy is asked whether it did too."""
+
+RULES: Mapping[str, str] = {
+    "unearned": "well paid in a step where training earns more than at first and held-out accuracy has not kept up: "
+    f"from the first tenth of the steps to those around it the mean reward has risen by at least {100 * RISE:.0f} % of "
+    "the range of rewards, and held-out accuracy since the first evaluation by less than a quarter of that",
+    "overruled": "well paid although the function that grades evaluations gave its lowest score",
+    "cut off": "well paid although it was cut at the greatest length before it ended",
+    "reused": "well paid for a text that is well paid, word for word, under a prompt with another gold answer too",
+    "repeated": f"at least half of its group of 4 or more has the same text of at least {LONG} tokens",
+    "loop": f"a text of {LOOP_CHARACTERS} characters or more that zlib packs to less than {100 * LOOP:.0f} %: "
+    "it repeats itself",
+    "length": f"at least {TIMES} times as long as the median of its step or as short, and more than {OUTLIER:g} median "
+    "absolute deviations away from it",
+}
+"""By name, what is suspicious, in the words of the page; the first ones weigh most where marks are as many."""
+
+NAMES = tuple(RULES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standards:
+    """What one completion is held to, made of all of them."""
+
+    grader: str
+    """The reward function by which evaluations are graded."""
+    paid: float | None
+    """The reward from which a completion is well paid; None: no reward is higher than another."""
+    lowest_grade: float | None
+    """None: the grader has not told any from another."""
+    unearned: frozenset[int]
+    """Steps."""
+    reused: frozenset[int]
+    """Checksums of texts."""
+
+
+def marks(parts: Sequence[Columns], evals: Sequence[Record], grader: str) -> list[int]:
+    """Of every completion of all parts, in order, the rules that hold, as a bit mask over `NAMES`.
+
+    `evals` are the lines of `evals.jsonl`. Held-out completions are not asked: they earned nothing.
+    """
+    standards = standards_of([part for part in parts if part.is_training], evals, grader)
+    found: list[int] = []
+    for part in parts:
+        found += _marks(part, standards) if part.is_training else [0] * len(part.rewards)
+    return found
+
+
+def standards_of(training: Sequence[Columns], evals: Sequence[Record], grader: str) -> Standards:
+    """The standards of a run's rollouts."""
+    rewards = [reward for part in training for reward in part.rewards if reward is not None]
+    grades = {value for part in training for value in part.of_functions.get(grader, ()) if value is not None}
+    paid = well_paid(rewards)
+    span = max(rewards) - min(rewards) if rewards else 0.0
+    return Standards(
+        grader=grader,
+        paid=paid,
+        lowest_grade=min(grades) if len(grades) > 1 else None,
+        unearned=steps_unearned(step_means(training), evals, span=span),
+        reused=frozenset() if paid is None else reused_texts(training, paid),
+    )
+
+
+def _marks(part: Columns, standards: Standards) -> Iterator[int]:
+    repeated = frozenset(_repeated(part))
+    outliers = frozenset(length_outliers(part.tokens))
+    grades = part.of_functions.get(standards.grader, (None,) * len(part.rewards))
+    for row, reward in enumerate(part.rewards):
+        is_paid = _is_paid(reward, standards.paid)
+        holds = (
+            is_paid and part.part.step in standards.unearned,
+            is_paid and grades[row] is not None and grades[row] == standards.lowest_grade,
+            is_paid and part.finish[row] == "length",
+            is_paid and part.texts[row] in standards.reused,
+            row in repeated,
+            part.packed[row] < LOOP,
+            row in outliers,
+        )
+        yield sum(1 << bit for bit, one in enumerate(holds) if one)
+
+
+def _is_paid(reward: float | None, paid: float | None) -> bool:
+    return reward is not None and paid is not None and reward >= paid
+
+
+def well_paid(rewards: Sequence[float | None]) -> float | None:
+    """The reward from which a completion is well paid; None: all rewards are equal, or there is none.
+
+    >>> well_paid([0.0, None, 2.0])
+    1.8
+    """
+    there = [reward for reward in rewards if reward is not None]
+    low, high = min(there, default=0.0), max(there, default=0.0)
+    return low + 0.9 * (high - low) if high > low else None
+
+
+def step_means(parts: Sequence[Columns]) -> dict[int, float]:
+    """The mean reward of each step that has one."""
+    rewards = {part.part.step: [one for one in part.rewards if one is not None] for part in parts}
+    return {step: _mean(values) for step, values in rewards.items() if values}
+
+
+def steps_unearned(means: Mapping[int, float], evals: Sequence[Record], *, span: float) -> frozenset[int]:
+    """The steps between two evaluations, or behind the last, whose rise in reward held-out accuracy does not share.
+
+    `span` is the range of rewards. The first set that was evaluated counts. The steps up to an evaluation are held to
+    it, those behind the last one to that; what their mean has risen from is the mean of the first tenth of all steps.
+    """
+    points = sorted(
+        (int(record["step"]), accuracy)
+        for record in evals
+        if record["set"] == evals[0]["set"] and (accuracy := value_at(record, "accuracy")) is not None
+    )
+    if len(points) < 2 or span <= 0 or not means:
+        return frozenset()
+    steps = sorted(means)
+    start = _mean([means[step] for step in steps[: max(1, len(steps) // 10)]])
+    bounds = [-math.inf, *(step for step, _ in points[1:-1]), math.inf]
+    found: set[int] = set()
+    for (first, last), (_, accuracy) in zip(itertools.pairwise(bounds), points[1:], strict=True):
+        inside = [step for step in steps if first < step <= last]
+        if inside:
+            rise = (_mean([means[step] for step in inside]) - start) / span
+            if rise >= RISE and accuracy - points[0][1] < rise / 4:
+                found.update(inside)
+    return frozenset(found)
+
+
+def reused_texts(parts: Sequence[Columns], paid: float) -> frozenset[int]:
+    """Checksums of texts that earn at least `paid` under prompts of different gold answers."""
+    answers: defaultdict[int, set[str]] = defaultdict(set)
+    for part in parts:
+        for row, answer in enumerate(_answer_of_rows(part)):
+            if answer is not None and _is_paid(part.rewards[row], paid):
+                answers[part.texts[row]].add(answer)
+    return frozenset(text for text, of_text in answers.items() if len(of_text) > 1)
+
+
+def length_outliers(lengths: Sequence[int]) -> list[int]:
+    """Positions of lengths far from the median; none among fewer than 8.
+
+    >>> length_outliers([20, 21, 19, 20, 22, 18, 20, 64])
+    [7]
+    """
+    if len(lengths) < 8:
+        return []
+    median = statistics.median(lengths)
+    deviation = max(1.0, statistics.median(abs(length - median) for length in lengths))
+    return [
+        at
+        for at, length in enumerate(lengths)
+        if abs(length - median) > OUTLIER * deviation and not median / TIMES < length < TIMES * median
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _repeated(part: Columns) -> Iterator[int]:
+    start = 0
+    for size in part.sizes:
+        rows = range(start, start + size)
+        start += size
+        counts = Counter(part.texts[row] for row in rows if part.tokens[row] >= LONG)
+        if size >= 4:
+            yield from (row for row in rows if 2 * counts[part.texts[row]] >= size)
+
+
+def _answer_of_rows(part: Columns) -> Iterator[str | None]:
+    for answer, size in zip(part.answers, part.sizes, strict=True):
+        yield from itertools.repeat(answer, size)

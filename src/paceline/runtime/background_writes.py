@@ -1,0 +1,62 @@
+"""Something on its way to disk while the run goes on: written by a thread, waited for, its error never lost."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from paceline.errors import StorageError
+from paceline.runtime.heartbeat import PULSE
+
+BEAT_SECONDS = 1.0
+"""Between two signs of progress of whoever waits: up to a deadline of its own, it is no standstill."""
+T = TypeVar("T")
+
+
+class Writing(Generic[T]):
+    """One call that writes, in a thread of its own, and what it returns."""
+
+    def __init__(self, write: Callable[[], T], *, name: str) -> None:
+        """Begin; `name` is what is written, as an error says it."""
+        self._write, self._name = write, name
+        self._written: T | None = None
+        self._error: BaseException | None = None
+        # of a process that ends at once it leaves a draft, which nobody takes for the whole: nothing waits for it
+        self._thread = threading.Thread(target=self._run, name=f"writing {name}", daemon=True)
+        self._thread.start()
+
+    def result(self, *, wait: bool, seconds: float) -> T | None:
+        """What was written once it is on disk; None: it is not yet, and nobody wished to `wait`.
+
+        Raises:
+            StorageError: it is not after so many `seconds`.
+            Exception: whatever the call has raised.
+        """
+        if not self.ends_within(seconds if wait else 0):
+            if not wait:
+                return None
+            raise StorageError(
+                f"{self._name} is not on disk after {seconds:g} s; look at the disk, then --resume the run"
+            )
+        if self._error is not None:
+            raise self._error
+        return self._written
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has returned, or raised."""
+        return not self._thread.is_alive()
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the call has returned, or raised, by then."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self._thread.is_alive():
+            PULSE.beat("run", f"waits for {self._name}")
+            self._thread.join(min(left, BEAT_SECONDS))
+        return self.is_over
+
+    def _run(self) -> None:
+        try:
+            self._written = self._write()
+        except BaseException as error:  # noqa: BLE001 - not swallowed: `result` raises it where the run can hear it
+            self._error = error

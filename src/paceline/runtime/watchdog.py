@@ -1,0 +1,137 @@
+"""Ends a run in which nothing happens any more, and leaves behind where everything stood.
+
+A thread watches the pulse of the process. When that stands still for too long, it writes into the run directory what
+each actor did last, what waits in each queue, and where all threads stand, here and in the other processes of the run;
+then it raises in the main thread, and where that does not come out, it ends the process.
+
+Where some C code hangs and holds the interpreter's lock, no thread of Python runs, this one neither: for that case a
+thread of `faulthandler`, which needs no lock, is set again and again to do the same on stderr.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Self
+
+from paceline.errors import PacelineError, TrainingError
+from paceline.runtime.heartbeat import PULSE, Pulse
+
+GRACE_SECONDS = 30.0
+"""That the main thread has to come out, with everything that it takes down on its way, before it is ended."""
+LOOKS = 20
+"""How often within the limit it is looked, but at least every `MOST_SECONDS`."""
+MOST_SECONDS = 5.0
+ALARM = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
+"""Wakes the main thread. The two before it are others': the deadline of rewards, and what ranks tell of each other."""
+
+
+class Watchdog:
+    """Within `with`, in the main thread, at most `limit` seconds go by without a sign of progress."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit: float,
+        pulse: Pulse = PULSE,
+        grace: float = GRACE_SECONDS,
+        force: Callable[[TrainingError], None] | None = None,
+    ) -> None:
+        """`folder`: where what is found is written. `force`: ends the process; None: says why, and does so."""
+        self._folder, self._limit, self._pulse, self._grace = folder, limit, pulse, grace
+        self._force = force or _end
+        self._over = threading.Event()
+        self._verdict: TrainingError | None = None
+        self._is_raised = False
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._previous = signal.signal(ALARM, self._raise)
+        self._pulse.beat("run", "begins")
+        self._set_last_resort()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+        faulthandler.cancel_dump_traceback_later()
+        # never the default, which ends the process: a signal that was just sent may still be on its way
+        signal.signal(ALARM, self._previous if callable(self._previous) else signal.SIG_IGN)
+
+    def _watch(self) -> None:
+        pause = min(self._limit / LOOKS, MOST_SECONDS)
+        still, seen, looked = 0.0, -1, time.monotonic()
+        while not self._over.wait(pause):
+            now = time.monotonic()
+            # counted in looks of this thread: a process that was stopped has not stood still meanwhile
+            still = 0.0 if self._pulse.count != seen else still + min(now - looked, 2 * pause)
+            seen, looked = self._pulse.count, now
+            if still >= self._limit:
+                self._bite()
+                return
+            self._set_last_resort()
+
+    def _set_last_resort(self) -> None:
+        if sys.__stderr__ is not None:
+            seconds = self._limit + self._grace
+            faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__.fileno())
+
+    def _bite(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        report = write_report(self._folder, self._pulse, limit=self._limit)
+        self._verdict = TrainingError(
+            f"nothing has happened for --step-timeout {self._limit:g} s, at last {self._pulse.latest}; {report} has "
+            "where every thread stood, and --resume goes on from the last checkpoint"
+        )
+        # again and again: a signal between two instructions may find the thread asleep once more
+        until = time.monotonic() + self._grace
+        while time.monotonic() < until:
+            signal.pthread_kill(threading.main_thread().ident or 0, ALARM)
+            if self._over.wait(min(1.0, self._grace / 4)):
+                return
+        self._force(self._verdict)
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:
+        if self._verdict is not None and not self._is_raised:
+            self._is_raised = True
+            raise self._verdict
+
+
+def write_report(folder: Path, pulse: Pulse, *, limit: float) -> Path:
+    """What this process knows of a standstill, and the stacks of the others as far as they answer; the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    report = folder / "report.txt"
+    lines = [f"no sign of progress for {limit:g} s", "", "last event of each actor:", *pulse.events()]
+    lines += ["", "what waits where:", *pulse.waiting(), "", "threads of this process:", ""]
+    report.write_text("\n".join(lines))
+    write_stacks(report)
+    for witness in pulse.witnesses.values():
+        witness(folder)
+    return report
+
+
+def write_stacks(file: Path) -> None:
+    """Add where the threads of this process stand to a file: the main one first, and then a hundred at most.
+
+    `faulthandler` leaves out further ones, and the main thread, the oldest, is the last that it comes to.
+    """
+    main = sys._current_frames().get(threading.main_thread().ident or 0)
+    with file.open("a") as stream:
+        stream.write("main thread (most recent call last):\n")
+        traceback.print_stack(main, file=stream)
+        stream.write("\n")
+        stream.flush()
+        faulthandler.dump_traceback(file=stream.fileno())
+
+
+def _end(verdict: TrainingError) -> None:
+    print(f"paceline: {verdict}", file=sys.stderr, flush=True)
+    os._exit(PacelineError.exit_status)

@@ -1,0 +1,29 @@
+"""The loop on one machine, and everything around it.
+
+loop.py             the algorithm: prompts, completions, rewards, update
+session.py          run directory, checkpoints, trackers, final model: the command line's way into the loop
+setup/              a configuration to everything of a run that needs no weights
+rollouts/           the sampler: tasks to scored completions in groups
+learner/            the trainer: groups to new weights
+plan/               what a configuration amounts to before anything is loaded
+assembly.py         a prepared run to its parts
+feed.py             which tasks a step takes
+halves.py           sampler and trainer behind one interface, and the two in this process
+consumer.py         the trainer's half of a step: update, save, export
+produced.py         what the sampler's half hands over
+rollout_journal.py  rollouts on their way to disk, and those that are there already
+evaluation.py       accuracy on held-out tasks
+guards.py           what is skipped, reported or stopped when a step's numbers go wrong
+records.py          what a step writes down
+identity.py         what a run is, compared when it is resumed
+observing.py        who watches a run, and what they may ask for
+reporting.py        the page of a running run
+replaying.py        a step again under another objective
+exporting.py        a checkpoint to the directory that a finished run has
+card.py             the card beside that model, from the run's records
+rates.py            learning rates that a torch scheduler sets
+lengths.py          how long a sequence can be, and what is fixed by that
+memory.py           what the options about memory come to
+footprint.py        bytes of models on a disk
+vllm.py             arguments that vLLM is started with
+"""

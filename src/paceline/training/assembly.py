@@ -1,0 +1,77 @@
+"""A prepared run to its parts: both halves around one set of weights."""
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from paceline.checkpoints.finding import Checkpoint
+from paceline.config.sections import Config
+from paceline.engines import TakeNewer, TrainedEngine
+from paceline.engines.local.engine import LocalEngine
+from paceline.models.loaded import Loaded
+from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.training.consumer import ConsumerHalf, make_consumer
+from paceline.training.lengths import fix_lengths
+from paceline.training.rollouts.producer import Producer
+from paceline.training.setup.given import Given
+from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.producing import training_producer, training_sampler
+from paceline.training.vllm import make_vllm_engine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """The two halves around one set of weights."""
+
+    consumer: ConsumerHalf
+    engine: TrainedEngine
+    producer: Producer
+
+
+def make_engine(
+    config: Config,
+    policy: Loaded,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    take_newer: TakeNewer | None = None,
+    headway: Headway = UNWATCHED,
+) -> TrainedEngine:
+    """The engine on the policy's own weights, or on vLLM's copy of them."""
+    fix_lengths(config, policy)
+    ends = end_token_ids(policy.model, tokenizer)
+    if config.engine.engine == "vllm":
+        return make_vllm_engine(config, policy, tokenizer, ends, take_newer=take_newer, headway=headway)
+    return LocalEngine(
+        policy.model,
+        tokenizer,
+        concurrent_sequences=config.engine.concurrent_sequences,
+        compute_dtype=policy.compute_dtype,
+        eos_token_ids=ends,
+        take_newer=take_newer,
+        headway=headway,
+    )
+
+
+def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Every token that ends a completion: what the tokenizer, the generation settings or the configuration names.
+
+    They differ where a fine-tuning has changed one of them: its template ends turns with the tokenizer's token, say,
+    and generation_config.json still has the base model's.
+    """
+    sources = (tokenizer, model.generation_config, model.config.get_text_config())
+    named = [getattr(source, "eos_token_id", None) for source in sources]
+    ids = [token for ids in named for token in (ids if isinstance(ids, list | tuple) else [ids])]
+    return frozenset(token for token in ids if token is not None and token >= 0)  # -1 is none in some files
+
+
+def assemble(
+    config: Config, prepared: Prepared, given: Given | None = None, *, checkpoint: Checkpoint | None = None
+) -> Parts:
+    """Both halves in this process: see `make_consumer`."""
+    headway = prepared.headway
+    consumer = make_consumer(config, prepared.tokenizer, prepared.extent, given, checkpoint=checkpoint, headway=headway)
+    engine = make_engine(config, consumer.policy, prepared.tokenizer, headway=headway)
+    if checkpoint is not None:
+        engine.take_weights(consumer.policy_version)
+    producer = training_producer(config, training_sampler(config, engine, prepared.functions, headway=headway))
+    return Parts(consumer=consumer, engine=engine, producer=producer)

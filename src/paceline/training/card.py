@@ -1,0 +1,105 @@
+"""The card beside a trained model, from what the run has written down."""
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from paceline.checkpoints.run_directory import RunDir
+from paceline.checkpoints.run_files import Record, write_or_explain
+from paceline.config.sections import Config
+from paceline.data.system_message import system_prompt
+from paceline.metrics.comparisons import compare_records
+from paceline.metrics.intervals import Interval
+from paceline.reports.model_card.facts import CardFacts, Measured, Prompting, Result, Source, named
+from paceline.reports.model_card.page import MARK, model_card
+from paceline.rewards.prompts import default_system_prompt
+
+LIBRARIES = ("paceline", "torch", "transformers", "datasets", "peft")
+CARD = "README.md"
+BESIDE = "README-paceline.md"
+"""Where a file of somebody else's has the card's name."""
+
+
+def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> CardFacts:
+    """Of the model in `folder`, whose weights are those after `step`; what was measured later is left out.
+
+    Raises:
+        CheckpointError: a record cannot be read.
+    """
+    evaluations = [one for one in run_dir.evals() if "accuracy" in one and one["step"] <= step]
+    sets = dict.fromkeys(one["set"] for one in evaluations)
+    is_adapter = (folder / "adapter_config.json").is_file()
+    return CardFacts(
+        name=run_dir.path.resolve().name,
+        config=config,
+        base_model=_source(config.model.model),
+        dataset=_joined(config.data.datasets),
+        is_adapter=is_adapter,
+        prompting=_prompting(config, folder),
+        steps=step,
+        versions=dict(_versions(is_adapter=is_adapter)),
+        results=tuple(_result(run_dir, [one for one in evaluations if one["set"] == name]) for name in sets),
+        links=run_dir.links(),
+        labels={name: _source(name).label for name in config.rewards.names if "/" in name},
+    )
+
+
+def write_card(facts: CardFacts, folder: Path) -> Path:
+    """Write the card into the model's directory, beside a file of the same name that is not Paceline's; where it is.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    place = folder / CARD
+    if place.is_file() and MARK not in place.read_text(encoding="utf-8", errors="replace"):
+        place = folder / BESIDE
+    write_or_explain(place, model_card(facts).encode())
+    return place
+
+
+def _joined(addresses: Sequence[str]) -> Source:
+    """One dataset as a source, or several as one that is nowhere."""
+    sources = [_source(address) for address in addresses]
+    return sources[0] if len(sources) == 1 else Source(label=", ".join(source.label for source in sources))
+
+
+def _source(address: str) -> Source:
+    return named(address, is_local=lambda name: Path(name).expanduser().exists())
+
+
+def _prompting(config: Config, folder: Path) -> Prompting:
+    has_template, missing = (folder / "chat_template.jinja").is_file(), config.data.system_prompt_file
+    if missing is not None and not Path(missing).is_file():
+        return Prompting(has_chat_template=has_template, missing_file=Path(missing).name)
+    system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
+    return Prompting(has_chat_template=has_template, system=system)
+
+
+def _versions(*, is_adapter: bool) -> Iterator[tuple[str, str]]:
+    for library in LIBRARIES if is_adapter else LIBRARIES[:-1]:
+        try:
+            yield library, version(library)
+        except PackageNotFoundError:  # run from a source tree that was not installed
+            yield library, "not installed"
+
+
+def _result(run_dir: RunDir, records: Sequence[Record]) -> Result:
+    """Of one held-out set, oldest measurement first."""
+    first, last = records[0], records[-1]
+    comparison = None
+    if len(records) > 1:
+        before, after = (run_dir.eval_completions(one["set"], one["step"]) for one in (first, last))
+        comparison = compare_records(before, after)
+    return Result(
+        dataset=_source(last["set"]),
+        num_tasks=last["n"],
+        before=_measured(first) if len(records) > 1 else None,
+        after=_measured(last),
+        comparison=comparison,
+        looks=len(records) - 1,
+    )
+
+
+def _measured(record: Record) -> Measured:
+    value, low, high = (record[name] for name in ("accuracy", "ci_low", "ci_high"))
+    return Measured(step=record["step"], accuracy=Interval(value=value, low=low, high=high))

@@ -1,0 +1,263 @@
+"""The consumer half of a run: the policy with its optimiser, how a step updates it, what is saved and exported."""
+
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from paceline.checkpoints.background import Desk
+from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.checkpoints.optimizer_state import load_optimizer, load_reference_weights
+from paceline.checkpoints.saving import take_checkpoint
+from paceline.checkpoints.tokenizer_files import TokenizerFiles
+from paceline.config.sections import Config
+from paceline.errors import ConfigError
+from paceline.models.activation_checkpointing import Activations
+from paceline.models.activations import measure_activations
+from paceline.models.exporting import export_model
+from paceline.models.forward import PolicyForward, choose_forward
+from paceline.models.loaded import Loaded
+from paceline.models.loading import adopt_model, load_model, restore_weights
+from paceline.models.parallel.copies import Shelf
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
+from paceline.models.parallel.split import MeshSplit
+from paceline.models.reference import frozen_copy, load_reference
+from paceline.models.split_loading import load_policy, measure_by_twin
+from paceline.objective.schedule import learning_rate
+from paceline.runtime.devices import free_memory
+from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.training.exporting import export_saved
+from paceline.training.footprint import Footprint, footprint
+from paceline.training.learner.learner import Learner
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.lengths import fix_lengths
+from paceline.training.memory import Recomputing, choose_recomputing, least_memory, memory_for_activations
+from paceline.training.observing import is_due
+from paceline.training.rates import SteppedRate
+from paceline.training.setup.given import Given
+from paceline.training.setup.prepared import Extent
+from paceline.types import RolloutGroup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsumerHalf:
+    """Trains the policy; where several ranks do, each has one of these and all are called alike."""
+
+    config: Config
+    tokenizer: PreTrainedTokenizerBase
+    extent: Extent
+    policy: Loaded
+    learner: Learner
+    rate: SteppedRate | None
+    """Where a torch scheduler sets the learning rate; None: the options' schedule does."""
+    desk: Desk
+    tokenizer_files: TokenizerFiles
+    recomputing: Recomputing | None
+    """What the memory that is free decided; None where nothing was open."""
+
+    @property
+    def policy_version(self) -> int:
+        """Updates that the weights have seen."""
+        return self.learner.policy_version
+
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
+        """All updates of a step, and the learning rate of the last of them.
+
+        A scheduler of torch counts every update, also those that a step without signal does not make.
+        """
+        learner, optim = self.learner, self.config.optim
+        if self.rate is None:
+            rate = learning_rate(
+                number,
+                peak=optim.learning_rate,
+                schedule=optim.lr_schedule,
+                warmup_steps=optim.warmup_steps,
+                total_steps=self.extent.total_steps,
+                min_ratio=optim.min_lr_ratio,
+            )
+            stats = learner.step(groups, learning_rate=rate)
+        else:
+            before = learner.policy_version
+            stats = learner.step(groups, learning_rate=None, after_update=self.rate.advance)
+            self.rate.advance(updates_per_step(self.config) - (learner.policy_version - before))
+            rate = self.rate.last
+        if is_due(number, self.config.loss.ref_sync_steps):
+            learner.sync_reference()
+        return stats, rate
+
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+        """See `Halves`: everything that makes this half's next step.
+
+        Raises:
+            TrainingError: a weight is not finite, so that no checkpoint is made of it.
+            StorageError: it, or the one before it, cannot be written.
+        """
+        self.desk.take(wait=True)  # of ranks that nobody asks; the first one's was asked for
+        self.learner.check_weights()
+        ranks = self.learner.ranks
+        aside = ranks.aside()
+        taken = take_checkpoint(
+            root,
+            progress,
+            loaded=self.policy,
+            tokenizer=self.tokenizer_files,
+            optimizer=self.learner.optimizer,
+            keep=self.config.loop.save_total_limit,
+            reference=self.learner.reference if self.config.loss.ref_sync_steps else None,
+            protected=protected,
+            ranks=ranks,
+            shelf=self.desk.shelf,
+        )
+        self.desk.begin(taken, aside)
+        return taken.sentences
+
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        """See `Halves`."""
+        return self.desk.take(wait=wait)
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        return footprint(self.config, self.policy, self.learner.ranks)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Put weights, optimiser, rate and counts of a checkpoint into a half that was built without it."""
+        restore_weights(self.policy, checkpoint.model)
+        _go_on(self.learner, checkpoint)
+        if self.rate is not None:
+            self.rate.go_to(checkpoint.progress.step * updates_per_step(self.config))
+
+    def export(self, folder: Path) -> None:
+        """The trained model, as transformers or peft loads it; the first rank writes it.
+
+        Raises:
+            TrainingError: a weight is not finite.
+        """
+        self.learner.check_weights()
+        ranks, merge = self.learner.ranks, self.config.lora.merge_lora
+        if ranks.size == 1 or self.policy.adapter is None or not merge:
+            export_model(self.policy, self.tokenizer, folder, merge=merge, ranks=ranks)
+            return
+        writer = self.policy.weights_writer(ranks)
+        if ranks.rank == 0:  # no rank may have all of the model that the adapter belongs on: it is read once more
+            with tempfile.TemporaryDirectory(prefix="paceline-") as saved:
+                writer.write(Path(saved))
+                export_saved(self.config, Path(saved), self.tokenizer, folder)
+
+
+def make_consumer(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    extent: Extent,
+    given: Given | None = None,
+    *,
+    checkpoint: Checkpoint | None = None,
+    ranks: Ranks = ONE_RANK,
+    headway: Headway = UNWATCHED,
+) -> ConsumerHalf:
+    """Read the weights, from the checkpoint where there is one, and build the half on them.
+
+    A given model is taken as it is: `restore` puts a checkpoint into it.
+    """
+    given = given or Given()
+    policy, forward, reference, measure = _models(config, given, checkpoint, ranks)
+    free = least_memory(memory_for_activations(config, policy), ranks)
+    padded = forward.kind == "padded"
+    recomputing = choose_recomputing(
+        config, policy, measure, padded=padded, longest_prompt=extent.longest_prompt, free=free
+    )
+    optim = config.optim
+    if recomputing is not None:
+        optim = replace(optim, micro_batch_tokens=recomputing.micro_batch_tokens)
+    learner = Learner(
+        policy,
+        forward,
+        reference=reference,
+        loss=config.loss,
+        optim=optim,
+        temperature=config.sampling.temperature,
+        max_completion_length=config.sampling.max_completion_length,
+        optimizer=given.optimizer,
+        ranks=ranks,
+        headway=headway,
+    )
+    rate = None
+    if given.make_scheduler is not None:
+        updates = extent.total_steps * updates_per_step(config)
+        rate = SteppedRate(learner.optimizer, given.make_scheduler(learner.optimizer, updates))
+    if checkpoint is not None:
+        _go_on(learner, checkpoint)
+    return ConsumerHalf(
+        config=config,
+        tokenizer=tokenizer,
+        extent=extent,
+        policy=policy,
+        learner=learner,
+        rate=rate,
+        desk=Desk(_shelf(policy) if config.loop.background_save else None),
+        tokenizer_files=TokenizerFiles(tokenizer),
+        recomputing=recomputing,
+    )
+
+
+def _shelf(policy: Loaded) -> Shelf:
+    """For copies of what a checkpoint holds."""
+    is_locked = policy.model.device.type == "cuda"
+    return Shelf(partial(free_memory, torch.device("cpu")), is_locked=is_locked)
+
+
+def updates_per_step(config: Config) -> int:
+    """Updates that a step makes where its completions carry signal."""
+    return config.optim.num_iterations * config.optim.num_minibatches
+
+
+def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
+    load_optimizer(checkpoint, learner.optimizer, learner.policy.model, learner.ranks)
+    learner.policy_version = checkpoint.progress.policy_version
+    if learner.loss.ref_sync_steps and learner.reference is not None:
+        load_reference_weights(checkpoint, learner.reference)
+
+
+def _models(
+    config: Config, given: Given, checkpoint: Checkpoint | None, ranks: Ranks
+) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
+    """Policy, how it is computed, reference, and what measures its activations. Ranks read their parts alone."""
+    offload = config.model.activation_offload
+    if isinstance(ranks.split, MeshSplit):
+        assert given.model is None  # a program's own model is trained in one process
+        place = None if checkpoint is None else checkpoint.model
+        policy, forward = load_policy(
+            config.model, config.lora, split=ranks.split, checkpoint=place, seed=config.loop.seed
+        )
+        fix_lengths(config, policy)
+        reference = _reference(config, given, policy, ranks.split)
+        return policy, replace(forward, offload=offload), reference, partial(measure_by_twin, policy, forward)
+    policy = fix_lengths(config, _policy(config, given, checkpoint))
+    forward = choose_forward(policy.model, policy.compute_dtype)
+    # an offload has hooks of its own, and torch applies the innermost only
+    measure = partial(measure_activations, policy.model, forward, policy.compute_dtype)
+    return policy, replace(forward, offload=offload), _reference(config, given, policy, None), measure
+
+
+def _policy(config: Config, given: Given, checkpoint: Checkpoint | None) -> Loaded:
+    adapter = config.lora if given.adapter is None else given.adapter
+    if given.model is None:
+        place = None if checkpoint is None else checkpoint.model
+        return load_model(config.model, adapter, checkpoint=place, seed=config.loop.seed)
+    return adopt_model(given.model, config.model, adapter, seed=config.loop.seed)
+
+
+def _reference(config: Config, given: Given, policy: Loaded, split: MeshSplit | None) -> Loaded | None:
+    if config.loss.beta == 0:
+        return None
+    if config.loss.ref_sync_steps and policy.adapter is not None:
+        raise ConfigError(
+            f"--ref-sync-steps must be 0 with an adapter, got {config.loss.ref_sync_steps}; "
+            "the reference is the model without it"
+        )
+    return fix_lengths(
+        config, load_reference(policy, config.model, split=split) if given.model is None else frozen_copy(policy)
+    )

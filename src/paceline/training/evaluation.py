@@ -1,0 +1,235 @@
+"""Accuracy of a model on a named set of held-out tasks, with its interval and every completion behind it."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from paceline.data.extraction.final import final_answer
+from paceline.data.extraction.thinking import prefills_think, visible_text
+from paceline.engines import Engine, Request, Sampling, sample_key
+from paceline.errors import DataError
+from paceline.metrics.comparisons import CHANGING, detectable_difference
+from paceline.metrics.intervals import Interval, mean_interval, wilson
+from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
+from paceline.reports.console import percent
+from paceline.rewards.function import RewardFunction, right_of
+from paceline.rewards.reading import has_format, stated_answer
+from paceline.rewards.scoring.early import early_start
+from paceline.rewards.scoring.scores import check_failure_rate, score
+from paceline.types import Completion, Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalSet:
+    """Held-out tasks under a name that says what they are, for example `arithmetic:test`."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    notes: tuple[str, ...] = ()
+    """What a person should know of them before any number: rows left out, how programs are isolated."""
+
+    @property
+    def reach(self) -> str:
+        """One sentence, before anything is measured: how small a difference so many tasks can show."""
+        found, n = detectable_difference(len(self.tasks)), len(self.tasks)
+        if found is None:
+            return f"{self.name}: {n} tasks are too few to tell any difference between two models; take more"
+        changing = "all to one side" if found > CHANGING else f"in {100 * CHANGING:.0f} % of the tasks"
+        return (
+            f"{self.name}: {n} tasks can tell a difference from {100 * found:.1f} points on "
+            f"(paired, 80 % power at p < 0.05, if answers change {changing})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluator:
+    """Measures one set, always the same way."""
+
+    eval_set: EvalSet
+    function: Mapping[str, RewardFunction]
+    """The one reward function that says what is right, under its name."""
+    sampling: Sampling
+    generations: int
+    max_failure_rate: float
+    reward_timeout: float
+    """Seconds that one call of the reward function may take."""
+    seed: int
+    asking: Mapping[str, RewardFunction] = field(default_factory=dict)
+    """The reward functions of training that ask for a format; without any, that of `function` counts, if it asks."""
+
+    def measure(self, engine: Engine, *, step: int) -> "Evaluation":
+        """Complete every task `generations` times and grade.
+
+        Raises:
+            TrainingError: the grader failed on more than `max_failure_rate` of the completions.
+            DataError: no task could be graded.
+        """
+        started = time.perf_counter()
+        tasks = self.eval_set.tasks
+        requests = [self._request(task) for task in tasks]
+        completions = engine.generate(requests, self.sampling, on_finished=early_start(self.function, tasks))
+        repeated = [task for task in tasks for _ in range(self.generations)]
+        answers = [one for group in completions for one in group]
+        scores = score(self.function, repeated, answers, timeout=self.reward_timeout)
+        check_failure_rate(scores, limit=self.max_failure_rate)
+        (values,), (notes,) = scores.values.values(), scores.notes.values()
+        (function,) = self.function.values()
+        parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
+        outcomes = tuple(
+            Outcome(
+                task=task,
+                completions=tuple(group),
+                rewards=values[part],
+                notes=notes[part],
+                right=right_of(function),
+                parsed=tuple(stated_answer(self.function, task, one.text) for one in group),
+                formed=tuple(has_format(self.asking or self.function, task, one.text) for one in group),
+            )
+            for task, group, part in zip(tasks, completions, parts, strict=True)
+        )
+        if not any(outcome.graded for outcome in outcomes):
+            (name,) = self.function
+            raise DataError(
+                f"{self.eval_set.name}: {name} could grade no task; are there gold answers? see --answer-column"
+            )
+        return Evaluation(
+            name=self.eval_set.name,
+            step=step,
+            outcomes=outcomes,
+            failed_calls=sum(tally.failed_calls for tally in scores.tallies.values()),
+            seconds=time.perf_counter() - started,
+        )
+
+    def _request(self, task: Task) -> Request:
+        keys = (sample_key(self.seed, "eval", task.task_id, 0, sample) for sample in range(self.generations))
+        return Request(prompt_ids=task.prompt_ids, keys=tuple(keys))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What the model did on one task."""
+
+    task: Task
+    completions: tuple[Completion, ...]
+    rewards: tuple[float | None, ...]
+    """None: not graded; such a completion counts neither as right nor as wrong."""
+    notes: tuple[str | None, ...]
+    """What the grader said of each score, or why it failed."""
+    right: float
+    """A reward of at least this is a right answer."""
+    parsed: tuple[str | None, ...]
+    """The answer that each completion states, as the grader reads it; None: it states none."""
+    formed: tuple[bool | None, ...]
+    """Whether each has the format that was asked for; None: none was."""
+
+    @property
+    def graded(self) -> int:
+        """Completions that were graded."""
+        return sum(reward is not None for reward in self.rewards)
+
+    @property
+    def correct(self) -> int:
+        """Completions that were right."""
+        return sum(reward is not None and reward >= self.right for reward in self.rewards)
+
+    @property
+    def votes(self) -> tuple[Vote, ...]:
+        """The final answer of each graded completion, outside its thinking, and whether it was right."""
+        prefilled = prefills_think(self.task.prompt)
+        return tuple(
+            (final_answer(visible_text(completion.text, prefilled=prefilled)), reward >= self.right)
+            for completion, reward in zip(self.completions, self.rewards, strict=True)
+            if reward is not None
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """One measurement of one set."""
+
+    name: str
+    step: int
+    outcomes: tuple[Outcome, ...]
+    failed_calls: int
+    """Calls of the grader that raised or took too long, those among them that another call made good."""
+    seconds: float
+
+    @property
+    def accuracy(self) -> Interval:
+        """Wilson's interval for one completion per task; a normal one over tasks' shares for several."""
+        graded = [outcome for outcome in self.outcomes if outcome.graded]
+        if all(len(outcome.rewards) == 1 for outcome in graded):
+            return wilson(sum(outcome.correct for outcome in graded), len(graded))
+        return mean_interval([avg_at_k(outcome.correct, outcome.graded) for outcome in graded])
+
+    def record(self) -> dict[str, object]:
+        """The object that goes to `evals.jsonl`."""
+        accuracy, completions = self.accuracy, [one for o in self.outcomes for one in o.completions]
+        graded = [outcome for outcome in self.outcomes if outcome.graded]
+        generations = len(self.outcomes[0].rewards)
+        record: dict[str, object] = {
+            "set": self.name,
+            "step": self.step,
+            "n": len(graded),
+            "correct": sum(outcome.correct for outcome in graded),
+            "accuracy": accuracy.value,
+            "ci_low": accuracy.low,
+            "ci_high": accuracy.high,
+            "generations": generations,
+            "ungraded": sum(len(outcome.rewards) - outcome.graded for outcome in self.outcomes),
+            "failed_calls": self.failed_calls,
+            "completion_length_mean": sum(len(one.token_ids) for one in completions) / len(completions),
+            "truncated_fraction": sum(one.finish_reason == "length" for one in completions) / len(completions),
+        }
+        formed = [one for outcome in self.outcomes for one in outcome.formed if one is not None]
+        if formed:
+            record["format_accuracy"] = sum(formed) / len(formed)
+        at_k = {f"{name}_at_{generations}": value for name, value in self.at_k().items()}
+        return record | at_k | {"clock": {"seconds": self.seconds}}
+
+    def at_k(self) -> dict[str, float]:
+        """pass@k and maj@k of k completions per task; maj only where completions state answers, none for k = 1."""
+        graded = [outcome for outcome in self.outcomes if outcome.graded]
+        if len(self.outcomes[0].rewards) == 1:
+            return {}
+        found = {"pass": math.fsum(pass_at_k(o.correct, o.graded, o.graded) for o in graded) / len(graded)}
+        votes = [outcome.votes for outcome in graded]
+        if any(answer is not None for task in votes for answer, _ in task):
+            found["maj"] = math.fsum(map(maj_at_k, votes)) / len(graded)
+        return found
+
+    def shown(self) -> str:
+        """The accuracy with its interval, and of several completions per task what else they say."""
+        k = len(self.outcomes[0].rewards)
+        others = [f"{name}@{k} {100 * value:.1f} %" for name, value in self.at_k().items()]
+        return ", ".join([f"{percent(self.accuracy)}{f' (avg@{k})' if k > 1 else ''}", *others])
+
+    def describe(self) -> str:
+        """The accuracy with its interval, the set, and of how many tasks."""
+        return (
+            f"held-out accuracy after step {self.step}: {self.shown()} "
+            f"({self.name}, n = {len(self.outcomes)}, {self.seconds:.1f} s)"
+        )
+
+    def completion_records(self) -> list[dict[str, object]]:
+        """One object per completion, in the order of the tasks."""
+        return [
+            {
+                "task_id": outcome.task.task_id,
+                "prompt": outcome.task.prompt,
+                "answer": outcome.task.answer,
+                "completion": completion.text,
+                "reward": reward,
+                "correct": None if reward is None else reward >= outcome.right,
+                "note": note,
+                "parsed": parsed,
+                "format": formed,
+                "completion_tokens": len(completion.token_ids),
+                "finish_reason": completion.finish_reason,
+            }
+            for outcome in self.outcomes
+            for completion, reward, note, parsed, formed in zip(
+                outcome.completions, outcome.rewards, outcome.notes, outcome.parsed, outcome.formed, strict=True
+            )
+        ]

@@ -1,0 +1,61 @@
+"""What watches the numbers of a run and says, or stops, what goes wrong: skipped updates, alarms, short memory."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from paceline.config.objective import OptimConfig
+from paceline.errors import TrainingError
+from paceline.metrics.alarms import Change, Panel, Record
+from paceline.training.learner.stats import UpdateStats
+
+NOT_FINITE = "loss or gradient was not finite"
+
+
+class Guards:
+    """Over the steps of a run, those that it made before it was resumed included."""
+
+    def __init__(self, optim: OptimConfig, past: Sequence[Record] = ()) -> None:
+        """`past`: the records of the steps that are behind."""
+        self._most_skipped = optim.max_skipped_updates
+        self._panel = Panel(past)
+        self._in_a_row: int = past[-1].get("skipped_in_a_row", 0) if past else 0  # steps of older versions have none
+        self._changes = list[Change]()
+
+    def counted(self, stats: UpdateStats) -> UpdateStats:
+        """What a step's updates did, with the skipped ones counted on from the steps before."""
+        self._in_a_row = stats.skipped_in_a_row + (0 if stats.updates else self._in_a_row)
+        return replace(stats, skipped_in_a_row=self._in_a_row)
+
+    def see(self, record: Record) -> tuple[str, ...]:
+        """A step's numbers; the names of the alarms that hold behind it."""
+        self._changes = self._panel.see(record)
+        return self._panel.ringing
+
+    def sentences(self, number: int, stats: UpdateStats) -> list[str]:
+        """What a person should know of this step: what changed, once."""
+        lines = [change.describe() for change in self._changes]
+        if stats.micro_batches_halved:
+            lines.append(
+                f"memory ran out in step {number}: it was done again, and from here on micro-batches have at most "
+                f"{stats.micro_batch_tokens} tokens"
+            )
+        if stats.updates_skipped:
+            lines.append(
+                f"step {number}: {stats.updates_skipped} of {stats.updates_skipped + stats.updates} updates skipped, "
+                f"as {NOT_FINITE}; the weights are as they were"
+            )
+        return lines
+
+    def check(self, number: int, kept: Path) -> None:
+        """Before anything more is made of a step, such as a checkpoint. `kept`: where its rollouts lie.
+
+        Raises:
+            TrainingError: too many updates in a row were skipped.
+        """
+        if self._in_a_row >= self._most_skipped:
+            raise TrainingError(
+                f"{self._in_a_row} updates in a row up to step {number} were skipped, as {NOT_FINITE} "
+                f"(--max-skipped-updates {self._most_skipped}); lower --learning-rate, or look for a number out of all "
+                f"bounds in {kept}, then --resume goes on from the last checkpoint"
+            )

@@ -1,0 +1,200 @@
+"""What a run is: options, data, model, tokenizer and graders as they were, and what was changed of them after a step.
+
+The record lies beside `config.yaml`. A run that is gone on with is held to it, so that neither an option nor a file
+becomes another one unnoticed.
+"""
+
+import importlib.metadata
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.changing import Difference, changes_what_is_computed, differences, plain_options, refuse_changes
+from paceline.config.flat_yaml import to_yaml
+from paceline.config.reading import options
+from paceline.config.sections import Config
+from paceline.data.fingerprint import TasksFingerprint, tasks_difference, tasks_fingerprint
+from paceline.errors import ConfigError
+from paceline.models.fingerprint import model_fingerprint, sampled_hash, tokenizer_fingerprint
+from paceline.rewards.model_files import reward_model_files
+from paceline.rewards.resolving import source_file
+from paceline.training.evaluation import Evaluator
+from paceline.training.setup.prepared import Prepared
+from paceline.types import Task
+
+Record = Mapping[str, Any]
+
+EXPLAIN = frozenset(option.name for option in options() if option.section == "data") | {
+    *("model", "reward_funcs", "eval_size"),
+}
+"""Options whose change, itself asked for by name, makes other tasks of the same files."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """What a run goes on with otherwise."""
+
+    options: tuple[Difference, ...]
+    files: Mapping[str, str]
+    """By the option that names it, what changed of a dataset or model."""
+    voids_samples: bool
+    """Whether completions that were sampled after the checkpoint are no longer those that would be sampled."""
+
+    def describe(self) -> list[str]:
+        """A sentence for each, for a person."""
+        return [one.describe() for one in self.options] + [f"{_flag(name)} {what}" for name, what in self.files.items()]
+
+
+def identity(config: Config, prepared: Prepared) -> dict[str, Any]:
+    """Of a run as it begins."""
+    return {
+        "paceline": importlib.metadata.version("paceline"),
+        "options": plain_options(config),
+        "dataset": asdict(tasks_fingerprint(prepared.tasks.tasks)),
+        "eval_dataset": {name: asdict(tasks_fingerprint(tasks)) for name, tasks in _held_out(prepared).items()},
+        "model": model_fingerprint(config.model) | tokenizer_fingerprint(prepared.tokenizer),
+        "graders": graders(config),
+        "changes": [],
+    }
+
+
+def graders(config: Config) -> dict[str, dict[str, str]]:
+    """By option and name, a hash of the file of every reward function that is not built in, and of each reward model's
+    files. What such a file imports, and a model on the Hub, is not looked at."""
+    rewards = config.rewards
+    held_out = {config.evaluation.eval_reward_func} - {*rewards.functions}
+    files = {
+        "reward_funcs": {name: _source_files(name) for name in rewards.functions},
+        "reward_models": {name: reward_model_files(name) for name in rewards.reward_models},
+        "eval_reward_func": {name: _source_files(name) for name in held_out},
+    }
+    return {
+        option: {name: " ".join(map(sampled_hash, found)) for name, found in named.items() if found}
+        for option, named in files.items()
+    }
+
+
+def _source_files(name: str) -> list[Path]:
+    file = source_file(name)
+    return [] if file is None or not file.is_file() else [file]
+
+
+def find_change(before: Record, config: Config, prepared: Prepared, *, override: Collection[str]) -> Change | None:
+    """What is otherwise than it was before; None where nothing is.
+
+    Raises:
+        ConfigError: something changes what is computed, and is not named by `override`.
+    """
+    old, new = before["options"], plain_options(config)
+    options = refuse_changes(old, new, override=override)
+    files = _changed_files(before, config, prepared)
+    unnamed = {name: what for name, what in files.items() if name not in override}
+    if unnamed:
+        listed = ", ".join(f"{_flag(name)} {what}" for name, what in unnamed.items())
+        raise ConfigError(
+            f"{listed}, so that the run would compute something else than before; put back what was there, or go on "
+            f"so from the last checkpoint by --override {' '.join(files)}"
+        )
+    if not options and not files:
+        return None
+    telling = any(changes_what_is_computed(one, new, old) for one in options)
+    return Change(options=options, files=files, voids_samples=telling or bool(files))
+
+
+def begin_identity(run_dir: RunDir, config: Config, prepared: Prepared) -> None:
+    """Write down what a run is that has no record yet: a new one, or one that an older Paceline began."""
+    run_dir.write_config(to_yaml(config))
+    run_dir.write_identity(identity(config, prepared))
+
+
+def change_identity(
+    run_dir: RunDir, before: Record, change: Change, config: Config, prepared: Prepared, *, step: int
+) -> None:
+    """Write down that the run goes on otherwise after `step`.
+
+    What was sampled later goes first: killed in between, the run is one that was changed and not yet gone on with, and
+    asks for the same `--override` again.
+    """
+    if change.voids_samples:
+        run_dir.discard_rollouts_after(step)
+    entry = {
+        "after_step": step,
+        "options": {one.option: {"old": one.old, "new": one.new} for one in change.options},
+        "files": dict(change.files),
+    }
+    history = [*before["changes"], entry]
+    run_dir.write_config(_header(history) + to_yaml(config))
+    run_dir.write_identity({**identity(config, prepared), "changes": history})
+
+
+def _header(history: list[dict[str, Any]]) -> str:
+    """The changes as comments at the top of `config.yaml`."""
+    lines = []
+    for entry in history:
+        whats = [
+            *(Difference(option=name, **values).describe() for name, values in entry["options"].items()),
+            *(f"{_flag(name)} {what}" for name, what in entry["files"].items()),
+        ]
+        lines += [" ".join(f"# after step {entry['after_step']}: {what}".split()) + "\n" for what in whats]
+    return "".join(lines)
+
+
+def _changed_files(before: Record, config: Config, prepared: Prepared) -> dict[str, str]:
+    """By option, what is otherwise in the files that it names."""
+    changed = _changed_graders(before, config)
+    explained = {one.option for one in differences(before["options"], plain_options(config))} & EXPLAIN
+    if explained:
+        return changed
+    if what := tasks_difference(_read(before["dataset"]), prepared.tasks.tasks):
+        changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
+    for name, tasks in _held_out(prepared).items():
+        old = before["eval_dataset"].get(name)
+        if old is not None and (what := tasks_difference(_read(old), tasks)):
+            changed["eval_dataset"] = f"{name} {what}"
+    now = model_fingerprint(config.model) | tokenizer_fingerprint(prepared.tokenizer)
+    others = sorted(name for name in before["model"].keys() | now.keys() if before["model"].get(name) != now.get(name))
+    if others:
+        changed["model"] = f"{config.model.model} has another {others[0]} than it had" + _more(len(others) - 1)
+    return changed
+
+
+def _changed_graders(before: Record, config: Config) -> dict[str, str]:
+    """The same of reward functions and reward models; nothing of a run that an older Paceline began."""
+    if "graders" not in before:
+        return {}
+    changed = {}
+    for option, now in graders(config).items():
+        old = before["graders"][option]
+        others = [name for name in now if name in old and old[name] != now[name]]
+        if others:
+            whose = (
+                "is of a file with other content than it had"
+                if option != "reward_models"
+                else "has other files than it had"
+            )
+            changed[option] = f"{others[0]} {whose}" + _more(len(others) - 1)
+    return changed
+
+
+def keep_graders(run_dir: RunDir, before: Record, config: Config) -> None:
+    """Write down the reward functions of a run that an older Paceline began, which it is held to from here on."""
+    if "graders" not in before:
+        run_dir.write_identity({**before, "graders": graders(config)})
+
+
+def _more(count: int) -> str:
+    return f" (and {count} more differences)" if count > 1 else " (and one more difference)" if count else ""
+
+
+def _held_out(prepared: Prepared) -> dict[str, tuple[Task, ...]]:
+    return {one.eval_set.name: one.eval_set.tasks for one in prepared.meters if isinstance(one, Evaluator)}
+
+
+def _read(record: Record) -> TasksFingerprint:
+    return TasksFingerprint(rows=record["rows"], blocks=tuple(record["blocks"]))
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"

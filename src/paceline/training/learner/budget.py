@@ -1,0 +1,89 @@
+"""How large micro-batches are: as the options say, and smaller from when memory has run out.
+
+What ran out of memory is done again in micro-batches of half the tokens. Weights are those before it and the gradient
+is the sum over the same samples, so the update is the same to rounding (law 1).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from paceline.errors import TrainingError
+from paceline.models.parallel.ranks import WHOLE, Ranks
+from paceline.runtime.memory import is_out_of_memory, release_memory
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MicroBatchSize:
+    """How large a micro-batch of some rank is."""
+
+    samples: int
+    tokens: int
+    """Forwarded at once, padding included."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Budget:
+    """Tokens that a pass forwards at most, padding included, unless one sample alone has more."""
+
+    tokens: int
+    ranks: Ranks
+    device: torch.device
+    halved: int = 0
+    """How often, since this was last taken."""
+
+    def take_halved(self) -> int:
+        """How often memory has run out since the last call."""
+        halved, self.halved = self.halved, 0
+        return halved
+
+    def fit(self, work: Callable[[], Found], sizes: Callable[[], Sequence[MicroBatchSize]]) -> Found:
+        """What `work` gives, which is called again with fewer `tokens` as often as memory runs out on any rank.
+
+        `sizes`: the micro-batches of all ranks at the tokens as they are. Every rank knows them, so all come to the
+        same number.
+
+        Raises:
+            TrainingError: memory ran out with one sample in each micro-batch; or where ranks that hold parts of one
+                model wait for each other within a pass, which one of them cannot leave.
+        """
+        while True:
+            reason = ""
+            try:
+                found = work()
+            except (MemoryError, RuntimeError) as error:  # of torch on a GPU it is a kind of the second
+                if not is_out_of_memory(error):
+                    raise
+                reason = str(error).partition("\n")[0] or type(error).__name__
+            if reason and self.ranks.split is not WHOLE:
+                raise TrainingError(
+                    f"memory ran out in a micro-batch of at most {self.tokens} tokens, and ranks that share a model "
+                    "cannot do a pass again which the others are in; lower --micro-batch-tokens, or give "
+                    f"--gradient-checkpointing true, then resume ({reason})"
+                )
+            if not self._ran_out_anywhere(bool(reason)):
+                return found
+            release_memory(self.device)
+            self._halve(sizes(), reason or "on another rank")
+
+    def _ran_out_anywhere(self, here: bool) -> bool:
+        if self.ranks.split is not WHOLE:
+            return False
+        return any(said["out_of_memory"] for said in self.ranks.collect({"out_of_memory": float(here)}))
+
+    def _halve(self, sizes: Sequence[MicroBatchSize], reason: str) -> None:
+        """Half of the largest micro-batch that can be cut: half of a budget that none of them fills would change
+        nothing."""
+        largest = max((size.tokens for size in sizes if size.samples > 1), default=0)
+        if largest == 0:
+            raise TrainingError(
+                f"memory ran out with one completion of at most {max(size.tokens for size in sizes)} tokens in each "
+                "micro-batch; give --gradient-checkpointing true, or lower --max-completion-length, then resume "
+                f"({reason})"
+            )
+        self.tokens = max(1, min(self.tokens, largest) // 2)
+        self.halved += 1

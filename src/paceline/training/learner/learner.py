@@ -1,0 +1,347 @@
+"""Gradients and updates: one policy, its optimiser and, for `beta` above 0, the reference."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from paceline.config.objective import LossConfig, OptimConfig
+from paceline.errors import TrainingError
+from paceline.models.forward import PolicyForward
+from paceline.models.loaded import Loaded
+from paceline.models.parallel.pieces import piece_of
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
+from paceline.models.records import on_device
+from paceline.objective.micro_batches import (
+    MicroBatch,
+    Sample,
+    cut,
+    input_tokens,
+    pack,
+    share_out,
+    shortest,
+    token_weights,
+)
+from paceline.runtime.memory import is_out_of_memory
+from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.training.learner.budget import Budget, MicroBatchSize
+from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.optimizers import make_optimizer
+from paceline.training.learner.passes import TokenValues
+from paceline.training.learner.pipeline import make_passes
+from paceline.training.learner.samples import minibatches, samples_of
+from paceline.training.learner.stats import UpdateStats, UpdateSums, merge_sums, read_sums, summarise_updates
+from paceline.types import RolloutGroup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedBatch:
+    """A micro-batch on the device with what stays fixed over the step's updates."""
+
+    batch: MicroBatch
+    old_logprobs: Tensor | None
+    """Policy at the start of the step; None before its first forward pass, and where another rank has the head."""
+    ref_logprobs: Tensor | None
+    is_idle: bool = False
+    """Computed for the other ranks' sake, who make one pass more than this one has samples for; it adds nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Minibatch:
+    """What one update is made of."""
+
+    samples: tuple[Sample, ...]
+    """All that count in its averages."""
+    trained: tuple[int, ...]
+    """Positions of those that one rank or another computes."""
+    parts: tuple[PreparedBatch, ...]
+    """This rank's micro-batches."""
+    cut_at: int
+    """Tokens of the budget that they were cut by."""
+
+
+class Learner:
+    """Holds the policy, its optimiser and, for `beta` above 0, the reference."""
+
+    def __init__(  # noqa: PLR0913 - a policy, a reference and how to train: fewer names would hide some of it
+        self,
+        policy: Loaded,
+        forward: PolicyForward,
+        *,
+        reference: Loaded | None,
+        loss: LossConfig,
+        optim: OptimConfig,
+        temperature: float,
+        max_completion_length: int,
+        optimizer: torch.optim.Optimizer | None = None,
+        ranks: Ranks = ONE_RANK,
+        headway: Headway = UNWATCHED,
+    ) -> None:
+        """Take the parts; `optimizer` None: as `optim` says.
+
+        With several `ranks` each has a learner, all are given the same groups, and each computes its share of them.
+
+        `temperature` must be the engine's: trainer logprobs are of the distribution that was sampled from. `reference`
+        may be `policy` itself where it has an adapter: then the reference is the model without it.
+        """
+        self.policy, self.reference = policy, reference
+        self.loss, self.optim, self.ranks = loss, optim, ranks
+        self.max_completion_length = max_completion_length
+        self.passes = make_passes(forward, temperature=temperature, split=ranks.split)
+        self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
+        self.budget = Budget(
+            tokens=optim.micro_batches(policy.model.device.type)[0], ranks=ranks, device=policy.model.device
+        )
+        self.policy_version = 0
+        self._headway, self._passed, self._passes_of_step = headway, 0, 0
+
+    def step(
+        self,
+        groups: Sequence[RolloutGroup],
+        *,
+        learning_rate: float | None,
+        after_update: Callable[[], None] | None = None,
+    ) -> UpdateStats:
+        """`num_iterations` passes over the groups of one step, each in `num_minibatches` updates.
+
+        `learning_rate` None leaves the optimiser's own. `after_update` is called after each update that is made: one
+        whose loss or gradient is not finite is skipped, and weights, moments and version stay as they were before it.
+
+        Raises:
+            TrainingError: memory ran out, and smaller micro-batches are no way out.
+        """
+        self._headway.phase("update", 0, 1)
+        samples = samples_of(groups, over=self.loss.average_over)
+        runs = minibatches(len(samples), self.optim.num_minibatches)
+        trained = [position for position, sample in enumerate(samples) if self._has_gradient(sample)]
+        runs = [run for run in runs if any(position in run for position in trained)]
+        # the first update moves the policy: whatever is trained on after it must remember the policy before
+        prepared = [self._minibatch(samples, run, trained, is_later=number > 0) for number, run in enumerate(runs)]
+        self._passed = 0
+        self._passes_of_step = self.optim.num_iterations * sum(len(one.parts) for one in prepared)
+        updates: list[UpdateSums] = []
+        for iteration in range(self.optim.num_iterations):
+            for number, minibatch in enumerate(prepared):
+                prepared[number], sums = self._update(minibatch, first=iteration == 0, learning_rate=learning_rate)
+                updates.append(sums)
+                if after_update is not None and not sums.skipped:
+                    after_update()
+        self._headway.phase("update", of := max(self._passes_of_step, 1), of)
+        return summarise_updates(updates, micro_batch_tokens=self.budget.tokens, halved=self.budget.take_halved())
+
+    def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
+        """What one update would report of these groups, every completion computed; nothing moves."""
+        samples = samples_of(groups, over=self.loss.average_over)
+        inside = [position for position, sample in enumerate(samples) if not sample.masked]
+        with torch.no_grad():
+            parts = self._prepare(samples, inside) if inside else []
+            values = self.passes.values(self.policy, [part.batch for part in parts])
+            sums = [
+                self._loss(part, found, first=True)[2]
+                for part, found in zip(parts, values, strict=True)
+                if found is not None and not part.is_idle
+            ]
+        read = [self._sums(parts, sums, None, first=True)] if inside else []
+        return replace(summarise_updates(read, micro_batch_tokens=self.budget.tokens), updates=0)
+
+    def check_weights(self) -> None:
+        """Before they are saved: one read of the weights that are trained, which writing them takes many times of.
+
+        Raises:
+            TrainingError: one is not finite, on this rank or another.
+        """
+        found = _not_finite({name: one for name, one in self.policy.model.named_parameters() if one.requires_grad})
+        broken = [name for name in self.ranks.exchange(found[0] if found else "") if name]
+        if broken:
+            raise TrainingError(
+                f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved; lower "
+                "--learning-rate, then --resume goes on from the last checkpoint"
+            )
+
+    def sync_reference(self) -> None:
+        """Move the reference towards the policy: `ref_sync_mix` of the policy and the rest of itself.
+
+        Source: TR-DPO, arXiv:2404.09656 (soft update).
+        """
+        assert self.reference is not None  # the configuration asks for beta > 0
+        with torch.no_grad():
+            pairs = zip(self.reference.model.parameters(), self.policy.model.parameters(), strict=True)
+            for kept, moved in pairs:
+                kept.lerp_(moved, self.loss.ref_sync_mix)
+
+    def backward(
+        self, parts: Sequence[PreparedBatch], *, first: bool
+    ) -> tuple[list[PreparedBatch], list[dict[str, Tensor]]]:
+        """Add micro-batches' shares of the update's gradient; old logprobs come out of the first pass."""
+        parts, sums = list(parts), list[dict[str, Tensor]]()
+
+        def loss(number: int, values: TokenValues) -> Tensor:
+            self._passed += 1  # more than were foreseen where memory ran out and they were cut again
+            self._headway.phase("update", min(self._passed, self._passes_of_step), self._passes_of_step)
+            if parts[number].is_idle:
+                return 0.0 * values.logprobs.sum()
+            value, parts[number], found = self._loss(parts[number], values, first=first)
+            sums.append(found)
+            return value
+
+        self.passes.backward(self.policy, [part.batch for part in parts], loss)
+        return parts, sums
+
+    def _loss(
+        self, part: PreparedBatch, values: TokenValues, *, first: bool
+    ) -> tuple[Tensor, PreparedBatch, dict[str, Tensor]]:
+        batch = part.batch
+        policy, entropy = values.logprobs, values.entropy
+        old = policy.detach() if part.old_logprobs is None else part.old_logprobs
+        terms = Logprobs(policy=policy, entropy=entropy, old=old, reference=part.ref_logprobs)
+        losses, sums = token_losses(batch, terms, self.loss)
+        loss = (batch.weights * losses).sum()
+        sums["loss"] = loss.detach()
+        if first:
+            mismatch = (batch.rollout_logprobs - old).abs()
+            sums |= {"entropy": entropy.detach().sum(), "mismatch": mismatch.sum(), "mismatch_max": mismatch.max()}
+        return loss, replace(part, old_logprobs=old), sums
+
+    def _minibatch(self, samples: Sequence[Sample], run: range, trained: Sequence[int], *, is_later: bool) -> Minibatch:
+        """The samples of `run`, of which those in `trained` are computed; `is_later`: after another update."""
+        counted = tuple(samples[position] for position in run)
+        inside = tuple(at - run.start for at in trained if at in run)
+
+        def work() -> list[PreparedBatch]:
+            parts = self._prepare(counted, inside)
+            return self._with_old_logprobs(parts) if is_later else parts
+
+        parts = self.budget.fit(work, lambda: self._sizes(counted, inside))
+        return Minibatch(samples=counted, trained=inside, parts=tuple(parts), cut_at=self.budget.tokens)
+
+    def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[PreparedBatch]:
+        """This rank's micro-batches of one update: weights over all samples of `counted`, of which those at the
+        positions `inside` are computed by one rank or another."""
+        cuts = self._cuts(counted, inside)
+        own = cuts[self.ranks.share]
+        idle = [[shortest(counted)] for _ in range(self.ranks.passes([len(one) for one in cuts]) - len(own))]
+        model = self.policy.model
+        weights = token_weights(counted, average=self.loss.average, max_completion_length=self.max_completion_length)
+        batches = [
+            on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in [*own, *idle]
+        ]
+        references = [None] * len(batches) if self.reference is None else self._reference(self.reference, batches)
+        return [
+            PreparedBatch(batch=batch, old_logprobs=None, ref_logprobs=reference, is_idle=number >= len(own))
+            for number, (batch, reference) in enumerate(zip(batches, references, strict=True))
+        ]
+
+    def _cuts(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[list[list[int]]]:
+        """The micro-batches of every rank, as positions of their samples."""
+        layout = self.passes.forward.kind
+        shares = share_out(counted, trained=inside, ranks=self.ranks.shares, layout=layout)
+        tokens = self.budget.tokens * self.ranks.sizes.context  # of all ranks that compute a micro-batch together
+        return [
+            cut(counted, trained=share, micro_batch_tokens=tokens, layout=layout) if share else [] for share in shares
+        ]
+
+    def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatchSize]:
+        return [
+            MicroBatchSize(samples=len(members), tokens=input_tokens(counted, members, self.passes.forward.kind))
+            for cuts in self._cuts(counted, inside)
+            for members in cuts
+        ]
+
+    def _cut_again(self, minibatch: Minibatch) -> Minibatch:
+        """The minibatch by the budget as it is now, with the old logprobs that it has: its weights may be gone."""
+        if minibatch.cut_at == self.budget.tokens:
+            return minibatch
+        known = dict[int, Tensor]()
+        for part in minibatch.parts:
+            if part.old_logprobs is not None:
+                of_samples = part.old_logprobs.split(part.batch.lengths.tolist())
+                known |= zip(part.batch.samples, of_samples, strict=True)
+        parts = self._prepare(minibatch.samples, minibatch.trained)
+        if known:
+            parts = [
+                replace(part, old_logprobs=torch.cat([known[sample] for sample in part.batch.samples]))
+                for part in parts
+            ]
+        return replace(minibatch, parts=tuple(parts), cut_at=self.budget.tokens)
+
+    def _has_gradient(self, sample: Sample) -> bool:
+        """A zero advantage has a gradient of exactly zero, unless divergence or entropy have one of their own."""
+        return not sample.masked and (sample.advantage != 0.0 or self.loss.beta > 0 or self.loss.entropy_coef > 0)
+
+    def _reference(self, reference: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        with reference.without_adapter():
+            return self._logprobs(reference, batches)
+
+    def _with_old_logprobs(self, parts: Sequence[PreparedBatch]) -> list[PreparedBatch]:
+        found = self._logprobs(self.policy, [part.batch for part in parts])
+        return [replace(part, old_logprobs=logprobs) for part, logprobs in zip(parts, found, strict=True)]
+
+    def _logprobs(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        return [None if values is None else values.logprobs for values in self.passes.values(loaded, batches)]
+
+    def _update(
+        self, minibatch: Minibatch, *, first: bool, learning_rate: float | None
+    ) -> tuple[Minibatch, UpdateSums]:
+        """One gradient over all micro-batches of all ranks, and one optimiser step where all of it is finite."""
+        minibatch, sums = self._gradient(minibatch, first=first)
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.ranks.add_up_gradients(self.policy.model)
+        norm = self.ranks.clip_gradients(parameters, limit=self.optim.max_grad_norm or float("inf"))
+        found = self._sums(minibatch.parts, sums, norm, first=first)
+        if all(map(math.isfinite, found.values.values())):  # numbers of all ranks, so that all decide alike
+            self._step_optimizer(learning_rate)
+        else:
+            found = replace(found, skipped=True)
+        self.optimizer.zero_grad(set_to_none=True)
+        return minibatch, found
+
+    def _gradient(self, minibatch: Minibatch, *, first: bool) -> tuple[Minibatch, list[dict[str, Tensor]]]:
+        """This rank's share of an update's gradient, in micro-batches that memory has room for."""
+
+        def work() -> tuple[Minibatch, list[dict[str, Tensor]]]:
+            self.optimizer.zero_grad(set_to_none=True)  # of passes before the one that ran out of memory
+            whole = self._cut_again(minibatch)
+            parts, sums = self.backward(whole.parts, first=first)
+            return replace(whole, parts=tuple(parts)), sums
+
+        return self.budget.fit(work, lambda: self._sizes(minibatch.samples, minibatch.trained))
+
+    def _step_optimizer(self, learning_rate: float | None) -> None:
+        if learning_rate is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+        try:
+            self.optimizer.step()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"memory ran out in the optimiser's update {self.policy_version + 1}, which cannot be done again in "
+                "parts; give --optimizer adamw_8bit, --optimizer-offload or --lora-rank, then start again "
+                f"({str(error).partition(chr(10))[0]})"
+            ) from None
+        self.policy_version += 1
+
+    def _sums(
+        self, parts: Sequence[PreparedBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
+    ) -> UpdateSums:
+        """One update's numbers, of all ranks."""
+        own = read_sums(sums if self.ranks.speaks else [], norm)
+        if self.ranks.speaks:
+            own["tokens"] = float(sum(part.batch.num_targets for part in parts if not part.is_idle))
+            layout = self.passes.forward.kind
+            own["forwarded"] = float(sum(part.batch.num_forwarded(layout) for part in parts))
+        return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))
+
+
+def _not_finite(parameters: Mapping[str, Tensor]) -> list[str]:
+    """The names of those that are not, of what this rank has of them. A GPU is waited for once."""
+    pieces = {name: piece_of(parameter).tensor.detach() for name, parameter in parameters.items()}
+    # the least and the largest are not finite where any number is not
+    ends = {name: torch.aminmax(piece) for name, piece in pieces.items() if piece.numel()}
+    if not ends:
+        return []
+    are_finite = torch.isfinite(torch.stack([end for pair in ends.values() for end in pair])).view(-1, 2).all(dim=1)
+    return [name for name, is_finite in zip(ends, are_finite.tolist(), strict=True) if not is_finite]

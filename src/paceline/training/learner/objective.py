@@ -1,0 +1,126 @@
+"""The objective of a micro-batch: the loss of every token, composed of the terms that the options name.
+
+Nothing here averages: the step's token weights do.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from paceline.config.objective import LossConfig
+from paceline.objective.kl import kl_estimate, kl_penalty
+from paceline.objective.micro_batches import MicroBatch
+from paceline.objective.policy_loss import (
+    cispo_policy_loss,
+    clipped_policy_loss,
+    gated_policy_loss,
+    policy_ratio,
+    unbounded_policy_loss,
+)
+from paceline.objective.rollout_correction import off_policy_sequences, rollout_weights, runaway_sequences
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Logprobs:
+    """What the objective reads about each of the N target tokens, in nats."""
+
+    policy: Float[Tensor, " N"]
+    """With its gradient."""
+    entropy: Float[Tensor, " N"]
+    """Of the policy's distribution, with its gradient."""
+    old: Float[Tensor, " N"]
+    """Policy at the start of the step."""
+    reference: Float[Tensor, " N"] | None
+
+
+def token_losses(
+    batch: MicroBatch, logprobs: Logprobs, loss: LossConfig
+) -> tuple[Float[Tensor, " N"], dict[str, Tensor]]:
+    """The loss of each token, and sums over the tokens of what the terms did (names as in `UpdateStats`).
+
+        loss = kept * (on_policy * weight * policy_loss + beta * kl_penalty - entropy_coef * entropy)
+
+    where weight is `rollout_correction`'s; on_policy is 0 for sequences that `off_policy_threshold` leaves out, and
+    kept for those of `skip_threshold`, whose ratio would explode in the divergence too.
+    """
+    ratio = policy_ratio(logprobs.policy, logprobs.old, batch.lengths, level=loss.ratio_level)
+    losses, sums = _policy_term(batch, logprobs, ratio, loss)
+    sums["policy_loss"] = (batch.weights * losses).detach().sum()
+    if logprobs.reference is not None:
+        losses = losses + loss.beta * _penalty(logprobs, logprobs.reference, ratio, loss)
+        sums["kl"] = kl_estimate(logprobs.policy.detach(), logprobs.reference).sum()
+    if loss.entropy_coef > 0:
+        losses = losses - loss.entropy_coef * logprobs.entropy
+    if loss.skip_threshold is not None:
+        skipped = runaway_sequences(logprobs.policy, logprobs.old, batch.lengths, threshold=loss.skip_threshold)
+        losses, sums["skipped"] = torch.where(skipped, 0.0, losses), skipped.sum()
+    return losses, sums
+
+
+def _penalty(logprobs: Logprobs, reference: Tensor, ratio: Tensor, loss: LossConfig) -> Tensor:
+    """The divergence as `kl` names it: by its direction, or by the estimator that is differentiated."""
+    if loss.kl == "reverse" or loss.kl == "forward":
+        return kl_penalty(logprobs.policy, logprobs.old, reference, kl=loss.kl)
+    estimate = kl_estimate(logprobs.policy, reference)
+    return ratio * estimate if loss.kl == "k3_ratio" else estimate
+
+
+def _policy_term(
+    batch: MicroBatch, logprobs: Logprobs, ratio: Tensor, loss: LossConfig
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The policy's loss, corrected for rollouts of another policy."""
+    losses = policy_loss(ratio, logprobs.policy, batch.advantages, loss)
+    sums = _held(ratio.detach(), batch.advantages, loss)
+    if loss.rollout_correction != "none":
+        weight = rollout_weights(
+            logprobs.old,
+            batch.rollout_logprobs,
+            batch.lengths,
+            kind=loss.rollout_correction,
+            level=loss.correction_level,
+            maximum=loss.correction_max,
+        )
+        losses = losses * weight
+        sums["correction_masked"] = ((weight == 0) | (weight == loss.correction_max)).sum()
+    if loss.off_policy_threshold is not None:
+        dropped = off_policy_sequences(
+            logprobs.policy,
+            batch.rollout_logprobs,
+            batch.advantages,
+            batch.lengths,
+            threshold=loss.off_policy_threshold,
+        )
+        losses, sums["off_policy"] = torch.where(dropped, 0.0, losses), dropped.sum()
+    return losses, sums
+
+
+def policy_loss(
+    ratio: Float[Tensor, " N"], logprobs: Float[Tensor, " N"], advantages: Float[Tensor, " N"], loss: LossConfig
+) -> Float[Tensor, " N"]:
+    """The policy term under the bound that the options name."""
+    if loss.bound == "clip":
+        return clipped_policy_loss(
+            ratio,
+            advantages,
+            clip_eps_low=loss.clip_eps_low,
+            clip_eps_high=loss.clip_eps_high,
+            dual_clip=loss.dual_clip,
+        )
+    if loss.bound == "cispo":
+        return cispo_policy_loss(ratio, logprobs, advantages, max_ratio=loss.cispo_max_ratio)
+    if loss.bound == "sapo":
+        return gated_policy_loss(ratio, advantages)
+    return unbounded_policy_loss(ratio, advantages)
+
+
+def _held(ratio: Tensor, advantages: Tensor, loss: LossConfig) -> dict[str, Tensor]:
+    """Tokens whose ratio stands beyond a bound on the side where the bound acts."""
+    if loss.bound == "clip":
+        low = (ratio < 1 - loss.clip_eps_low) & (advantages < 0)
+        high = (ratio > 1 + loss.clip_eps_high) & (advantages > 0)
+        return {"clip_low": low.sum(), "clip_high": high.sum()}
+    none = torch.zeros((), dtype=torch.int64, device=ratio.device)
+    high = (ratio > loss.cispo_max_ratio).sum() if loss.bound == "cispo" else none
+    return {"clip_low": none, "clip_high": high}

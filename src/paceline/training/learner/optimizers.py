@@ -1,0 +1,105 @@
+"""The optimisers that the options name: AdamW, with its moments as they are, in 8 bits, or in main memory."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from paceline.config.objective import OptimConfig
+from paceline.errors import ConfigError
+from paceline.models.loaded import Loaded
+
+
+def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.Optimizer:
+    """AdamW over the trainable parameters; weight decay reaches matrices only, not norms and biases.
+
+    Raises:
+        ConfigError: the library of the 8-bit kind is not installed.
+    """
+    parameters = [parameter for parameter in policy.model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": alike, "weight_decay": optim.weight_decay if alike[0].ndim >= 2 else 0.0}
+        for alike in _alike(parameters)
+    ]
+    common: dict[str, Any] = {
+        "lr": optim.learning_rate,
+        "betas": (optim.adam_beta1, optim.adam_beta2),
+        "eps": optim.adam_eps,
+    }
+    if optim.optimizer == "adamw_8bit":
+        return _eight_bit_class()(groups, **common)
+    return (OffloadedAdamW if optim.optimizer_offload else torch.optim.AdamW)(groups, **common, fused=True)
+
+
+def _alike(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Matrices apart from the rest, and apart what lies on different meshes of ranks: one kernel takes no mixture."""
+    groups = dict[object, list[nn.Parameter]]()
+    for one in sorted(parameters, key=lambda one: one.ndim < 2):
+        groups.setdefault((one.ndim >= 2, getattr(one, "device_mesh", None)), []).append(one)
+    return list(groups.values())
+
+
+def _eight_bit_class() -> type[torch.optim.Optimizer]:
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except ImportError as error:
+        raise ConfigError(
+            f"--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'` ({error})"
+        ) from None
+    return AdamW8bit
+
+
+class OffloadedAdamW(torch.optim.AdamW):
+    """torch's AdamW whose moments lie in main memory and come to a parameter's device for its update alone.
+
+    The numbers are those of the fused AdamW: the same function is called, one parameter at a time.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update of every parameter with a gradient; a closure is not supported."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, which brings all moments to their parameters' device, and then back to main memory."""
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            for name, value in state.items():
+                state[name] = _in_main_memory(value)
+
+    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"], state["exp_avg_sq"] = (_in_main_memory(torch.zeros_like(parameter)) for _ in range(2))
+        here = {name: value.to(parameter.device, non_blocking=True) for name, value in state.items()}
+        beta1, beta2 = group["betas"]
+        adamw(
+            [parameter],
+            [parameter.grad],
+            [here["exp_avg"]],
+            [here["exp_avg_sq"]],
+            [],
+            [here["step"]],
+            fused=True,
+            amsgrad=False,
+            maximize=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+        )
+        for name, value in here.items():
+            state[name].copy_(value)  # waits: the next update may read them at any time
+
+
+def _in_main_memory(value: Tensor) -> Tensor:
+    """Page-locked where a GPU is to copy to it and from it."""
+    return value.cpu().pin_memory() if value.is_cuda else value

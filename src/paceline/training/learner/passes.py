@@ -1,0 +1,116 @@
+"""Micro-batches through a model, forward and back: where all of its layers are in this process."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from paceline.kernels.cpu import logits as on_cpu
+from paceline.kernels.cuda import logits as on_cuda
+from paceline.kernels.logprobs import LogitPasses, token_logprobs
+from paceline.models.activations import is_recomputing
+from paceline.models.forward import PolicyForward
+from paceline.models.loaded import Loaded
+from paceline.models.parallel.ranks import WHOLE, Split
+from paceline.models.parallel.tokens import Tokens
+from paceline.objective.micro_batches import MicroBatch
+from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.memory import return_free_memory
+
+
+@dataclass(frozen=True, slots=True)
+class TokenValues:
+    """What a pass says of each of the N target tokens of a micro-batch, in nats."""
+
+    logprobs: Float[Tensor, " N"]
+    entropy: Float[Tensor, " N"]
+    """Of the distribution that the token was drawn from."""
+
+
+Loss = Callable[[int, TokenValues], Tensor]
+"""The loss of a micro-batch, given its number and its values."""
+
+
+class Passes(Protocol):
+    """How micro-batches go through a model. Ranks that hold parts of one model make the same calls."""
+
+    forward: PolicyForward
+    """How hidden states are computed."""
+
+    def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
+        """Of each micro-batch, without a gradient; None where another rank has the model's head."""
+
+    def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
+        """Add the gradient of the sum of all losses; a rank without the model's head is not asked for the loss."""
+
+
+@dataclass(kw_only=True)
+class WholeModel:
+    """`Passes` of a model whose layers are all here, one micro-batch after the other."""
+
+    forward: PolicyForward
+    temperature: float
+    """The engine's: logprobs are of the distribution that was sampled from."""
+    split: Split = WHOLE
+
+    def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
+        """See `Passes`."""
+        with torch.no_grad():
+            found = list[TokenValues | None]()
+            for number, batch in enumerate(batches):
+                PULSE.beat("learner", f"pass {number + 1} of {len(batches)}, without gradient")
+                found.append(self._values(loaded, batch))
+        self.split.rest(loaded.model)
+        return found
+
+    def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
+        """See `Passes`."""
+        is_short = is_recomputing(loaded.model) or self.split is not WHOLE  # of memory
+        for number, batch in enumerate(batches):
+            if is_short:
+                return_free_memory(loaded.model.device)
+            PULSE.beat("learner", f"pass {number + 1} of {len(batches)}")
+            self.split.begin_pass(loaded.model, last=number == len(batches) - 1)
+            value = loss(number, self._values(loaded, batch))
+            if is_short:
+                return_free_memory(value.device)
+            value.backward()
+
+    def _values(self, loaded: Loaded, batch: MicroBatch) -> TokenValues:
+        tokens = self.split.tokens(batch)
+        return TokenValues(*tokens.join(*self.split.run(loaded.model, lambda: self._run(loaded, tokens))))
+
+    def _run(self, loaded: Loaded, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        half, batch = loaded.compute_dtype != loaded.model.dtype, tokens.batch
+        with torch.autocast(batch.input_ids.device.type, dtype=loaded.compute_dtype, enabled=half):
+            hidden = self.forward.of(loaded.model, tokens)
+        hidden = hidden.to(loaded.compute_dtype) if half else hidden
+        return head_values(loaded.model, hidden, batch.targets, temperature=self.temperature, split=self.split)
+
+
+def head_values(
+    model: PreTrainedModel,
+    hidden: Float[Tensor, "N H"],
+    targets: Int[Tensor, " N"],
+    *,
+    temperature: float,
+    split: Split,
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """Logprobs of the targets and entropies, from the hidden states that predict them, through the model's head."""
+    head = model.get_output_embeddings()
+    matrix = split.local(head.weight)
+    if head.bias is not None:  # the bias is one more column, read by a constant 1
+        hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
+        matrix = torch.cat([matrix, split.local(head.bias)[:, None]], dim=1)
+    passes = split.logit_passes(head.weight) or _logit_passes(hidden.device, hidden.dtype)
+    hidden = split.shared(head.weight, hidden)
+    return token_logprobs(hidden, matrix, targets, temperature=temperature, passes=passes)
+
+
+def _logit_passes(device: torch.device, dtype: torch.dtype) -> LogitPasses | None:
+    kernels = on_cuda if device.type == "cuda" else on_cpu
+    return kernels.logit_passes(device, dtype)

@@ -1,0 +1,214 @@
+"""The algorithm. A step: take prompts, sample completions, score them, update the policy, write it down.
+
+One loop for every door: who watches, and what is asked for between two steps, is the door's `Observer`. And one loop
+wherever the work is done: here, or in other processes behind the same `Halves`.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from paceline.checkpoints.finding import Progress
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.sections import Config
+from paceline.errors import PacelineError, ProcessLost
+from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.timeline import Span, trace
+from paceline.training.guards import NOT_FINITE, Guards
+from paceline.training.halves import Halves
+from paceline.training.observing import Observer, Wishes
+from paceline.training.produced import Produced
+from paceline.training.records import step_clock, step_record, step_warnings
+from paceline.training.rollout_journal import Journal
+from paceline.training.rollouts.lines import restorable_lines
+from paceline.training.setup.measuring import Measurement, Meter
+from paceline.training.setup.prepared import Prepared
+
+START = Progress(step=0, position=0, policy_version=0)
+
+
+@dataclass(kw_only=True, slots=True)
+class Run:
+    """Everything that the loop touches, and where it stands."""
+
+    config: Config
+    prepared: Prepared
+    halves: Halves
+    run_dir: RunDir
+    journal: Journal
+    observer: Observer
+    guards: Guards
+    headway: Headway = UNWATCHED
+    """Is told what the run turns to."""
+    progress: Progress = START
+    stopping: bool = False
+    """The observer wished the run to end after this step."""
+    is_saving: bool = False
+    """A checkpoint was begun that the observer has not been told of."""
+    saved_step: int | None = None
+    """Of the newest checkpoint that is on disk; None: there is none."""
+    checkpoint_seconds: float = 0.0
+    """That the run waited for checkpoints."""
+    clocked_until: float | None = None
+    """Up to where the steps' clocks have counted; None: what came last has a clock of its own."""
+    protected: set[Path] = field(default_factory=set)
+    """Checkpoints that stay, however many come after them."""
+    spans: list[Span] = field(default_factory=list)
+    """What was done where, with `profile`."""
+
+
+def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
+    """From where the run stands to its last step, or until somebody wishes to stop."""
+    try:
+        with ExitStack() as closing:
+            closing.push(partial(settle_at_end, run))
+            grant(run, run.observer.begin(run.progress.step))
+            while run.progress.step < run.prepared.total_steps and not run.stopping and not interrupted():
+                step(run)
+                grant(run, settle(run, wait=False))
+    finally:
+        if run.config.loop.profile:
+            run.run_dir.write_timeline(trace([*run.spans, *run.halves.spans()]))
+    run.observer.end()
+
+
+def step(run: Run) -> None:
+    """One step, from prompts to new weights, written down before the next begins."""
+    # from where the last step's clock stopped: a step's own line can only be written once its clock has been read
+    started, number = run.clocked_until or time.perf_counter(), run.progress.step + 1
+    run.observer.step_begin(number)
+    run.headway.begin(f"step {number}")
+    waiting = time.perf_counter()
+    PULSE.beat("run", f"step {number} is sampled")
+    produced = run.halves.produce(number)
+    batch, updating = produced.batch, time.perf_counter()
+    PULSE.beat("run", f"step {number} is trained on")
+    left_out = _left_out(run, produced) if run.prepared.tasks.is_large else {}
+    stats, rate = run.halves.update(number, batch.groups)
+    updated, stats = time.perf_counter(), run.guards.counted(stats)
+    run.progress = Progress(step=number, position=produced.position, policy_version=run.halves.policy_version)
+    run.clocked_until = time.perf_counter()
+    record = step_record(
+        run.progress,
+        batch,
+        stats,
+        num_tasks=len(run.prepared.tasks.tasks),
+        learning_rate=rate,
+        weights_bytes=produced.handover.nbytes,
+        clock=step_clock(
+            batch,
+            weights=produced.handover.seconds,
+            produce=produced.seconds,
+            wait=updating - waiting,
+            update=updated - updating,
+            total=run.clocked_until - started,
+        ),
+    )
+    record |= left_out
+    record["alarms"] = list(run.guards.see(record))
+    # a step whose rollouts are not on disk did not happen
+    run.journal.settle()
+    run.run_dir.append_metrics(record)
+    tell(run, [*run.halves.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)])
+    if left_out.get("rows_left_out"):
+        last = run.prepared.tasks.last_left_out
+        tell(run, [f"step {number} left out {left_out['rows_left_out']} rows; the last: {last}"])
+    tell(run, run.guards.sentences(number, stats))
+    if stats.updates_skipped:
+        kept = run.run_dir.keep_batch(number, restorable_lines(batch.groups), reason=NOT_FINITE)
+        run.guards.check(number, kept)
+    grant(run, run.observer.step_end(record, batch))
+    spans = run.halves.spans()
+    if run.config.loop.profile:
+        run.spans += spans
+
+
+def _left_out(run: Run, produced: Produced) -> dict[str, int]:
+    """What became of a large dataset's rows: those that were passed over have a position and no group."""
+    groups = produced.batch.groups
+    return {
+        "rows_left_out": produced.position - run.progress.position - len(groups),
+        "prompts_truncated": sum(group.task.tokens_cut > 0 for group in groups),
+    }
+
+
+def grant(run: Run, wanted: Wishes) -> None:
+    """Do what the observer asks for; what it learns by it may make it ask for more."""
+    if wanted.evaluate and run.prepared.meters:
+        measurements = evaluate(run, run.prepared.meters)
+        wanted |= run.observer.evaluated(measurements)
+    if wanted.save:
+        wanted |= save(run)
+    if wanted.evaluate or wanted.save:
+        run.clocked_until = None
+    run.stopping = run.stopping or wanted.stop
+
+
+def evaluate(run: Run, meters: Iterable[Meter]) -> list[Measurement]:
+    """Measure held-out tasks with the weights as they are, and write it down."""
+    PULSE.beat("run", f"evaluation after step {run.progress.step}")
+    run.headway.begin("evaluation")
+    measurements = [run.halves.measure(meter, step=run.progress.step) for meter in meters]
+    for measurement in measurements:
+        run.run_dir.write_eval_completions(measurement.name, measurement.step, measurement.completion_records())
+        run.run_dir.append_eval(measurement.record())
+    return measurements
+
+
+def save(run: Run) -> Wishes:
+    """Begin a checkpoint of this moment once the one before is on disk; in the foreground it is there on return."""
+    wishes = settle(run, wait=True)
+    started = time.perf_counter()
+    PULSE.beat("run", f"checkpoint of step {run.progress.step}")
+    run.headway.begin("checkpoint")
+    sentences = run.halves.save(run.run_dir.path / "checkpoints", run.progress, run.protected)
+    run.checkpoint_seconds += time.perf_counter() - started
+    run.is_saving = True
+    tell(run, sentences)
+    return wishes | settle(run, wait=not run.config.loop.background_save)
+
+
+def save_last(run: Run) -> None:
+    """Have a checkpoint of this moment on disk, where it is not there already."""
+    settle(run, wait=True)
+    if run.saved_step != run.progress.step:
+        save(run)
+        settle(run, wait=True)
+
+
+def settle(run: Run, *, wait: bool) -> Wishes:
+    """Tell the observer of the checkpoint that was begun, once it is on disk; what that makes it ask for."""
+    if not run.is_saving:
+        return Wishes()
+    started = time.perf_counter()
+    checkpoint = run.halves.saved(wait=wait)
+    run.checkpoint_seconds += time.perf_counter() - started
+    if checkpoint is None:
+        return Wishes()
+    run.is_saving, run.saved_step = False, checkpoint.progress.step
+    return run.observer.saved(checkpoint)
+
+
+def settle_at_end(
+    run: Run, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+) -> None:
+    """Wait for the checkpoint that was begun, whatever ended the steps; but not where there is no time, or nobody who
+    could finish it: then it is not there."""
+    if error is None:
+        settle(run, wait=True)
+    elif not isinstance(error, KeyboardInterrupt | ProcessLost):
+        try:
+            settle(run, wait=True)
+        except PacelineError as second:  # what ended the run is what is raised
+            tell(run, [str(second)])
+
+
+def tell(run: Run, sentences: Iterable[str]) -> None:
+    """Say something to whoever watches."""
+    for sentence in sentences:
+        run.observer.tell(sentence)

@@ -1,0 +1,111 @@
+"""What the options about memory come to on this machine and this model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from paceline.config.objective import OptimConfig
+from paceline.config.sections import Config
+from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, choose_cut
+from paceline.models.activations import recompute
+from paceline.models.loaded import Loaded
+from paceline.models.parallel.pieces import piece_of
+from paceline.models.parallel.ranks import Ranks
+from paceline.runtime.devices import free_memory
+from paceline.training.plan.batches import considered_micro_batches, most_tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recomputing:
+    """What was chosen of what `--gradient-checkpointing` and `--micro-batch-tokens` leave open."""
+
+    micro_batch_tokens: int
+    layers: int
+    of: int
+    needed: float
+    """Bytes of activations that remain."""
+    room: float
+    """Bytes that they were to fit into."""
+
+    def describe(self) -> list[str]:
+        """A sentence where something is recomputed, or should be and cannot."""
+        sentences = []
+        if self.layers:
+            sentences.append(
+                f"gradient checkpointing: {self.layers} of {self.of} layers are computed again in the backward pass, "
+                f"so that activations take {_gib(self.needed)}"
+            )
+        if self.needed > self.room:
+            sentences.append(
+                f"activations may take {_gib(self.needed)}, more than the {_gib(self.room)} that are half of what is "
+                "free; lower --micro-batch-tokens if memory runs out"
+            )
+        return sentences
+
+
+def memory_for_activations(config: Config, policy: Loaded) -> int | None:
+    """Bytes left where activations go, once the first update has made what stays; None: the system does not say."""
+    if config.model.activation_offload:
+        return free_memory(torch.device("cpu"))
+    free = free_memory(policy.model.device)
+    return None if free is None else free - to_come(config.optim, policy)
+
+
+def least_memory(free: int | None, ranks: Ranks) -> int | None:
+    """What the rank with the least has: ranks that share layers must compute the same ones again."""
+    found = [numbers["free"] for numbers in ranks.collect({} if free is None else {"free": free}) if numbers]
+    return int(min(found)) if found else None
+
+
+def choose_recomputing(
+    config: Config,
+    policy: Loaded,
+    measure: Callable[[], Activations],
+    *,
+    padded: bool,
+    longest_prompt: int,
+    free: int | None,
+) -> Recomputing | None:
+    """Choose the size of a micro-batch and, under `auto`, how many layers are computed again; None: nothing is open.
+
+    Of several sizes the largest that fits, else the smallest (`choose_cut`). A deterministic run takes the first, which
+    does not hang on what is free today. `measure` says what a pass keeps; `free` is `memory_for_activations`.
+    """
+    model, asked = policy.model, config.model.gradient_checkpointing
+    if asked == "auto" and config.parallel.pipeline_schedule == "zero_bubble":
+        asked = "false"
+    sizes = considered_micro_batches(config, model.device.type)
+    if free is None or (asked != "auto" and len(sizes) == 1):
+        return None
+    if asked == "true":
+        recompute(model, 0)  # what a layer keeps is measured where none is computed again
+    activations = measure()
+    room = ACTIVATION_SHARE * max(0, free)
+    tokens_of = {size: most_tokens(config, size, prompt=longest_prompt, padded=padded) for size in sizes}
+    cut = choose_cut(activations, tokens_of, room, asked=asked)
+    if asked == "true":
+        recompute(model, None)
+    elif cut.layers:
+        recompute(model, cut.layers)
+    return Recomputing(
+        micro_batch_tokens=cut.micro_batch_tokens,
+        layers=cut.layers,
+        of=activations.layers,
+        needed=cut.tokens * activations.kept(cut.layers),
+        room=room,
+    )
+
+
+def to_come(optim: OptimConfig, policy: Loaded) -> int:
+    """Bytes that the first update adds here: gradients, moments, and what autocast keeps of the weights on a GPU."""
+    moments = 0 if optim.optimizer_offload else optim.moment_bytes
+    here = [(parameter.requires_grad, piece_of(parameter).tensor.numel()) for parameter in policy.model.parameters()]
+    trained = sum(count for is_trained, count in here if is_trained)
+    keeps = policy.model.device.type != "cpu" and policy.compute_dtype != policy.model.dtype
+    copies = policy.compute_dtype.itemsize if keeps else 0
+    return trained * (policy.model.dtype.itemsize + moments) + sum(count for _, count in here) * copies
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"

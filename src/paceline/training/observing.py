@@ -1,0 +1,124 @@
+"""Who watches a run, one for each door, and what a watcher may ask for. Here the command line's own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paceline.checkpoints.finding import Checkpoint
+from paceline.reports.console import RunDisplay
+from paceline.reports.trackers.numbers import flat_numbers
+from paceline.reports.trackers.opening import Trackers
+from paceline.training.reporting import RunningReport
+from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.setup.measuring import Measurement
+
+Record = Mapping[str, Any]
+"""A step's numbers, by the names of `metrics.METRICS`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wishes:
+    """What should happen before the next step: first the evaluation, then the checkpoint, then the end."""
+
+    evaluate: bool = False
+    save: bool = False
+    stop: bool = False
+
+    def __or__(self, other: "Wishes") -> "Wishes":
+        return Wishes(
+            evaluate=self.evaluate or other.evaluate, save=self.save or other.save, stop=self.stop or other.stop
+        )
+
+
+class Observer(Protocol):
+    """Is told what happens, in the order in which it happens; changes nothing but by its wishes."""
+
+    def begin(self, steps_done: int) -> Wishes:
+        """The run starts, or goes on after `steps_done` steps."""
+
+    def step_begin(self, number: int) -> None:
+        """Step 1, 2, ... starts."""
+
+    def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
+        """A step is done and written down."""
+
+    def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
+        """Every held-out set was measured with the weights as they are."""
+
+    def saved(self, checkpoint: Checkpoint) -> Wishes:
+        """A checkpoint is on disk."""
+
+    def tell(self, sentence: str) -> None:
+        """Something that a person should know."""
+
+    def end(self) -> None:
+        """No step follows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timetable:
+    """The options' own schedule: evaluate at the start, every so many steps and at the end; save every so many."""
+
+    eval_steps: int
+    save_steps: int
+    total_steps: int
+
+    def at_start(self, steps_done: int) -> Wishes:
+        """A run that goes on was evaluated when it started."""
+        return Wishes(evaluate=steps_done == 0)
+
+    def after(self, number: int) -> Wishes:
+        """What is due after step `number`."""
+        last = number == self.total_steps
+        return Wishes(evaluate=last or is_due(number, self.eval_steps), save=is_due(number, self.save_steps))
+
+
+def is_due(number: int, every: int) -> bool:
+    """Whether something done every so many steps (0: never) is due after this one."""
+    return every > 0 and number % every == 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandLine:
+    """Shows a run on a terminal and on its page, sends its numbers to the trackers, keeps the options' timetable."""
+
+    display: RunDisplay
+    trackers: Trackers
+    """Closed by whoever opened them, also when a step fails."""
+    timetable: Timetable
+    report: RunningReport
+
+    def begin(self, steps_done: int) -> Wishes:
+        """The screen stands and the trackers are open already."""
+        return self.timetable.at_start(steps_done)
+
+    def step_begin(self, number: int) -> None:
+        """Shown when it ends."""
+
+    def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
+        """The screen or a line, the step's numbers, the page, and what is due."""
+        self.display.step(record)
+        self.trackers.log(flat_numbers({"train": record}), record["step"])
+        self.report.refresh()
+        return self.timetable.after(record["step"])
+
+    def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
+        """One sentence per set, its numbers under its name, and the page."""
+        for one in measurements:
+            self.display.say(one.describe())
+            record = one.record()
+            self.display.evaluation(record)
+            self.trackers.log(flat_numbers({"eval": {one.name: record}}), one.step)
+        self.report.refresh()
+        return Wishes()
+
+    def saved(self, checkpoint: Checkpoint) -> Wishes:
+        """Checkpoints come and go unseen."""
+        return Wishes()
+
+    def tell(self, sentence: str) -> None:
+        """One line above the screen."""
+        self.display.say(sentence)
+
+    def end(self) -> None:
+        """The display closes by itself."""

@@ -1,0 +1,161 @@
+"""What a configuration amounts to: completions, tokens and updates per step, and steps."""
+
+import math
+from dataclasses import dataclass
+
+from paceline.config.layout import Sizes
+from paceline.config.sections import Config
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchPlan:
+    """How much a step and a run take. Run totals are None while the number of steps is unknown."""
+
+    prompts_per_step: int
+    num_generations: int
+    updates_per_step: int
+    max_refills: int
+    """Further rounds of sampling that a step may take; the two numbers below count them all."""
+    prompt_tokens_per_step: int
+    """At most; the completions of one prompt share it."""
+    completion_tokens_per_step: int
+    """At most."""
+    num_tasks: int | None
+    """Tasks of the dataset, None when they have not been counted."""
+    steps: int | None
+    epochs: float | None
+    """Passes over the dataset."""
+    checkpoints: int | None
+    evaluations: int | None
+    """The one before the first step included; none take place without held-out tasks."""
+
+    @property
+    def completions_per_step(self) -> int:
+        """P prompts with G completions each."""
+        return self.prompts_per_step * self.num_generations
+
+
+def total_steps(config: Config, num_tasks: int | None) -> int | None:
+    """Steps of the run: `max_steps`, else enough for `num_epochs`, the last one short rather than left out.
+
+    None when that depends on a number of tasks that is not known.
+    """
+    loop = config.loop
+    if loop.max_steps is not None:
+        return loop.max_steps
+    return None if num_tasks is None else max(1, math.ceil(round(loop.num_epochs * num_tasks) / loop.prompts_per_step))
+
+
+def most_prompts_per_step(config: Config) -> int:
+    """Prompts that a step may sample, with all refills."""
+    at_once = math.ceil(config.loop.prompts_per_step * config.advantage.oversampling)
+    return at_once * (1 + config.advantage.max_refills)
+
+
+def forwarded_tokens(config: Config, sizes: Sizes) -> int:
+    """Input tokens of an update in a process, at most: the completions of a group share their prompt."""
+    group = config.data.max_prompt_length + config.sampling.num_generations * config.sampling.max_completion_length
+    groups = config.loop.prompts_per_step / config.optim.num_minibatches
+    return math.ceil(groups * group / sizes.shares / sizes.context)
+
+
+def considered_micro_batches(config: Config, device: str) -> tuple[int, ...]:
+    """Sizes of a micro-batch that a run chooses from on a device of this type, in tokens, largest first; that alone
+    where nothing may hang on what is free today."""
+    return config.optim.micro_batches(device)[: 1 if config.model.deterministic else None]
+
+
+def even_tokens(config: Config, micro_batch: int, sizes: Sizes) -> int:
+    """Input tokens of each of an update's micro-batches in a process where all completions are as long as they may be:
+    there are as few as fit `micro_batch` tokens, filled evenly."""
+    longest = math.ceil((config.data.max_prompt_length + config.sampling.max_completion_length) / sizes.context)
+    forwarded = forwarded_tokens(config, sizes)
+    return max(math.ceil(forwarded / math.ceil(forwarded / micro_batch)), min(longest, forwarded))
+
+
+def most_tokens(config: Config, micro_batch: int, *, prompt: int, padded: bool) -> int:
+    """Tokens of a forward pass on a rank, at most, with prompts of `prompt` tokens and micro-batches of so many; padded
+    rows hold the prompt each, and fill a micro-batch with fewer completions."""
+    completion, rows = config.sampling.max_completion_length, config.sampling.num_generations
+    group = rows * (prompt + completion) if padded else prompt + rows * completion
+    ranks = config.parallel.context_parallel
+    most = max(micro_batch * ranks, prompt + completion)
+    return math.ceil(min(most, config.loop.prompts_per_step * group) / ranks)
+
+
+def batch_plan(config: Config, num_tasks: int | None) -> BatchPlan:
+    """The plan of a configuration on a dataset of `num_tasks` tasks."""
+    prompts, generations = config.loop.prompts_per_step, config.sampling.num_generations
+    steps, drawn = total_steps(config, num_tasks), most_prompts_per_step(config)
+    return BatchPlan(
+        prompts_per_step=prompts,
+        num_generations=generations,
+        updates_per_step=config.optim.num_iterations * config.optim.num_minibatches,
+        max_refills=config.advantage.max_refills,
+        prompt_tokens_per_step=drawn * config.data.max_prompt_length,
+        completion_tokens_per_step=drawn * generations * config.sampling.max_completion_length,
+        num_tasks=num_tasks,
+        steps=steps,
+        epochs=_epochs(config, steps, num_tasks),
+        checkpoints=None if steps is None else _times(config.loop.save_steps, steps),
+        evaluations=None if steps is None else 1 + _evaluations_after(config.evaluation.eval_steps, steps),
+    )
+
+
+def _epochs(config: Config, steps: int | None, num_tasks: int | None) -> float | None:
+    """A run in epochs ends with a short step, so steps times prompts would say too much."""
+    if config.loop.max_steps is None:
+        return config.loop.num_epochs
+    return None if steps is None or num_tasks is None else steps * config.loop.prompts_per_step / num_tasks
+
+
+def _times(every: int, steps: int) -> int:
+    return steps // every if every else 0
+
+
+def _evaluations_after(every: int, steps: int) -> int:
+    """Every so many steps, and after the last in any case."""
+    return math.ceil(steps / every) if every else 1
+
+
+def describe(plan: BatchPlan) -> str:
+    """The plan as a table for a terminal."""
+    steps = "unknown, as the tasks are not counted" if plan.steps is None else f"{plan.steps:,}"
+    rows = [
+        ("prompts per step", f"{plan.prompts_per_step:,}"),
+        (
+            "completions per step",
+            f"{plan.completions_per_step:,} = {plan.prompts_per_step:,} prompts x {plan.num_generations}",
+        ),
+        (
+            "tokens per step",
+            f"at most {plan.completion_tokens_per_step:,} sampled, {plan.prompt_tokens_per_step:,} in prompts",
+        ),
+        *([("refills of a step", f"at most {plan.max_refills:,} rounds, counted above")] if plan.max_refills else []),
+        ("updates per step", f"{plan.updates_per_step:,}"),
+        ("steps", steps),
+        ("tasks", "not counted" if plan.num_tasks is None else f"{plan.num_tasks:,}"),
+        *_run_rows(plan),
+    ]
+    return table(rows)
+
+
+def _run_rows(plan: BatchPlan) -> list[tuple[str, str]]:
+    more = ", and more by refills" if plan.max_refills else ""
+    rows = [] if plan.epochs is None else [("passes over the tasks", f"{plan.epochs:.4g}{more}")]
+    if plan.steps is None:
+        return rows
+    return [
+        *rows,
+        ("updates in all", f"{plan.steps * plan.updates_per_step:,}"),
+        ("completions in all", f"{plan.steps * plan.completions_per_step:,}"),
+        ("sampled tokens in all", f"at most {plan.steps * plan.completion_tokens_per_step:,}"),
+        ("evaluations", f"{plan.evaluations:,}, where there are held-out tasks"),
+        ("checkpoints", f"{plan.checkpoints:,}, and the final model"),
+    ]
+
+
+def table(rows: list[tuple[str, str]]) -> str:
+    """Names and values below each other."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)

@@ -1,0 +1,106 @@
+"""The memory, the time and the layouts of a plan as texts for a terminal."""
+
+from collections.abc import Sequence
+
+from paceline.config.layout import Sizes
+from paceline.training.plan.batches import table
+from paceline.training.plan.fitting import Change, Fitting
+from paceline.training.plan.hardware import Device, Rates
+from paceline.training.plan.memory import MemoryPlan
+from paceline.training.plan.seconds import StepTime
+
+LAYOUTS = 6
+"""That are listed at most."""
+
+
+def describe_memory(memory: MemoryPlan) -> str:
+    """What each part takes in the phases that have it, in GiB."""
+    optimizer, saved = memory.optimizer_here, memory.saved_here
+    everywhere = [
+        ("libraries", memory.libraries),
+        ("weights", memory.weights),
+        ("optimiser", optimizer),
+        ("reference model", memory.reference),
+        ("copy that samples", memory.resident),
+        ("copy that is being saved", saved),
+    ]
+    sampling = [
+        ("weights for the engine", memory.engine),
+        ("key/value cache", memory.kv_cache),
+        ("logits of a draw", memory.drawn),
+    ]
+    update = [
+        ("gradients", memory.gradients),
+        ("fetched at a time", memory.fetched),
+        ("weights in half precision", memory.casts),
+        ("activations", memory.activations),
+        ("logits", memory.head),
+    ]
+    rows = [("of each process, at most", f"{'sampling':>10}{'update':>10}")]
+    rows += [(name, _gib(size) + _gib(size)) for name, size in everywhere if size]
+    rows += [(name, _gib(size)) for name, size in sampling if size]
+    rows += [(name, " " * 10 + _gib(size)) for name, size in update if size]
+    rows += [("in all", _gib(memory.sampling) + _gib(memory.update) + "  GiB")]
+    elsewhere = [("optimiser", memory.optimizer - optimizer), ("copy that is being saved", memory.saved - saved)]
+    rows += [(f"{name}, in main memory", _gib(size)) for name, size in elsewhere if size]
+    return table(rows)
+
+
+def describe_room(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
+    """The peak beside what the device has, and how large micro-batches may be."""
+    device, peak = fitting.device, f"Peak {_size(memory.peak)}"
+    if device.memory is None:
+        return f"{peak}. How much {device.name} has is not known."
+    lines = [f"{peak} of the {_size(device.memory)} of {device.name}."]
+    if memory.cut.layers:
+        lines.append(
+            f"{memory.cut.layers} of {fitting.shape.num_layers} layers are computed again in the backward pass."
+        )
+    found = [fitting.largest_micro_batch(sizes, recomputing=again) for again in (False, True)]
+    sizes_said = ["none" if one is None else f"{one:,} tokens" for one in found]
+    lines.append(f"Largest micro-batch that fits: {sizes_said[0]}, with every layer computed again {sizes_said[1]}.")
+    return "\n".join(lines)
+
+
+def describe_layouts(layouts: Sequence[Change], processes: int) -> str:
+    """Those that fit, with the peak of each process."""
+    if not layouts:
+        return f"No layout of {processes} processes fits."
+    rows = [(change.words, f"{_gib(change.memory.peak)} GiB") for change in layouts[:LAYOUTS]]
+    more = f"\nand {len(layouts) - LAYOUTS} more" if len(layouts) > LAYOUTS else ""
+    return f"Layouts that fit {processes} processes, the peak of each:\n{table(rows)}{more}"
+
+
+def describe_time(time: StepTime, rates: Rates, device: Device) -> str:
+    """Seconds of a step by phase, and the rates that they stand on."""
+    rows = [
+        ("sampling", f"{time.generate:10.2f} s"),
+        ("update", f"{time.update:10.2f} s"),
+        ("a step, at best", f"{time.step:10.2f} s"),
+    ]
+    said = f"{rates.products / 1e12:.3g} Tflop/s, {rates.reading / 1e9:,.0f} GB/s"
+    return f"{table(rows)}\nFor completions at their longest, by the rates of {device.name}: {said}."
+
+
+def refusal(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
+    """Why a configuration does not fit, and the one change that would make it."""
+    device = fitting.device
+    assert device.memory is not None  # all fits what is not known
+    change = fitting.one_change(sizes)
+    if change is not None:
+        remedy = f"{change.words} would make it {_size(change.memory.peak)}"
+    else:
+        least = fitting.smallest(sizes)
+        remedy = f"no one change is enough, {least.words} leaves least, {_size(least.memory.peak)}"
+    return (
+        f"--model {fitting.config.model.model} takes {_size(memory.peak)} of each process, which must be at most "
+        f"{_size(fitting.usable)} on {device.name}; {remedy}"
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:10.3f}" if size else " " * 10
+
+
+def _size(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"

@@ -1,0 +1,155 @@
+"""What fits into a device: the largest micro-batch, layouts of so many processes, and the one change that would do."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paceline.config.layout import Sizes, layout
+from paceline.config.sections import Config
+from paceline.errors import ConfigError
+from paceline.training.plan.batches import forwarded_tokens
+from paceline.training.plan.hardware import Device
+from paceline.training.plan.memory import MemoryPlan, memory_plan
+from paceline.training.plan.shape import ModelShape
+
+USABLE = 0.95
+"""Of a device's memory; the rest is what allocators hold and cannot use."""
+LARGEST_BUDGET = 1 << 20
+MOST_PROCESSES = 64
+ADAPTER_RANK = 16
+"""Of the adapter that is proposed."""
+NOT_SPLIT = {"tensor_parallel": 1, "pipeline_parallel": 1}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """Another configuration, and what it takes."""
+
+    words: str
+    """The options that differ, as they are typed."""
+    memory: MemoryPlan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitting:
+    """One configuration on one kind of device."""
+
+    config: Config
+    shape: ModelShape
+    device: Device
+
+    def plan(self, config: Config | None = None, sizes: Sizes | None = None) -> MemoryPlan:
+        """What a configuration takes; None: this one, with as few processes as its options ask for."""
+        config = config or self.config
+        sizes = sizes or layout(config.parallel, config.parallel.fewest)
+        return memory_plan(config, self.shape, sizes, on=self.device)
+
+    def has_room(self, memory: MemoryPlan) -> bool:
+        """Whether the device has it; also where its memory is not known."""
+        return memory.peak <= self.usable
+
+    @property
+    def usable(self) -> float:
+        """Bytes of the device that a process may take."""
+        return math.inf if self.device.memory is None else USABLE * self.device.memory
+
+    def largest_micro_batch(self, sizes: Sizes, *, recomputing: bool) -> int | None:
+        """The largest power of 2 whose update fits, with every layer computed again or none; None: not even the
+        smallest, which holds one completion with its prompt."""
+        longest = self.config.data.max_prompt_length + self.config.sampling.max_completion_length
+        found, budget = None, 1 << (longest - 1).bit_length()
+        while budget <= LARGEST_BUDGET:
+            memory = self.plan(
+                _with(self.config, optim={"micro_batch_tokens": budget}, model=_again(recomputing)), sizes
+            )
+            if not self.has_room(memory):
+                break
+            found = budget
+            if budget >= forwarded_tokens(self.config, sizes):
+                break
+            budget *= 2
+        return found
+
+    def layouts(self, processes: int) -> list[Change]:
+        """Those that fit so many processes, the ones that send least first."""
+        tried = [self._laid_out(options, processes) for options in _layouts(processes)]
+        return [change for change in tried if change is not None and self.has_room(change.memory)]
+
+    def one_change(self, sizes: Sizes) -> Change | None:
+        """The first of the changes that makes room by itself, from the one that costs a run least on."""
+        return next((change for change in self._changes(sizes) if self.has_room(change.memory)), None)
+
+    def smallest(self, sizes: Sizes) -> Change:
+        """Of the same changes the one that leaves least."""
+        return min(self._changes(sizes), key=lambda change: change.memory.peak)
+
+    def _changes(self, sizes: Sizes) -> Iterator[Change]:
+        config, now = self.config, self.plan(sizes=sizes)
+        longest = config.data.max_prompt_length + config.sampling.max_completion_length
+        budget = 1 << (now.cut.tokens - 1).bit_length() - 1
+        while budget >= longest:
+            yield self._changed({"optim": {"micro_batch_tokens": budget}}, sizes)
+            budget //= 2
+        yield self._changed({"model": {"gradient_checkpointing": "true"}}, sizes)
+        sequences = config.engine.concurrent_sequences // 2
+        while sequences >= config.sampling.num_generations:
+            yield self._changed({"engine": {"concurrent_sequences": sequences}}, sizes)
+            sequences //= 2
+        if self.device.kind == "cpu":
+            yield self._changed({"loop": {"background_save": False}}, sizes)
+        elif not config.parallel.zero_stage and config.optim.optimizer == "adamw":
+            yield self._changed({"optim": {"optimizer_offload": True}}, sizes)
+        if not config.parallel.zero_stage and not config.optim.optimizer_offload:
+            yield self._changed({"optim": {"optimizer": "adamw_8bit"}}, sizes)
+        if not config.lora.lora_rank:
+            yield self._changed({"lora": {"lora_rank": ADAPTER_RANK}}, sizes)
+        yield from self._of_more_processes(sizes.ranks)
+
+    def _of_more_processes(self, processes: int) -> Iterator[Change]:
+        if self.device.kind == "cpu" or self.config.cluster.cluster:  # on one machine all share its memory
+            return
+        while (processes := 2 * processes) <= MOST_PROCESSES:
+            found = self._laid_out({"zero_stage": 3, **NOT_SPLIT}, processes)
+            if found is not None:
+                yield replace(found, words=f"--processes {processes} {found.words}")
+
+    def _changed(self, changes: dict[str, dict[str, Any]], sizes: Sizes) -> Change:
+        ((_, options),) = changes.items()
+        ((name, value),) = options.items()
+        said = str(value).lower() if isinstance(value, bool) else value
+        memory = self.plan(_with(self.config, **changes), sizes)
+        return Change(words=f"--{name.replace('_', '-')} {said}", memory=memory)
+
+    def _laid_out(self, options: dict[str, int], processes: int) -> Change | None:
+        """None where the options cannot be of so many processes or of this model."""
+        try:
+            config = _with(self.config, parallel=options)
+            sizes = layout(config.parallel, processes)
+        except ConfigError:
+            return None
+        if self.shape.num_heads % sizes.tensor or self.shape.num_layers % sizes.pipeline:
+            return None
+        words = [
+            f"--{name.replace('_', '-')} {value}" for name, value in options.items() if value > NOT_SPLIT.get(name, 0)
+        ]
+        return Change(words=" ".join(words) or "copies (the default)", memory=self.plan(config, sizes))
+
+
+def _with(config: Config, **sections: dict[str, Any]) -> Config:
+    return replace(config, **{name: replace(getattr(config, name), **options) for name, options in sections.items()})
+
+
+def _again(recomputing: bool) -> dict[str, Any]:
+    return {"gradient_checkpointing": "true" if recomputing else "false"}
+
+
+def _layouts(processes: int) -> Iterator[dict[str, int]]:
+    """Slices of what belongs to weights first, then parts of layers, then runs of layers."""
+    yield from ({"zero_stage": stage, **NOT_SPLIT} for stage in range(4))
+    parts = 2
+    while parts <= processes:
+        for axis in NOT_SPLIT:
+            for stage in (0, 3) if parts < processes else (0,):
+                yield {"zero_stage": stage, **NOT_SPLIT, axis: parts}
+        parts *= 2

@@ -1,0 +1,215 @@
+"""What training takes of the memory of each process that does it, part by part, and the most in each phase of a step.
+
+    sampling    what lasts   copies of weights for the engine   key/value cache   logits of a draw
+    update      what lasts   gradients   what is fetched   activations   logits of a chunk
+
+What lasts are the libraries, weights, moments, a reference; on a CPU also the copy that a checkpoint is written from.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from paceline.config.layout import Sizes
+from paceline.config.sections import Config
+from paceline.models.activation_checkpointing import Cut
+from paceline.training.plan.activations import FLOAT32_BYTES, activations, kept, planned_cut
+from paceline.training.plan.batches import forwarded_tokens
+from paceline.training.plan.hardware import CPU, Device
+from paceline.training.plan.held import Held, held
+from paceline.training.plan.shape import ModelShape
+
+BFLOAT16_BYTES = 2
+HEAD_ROWS = {"cpu": 256, "cuda": 2048}
+"""Tokens whose logits exist at a time; what the learner takes, which the planner must not load torch to read."""
+LIBRARIES = {"cpu": 450 << 20, "cuda": 600 << 20}
+"""What Python and the libraries take before anything is loaded: of main memory, or of a CUDA device for its context."""
+DRAW_BYTES = {"cpu": 0, "cuda": 12}
+"""Per logit of a step of decoding, beside the logit: the draw's own copies."""
+BFLOAT16_PARAMETERS = 10_000_000
+"""From where `auto` computes in bfloat16 on a CPU that is fast at it, as `models` has it."""
+JOINED_WEIGHTS = 1 << 16
+"""Parameters of a linear map below which the engine joins a copy of it with its neighbour, as `engines` has it."""
+ONE = Sizes()
+"""A process that trains alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryPlan:
+    """Bytes of one process on its device, at most."""
+
+    libraries: int
+    weights: int
+    gradients: int
+    optimizer: int
+    """Of which nothing lies on the device with `optimizer_offload`."""
+    optimizer_on_device: bool
+    reference: int
+    """The reference model, with `beta` above 0."""
+    fetched: int
+    """Of what other processes hold slices of, and of the whole gradients that they are to get: the most at a time."""
+    resident: int
+    """The whole copy that is sampled from where training has the model in parts."""
+    engine: int
+    """What the engine makes of the weights for a call: joined, and in the precision of the computation."""
+    kv_cache: int
+    """Keys and values of all concurrent sequences at their longest."""
+    drawn: int
+    """Logits of a step of decoding."""
+    casts: int
+    """Weights in the precision of the computation, which torch keeps on CUDA from the forward to the backward pass."""
+    activations: int
+    """What a micro-batch keeps for its backward pass, with the layers of `cut` computed again."""
+    cut: Cut
+    """Micro-batches, and what is computed again of them."""
+    head: int
+    """Logits, and the head in the precision of the computation."""
+    saved: int
+    """The copy in main memory that a checkpoint is written from; 0 without `background_save`."""
+    saved_on_device: bool
+    """Whether that is the memory which the device computes in."""
+
+    @property
+    def optimizer_here(self) -> int:
+        """What the optimiser has on the device."""
+        return self.optimizer if self.optimizer_on_device else 0
+
+    @property
+    def saved_here(self) -> int:
+        """What the copy for a checkpoint has of the device's memory."""
+        return self.saved if self.saved_on_device else 0
+
+    @property
+    def trained(self) -> int:
+        """Weights and what belongs to them during an update, without a pass over them."""
+        return self.weights + self.gradients + self.optimizer_here + self.reference + self.fetched
+
+    @property
+    def lasting(self) -> int:
+        """What is there in every phase."""
+        kept = self.weights + self.optimizer_here + self.reference + self.resident
+        return self.libraries + kept + self.saved_here
+
+    @property
+    def sampling(self) -> int:
+        """The most while completions are sampled."""
+        return self.lasting + self.engine + self.kv_cache + self.drawn
+
+    @property
+    def update(self) -> int:
+        """The most during an update."""
+        return self.lasting + self.gradients + self.fetched + self.casts + self.activations + self.head
+
+    @property
+    def peak(self) -> int:
+        """The most of a run."""
+        return max(self.sampling, self.update)
+
+
+def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: Device = CPU) -> MemoryPlan:
+    """Memory of training this model, of the process with the most among those that are laid out like this: weights,
+    gradients and AdamW's moments in float32, and what comes and goes with each phase.
+
+    `gradient_checkpointing` `auto` has layers computed again by the run's own rule, in the memory that the device has,
+    and none where that is not known; completions count at their longest. An adapter needs no reference model of its
+    own.
+    """
+    number_bytes = computed_bytes(config, shape, on)
+    is_half, parts = number_bytes < FLOAT32_BYTES, held(config, shape, sizes)
+    engine = _engine(config, shape, sizes, on)
+    without = MemoryPlan(
+        libraries=LIBRARIES[on.kind],
+        weights=parts.weights * FLOAT32_BYTES,
+        gradients=parts.gradients * FLOAT32_BYTES,
+        optimizer=parts.trained * config.optim.moment_bytes,
+        optimizer_on_device=not config.optim.optimizer_offload,
+        reference=parts.base * FLOAT32_BYTES if config.loss.beta > 0 and not config.lora.lora_rank else 0,
+        fetched=parts.fetched * FLOAT32_BYTES,
+        resident=shape.parameters * FLOAT32_BYTES if sizes.splits_the_model and samples_here(config) else 0,
+        engine=engine.weights,
+        kv_cache=engine.cache,
+        drawn=engine.logits,
+        casts=parts.weights * number_bytes if is_half and on.kind == "cuda" else 0,
+        activations=0,
+        cut=Cut(micro_batch_tokens=0, tokens=0, layers=0),
+        head=_head(shape, on, number_bytes) // sizes.tensor,
+        saved=_copied(config, parts),
+        saved_on_device=on.kind == "cpu",
+    )
+    of_token = activations(shape, sizes, on, number_bytes)
+    left = float("inf") if on.memory is None else on.memory - (without.update - without.head)
+    cut = planned_cut(config, of_token, sizes, on, left)
+    passes = math.ceil(forwarded_tokens(config, sizes) / cut.micro_batch_tokens)
+    return replace(without, activations=kept(config, of_token, cut, on, passes), cut=cut)
+
+
+def computed_bytes(config: Config, shape: ModelShape, on: Device) -> int:
+    """Bytes of a number in the precision of the computation."""
+    dtype = config.model.dtype
+    by_itself = on.kind == "cuda" or (on.fast_bfloat16 and shape.parameters >= BFLOAT16_PARAMETERS)
+    return BFLOAT16_BYTES if dtype == "bfloat16" or (dtype == "auto" and by_itself) else FLOAT32_BYTES
+
+
+def samples_here(config: Config) -> bool:
+    """Whether a process that trains also samples."""
+    return not config.cluster.cluster and not config.parallel.sampling_ranks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Engine:
+    """Bytes while a step is sampled."""
+
+    weights: int
+    cache: int
+    logits: int
+
+
+def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> _Engine:
+    """Each process samples its share of the prompts."""
+    if not samples_here(config):
+        return _Engine(weights=0, cache=0, logits=0)
+    number_bytes, generations = computed_bytes(config, shape, on), config.sampling.num_generations
+    share = math.ceil(config.loop.prompts_per_step / sizes.ranks) * generations
+    sequences = min(config.engine.concurrent_sequences, share)
+    prompts = math.ceil(sequences / generations)
+    tokens = sequences * config.sampling.max_completion_length + prompts * config.data.max_prompt_length
+    if config.engine.engine == "vllm":
+        return _Engine(weights=_vllm(config, shape, on, tokens * shape.cached * number_bytes), cache=0, logits=0)
+    if on.kind == "cuda":  # rows are laid out for prompt and completion together
+        tokens += sequences * config.data.max_prompt_length
+    return _Engine(
+        weights=_joined(config, shape, number_bytes),
+        cache=tokens * shape.cached * number_bytes,
+        logits=sequences * shape.vocabulary * (number_bytes + DRAW_BYTES[on.kind]),
+    )
+
+
+def _joined(config: Config, shape: ModelShape, number_bytes: int) -> int:
+    """Bytes that `engines.local.prepared` copies: all in another precision or with an adapter, else what is joined."""
+    layers = shape.num_layers * shape.layer
+    if number_bytes < FLOAT32_BYTES:
+        return (layers + shape.matrix) * number_bytes
+    if config.lora.lora_rank:
+        return layers * FLOAT32_BYTES
+    small = shape.layer if shape.layer < 8 * JOINED_WEIGHTS else shape.queries_keys_values
+    return shape.num_layers * small * FLOAT32_BYTES
+
+
+def _vllm(config: Config, shape: ModelShape, on: Device, cache: int) -> int:
+    """A copy of the weights and its cache, beside the run's own."""
+    if on.kind == "cuda" and on.memory is not None:
+        return round(config.engine.vllm_gpu_share * on.memory)
+    asked = config.engine.vllm_cache_gib
+    return shape.parameters * BFLOAT16_BYTES + (cache if asked is None else round(asked * (1 << 30)))
+
+
+def _head(shape: ModelShape, on: Device, number_bytes: int) -> int:
+    casts = shape.matrix * number_bytes if number_bytes < FLOAT32_BYTES else 0
+    return HEAD_ROWS[on.kind] * shape.vocabulary * number_bytes + casts
+
+
+def _copied(config: Config, parts: Held) -> int:
+    """Trained weights, their moments, and a reference that moves."""
+    if not config.loop.background_save:
+        return 0
+    reference = parts.base if config.loss.beta > 0 and config.loss.ref_sync_steps else 0
+    return parts.trained * (FLOAT32_BYTES + config.optim.moment_bytes) + reference * FLOAT32_BYTES

@@ -1,0 +1,72 @@
+"""How long a step takes at best, phase by phase: max(operations / rate of products, bytes / rate of reading).
+
+Completions count at their longest. What is left out makes a step longer: rewards, messages between processes, starting
+kernels, rows that end early. `docs/performance.md` holds measured steps against such a floor.
+"""
+
+import math
+from dataclasses import dataclass
+
+from paceline.config.layout import Sizes
+from paceline.config.sections import Config
+from paceline.training.plan.hardware import Rates
+from paceline.training.plan.memory import FLOAT32_BYTES, MemoryPlan
+from paceline.training.plan.shape import ModelShape
+
+FORWARD = 2
+"""Operations per weight and token: a product and a sum."""
+BACKWARD = 4
+"""For the gradients of inputs and of weights."""
+ADAM_NUMBERS = 7
+"""Read per trained weight: weight, gradient, two moments; written: weight and moments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTime:
+    """Seconds of a step in the process that takes longest."""
+
+    generate: float
+    update: float
+
+    @property
+    def step(self) -> float:
+        """One after the other."""
+        return self.generate + self.update
+
+
+def step_time(
+    config: Config, shape: ModelShape, memory: MemoryPlan, rates: Rates, number_bytes: int, sizes: Sizes
+) -> StepTime:
+    """The floor of a step on these rates; `memory` says what is computed again."""
+    return StepTime(
+        generate=_generate(config, shape, rates, number_bytes, sizes),
+        update=_update(config, shape, memory, rates, sizes),
+    )
+
+
+def _generate(config: Config, shape: ModelShape, rates: Rates, number_bytes: int, sizes: Sizes) -> float:
+    """Prompts once per group; then a token of every row at a time, for which all weights and the cache are read."""
+    generations, length = config.sampling.num_generations, config.sampling.max_completion_length
+    groups = math.ceil(config.loop.prompts_per_step / sizes.ranks)
+    rows = min(config.engine.concurrent_sequences, groups * generations)
+    waves = math.ceil(groups * generations / rows)
+    prompt = config.data.max_prompt_length
+    first = FORWARD * shape.multiplied * groups * prompt / rates.products
+    read_cache = rows * length / 2 + rows / generations * prompt  # on average, a group's prompt once
+    operations = rows * FORWARD * shape.multiplied / rates.products
+    reading = number_bytes * (shape.multiplied + shape.cached * read_cache) / rates.reading
+    return first + waves * length * max(operations, reading)
+
+
+def _update(config: Config, shape: ModelShape, memory: MemoryPlan, rates: Rates, sizes: Sizes) -> float:
+    prompt, length = config.data.max_prompt_length, config.sampling.max_completion_length
+    groups = config.loop.prompts_per_step / sizes.shares / sizes.context
+    tokens = groups * (prompt + config.sampling.num_generations * length)
+    attended = 2 * shape.num_layers * shape.num_heads * shape.head_dim * (prompt + length / 2)
+    of_token = (shape.multiplied + attended) / (sizes.tensor * sizes.pipeline)
+    again = FORWARD * memory.cut.layers / shape.num_layers
+    before = FORWARD * ((config.loss.beta > 0) + (config.optim.num_minibatches > 1))  # passes without a gradient
+    operations = tokens * of_token * (config.optim.num_iterations * (FORWARD + BACKWARD + again) + before)
+    updates = config.optim.num_iterations * config.optim.num_minibatches
+    moved = updates * ADAM_NUMBERS * memory.optimizer / config.optim.moment_bytes * FLOAT32_BYTES
+    return operations / rates.products + moved / rates.reading

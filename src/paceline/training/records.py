@@ -1,0 +1,169 @@
+"""What a step writes down, and what a person should know before the first one and after each."""
+
+from collections.abc import Sequence
+
+import torch
+
+from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.config.sections import Config
+from paceline.data.lengths import length_histogram
+from paceline.engines import TrainedEngine
+from paceline.kernels.cpu.compiling import library
+from paceline.metrics.definitions import OPTIONAL, check_record
+from paceline.models.determinism import bits_hang_on
+from paceline.models.loaded import Loaded
+from paceline.models.places import model_place
+from paceline.models.rope import rope_by_length
+from paceline.training.consumer import ConsumerHalf
+from paceline.training.learner.samples import OUT_OF_THE_STEP
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.plan.batches import describe
+from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
+from paceline.training.setup.notices import of_graders, of_held_out, of_rows
+from paceline.training.setup.prepared import Prepared
+
+MANY_CORRECTED = 0.2
+"""Share of corrected tokens above which engine and trainer plainly disagree."""
+
+
+def step_record(
+    progress: Progress,
+    batch: RolloutBatch,
+    stats: UpdateStats,
+    *,
+    num_tasks: int,
+    learning_rate: float,
+    weights_bytes: int,
+    clock: dict[str, float],
+) -> dict[str, object]:
+    """The step's line in `metrics.jsonl`, as long as no alarm rings; names and units are those of `metrics.METRICS`."""
+    updates = {name: getattr(stats, name) for name in stats.__slots__}
+    updates = {name: value for name, value in updates.items() if value is not None or name not in OPTIONAL}
+    record: dict[str, object] = {
+        "step": progress.step,
+        "epoch": progress.position / num_tasks,
+        "policy_version": progress.policy_version,
+        "learning_rate": learning_rate,
+        **rollout_metrics(batch),
+        **staleness_metrics(batch.groups, policy_version=progress.policy_version - stats.updates),
+        **updates,
+        "alarms": [],
+        "clock": clock,
+    }
+    if weights_bytes:
+        record["weights_bytes"] = weights_bytes
+    check_record(record)
+    return record
+
+
+def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_refills: int) -> list[str]:
+    """What went otherwise than the options say, with its number."""
+    sentences = []
+    kept = sum(group.dropped not in OUT_OF_THE_STEP for group in batch.groups)
+    # without refills a filter leaves out what it is meant to, and the metrics count it
+    if batch.missing > 0 and (max_refills > 0 or kept == 0):
+        sentences.append(
+            f"step {number} runs on {kept} of {kept + batch.missing} prompts: "
+            f"the rest stayed outside --filter-range after {batch.refills} of {max_refills} refills"
+        )
+    for name, tally in batch.scores.tallies.items():
+        if tally.failed_calls:
+            calls = "1 call" if tally.failed_calls == 1 else f"{tally.failed_calls} calls"
+            sentences.append(
+                f"step {number}: {calls} of the reward function {name!r} failed; the first: "
+                f"{batch.scores.first_failures[name].splitlines()[0]}"
+            )
+    corrected = stats.correction_masked_fraction
+    if corrected is not None and corrected > MANY_CORRECTED:
+        sentences.append(
+            f"step {number}: --rollout-correction bounds or masks {corrected:.0%} of the trained tokens; "
+            "engine and trainer disagree, see logprob_mismatch_mean"
+        )
+    return sentences
+
+
+def step_clock(
+    batch: RolloutBatch, *, weights: float, produce: float, wait: float, update: float, total: float
+) -> dict[str, float]:
+    """Seconds of a step by phase; what is left over is bookkeeping. Sampling that went on beside other steps' training
+    counts in full, so that a step's phases may add up to more than its total."""
+    phases = {"generate": batch.generate_seconds, "reward": batch.reward_seconds, "update": update}
+    tokens = sum(len(rollout.completion.token_ids) for group in batch.groups for rollout in group.rollouts)
+    return phases | {
+        "other": max(0.0, total - sum(phases.values())),
+        "total": total,
+        "weights": weights,
+        "produce": produce,
+        "wait": wait,
+        "tokens_per_second": tokens / batch.generate_seconds,
+    }
+
+
+def opening_sentences(
+    config: Config, prepared: Prepared, paths: Sequence[str], checkpoint: Checkpoint | None
+) -> list[str]:
+    """The batch plan, prompt lengths, and what `run_sentences` says."""
+    lines = [describe(prepared.plan), length_histogram(prepared.tasks.lengths)]
+    if not prepared.meters:
+        lines.append("no held-out tasks: give --eval-dataset to see accuracy before and after")
+    return [*lines, *run_sentences(config, prepared, paths, checkpoint)]
+
+
+def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:
+    """What was dropped, what will not be learned, `paths` that the halves take, where the run goes on."""
+    lines = [*of_rows(prepared.tasks), *of_graders(prepared.functions.values())]
+    lines += prepared.unmet
+    if prepared.unverified:
+        lines.append(f"gold answers that do not score full: {', '.join(prepared.unverified)}; they cannot be learned")
+    lines += of_held_out(prepared.meters, known=lines)
+    lines += paths
+    place = model_place(config.model.model)
+    if config.loss.beta > 0 and place.adapter is not None:
+        lines.append(
+            f"--model is an adapter: the reference of --beta is its base model {place.base} without it, so the "
+            "divergence does not begin at 0"
+        )
+    sampling = config.sampling
+    if sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0:
+        lines.append(
+            "top-p, top-k and min-p are not replayed in the trainer: completions come from a narrower distribution "
+            "than the one that is trained, and logprob_mismatch reports by how much"
+        )
+    if checkpoint is not None:
+        lines.append(f"going on after step {checkpoint.progress.step} from {checkpoint.path}")
+    return lines
+
+
+def engine_sentences(engine: TrainedEngine) -> list[str]:
+    """Where sampling does not take its fastest way."""
+    if engine.path == "recomputing":
+        return [f"engine: the whole context computed again for each token, far slower ({engine.path_reason})"]
+    return [f"engine: plain path, slower ({engine.path_reason})"] if engine.path == "plain" else []
+
+
+def consumer_sentences(consumer: ConsumerHalf) -> list[str]:
+    """How the model is computed, and where training does not take its fastest way."""
+    lines = of_machine(consumer.policy)
+    rope = rope_by_length(consumer.policy.model)
+    if rope is not None:
+        lines.append(rope)
+    if consumer.config.model.deterministic:
+        lines.append(bits_hang_on(consumer.policy.model.device))
+    if consumer.recomputing is not None:
+        lines += consumer.recomputing.describe()
+    if consumer.learner.passes.forward.kind == "padded":
+        lines.append(f"learner: padded rows, slower ({consumer.learner.passes.forward.reason})")
+    return lines
+
+
+def of_machine(policy: Loaded) -> list[str]:
+    """How a CPU computes, where that is not what everybody has."""
+    if policy.model.device.type != "cpu":
+        return []
+    lines = []
+    if policy.compute_dtype == torch.bfloat16:
+        lines.append("computing in bfloat16; --dtype float32 is exact")
+    if library().functions is None:
+        lines.append(f"computing without compiled kernels, slower ({library().reason})")
+    return lines

@@ -1,0 +1,131 @@
+"""Rollouts on their way to disk before they count, and those that an earlier attempt has left there.
+
+A step's rollouts are written while it is trained on already, in a thread of their own; nothing of the step is written
+down elsewhere before they are committed. So a crash loses only what was being sampled: the run that goes on reads what
+is committed, and never samples it again.
+"""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from paceline.checkpoints.journal import Committed
+from paceline.checkpoints.run_directory import RunDir
+from paceline.runtime.background_writes import Writing
+from paceline.training.feed import Feed
+from paceline.training.produced import Handover, Produced
+from paceline.training.rollouts.lines import restorable_lines
+from paceline.training.rollouts.restoring import batch_about, restored_batch, restored_groups
+from paceline.types import RolloutGroup, Task
+
+WRITE_SECONDS = 600.0
+"""That a step waits for its rollouts to be on disk."""
+
+
+def of_these_tasks(committed: Committed, feed: Feed) -> Committed:
+    """The committed steps up to the first whose prompts are not those that the data order has there."""
+    feed = replace(feed)
+    for count, entry in enumerate(committed.entries):
+        drawn = feed.take(entry["groups"])
+        if feed.position != entry["position"] or _fingerprint(task for task, _ in drawn) != entry["prompts"]:
+            fault = f"the rollouts from step {entry['step']} on are of other prompts than the dataset has: made again"
+            return Committed(entries=committed.entries[:count], faults=(*committed.faults, fault))
+    return committed
+
+
+class Journal:
+    """The rollouts of a run's steps, in order: each is read where it is committed, else made and committed."""
+
+    def __init__(self, run_dir: RunDir, feed: Feed, committed: Committed) -> None:
+        """`committed` steps are the next ones of the run, of the tasks that `feed` gives next: see `of_these_tasks`."""
+        self._run_dir = run_dir
+        self._entries = {entry["step"]: entry for entry in committed.entries}
+        self._feed = replace(feed)
+        self.again = len(self._entries)
+        """Steps whose rollouts are used again."""
+        self.position: int = committed.entries[-1]["position"] if committed.entries else feed.position
+        """Where the data order stands behind them."""
+        self._writing: Writing[None] | None = None
+        self._is_closed = False
+        self._beginning = threading.Lock()  # of a write: another thread may commit while this one closes
+
+    def produce(self, number: int, make: Callable[[int], Produced]) -> Produced:
+        """The rollouts of a step, from disk or made now."""
+        found = self.find(number)
+        if found is None:
+            found = make(number)
+            self.commit(number, found)
+        return found
+
+    def find(self, number: int) -> Produced | None:
+        """The rollouts of a step that were committed before this attempt, once."""
+        entry = self._entries.pop(number, None)
+        if entry is None:
+            return None
+        groups = restored_groups(self._run_dir.rollouts(number))
+        # the tasks as the dataset has them: with all columns
+        drawn = self._feed.take(len(groups))
+        return _produced(entry, [replace(group, task=task) for group, (task, _) in zip(groups, drawn, strict=True)])
+
+    def commit(self, number: int, produced: Produced) -> None:
+        """Begin to write a step's rollouts, after those before it are on disk.
+
+        Raises:
+            StorageError: the disk refused those before it.
+        """
+        self.settle()
+        # here and not in the thread, which would keep the interpreter from the update beside it for as long
+        lines, about = [*restorable_lines(produced.batch.groups)], _about(produced)
+        with self._beginning:
+            if not self._is_closed:
+                self._writing = Writing(
+                    lambda: self._run_dir.commit_rollouts(number, lines, about),
+                    name=f"what was sampled for step {number}",
+                )
+
+    def settle(self) -> None:
+        """Wait until everything that was begun is on disk.
+
+        Raises:
+            StorageError: the disk refused, or took too long.
+        """
+        if self._writing is not None:
+            self._writing.result(wait=True, seconds=WRITE_SECONDS)
+
+    def close(self) -> None:
+        """Begin to write nothing any more, and wait for what is under way: who waits for a result has its error."""
+        with self._beginning:
+            self._is_closed = True
+        if self._writing is not None:
+            self._writing.ends_within(WRITE_SECONDS)
+
+
+def _about(produced: Produced) -> dict[str, Any]:
+    """What a step's line in the journal says beside where its rollouts lie."""
+    return {
+        "position": produced.position,
+        "groups": len(produced.batch.groups),
+        "prompts": _fingerprint(group.task for group in produced.batch.groups),
+        "seconds": produced.seconds,
+        "weights": {"seconds": produced.handover.seconds, "bytes": produced.handover.nbytes},
+        **batch_about(produced.batch),
+    }
+
+
+def _fingerprint(tasks: Iterable[Task]) -> str:
+    """Of tasks in their order, by name and prompt."""
+    named = [[task.task_id, *task.prompt_ids] for task in tasks]
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+
+
+def _produced(entry: dict[str, Any], groups: Sequence[RolloutGroup]) -> Produced:
+    weights = entry["weights"]
+    return Produced(
+        batch=restored_batch(entry, groups),
+        position=entry["position"],
+        seconds=entry["seconds"],
+        handover=Handover(seconds=weights["seconds"], nbytes=weights["bytes"]),
+    )

@@ -1,0 +1,163 @@
+"""From completions and their scores to groups with advantages. Pure: the same scores give the same groups."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from paceline.config.objective import AdvantageConfig
+from paceline.objective.advantages import (
+    advantages,
+    carries_signal,
+    normalized_sums,
+    overlong_buffer,
+    overlong_penalty,
+    without_rounding,
+)
+from paceline.rewards.scoring.scores import combine
+from paceline.training.rollouts.statistics import mean_and_std
+from paceline.types import Completion, Rollout, RolloutGroup, Task
+
+OVERLONG = "overlong"
+"""The name under which a rollout's rewards hold the soft punishment of its length."""
+
+Rewards = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scored:
+    """One task's completions with what each reward function gave them."""
+
+    task: Task
+    completions: tuple[Completion, ...]
+    rewards: tuple[Rewards, ...]
+    failed: tuple[bool, ...]
+    """Of each completion, whether a reward function failed on it: what the others gave is no reward then."""
+    notes: tuple[Mapping[str, str], ...]
+    """Of each completion, by reward function that has something to say."""
+    left_out: Literal["filtered", "surplus"] | None
+    """Why the group takes no part in anything: outside `filter_range`, or inside when the step was full."""
+
+
+def is_inside(columns: Mapping[str, Sequence[float | None]], failed: Sequence[bool], options: AdvantageConfig) -> bool:
+    """Whether a group's mean lies strictly inside `filter_range`; one without a number does not.
+
+    `columns` has, by reward function, what it gave to each completion of the group.
+    """
+    if options.filter_range is None:
+        return True
+    judge = columns[options.filter_func or next(iter(columns))]
+    mean, _ = mean_and_std([None if broken else value for value, broken in zip(judge, failed, strict=True)])
+    low, high = options.filter_range
+    return mean is not None and low < mean < high
+
+
+def without_surplus(scored: Sequence[Scored], count: int) -> list[Scored]:
+    """The first `count` that are inside stay so."""
+    places = itertools.count()
+    return [
+        replace(one, left_out="surplus") if one.left_out is None and next(places) >= count else one for one in scored
+    ]
+
+
+def make_groups(
+    scored: Sequence[Scored],
+    options: AdvantageConfig,
+    *,
+    weights: Mapping[str, float],
+    max_completion_length: int,
+) -> tuple[RolloutGroup, ...]:
+    """One group per task, in order; `weights` is by reward function."""
+    all_weights = {**weights, OVERLONG: options.overlong_weight}
+    share = options.overlong_share
+    buffer = overlong_buffer(share, max_length=max_completion_length) if share else 0
+    rewards = [
+        [_with_length(*pair, max_length=max_completion_length, buffer=buffer) for pair in _pairs(one)] for one in scored
+    ]
+    kept = [_sound(group, one.failed) for group, one in zip(rewards, scored, strict=True) if one.left_out is None]
+    step_advantages = iter(_advantages(kept, options, all_weights))
+    return tuple(
+        _group(one, group, next(step_advantages) if one.left_out is None else None, options, all_weights)
+        for one, group in zip(scored, rewards, strict=True)
+    )
+
+
+def _pairs(scored: Scored) -> Iterator[tuple[Rewards, Completion]]:
+    return zip(scored.rewards, scored.completions, strict=True)
+
+
+def _with_length(rewards: Rewards, completion: Completion, *, max_length: int, buffer: int) -> Rewards:
+    """The punishment of length beside rewards that are there: alone it would reward a broken grader."""
+    if buffer == 0 or all(reward is None for reward in rewards.values()):
+        return rewards
+    penalty = overlong_penalty(len(completion.token_ids), max_length=max_length, buffer=buffer)
+    return {**rewards, OVERLONG: penalty}
+
+
+def _sound(rewards: Sequence[Rewards], failed: Sequence[bool]) -> list[Rewards]:
+    """The rewards that count: none of a completion on which a function failed, or its zero would be the others' sum."""
+    return [dict.fromkeys(one) if broken else one for one, broken in zip(rewards, failed, strict=True)]
+
+
+def _advantages(
+    groups: Sequence[Sequence[Rewards]], options: AdvantageConfig, weights: Mapping[str, float]
+) -> list[list[float]]:
+    if options.reward_aggregation == "sum_then_normalize":
+        sizes = {name: abs(weight) for name, weight in weights.items()}
+        sums = without_rounding(
+            [[combine(rewards, weights) for rewards in group] for group in groups],
+            [[combine(_without_signs(rewards), sizes) for rewards in group] for group in groups],
+        )
+    else:
+        names = {name: None for group in groups for one in group for name in one}
+        by_name = [{name: [one.get(name) for one in group] for name in names} for group in groups]
+        sums = normalized_sums(by_name, weights)
+    return advantages(sums, kind=options.advantage)
+
+
+def _without_signs(rewards: Rewards) -> Rewards:
+    return {name: None if value is None else abs(value) for name, value in rewards.items()}
+
+
+def _group(
+    scored: Scored,
+    rewards: Sequence[Rewards],
+    group_advantages: Sequence[float] | None,
+    options: AdvantageConfig,
+    weights: Mapping[str, float],
+) -> RolloutGroup:
+    """`group_advantages` None: the group is left out."""
+    rollouts = []
+    for at, (one, advantage) in enumerate(zip(rewards, group_advantages or [0.0] * len(rewards), strict=True)):
+        reward = None if scored.failed[at] else combine(one, weights)
+        dropped = _why_no_part(scored, at, reward, mask_truncated=options.mask_truncated)
+        rollouts.append(
+            Rollout(
+                completion=scored.completions[at],
+                rewards=one,
+                reward=reward,
+                advantage=0.0 if dropped else advantage,
+                dropped=dropped,
+                notes=scored.notes[at],
+            )
+        )
+    reason = scored.left_out if group_advantages is None else _why_dropped(rollouts, group_advantages)
+    return RolloutGroup(task=scored.task, rollouts=tuple(rollouts), dropped=reason)
+
+
+def _why_no_part(scored: Scored, at: int, reward: float | None, *, mask_truncated: bool) -> str | None:
+    """Why a completion is not trained on, whatever its group does."""
+    if scored.failed[at]:
+        return "reward_failed"
+    if mask_truncated and scored.completions[at].finish_reason == "length":
+        return "truncated"  # also without a reward: averages over all count an ungraded completion with its tokens
+    return "no_reward" if reward is None else None
+
+
+def _why_dropped(rollouts: Sequence[Rollout], group_advantages: Sequence[float]) -> str | None:
+    """By the advantages before any is masked: a group whose signal is masked has rewards that differ."""
+    if all(rollout.reward is None for rollout in rollouts):
+        return "no_reward"
+    if not carries_signal(group_advantages):
+        return "zero_deviation"
+    return "truncated" if all(rollout.dropped for rollout in rollouts) else None

@@ -1,0 +1,86 @@
+"""A step's groups: sampled and scored, and again, a bounded number of times, in the place of filtered ones."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from paceline.config.objective import AdvantageConfig
+from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate
+from paceline.training.rollouts.grouping import make_groups, without_surplus
+from paceline.training.rollouts.sampling import Drawn, Round, Sampler, merge_rounds
+from paceline.types import RolloutGroup
+
+Take = Callable[[int], Drawn]
+"""The next n tasks of the data order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutBatch:
+    """All groups of a step and what they cost."""
+
+    groups: tuple[RolloutGroup, ...]
+    """In the order of the tasks, those left out among them."""
+    scores: Scores
+    refills: int
+    """Further rounds of sampling that replaced filtered groups."""
+    missing: int
+    """Groups that the step is short of after the last round."""
+    generate_seconds: float
+    reward_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Producer:
+    """Makes the rollouts of a step."""
+
+    sampler: Sampler
+    weights: Mapping[str, float]
+    """Of each reward function."""
+    advantage: AdvantageConfig
+    max_completion_length: int
+    max_failure_rate: float
+
+    def make(self, take: Take, count: int) -> RolloutBatch:
+        """`count` groups; where some fall outside `filter_range`, up to `max_refills` rounds more to replace them.
+
+        With `oversampling` a round draws more than are missing, and the step takes those inside in the order of their
+        tasks: which they are depends neither on their length nor on who was faster.
+
+        Raises:
+            TrainingError: a reward function failed on more than `max_failure_rate` of the step's completions so far,
+                or no completion of the step has any reward.
+            RewardError: a reward function returned something that is not one number or None per completion.
+        """
+        whole, rounds = self._round(take(self._drawn_for(count))), 1
+        while (missing := _missing(whole, count)) and rounds <= self.advantage.max_refills:
+            # of all rounds: a refill may be one prompt, of which one failure is a large share
+            whole, rounds = self._round(take(self._drawn_for(missing)), after=whole), rounds + 1
+        check_any_reward(whole.scores)
+        groups = make_groups(
+            without_surplus(whole.scored, count),
+            self.advantage,
+            weights=self.weights,
+            max_completion_length=self.max_completion_length,
+        )
+        return RolloutBatch(
+            groups=groups,
+            scores=whole.scores,
+            refills=rounds - 1,
+            missing=_missing(whole, count),
+            generate_seconds=whole.generate_seconds,
+            reward_seconds=whole.reward_seconds,
+        )
+
+    def _drawn_for(self, needed: int) -> int:
+        return math.ceil(needed * self.advantage.oversampling)
+
+    def _round(self, drawn: Drawn, *, after: Round | None = None) -> Round:
+        """A further round, joined to those before it."""
+        found = self.sampler.sample(drawn)
+        whole = found if after is None else merge_rounds([after, found], side_by_side=False)
+        check_failure_rate(whole.scores, limit=self.max_failure_rate)
+        return whole
+
+
+def _missing(whole: Round, count: int) -> int:
+    return max(0, count - sum(scored.left_out is None for scored in whole.scored))

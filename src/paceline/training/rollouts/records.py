@@ -1,0 +1,104 @@
+"""What a step's rollouts leave behind: numbers for the metrics, one object per completion for the run directory."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from paceline.rewards.scoring.scores import Scores
+from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.rollouts.statistics import mean_and_std
+from paceline.types import RolloutGroup
+
+
+def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
+    """The step's numbers that rollouts alone decide; names and units are those of `metrics.METRICS`."""
+    rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
+    dropped = [group.dropped for group in batch.groups]
+    lengths = [len(rollout.completion.token_ids) for rollout in rollouts]
+    mean, std = mean_and_std([rollout.reward for rollout in rollouts])
+    within = [mean_and_std([rollout.reward for rollout in group.rollouts])[1] for group in batch.groups]
+    in_loss = [
+        rollout.advantage
+        for group in batch.groups
+        if group.dropped not in ("filtered", "surplus")
+        for rollout in group.rollouts
+        if rollout.dropped is None
+    ]
+    formed = [float(one) for one in batch.scores.formed if one is not None]
+    return {
+        "prompts": len(batch.groups),
+        "rollouts": len(rollouts),
+        "reward_mean": mean,
+        "reward_std": std,
+        "reward_std_within": mean_and_std(within)[0],
+        "advantage_mean": mean_and_std(in_loss)[0],
+        "sample_utilization": len(in_loss) / len(rollouts),
+        **({"format_accuracy": sum(formed) / len(formed)} if formed else {}),
+        "rewards": {name: _function_metrics(batch.scores, name) for name in batch.scores.values},
+        "completion_length_mean": sum(lengths) / len(lengths),
+        "completion_length_max": max(lengths),
+        "truncated_fraction": sum(r.completion.finish_reason == "length" for r in rollouts) / len(rollouts),
+        "groups_zero_deviation": dropped.count("zero_deviation"),
+        "groups_no_reward": dropped.count("no_reward"),
+        "groups_filtered": dropped.count("filtered"),
+        "groups_surplus": dropped.count("surplus"),
+        "groups_missing": batch.missing,
+        "refills": batch.refills,
+        "rollouts_without_reward": sum(rollout.reward is None for rollout in rollouts),
+        "rollouts_masked": sum(rollout.dropped == "truncated" for rollout in rollouts),
+        "tokens_generated": sum(lengths),
+    }
+
+
+def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:
+    """One object per rollout for the run directory: whoever reads it needs nothing else."""
+    return [rollout_record(group, sample) for group in groups for sample in range(len(group.rollouts))]
+
+
+def rollout_record(group: RolloutGroup, sample: int) -> dict[str, object]:
+    """That of one rollout of a group, samples numbered from 0."""
+    task, rollout = group.task, group.rollouts[sample]
+    completion = rollout.completion
+    return {
+        "task_id": task.task_id,
+        "sample": sample,
+        "prompt": task.prompt,
+        "answer": task.answer,
+        "completion": completion.text,
+        "prompt_tokens": len(task.prompt_ids),
+        "completion_tokens": len(completion.token_ids),
+        "rewards": dict(rollout.rewards),
+        "reward": rollout.reward,
+        "notes": dict(rollout.notes),
+        "advantage": rollout.advantage,
+        "finish_reason": completion.finish_reason,
+        "policy_version": completion.policy_version,
+        "weight_changes": [asdict(change) for change in completion.weight_changes],
+        "dropped": rollout.dropped or group.dropped,
+    }
+
+
+def staleness_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float | int]:
+    """How many updates the weights that sampled a token lie behind those of this version, which it trains."""
+    ages = [
+        (policy_version - version, tokens)
+        for group in groups
+        for rollout in group.rollouts
+        for version, tokens in rollout.completion.tokens_by_version
+    ]
+    total = sum(age * tokens for age, tokens in ages)
+    return {
+        "staleness_mean": total / sum(tokens for _, tokens in ages),
+        "staleness_max": max(age for age, _ in ages),
+    }
+
+
+def _function_metrics(scores: Scores, name: str) -> dict[str, float | int | None]:
+    mean, std = mean_and_std(scores.values[name])
+    return {
+        "mean": mean,
+        "std": std,
+        "count": sum(value is not None for value in scores.values[name]),
+        "failures": len(scores.failed[name]),
+        **asdict(scores.tallies[name]),
+        "seconds": scores.seconds[name],
+    }

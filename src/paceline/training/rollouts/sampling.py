@@ -1,0 +1,116 @@
+"""One round of sampling and scoring: tasks to completions with what each reward function gave them.
+
+Behind `Sampler` one engine does it here, or several do it elsewhere, each for a share of the tasks.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.config.objective import AdvantageConfig
+from paceline.engines import Engine, Request, Sampling, sample_key
+from paceline.rewards.function import RewardFunction
+from paceline.rewards.scoring.early import early_start
+from paceline.rewards.scoring.merging import merge_scores, part_of
+from paceline.rewards.scoring.scores import Scores, score
+from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.training.rollouts.grouping import Scored, is_inside
+from paceline.types import Completion, Task
+
+Drawn = Sequence[tuple[Task, int]]
+"""Tasks, each with how often it came before, so that it draws anew."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """What one round brought, task by task in the order in which they were drawn."""
+
+    scored: tuple[Scored, ...]
+    scores: Scores
+    """Of all completions, task after task."""
+    generate_seconds: float
+    reward_seconds: float
+
+
+class Sampler(Protocol):
+    """Completes and scores tasks. What comes back does not depend on how the tasks are shared out."""
+
+    def sample(self, drawn: Drawn) -> Round:
+        """`num_generations` completions of each task, scored.
+
+        Raises:
+            RewardError: a reward function returned something that is not one number or None per completion.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineSampler:
+    """A `Sampler` on one engine, with the reward functions in this process."""
+
+    engine: Engine
+    functions: Mapping[str, RewardFunction]
+    sampling: Sampling
+    num_generations: int
+    advantage: AdvantageConfig
+    """Of which `filter_range` and `filter_func` say which groups are kept."""
+    reward_timeout: float
+    """Seconds that one call of a reward function may take."""
+    seed: int
+    purpose: str = "train"
+    """Part of every completion's key, so that training and evaluation do not draw alike."""
+    headway: Headway = UNWATCHED
+
+    def sample(self, drawn: Drawn) -> Round:
+        """See `Sampler`."""
+        started = time.perf_counter()
+        tasks = [task for task, _ in drawn]
+        requests = [self._request(*one) for one in drawn]
+        completions = self.engine.generate(requests, self.sampling, on_finished=early_start(self.functions, tasks))
+        generated = time.perf_counter()
+        repeated = [task for task in tasks for _ in range(self.num_generations)]
+        answers = [one for group in completions for one in group]
+        scores = score(self.functions, repeated, answers, timeout=self.reward_timeout, headway=self.headway)
+        size = self.num_generations
+        scored = (
+            self._scored(task, tuple(group), part_of(scores, index * size, size))
+            for index, (task, group) in enumerate(zip(tasks, completions, strict=True))
+        )
+        return Round(
+            scored=tuple(scored),
+            scores=scores,
+            generate_seconds=generated - started,
+            reward_seconds=time.perf_counter() - generated,
+        )
+
+    def _scored(self, task: Task, group: tuple[Completion, ...], scores: Scores) -> Scored:
+        places = range(len(group))
+        failed = tuple(any(at in rows for rows in scores.failed.values()) for at in places)
+        notes = ({name: said[at] for name, said in scores.notes.items()} for at in places)
+        return Scored(
+            task=task,
+            completions=group,
+            rewards=tuple({name: column[at] for name, column in scores.values.items()} for at in places),
+            failed=failed,
+            notes=tuple({name: note for name, note in one.items() if note is not None} for one in notes),
+            left_out=None if is_inside(scores.values, failed, self.advantage) else "filtered",
+        )
+
+    def _request(self, task: Task, occurrence: int) -> Request:
+        keys = (
+            sample_key(self.seed, self.purpose, task.task_id, occurrence, sample)
+            for sample in range(self.num_generations)
+        )
+        return Request(prompt_ids=task.prompt_ids, keys=tuple(keys))
+
+
+def merge_rounds(parts: Sequence[Round], *, side_by_side: bool) -> Round:
+    """One round of several: seconds add up, or the longest counts where they ran `side_by_side`."""
+    seconds = max if side_by_side else math.fsum
+    return Round(
+        scored=tuple(scored for part in parts for scored in part.scored),
+        scores=merge_scores([part.scores for part in parts]),
+        generate_seconds=seconds([part.generate_seconds for part in parts]),
+        reward_seconds=seconds([part.reward_seconds for part in parts]),
+    )

@@ -1,0 +1,323 @@
+"""A run from its directory to its final model: what lies around the loop, and the command line's way into it."""
+
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from paceline.checkpoints.aside import copy_later
+from paceline.checkpoints.finding import (
+    Checkpoint,
+    free_name,
+    newest_checkpoint,
+    numbered,
+    read_checkpoint,
+    set_damaged_aside,
+)
+from paceline.checkpoints.journal import Committed
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.changing import plain_options
+from paceline.config.flat_yaml import to_yaml
+from paceline.config.sections import Config
+from paceline.errors import ProcessLost, StorageError
+from paceline.reports.console import RunDisplay
+from paceline.reports.summary import step_paces, summarise, unbroken_steps
+from paceline.reports.trackers.opening import Trackers, open_trackers
+from paceline.runtime.devices import choose_device, used_memory
+from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.signals import GraceOver, StopRequest
+from paceline.runtime.watchdog import Watchdog
+from paceline.training.card import card_facts, write_card
+from paceline.training.footprint import refuse_no_room
+from paceline.training.guards import Guards
+from paceline.training.halves import Halves, Place, in_this_process, make_feed
+from paceline.training.identity import Change, Record, begin_identity, change_identity, find_change, keep_graders
+from paceline.training.loop import START, Run, run_steps, save_last, tell
+from paceline.training.observing import CommandLine, Observer, Timetable
+from paceline.training.records import opening_sentences
+from paceline.training.reporting import RunningReport, draw_page
+from paceline.training.rollout_journal import Journal, of_these_tasks
+from paceline.training.setup.prepared import Prepared
+
+
+def train(
+    config: Config,
+    prepared: Prepared,
+    output_dir: Path,
+    *,
+    resume: Path | bool,
+    console: Console,
+    place: Place = in_this_process,
+    override: Collection[str] = (),
+) -> bool:
+    """Train to the last step, or to an interrupt, with both halves where `place` puts them.
+
+    `resume`: whether to go on with the run from its newest whole checkpoint, or the checkpoint to go on from. Options
+    in `override` may be otherwise than the run that is gone on with has had them.
+
+    After the loss of a process of a cluster another attempt goes on from the last checkpoint, up to `max_restarts`
+    times, with what was prepared for the first; processes that a launcher started are its own to start again.
+
+    Returns:
+        True when the run is finished, False when a signal stopped it with a checkpoint to resume from.
+
+    Raises:
+        ProcessLost: one attempt too many ended so, or the first one before there was a run directory.
+    """
+    restarts, most = 0, config.cluster.max_restarts if config.cluster.cluster else 0
+    while True:
+        try:
+            return _attempt(
+                config, prepared, output_dir, resume=resume, console=console, place=place, override=override
+            )
+        except ProcessLost as lost:
+            is_there = (output_dir / "config.yaml").exists()
+            if restarts == most or not is_there:
+                remedy = f"`paceline train --resume {output_dir}` goes on from the last checkpoint"
+                raise ProcessLost(f"{lost}; {remedy if is_there else 'start the run again'}") from None
+            restarts, resume = restarts + 1, True
+            console.print(f"{lost}: restart {restarts} of {most} from the last checkpoint")
+
+
+def _attempt(
+    config: Config,
+    prepared: Prepared,
+    output_dir: Path,
+    *,
+    resume: Path | bool,
+    console: Console,
+    place: Place,
+    override: Collection[str],
+) -> bool:
+    with ExitStack() as closing:
+        earlier = Earlier()
+        if resume:
+            earlier = _earlier(config, prepared, output_dir, closing, resume=resume, override=override)
+        checkpoint = earlier.checkpoint
+        display = RunDisplay(
+            console,
+            name=str(output_dir),
+            total_steps=prepared.total_steps,
+            done=earlier.step,
+            memory=None if config.cluster.cluster else partial(used_memory, choose_device(config.model)),
+        )
+        prepared = replace(prepared, headway=display.watched)
+        placed = closing.enter_context(place(config, prepared, checkpoint))
+        refuse_no_room(config, output_dir, placed.halves.footprint(), total_steps=prepared.total_steps)
+        # a new run directory is made last: weights that cannot be loaded leave nothing behind
+        run_dir = earlier.run_dir or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
+        stuck = output_dir / "stuck" / f"{datetime.now():%Y%m%d-%H%M%S}"
+        closing.enter_context(Watchdog(stuck, limit=config.loop.step_timeout))
+        if earlier.identity is None:
+            begin_identity(run_dir, config, prepared)
+        elif earlier.change is not None:
+            change_identity(run_dir, earlier.identity, earlier.change, config, prepared, step=earlier.step)
+        else:
+            keep_graders(run_dir, earlier.identity, config)
+        trackers = run_trackers(config, output_dir, run_name=output_dir.name, tell=display.say)
+        closing.callback(trackers.finish)
+        run_dir.add_links(trackers.urls)
+        report = RunningReport(output_dir, tell=display.say)
+        observer = CommandLine(
+            display=display, trackers=trackers, timetable=_timetable(config, prepared), report=report
+        )
+        run, committed = make_run(config, prepared, placed.halves, run_dir, checkpoint, observer=observer)
+        closing.callback(run.journal.close)
+        display.watched.recall(run_dir.metrics(), run_dir.evals())
+        if resume and checkpoint is None:
+            tell(run, ["no checkpoint was written yet: the run starts again from its first step"])
+        opening = opening_sentences(config, prepared, placed.sentences, checkpoint)
+        changed = [] if earlier.change is None else [f"from here on {what}" for what in earlier.change.describe()]
+        tell(run, [*earlier.sentences, *directory_sentences(run_dir, committed), *opening, *changed])
+        with report, display:
+            interrupt = _run_to_the_end(run)
+        if interrupt is not None:
+            remedy = f"`paceline train --resume {output_dir}` goes on"
+            report.write()
+            tell(run, [f"{interrupt} after step {run.progress.step}; {remedy}"])
+            return False
+        finish(run, console)
+    return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Earlier:
+    """What an attempt goes on with; nothing of a new run."""
+
+    run_dir: RunDir | None = None
+    checkpoint: Checkpoint | None = None
+    identity: Record | None = None
+    change: Change | None = None
+    sentences: tuple[str, ...] = ()
+    """What was found of damaged checkpoints, and where later ones are."""
+
+    @property
+    def step(self) -> int:
+        """That the checkpoint is of."""
+        return 0 if self.checkpoint is None else self.checkpoint.progress.step
+
+
+def _earlier(
+    config: Config,
+    prepared: Prepared,
+    output_dir: Path,
+    closing: ExitStack,
+    *,
+    resume: Path | bool,
+    override: Collection[str],
+) -> Earlier:
+    """The run in a directory, locked until `closing`, and held to what it was."""
+    run_dir = closing.enter_context(RunDir.open(output_dir))
+    root, is_named = output_dir / "checkpoints", isinstance(resume, Path)
+    checkpoint, damaged = (read_checkpoint(resume), ()) if isinstance(resume, Path) else newest_checkpoint(root)
+    identity = run_dir.identity()
+    change = None if identity is None else find_change(identity, config, prepared, override=override)
+    aside = list[str]()
+    if checkpoint is not None:
+        step = checkpoint.progress.step
+        aside = set_later_aside(run_dir, step) if is_named else set_damaged_aside(root, checkpoint)
+    return Earlier(
+        run_dir=run_dir, checkpoint=checkpoint, identity=identity, change=change, sentences=(*damaged, *aside)
+    )
+
+
+def set_later_aside(run_dir: RunDir, step: int) -> list[str]:
+    """Where a run goes on from an older checkpoint, keep what it did afterwards; a sentence that says where.
+
+    Records are copied before a checkpoint is moved, and none is removed before all are: a run that is killed in between
+    has lost nothing, and goes on from the newest checkpoint that is still in its place.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    later = [place for number, place in numbered(run_dir.path / "checkpoints") if number > step]
+    if not later:
+        return []
+    folder = free_name(run_dir.path / "aside", f"after-step-{step:06d}")
+    copy_later(run_dir, step, folder)
+    try:
+        (folder / "checkpoints").mkdir()
+        for place in reversed(later):
+            place.rename(folder / "checkpoints" / place.name)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written ({error.strerror}); make room for it") from error
+    names = later[0].name if len(later) == 1 else f"{later[0].name} to {later[-1].name}"
+    return [f"going on before the newest checkpoint: {names} and the records after step {step} are kept in {folder}"]
+
+
+def _run_to_the_end(run: Run) -> str | None:
+    """Every step; the signal that came before the last one, after a checkpoint to go on from, or None.
+
+    Raises:
+        KeyboardInterrupt: a signal's grace was over before that checkpoint.
+    """
+    with StopRequest(run.config.loop.stop_grace) as stop:
+        try:
+            run_steps(run, interrupted=lambda: stop.received is not None)
+            if run.progress.step == run.prepared.total_steps:
+                return None
+            save_last(run)
+        except GraceOver as over:
+            raise KeyboardInterrupt(str(over), last_checkpoint(run)) from None
+    return stop.received
+
+
+def last_checkpoint(run: Run) -> str:
+    """What a run that ends before a checkpoint of its last step goes on from."""
+    if run.saved_step is None:
+        return "there is no checkpoint yet, so the run begins anew"
+    return f"the last checkpoint is that of step {run.saved_step}"
+
+
+def make_run(
+    config: Config,
+    prepared: Prepared,
+    halves: Halves,
+    run_dir: RunDir,
+    checkpoint: Checkpoint | None,
+    *,
+    observer: Observer,
+) -> tuple[Run, Committed]:
+    """The run where the checkpoint left it; of later steps committed rollouts alone stay, which come beside it."""
+    done, feed = 0 if checkpoint is None else checkpoint.progress.step, make_feed(config, prepared, checkpoint)
+    committed = of_these_tasks(run_dir.truncate_after(-1 if checkpoint is None else done), feed)
+    run_dir.discard_rollouts_after(done + len(committed.entries))
+    journal = Journal(run_dir, feed, committed)
+    halves.begin(journal)
+    run = Run(
+        config=config,
+        prepared=prepared,
+        halves=halves,
+        run_dir=run_dir,
+        journal=journal,
+        observer=observer,
+        guards=Guards(config.optim, run_dir.metrics()),
+        headway=prepared.headway,
+        progress=START if checkpoint is None else checkpoint.progress,
+        saved_step=None if checkpoint is None else checkpoint.progress.step,
+    )
+    return run, committed
+
+
+def directory_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
+    """What was found in the run directory: what is gone, what is damaged, what is used again."""
+    lines = list(committed.faults)
+    if committed.entries:
+        count, first = len(committed.entries), committed.entries[0]["step"]
+        whose = "1 step's" if count == 1 else f"{count} steps'"
+        lines.append(f"{whose} rollouts used again, from step {first} on")
+    if run_dir.torn_lines:
+        lines.append(f"{run_dir.torn_lines} unfinished lines cut from the run's records")
+    if run_dir.replaced:
+        lines.append(f"{run_dir.path} held a run without a finished step; this one takes its place")
+    return lines
+
+
+def run_trackers(config: Config, directory: Path, *, run_name: str, tell: Callable[[str], None]) -> Trackers:
+    """The trackers of `--report-to`, open, with every option beside the curves; `tell` hears of their outages.
+
+    Raises:
+        ConfigError: one of them opens no run.
+    """
+    return open_trackers(
+        config.loop.report_to,
+        project=config.loop.project,
+        run_name=run_name,
+        directory=directory,
+        settings=plain_options(config),
+        tell=tell,
+    )
+
+
+def _timetable(config: Config, prepared: Prepared) -> Timetable:
+    return Timetable(
+        eval_steps=config.evaluation.eval_steps, save_steps=config.loop.save_steps, total_steps=prepared.total_steps
+    )
+
+
+def finish(run: Run, console: Console, *, step: int | None = None) -> None:
+    """Export the model, sum the run up, draw its report, write the model's card.
+
+    Args:
+        run: at its end.
+        console: where it is told.
+        step: that the weights are of; None: the last.
+    """
+    output_dir, final = run.run_dir.path, run.run_dir.path / "final"
+    PULSE.beat("run", "export of the trained model")
+    run.halves.export(final)
+    steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)
+    foreseen = run.halves.foresee(steps) if steps else None
+    paces = None if foreseen is None else step_paces(steps, foreseen_seconds=foreseen)
+    summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
+    card = write_card(card_facts(run.run_dir, run.config, final, step=step or run.progress.step), final)
+    console.print(f"model   {final} (its card: {card.name})", soft_wrap=True)
+    console.print(
+        f"report  {draw_page(output_dir)}   next: `paceline rollouts {output_dir}` shows what it wrote, "
+        f"`paceline explain {output_dir}` what was optimised",
+        soft_wrap=True,
+    )

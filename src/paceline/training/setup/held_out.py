@@ -1,0 +1,96 @@
+"""Held-out tasks from the options, and the meters of a run: of accuracy for options, of rewards for given tasks."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.config.sections import Config
+from paceline.data.sources import has_split, load_rows
+from paceline.data.system_message import system_prompt
+from paceline.data.tasks import build_tasks
+from paceline.engines import Sampling
+from paceline.errors import ConfigError
+from paceline.models.places import check_completion_fits
+from paceline.models.pretrained import context_length
+from paceline.rewards.context import reward_context
+from paceline.rewards.function import BuiltIn
+from paceline.rewards.parameters import base_name
+from paceline.rewards.prompts import default_system_prompt
+from paceline.rewards.registry import BUILT_IN
+from paceline.rewards.resolving import resolve
+from paceline.rewards.rows import row_check
+from paceline.rewards.startup import self_test, unmet_needs
+from paceline.training.evaluation import EvalSet, Evaluator
+from paceline.training.setup.notices import of_graders, of_rows
+from paceline.types import Task
+
+
+def has_held_out(config: Config) -> bool:
+    """Whether there are tasks to evaluate on that are not trained on."""
+    return config.data.eval_dataset is not None or any(
+        has_split(one, config.data.eval_split) for one in config.data.datasets
+    )
+
+
+def make_evaluators(config: Config, tokenizer: PreTrainedTokenizerBase) -> tuple[Evaluator, ...]:
+    """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`."""
+    sets = config.data.held_out
+    if config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
+        sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split)) or sets
+    return tuple(_evaluator(config, tokenizer, name, dataset) for name, dataset in sets)
+
+
+def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | None, dataset: str) -> Evaluator:
+    options = config.evaluation
+    split = config.data.eval_split if has_split(dataset, config.data.eval_split) else None
+    rows = load_rows(dataset, split=split or config.data.dataset_split, size=options.eval_size, seed=config.loop.seed)
+    system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
+    context = reward_context(config.rewards, config.sampling)
+    function = {options.eval_reward_func: resolve(options.eval_reward_func, context)}
+    built = build_tasks(rows, tokenizer, config.data, system=system, check=row_check(function), whole=True)
+    tasks = built.looked_at
+    check_prompts_fit(tasks, limit=context_length(config.model), completion=config.sampling.max_completion_length)
+    training = {name: resolve(name, context) for name in config.rewards.functions if base_name(name) in BUILT_IN}
+    self_test(
+        function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
+    )
+    return Evaluator(
+        eval_set=EvalSet(
+            name=name or (dataset if split is None else f"{dataset}:{split}"),
+            tasks=tasks,
+            notes=(*of_rows(built), *of_graders(function.values()), *unmet_needs(function, tasks)),
+        ),
+        function=function,
+        sampling=Sampling(
+            max_completion_length=config.sampling.max_completion_length,
+            temperature=options.eval_temperature,
+            top_p=1.0,
+            top_k=0,
+            min_p=0.0,
+            stop=config.sampling.stop,
+        ),
+        generations=options.eval_generations,
+        max_failure_rate=config.rewards.max_reward_failure_rate,
+        reward_timeout=config.rewards.reward_timeout,
+        seed=config.loop.seed,
+        asking={name: one for name, one in training.items() if isinstance(one, BuiltIn) and one.is_formed is not None},
+    )
+
+
+def check_prompts_fit(tasks: Sequence[Task], *, limit: int | None, completion: int) -> None:
+    """Refuse tasks whose prompt and longest completion do not fit the positions that the model can tell apart."""
+    check_completion_fits(completion, limit=limit)
+    longest = max(tasks, key=lambda task: len(task.prompt_ids))
+    prompt = len(longest.prompt_ids)
+    if limit is not None and prompt >= limit:
+        raise ConfigError(
+            f"prompts must leave room for a completion within the model's {limit} positions, got {prompt} tokens in "
+            f"row {longest.task_id}; give --max-prompt-length {limit - completion} with --long-prompts drop, or take "
+            "a model with more"
+        )
+    if limit is not None and prompt + completion > limit:
+        raise ConfigError(
+            f"--max-completion-length must leave room for the prompt within the model's {limit} positions, got "
+            f"{completion} with {prompt} prompt tokens in row {longest.task_id}; give at most {limit - prompt}, or "
+            f"--max-prompt-length {limit - completion} with --long-prompts drop"
+        )

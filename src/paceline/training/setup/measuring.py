@@ -1,0 +1,134 @@
+"""What can be measured on held-out tasks between two steps: how many are right, or what they earn."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from paceline.config.sections import Config
+from paceline.engines import Engine
+from paceline.rewards.function import RewardFunction
+from paceline.rewards.reading import stated_answer
+from paceline.training.rollouts.producer import Producer, RolloutBatch
+from paceline.training.rollouts.records import rollout_metrics, rollout_records
+from paceline.training.setup.producing import training_producer, training_sampler
+from paceline.types import Task
+
+COUNTED = (
+    "reward_mean",
+    "reward_std",
+    "reward_std_within",
+    "format_accuracy",
+    "rewards",
+    "completion_length_mean",
+    "completion_length_max",
+    "truncated_fraction",
+    "groups_zero_deviation",
+    "groups_no_reward",
+    "rollouts_without_reward",
+    "tokens_generated",
+)
+"""Metrics of a training step's rollouts that mean the same on held-out tasks."""
+
+
+class Measurement(Protocol):
+    """What was found on one held-out set."""
+
+    @property
+    def name(self) -> str:
+        """Of the set."""
+
+    @property
+    def step(self) -> int:
+        """Steps that the weights had seen."""
+
+    def record(self) -> dict[str, Any]:
+        """The object that goes to `evals.jsonl`."""
+
+    def completion_records(self) -> list[dict[str, Any]]:
+        """One object per completion, in the order of the tasks."""
+
+    def describe(self) -> str:
+        """One sentence for a person."""
+
+
+class Meter(Protocol):
+    """Measures one held-out set, always the same way."""
+
+    def measure(self, engine: Engine, *, step: int) -> Measurement:
+        """Complete every task and grade the completions; raises what grading raises."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardMeter:
+    """Measures the training rewards: completions are drawn as in training, under keys of their own."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    functions: Mapping[str, RewardFunction]
+    make_producer: Callable[[Engine], Producer]
+
+    def measure(self, engine: Engine, *, step: int) -> "RewardMeasurement":
+        """Complete every task as often as the producer says, and grade."""
+        started = time.perf_counter()
+        producer = self.make_producer(engine)
+        batch = producer.make(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
+        seconds = time.perf_counter() - started
+        rollouts = [(group.task, rollout.completion.text) for group in batch.groups for rollout in group.rollouts]
+        parsed = tuple(stated_answer(self.functions, *one) for one in rollouts)
+        return RewardMeasurement(name=self.name, step=step, batch=batch, parsed=parsed, seconds=seconds)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardMeasurement:
+    """What the completions of one held-out set earned."""
+
+    name: str
+    step: int
+    batch: RolloutBatch
+    parsed: tuple[str | None, ...]
+    """The answer that each completion states; None: it states none."""
+    seconds: float
+
+    def record(self) -> dict[str, Any]:
+        """The object that goes to `evals.jsonl`."""
+        metrics = rollout_metrics(self.batch)
+        return {
+            "set": self.name,
+            "step": self.step,
+            "n": len(self.batch.groups),
+            "generations": len(self.batch.groups[0].rollouts),
+            **{name: metrics[name] for name in COUNTED if name in metrics},
+            "clock": {"seconds": self.seconds},
+        }
+
+    def completion_records(self) -> list[dict[str, Any]]:
+        """One object per completion, in the order of the tasks."""
+        records = rollout_records(self.batch.groups)
+        return [
+            {**record, "parsed": parsed, "format": formed}
+            for record, parsed, formed in zip(records, self.parsed, self.batch.scores.formed, strict=True)
+        ]
+
+    def describe(self) -> str:
+        """The mean reward, the set, and of how many tasks."""
+        record = self.record()
+        reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.4f}"
+        return (
+            f"held-out reward after step {self.step}: {reward} "
+            f"({self.name}, n = {record['n']} times {record['generations']}, {self.seconds:.1f} s)"
+        )
+
+
+def reward_meter(
+    config: Config, functions: Mapping[str, RewardFunction], *, name: str, tasks: tuple[Task, ...], generations: int
+) -> RewardMeter:
+    """A meter of the training rewards on these tasks, with the objective's advantages; no group is filtered."""
+    advantage = replace(config.advantage, filter_range=None, filter_func=None, max_refills=0, oversampling=1.0)
+
+    def make_producer(engine: Engine) -> Producer:
+        sampler = training_sampler(config, engine, functions)
+        sampler = replace(sampler, num_generations=generations, advantage=advantage, purpose="eval")
+        return replace(training_producer(config, sampler), advantage=advantage)
+
+    return RewardMeter(name=name, tasks=tasks, functions=functions, make_producer=make_producer)

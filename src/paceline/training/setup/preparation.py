@@ -1,0 +1,161 @@
+"""From a configuration, and objects that a program hands over, to all of a run that needs no weights.
+
+So mistakes cost seconds, whichever door a run comes through.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.config.rules import require
+from paceline.config.sections import Config, ModelConfig
+from paceline.data.sources import load_rows
+from paceline.data.system_message import system_prompt
+from paceline.data.tasks import TaskSet, build_tasks
+from paceline.errors import ModelError
+from paceline.models.places import check_completion_fits, model_place
+from paceline.models.pretrained import (
+    changed_logits,
+    context_length,
+    load_tokenizer,
+    other_logits,
+    read_config,
+    vocabulary_size,
+)
+from paceline.models.weight_headers import check_quantised
+from paceline.rewards.context import reward_context
+from paceline.rewards.function import RewardFunction
+from paceline.rewards.prompts import default_system_prompt
+from paceline.rewards.resolving import resolve
+from paceline.rewards.rows import row_check
+from paceline.rewards.selecting import check_selections
+from paceline.rewards.startup import self_test, unmet_needs
+from paceline.runtime.devices import choose_device
+from paceline.training.plan.batches import batch_plan
+from paceline.training.setup.functions import configured_functions, with_reward_models
+from paceline.training.setup.given import Given
+from paceline.training.setup.held_out import check_prompts_fit, has_held_out, make_evaluators
+from paceline.training.setup.measuring import Meter, reward_meter
+from paceline.training.setup.memory import check_memory_options
+from paceline.training.setup.prepared import Prepared
+from paceline.types import Task
+
+
+def prepare(config: Config, given: Given | None = None) -> Prepared:
+    """Tokenizer, reward functions, tasks and held-out tasks.
+
+    Raises:
+        ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
+    """
+    given = given or Given()
+    functions = dict(configured_functions(config) if given.functions is None else given.functions)
+    check_memory_options(config, choose_device(config.model))
+    check_quantisation(config, given)
+    check_logits(config, given)
+    limit, completion = positions(config, given), config.sampling.max_completion_length
+    check_completion_fits(completion, limit=limit)
+    tokenizer = given.tokenizer or load_tokenizer(config.model)
+    tasks = given.tasks or _configured_tasks(config, tokenizer, functions)
+    tasks.hold_to(partial(_check_tasks, config, given, limit))
+    for some in (given.held_out or {}).values():
+        check_prompts_fit(some, limit=limit, completion=completion)
+    unverified = self_test(
+        functions,
+        tasks.looked_at,
+        are_all=len(functions) == len(config.rewards.names),
+        timeout=config.rewards.reward_timeout,
+        num_generations=config.sampling.num_generations,
+    )
+    plan = batch_plan(config, len(tasks.tasks))
+    assert plan.steps is not None  # the tasks are counted
+    evaluators = make_evaluators(config, tokenizer) if given.tasks is None and has_held_out(config) else ()
+    functions = with_reward_models(functions, config, given)
+    return Prepared(
+        tokenizer=tokenizer,
+        functions=functions,
+        tasks=tasks,
+        unverified=unverified,
+        unmet=unmet_needs(functions, tasks.looked_at),
+        meters=evaluators or _reward_meters(config, given, functions),
+        plan=plan,
+        total_steps=plan.steps,
+    )
+
+
+def _check_tasks(config: Config, given: Given, limit: int | None, tasks: Sequence[Task]) -> None:
+    """What tasks must be for this model and these reward functions."""
+    if given.model is None:
+        check_tokens(config.model, tasks)
+    check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
+    check_selections(config.rewards.names, tasks)
+
+
+def check_tokens(model: ModelConfig, tasks: Sequence[Task]) -> None:
+    """Refuse prompts that hold tokens which the model has no weights for: a tokenizer of another model."""
+    size = vocabulary_size(model)
+    for task in tasks:
+        if size is not None and max(task.prompt_ids) >= size:
+            raise ModelError(
+                f"--model {model.model} has weights for {size} tokens, and its tokenizer gives the prompt of row "
+                f"{task.task_id} the token {max(task.prompt_ids)}; put the model's own tokenizer beside it"
+            )
+
+
+def check_logits(config: Config, given: Given) -> None:
+    """Refuse a model whose configuration says that its logits are not what the trainer would compute.
+
+    Raises:
+        ModelError: they are capped or scaled after the output embedding.
+    """
+    how = changed_logits(read_config(config.model) if given.model is None else given.model.config)
+    if how is not None:
+        raise ModelError(f"--model {config.model.model} {other_logits(how)}")
+
+
+def check_quantisation(config: Config, given: Given) -> None:
+    """Refuse quantised weights that cannot be trained on, and what cannot be done with those below an adapter.
+
+    Raises:
+        ModelError, ConfigError: see `weight_headers.check_quantised`; an engine, a cluster or a merge.
+    """
+    has_adapter = config.lora.lora_rank > 0 or given.adapter is not None
+    if given.model is None:
+        label, described = f"--model {config.model.model}", read_config(config.model).to_dict()
+        has_adapter = has_adapter or model_place(config.model.model).adapter is not None
+    else:
+        label, described = "the model", given.model.config.to_dict()
+        has_adapter = has_adapter or hasattr(given.model, "peft_config")
+    check_quantised(described, label, has_adapter=has_adapter)
+    if not described.get("quantization_config"):
+        return
+    beside, engine = "with quantised weights", config.engine.engine
+    require(engine == "local", "engine", engine, f"be local {beside}", "vLLM takes them in full")
+    require(not config.cluster.cluster, "cluster", True, f"be false {beside}", "one process trains on them")
+    remedy = "merge the adapter of final/ into the weights in full, which are not rounded"
+    require(not config.lora.merge_lora, "merge_lora", True, f"be false {beside}", remedy)
+
+
+def positions(config: Config, given: Given) -> int | None:
+    """Positions that the policy can tell apart, None where its configuration does not say."""
+    if given.model is None:
+        return context_length(config.model)
+    return getattr(given.model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def _configured_tasks(
+    config: Config, tokenizer: PreTrainedTokenizerBase, functions: Mapping[str, RewardFunction]
+) -> TaskSet:
+    resolve(config.evaluation.eval_reward_func, reward_context(config.rewards, config.sampling))
+    rows = load_rows(
+        config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size, seed=config.loop.seed
+    )
+    system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
+    return build_tasks(rows, tokenizer, config.data, system=system, check=row_check(functions))
+
+
+def _reward_meters(config: Config, given: Given, functions: Mapping[str, RewardFunction]) -> tuple[Meter, ...]:
+    return tuple(
+        reward_meter(config, functions, name=name, tasks=tasks, generations=config.evaluation.eval_generations)
+        for name, tasks in (given.held_out or {}).items()
+    )

@@ -1,0 +1,45 @@
+"""The producer half as the options want it for training, around an engine that is there."""
+
+from collections.abc import Mapping
+
+from paceline.config.sections import Config
+from paceline.engines import Engine, Sampling
+from paceline.rewards.function import RewardFunction
+from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.training.rollouts.producer import Producer
+from paceline.training.rollouts.sampling import EngineSampler, Sampler
+
+
+def training_sampler(
+    config: Config, engine: Engine, functions: Mapping[str, RewardFunction], *, headway: Headway = UNWATCHED
+) -> EngineSampler:
+    """Sampling and scoring as the options want it for training."""
+    sampling = config.sampling
+    return EngineSampler(
+        engine=engine,
+        functions=functions,
+        sampling=Sampling(
+            max_completion_length=sampling.max_completion_length,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            stop=sampling.stop,
+        ),
+        num_generations=sampling.num_generations,
+        advantage=config.advantage,
+        reward_timeout=config.rewards.reward_timeout,
+        seed=config.loop.seed,
+        headway=headway,
+    )
+
+
+def training_producer(config: Config, sampler: Sampler) -> Producer:
+    """The producer half as the options want it for training."""
+    return Producer(
+        sampler=sampler,
+        weights=config.rewards.weights,
+        advantage=config.advantage,
+        max_completion_length=config.sampling.max_completion_length,
+        max_failure_rate=config.rewards.max_reward_failure_rate,
+    )

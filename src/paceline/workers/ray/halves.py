@@ -1,0 +1,194 @@
+"""Both halves of a step on a cluster, as the loop sees them: one thread of the driver samples, the other trains."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.config.sections import Config
+from paceline.runtime.timeline import Span
+from paceline.training.feed import Feed, prompts_of_step
+from paceline.training.footprint import Footprint
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.produced import SHARED, Handover, Produced
+from paceline.training.rollout_journal import Journal
+from paceline.training.rollouts.sharing import SharedEngine, SharedSampler
+from paceline.training.setup.measuring import Measurement, Meter
+from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.producing import training_producer
+from paceline.types import RolloutGroup
+from paceline.workers.ray.agenda import Agenda
+from paceline.workers.ray.consumers import Consumers, Weights
+from paceline.workers.ray.fleet import Fleet
+from paceline.workers.ray.production import Production
+from paceline.workers.ray.simulation import simulate
+from paceline.workers.ray.timings import step_seconds
+
+DRIVER = "driver"
+"""The row of a timeline that shows what the others are waited for."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Versions:
+    """The weights that producers may still be asked to take, and how they get them: a `Crew`."""
+
+    fleet: Fleet
+    kept: dict[int, Weights] = field(default_factory=dict)
+    _handover: Handover = field(init=False, default=SHARED)
+
+    def load(self, version: int) -> None:
+        """See `Crew`."""
+        started = time.perf_counter()
+        weights = self.kept[version]
+        self.fleet.bring_to("load", weights.manifest, *weights.buckets)
+        before, seconds = self._handover, time.perf_counter() - started
+        self._handover = Handover(seconds=before.seconds + seconds, nbytes=before.nbytes + weights.manifest.nbytes)
+
+    def take_handover(self) -> Handover:
+        """What was loaded since this was last asked."""
+        taken, self._handover = self._handover, SHARED
+        return taken
+
+    def forget(self, older_than: int) -> None:
+        """See `Crew`."""
+        for version in [version for version in list(self.kept) if version < older_than]:  # another thread adds to it
+            del self.kept[version]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Begun:
+    """What there is once it is known which steps are on disk already."""
+
+    journal: Journal
+    production: Production
+
+
+class ClusterHalves:
+    """`Halves` of which the producers' works ahead by as many steps as `max_staleness` allows."""
+
+    def __init__(
+        self, config: Config, prepared: Prepared, feed: Feed, *, consumers: Consumers, fleet: Fleet, done: int
+    ) -> None:
+        """`done` is the number of steps that the consumers' weights have seen."""
+        self._consumers, self._fleet, self._recorder = consumers, fleet, fleet.recorder
+        self._newest = consumers.weights(done)
+        self._versions = Versions(fleet=fleet, kept={done: self._newest})
+        self._config, self._feed, self._done, self._last = config, feed, done, prepared.total_steps
+        self._headway = prepared.headway
+        self._producer = training_producer(config, SharedSampler(workers=fleet))
+        self._max_staleness = config.cluster.max_staleness
+        self._continues = config.cluster.on_new_weights == "continue"
+        self._begun: _Begun | None = None
+
+    def begin(self, journal: Journal) -> None:
+        """See `Halves`. From here on producers sample."""
+        self._feed.position = journal.position
+        agenda = Agenda(
+            done=self._done,
+            last=self._last,
+            max_staleness=self._max_staleness,
+            again=journal.again,
+            takes_newest=self._continues,
+        )
+
+        def produce(number: int) -> Produced:
+            found = self._make(number)
+            journal.commit(number, found)
+            return found
+
+        self._begun = _Begun(journal=journal, production=Production(agenda, self._versions, produce))
+
+    @property
+    def policy_version(self) -> int:
+        """See `Halves`."""
+        return self._newest.manifest.policy_version
+
+    def produce(self, number: int) -> Produced:
+        """See `Halves`."""
+        with self._recorder.span(DRIVER, f"wait for the rollouts of {number}"):
+            again = self._work.journal.find(number)
+            found: Produced = self._work.production.take(number) if again is None else again
+        return found
+
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
+        """See `Halves`."""
+        self._headway.phase("update", 0, 1)
+        with self._recorder.span(DRIVER, f"update {number}"):
+            found, self._newest = self._consumers.update(number, groups, like=self._newest.manifest)
+        self._headway.phase("update", 1, 1)
+        self._versions.kept[number] = self._newest
+        self._work.production.publish(number)
+        if self._continues:
+            # after it is published: the next step is then begun with these at least, and no producer goes back
+            self._fleet.tell("offer", self._newest.manifest, *self._newest.buckets)
+        return found.stats, found.learning_rate
+
+    def measure(self, meter: Meter, *, step: int) -> Measurement:
+        """See `Halves`."""
+        engine = SharedEngine(workers=self._fleet)
+        with self._recorder.span(DRIVER, f"evaluate {step}"):
+            found: Measurement = self._work.production.measure(lambda: meter.measure(engine, step=step))
+        return found
+
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+        """See `Halves`. Consumers write it, so `root` must be theirs too.
+
+        A run that goes on from it has none of the weights before it, so what is sampled from those is committed first.
+        """
+        with self._recorder.span(DRIVER, f"wait for what is sampled from weights before {progress.step}"):
+            self._work.production.reach(min(progress.step + self._max_staleness, self._last))
+            self._work.journal.settle()
+        with self._recorder.span(DRIVER, f"checkpoint {progress.step}"):
+            found: tuple[str, ...] = self._consumers.ask_all("save", root.absolute(), progress, protected)
+        return found
+
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        """See `Halves`. The first consumer commits for all."""
+        found: Checkpoint | None = self._consumers.ask("saved", wait)
+        return found
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        found: Footprint = self._consumers.ask_all("footprint")
+        return found
+
+    def export(self, folder: Path) -> None:
+        """See `Halves`."""
+        self._consumers.ask_all("export", folder.absolute())
+
+    def news(self) -> list[str]:
+        """See `Halves`."""
+        taken, self._fleet.news = self._fleet.news, []
+        return taken
+
+    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
+        """See `Halves`."""
+        return simulate([step_seconds(one) for one in steps], max_staleness=self._max_staleness).recorded[-1]
+
+    def spans(self) -> list[Span]:
+        """See `Halves`."""
+        return self._recorder.take()
+
+    def close(self) -> None:
+        """Sample and train nothing any more, and end all processes."""
+        if self._begun is not None:
+            self._begun.production.close()
+        self._fleet.workers.end()
+        self._consumers.end()
+        if self._begun is not None:
+            self._begun.production.join()
+
+    @property
+    def _work(self) -> _Begun:
+        assert self._begun is not None  # see `Halves.begin`
+        return self._begun
+
+    def _make(self, number: int) -> Produced:
+        started = time.perf_counter()
+        count = prompts_of_step(number, self._config.loop, num_tasks=len(self._feed.tasks))
+        batch = self._producer.make(self._feed.take, count)
+        handover = self._versions.take_handover()
+        seconds = handover.seconds + time.perf_counter() - started
+        return Produced(batch=batch, position=self._feed.position, seconds=seconds, handover=handover)

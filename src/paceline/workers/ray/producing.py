@@ -1,0 +1,77 @@
+"""The producer half in a process of its own: a copy of the weights, an engine on it, the reward functions."""
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from paceline.config.sections import Config
+from paceline.engines import Request, Sampling
+from paceline.models.loading import load_model
+from paceline.models.pretrained import load_tokenizer
+from paceline.training.assembly import make_engine
+from paceline.training.rollouts.sampling import Drawn, Round
+from paceline.training.setup.functions import configured_functions, with_reward_models
+from paceline.training.setup.producing import training_sampler
+from paceline.types import Completion
+from paceline.workers.ray.weights import Manifest, write_buckets
+
+
+class ProducingProcess:
+    """What a producer's actor does. It samples from nothing before its first weights."""
+
+    def __init__(self, config: Config, directory: Path) -> None:
+        """Read model, tokenizer and reward functions; the sandbox of programs is found here, on this machine.
+
+        `directory` is what the configuration's paths are relative to.
+        """
+        os.chdir(directory)
+        self.policy = load_model(config.model, config.lora, seed=config.loop.seed)
+        self._version = -1  # of the weights that the model has: none yet
+        self._offers: deque[tuple[Manifest, tuple[Sequence[np.ndarray], ...]]] = deque(maxlen=1)
+        take_newer = self._take_newer if config.cluster.on_new_weights == "continue" else None
+        self.engine = make_engine(config, self.policy, load_tokenizer(config.model), take_newer=take_newer)
+        functions = with_reward_models(configured_functions(config), config)
+        self.sampler = training_sampler(config, self.engine, functions)
+
+    def load(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
+        """Take these weights, and sample from them from now on.
+
+        Raises:
+            TrainingError: what arrived is not what was sent, or not what the engine then computes with.
+            EngineError: the engine failed.
+        """
+        if manifest.version != self._version:
+            self._write(manifest, buckets)
+        self.engine.take_weights(manifest.policy_version)
+
+    def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
+        """Weights to go on with after the next token, if completions are being sampled then; of several the last.
+
+        From any thread: the one that samples takes them.
+        """
+        self._offers.append((manifest, buckets))
+
+    def sample(self, drawn: Drawn) -> Round:
+        """A share of a round."""
+        return self.sampler.sample(drawn)
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """A share of what is measured; whoever asked grades it."""
+        return self.engine.generate(requests, sampling)
+
+    def _take_newer(self) -> int | None:
+        """See `TakeNewer`."""
+        if not self._offers:
+            return None
+        manifest, buckets = self._offers.pop()
+        if manifest.version <= self._version:
+            return None
+        self._write(manifest, buckets)
+        return manifest.policy_version
+
+    def _write(self, manifest: Manifest, buckets: Sequence[Sequence[np.ndarray]]) -> None:
+        write_buckets(self.policy.model, manifest, buckets)
+        self._version = manifest.version

@@ -1,0 +1,120 @@
+"""Both halves of a step on all ranks of a launch, as the loop on the first one sees them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.config.sections import Config
+from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.timeline import Span
+from paceline.training.feed import Feed, prompts_of_step
+from paceline.training.footprint import Footprint
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.produced import SHARED, Handover, Produced
+from paceline.training.rollout_journal import Journal
+from paceline.training.rollouts.sharing import SharedEngine, SharedSampler
+from paceline.training.setup.measuring import Measurement, Meter
+from paceline.training.setup.producing import training_producer
+from paceline.types import RolloutGroup
+from paceline.workers.torchrun.agreeing import Renewed, check_copies
+from paceline.workers.torchrun.team import Team
+from paceline.workers.torchrun.training import Updated
+
+LEADER = "first rank"
+"""The row of a timeline that shows what all are waited for."""
+
+
+class SpmdHalves:
+    """`Halves` that take turns: ranks sample, then the same or others train."""
+
+    def __init__(
+        self, config: Config, feed: Feed, team: Team, *, policy_version: int, headway: Headway = UNWATCHED
+    ) -> None:
+        """`policy_version` is that of the weights that the ranks have. `headway` is told of what others do alone."""
+        self._config, self._feed, self._team, self._policy_version = config, feed, team, policy_version
+        self._producer = training_producer(config, SharedSampler(workers=team))
+        self._handover, self._is_stale, self._headway = SHARED, False, headway
+
+    @property
+    def policy_version(self) -> int:
+        """See `Halves`."""
+        return self._policy_version
+
+    def begin(self, journal: Journal) -> None:
+        """See `Halves`."""
+        self._journal, self._feed.position = journal, journal.position
+
+    def produce(self, number: int) -> Produced:
+        """See `Halves`."""
+        return self._journal.produce(number, self._make)
+
+    def _make(self, number: int) -> Produced:
+        clock = self._team.recorder.clock
+        started = clock()
+        self._renew()
+        count = prompts_of_step(number, self._config.loop, num_tasks=len(self._feed.tasks))
+        with self._team.recorder.span(LEADER, f"produce {number}"):
+            self._headway.phase("generate", 0, 1)
+            batch = self._producer.make(self._feed.take, count)
+            self._headway.phase("generate", 1, 1)
+        handover, self._handover = self._handover, SHARED
+        return Produced(batch=batch, position=self._feed.position, seconds=clock() - started, handover=handover)
+
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
+        """See `Halves`."""
+        with self._team.recorder.span(LEADER, f"update {number}"):
+            answers: list[Updated] = self._team.call_training("update", number, groups)
+        found = answers[0]
+        check_copies([one.held for one in answers], policy_version=found.policy_version)
+        self._is_stale = self._is_stale or found.policy_version != self._policy_version
+        self._policy_version = found.policy_version
+        return found.stats, found.learning_rate
+
+    def measure(self, meter: Meter, *, step: int) -> Measurement:
+        """See `Halves`."""
+        with self._team.recorder.span(LEADER, f"evaluate {step}"):
+            self._renew()
+            return meter.measure(SharedEngine(workers=self._team), step=step)
+
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+        """See `Halves`. Every rank that trains may write a part of it, so `root` must be all ranks' own."""
+        given = root.absolute(), progress, frozenset(protected)
+        with self._team.recorder.span(LEADER, f"checkpoint {progress.step}"):
+            found: tuple[str, ...] = self._team.call_training("save", *given)[0]
+        return found
+
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        """See `Halves`. The first rank commits for all, so nobody else is asked: that holds after an error too."""
+        found: Checkpoint | None = self._team.ask_own("saved", wait)
+        return found
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        found: Footprint = self._team.call_training("footprint")[0]
+        return found
+
+    def export(self, folder: Path) -> None:
+        """See `Halves`."""
+        self._team.call_training("export", folder.absolute())
+
+    def news(self) -> list[str]:
+        """See `Halves`."""
+        return []
+
+    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
+        """See `Halves`."""
+        return None
+
+    def spans(self) -> list[Span]:
+        """See `Halves`."""
+        return self._team.recorder.take()
+
+    def _renew(self) -> None:
+        """What is sampled next is sampled from the weights as they are."""
+        if not self._is_stale:
+            return
+        answers: list[Renewed] = self._team.call("renew", self._policy_version)
+        check_copies([one.held for one in answers], policy_version=self._policy_version)
+        before, found, self._is_stale = self._handover, answers[0].handover, False
+        self._handover = Handover(seconds=before.seconds + found.seconds, nbytes=before.nbytes + found.nbytes)

@@ -1,0 +1,97 @@
+"""The way of the trained weights to ranks that only sample: from the first rank, one tensor after the other.
+
+torch has one default group of processes, which is that of the ranks that train; this one stands beside it.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from paceline.models.fingerprints import bit_sums, folded
+from paceline.models.parallel.process_group import lost
+
+NAME_BYTES = 512
+"""Of a parameter's name on its way, at most."""
+
+
+class Hand(Protocol):
+    """The first rank and those that only sample; all make the same calls."""
+
+    def hand_on(self, tensor: Tensor) -> None:
+        """The first rank's tensor into the memory of the others': contiguous, of one size and precision everywhere.
+
+        Raises:
+            RankLost: another rank is gone, or silent for too long.
+        """
+
+
+class WeightsGroup:
+    """A `Hand`: gloo on CPUs, NCCL on GPUs."""
+
+    def __init__(self, store: dist.Store, *, rank: int, size: int, device: torch.device, timeout: float) -> None:
+        """Meet the others there, as number `rank` of `size`; 0 is who hands on. `timeout`: seconds that one may wait.
+
+        Raises:
+            RankLost: not all of them came.
+        """
+        longest = timedelta(seconds=timeout)
+        with lost("the first rank and those that sample were meeting"):
+            if device.type == "cuda":
+                options = dist.ProcessGroupNCCL.Options()
+                options._timeout = longest
+                self._group: Any = dist.ProcessGroupNCCL(store, rank, size, options)
+            else:
+                self._group = dist.ProcessGroupGloo(store, rank, size, longest)
+
+    def hand_on(self, tensor: Tensor) -> None:
+        """See `Hand`."""
+        with lost("weights were handed on to the ranks that sample"):
+            self._group.broadcast(tensor, 0).wait()
+
+
+@torch.no_grad()
+def give_weights(hand: Hand, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> tuple[int, int]:
+    """Hand all on, each behind its name, an empty name behind the last; their fingerprint and their bytes."""
+    sums, nbytes = list[Tensor](), 0
+    for name, weight in weights:
+        hand.hand_on(_as_bytes(name, device))
+        whole = weight.contiguous()
+        hand.hand_on(whole)
+        sums.append(bit_sums(whole))
+        nbytes += whole.nbytes
+    hand.hand_on(_as_bytes("", device))
+    return folded(sums), nbytes
+
+
+@torch.no_grad()
+def take_weights(hand: Hand, model: nn.Module, device: torch.device) -> tuple[int, int]:
+    """What `give_weights` hands on, into the model's parameters of these names; the fingerprint of what is there then,
+    and how many bytes came."""
+    sums, nbytes = list[Tensor](), 0
+    for name in _names(hand, device):
+        parameter = model.get_parameter(name).detach()
+        hand.hand_on(parameter)
+        sums.append(bit_sums(parameter))
+        nbytes += parameter.nbytes
+    return folded(sums), nbytes
+
+
+def _names(hand: Hand, device: torch.device) -> Iterator[str]:
+    while True:
+        said = torch.empty(NAME_BYTES, dtype=torch.uint8, device=device)
+        hand.hand_on(said)
+        name = bytes(said.tolist()).rstrip(b"\0").decode()
+        if not name:
+            return
+        yield name
+
+
+def _as_bytes(name: str, device: torch.device) -> Tensor:
+    said = name.encode()
+    if len(said) > NAME_BYTES:
+        raise ValueError(f"a parameter's name may take {NAME_BYTES} bytes, {name!r} takes {len(said)}")
+    return torch.tensor([*said.ljust(NAME_BYTES, b"\0")], dtype=torch.uint8, device=device)

@@ -1,0 +1,241 @@
+"""Who is still there. The first rank and every other show each other a sign of life each second, and tell how they end.
+
+A thread listens beside the work. What it hears of becomes an exception in the main thread, wherever that stands; and
+where that cannot be reached, as in a collective that waits for a rank which is gone, the process is ended.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from paceline import errors
+from paceline.errors import PacelineError, ProcessLost, TrainingError
+from paceline.models.parallel.ranks import RankLost
+from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.watchdog import write_stacks
+
+BEAT_SECONDS = 1.0
+"""Between two signs of life."""
+PATIENCE = 2
+"""Beats that the error of another rank waits for this one's own, which mostly is the same."""
+DOUBT = 5
+"""Beats that a rank which only lost touch with others waits for the culprit's name."""
+GRACE = 5
+"""Beats that the main thread has to come out, before the process is ended without it."""
+WORDS = 8192
+"""Characters of what a rank says of an error, at most."""
+LATEST = 200
+"""Characters of what a rank did last."""
+FRAMES = 20
+"""Innermost ones of a traceback that are told."""
+ALARM = signal.SIGURG
+"""Wakes the main thread: no launcher sends it, and a process that does not expect it takes no notice."""
+
+KINDS = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PacelineError)
+}
+"""What a rank's error may be of, by name: a class of its own choice is never looked up."""
+
+
+class Ended(BaseException):
+    """The first rank has ended the run, with an exit status, or is gone."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Lifelines:
+    """Lines to ranks whose end is this one's too, for as long as this lasts."""
+
+    def __init__(
+        self,
+        peers: Mapping[int, Connection],
+        *,
+        limit: float,
+        force: Callable[[BaseException], None],
+        alarm: Callable[[], None] | None = None,
+        beat: float = BEAT_SECONDS,
+    ) -> None:
+        """Of lines by rank; only the first rank has more than one.
+
+        Args:
+            peers: their other ends are Lifelines too.
+            limit: seconds without a sign of life after which a rank counts as lost.
+            force: ends the process where the main thread does not come out; given why.
+            alarm: has the main thread run `raise_verdict`; None: by a signal.
+            beat: seconds between two signs of life.
+        """
+        self._peers, self._limit, self._force, self._beat = dict(peers), limit, force, beat
+        self._alarm = alarm or _wake_main_thread
+        self._uses_signal = alarm is None
+        self._silent, self._pulses = dict.fromkeys(peers, 0), dict[int, int]()
+        self._candidates = list[tuple[float, BaseException]]()
+        self._verdict: BaseException | None = None
+        self._known, self._left = threading.Event(), threading.Event()
+        self._is_raised = False
+        self._telling = threading.Lock()
+        self._wake, self._waker = Pipe(duplex=False)
+        self._thread = threading.Thread(target=self._listen, name="lifelines", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._uses_signal:
+            self._previous = signal.signal(ALARM, lambda number, frame: self.raise_verdict(number, frame))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.leave()
+        self._waker.close()
+        self._thread.join()
+        if self._uses_signal:
+            signal.signal(ALARM, self._previous)
+
+    def leave(self) -> None:
+        """The main thread is on its way out: nothing that is heard from now on stops it."""
+        self._left.set()
+
+    def tell_end(self, status: int) -> None:
+        """Tell the others that the run is over, with this exit status."""
+        self._tell({"end": status})
+
+    def ask_for_stacks(self, folder: Path) -> None:
+        """Have the others write into a folder of all ranks where their threads stand; they have two beats for it."""
+        for rank in list(self._peers):
+            self._tell({"write_stacks": str(folder.absolute() / f"rank-{rank}.txt")}, [rank])
+        self._known.wait(2 * self._beat)
+
+    def tell_failure(self, error: BaseException) -> None:
+        """Tell the first rank why this one cannot go on; it says so, and ends all."""
+        self._tell(words_of(error))
+
+    def verdict(self, seconds: float) -> BaseException | None:
+        """Why the run is over, once it is known; None: it is not within so many seconds."""
+        self._known.wait(seconds)
+        return self._verdict
+
+    def raise_verdict(self, number: int = 0, frame: FrameType | None = None) -> None:
+        """In the main thread: raise why the run is over, once."""
+        if self._verdict is not None and not self._is_raised and not self._left.is_set():
+            self._is_raised = True
+            raise self._verdict
+
+    def _tell(self, words: Mapping[str, Any], ranks: Collection[int] | None = None) -> None:
+        """To some ranks; None: to all."""
+        said = json.dumps(words).encode()
+        with self._telling:  # the work tells how it ends, the thread that it is alive
+            for rank, line in list(self._peers.items()):
+                with suppress(OSError):  # one that is gone knows what it needs to
+                    if ranks is None or rank in ranks:
+                        line.send_bytes(said)
+
+    def _listen(self) -> None:
+        next_beat = time.monotonic()
+        while self._verdict is None:
+            due = min([next_beat, *(at for at, _ in self._candidates)])
+            ready = wait([*self._peers.values(), self._wake], timeout=max(0.0, due - time.monotonic()))
+            if self._wake in ready:
+                return
+            for rank in [rank for rank, line in self._peers.items() if line in ready]:
+                self._hear(rank)
+            now = time.monotonic()
+            if now >= next_beat:
+                # counted in beats of this process: one that was stopped itself has not waited meanwhile
+                next_beat = now + self._beat
+                self._count()
+            decided = [error for at, error in sorted(self._candidates, key=lambda one: one[0]) if at <= now]
+            if decided:
+                self._verdict = decided[0]
+        self._known.set()
+        self._insist()
+
+    def _hear(self, rank: int) -> None:
+        try:
+            words = json.loads(self._peers[rank].recv_bytes(24 * WORDS))
+        except (EOFError, OSError):
+            del self._peers[rank]
+            self._lose(rank, f"rank {rank} is gone")
+            return
+        self._silent[rank] = 0
+        if "end" in words:
+            self._propose(0, Ended(words["end"]))
+        elif "write_stacks" in words:
+            with suppress(OSError):  # the folder may be another machine's
+                write_stacks(Path(words["write_stacks"]))
+        # the first rank's own is none of theirs: each would take the other's answer for progress
+        elif "pulse" in words and rank > 0 and words["pulse"] != self._pulses.get(rank):
+            self._pulses[rank] = words["pulse"]
+            PULSE.beat(f"rank {rank}", words["latest"])
+        elif "failed" in words:
+            is_culprit = words["failed"] != RankLost.__name__
+            self._propose(PATIENCE if is_culprit else DOUBT, error_of(rank, words))
+
+    def _count(self) -> None:
+        self._tell({"pulse": PULSE.count, "latest": PULSE.latest[:LATEST]})
+        for rank in list(self._peers):
+            self._silent[rank] += 1
+            if self._silent[rank] * self._beat > self._limit:
+                self._lose(rank, f"rank {rank} gave no sign of life for {self._limit:g} s")
+
+    def _lose(self, rank: int, sentence: str) -> None:
+        self._propose(0, ProcessLost(sentence) if rank else Ended(PacelineError.exit_status))
+
+    def _propose(self, beats: int, error: BaseException) -> None:
+        self._candidates.append((time.monotonic() + beats * self._beat, error))
+
+    def _insist(self) -> None:
+        """Wake the main thread until it comes: a signal between two instructions may find it asleep again."""
+        assert self._verdict is not None
+        deadline = time.monotonic() + GRACE * self._beat
+        while not self._left.is_set() and time.monotonic() < deadline:
+            self._alarm()
+            if wait([self._wake], timeout=self._beat / 4):
+                return
+        if not self._left.is_set():
+            self._force(self._verdict)
+
+
+def words_of(error: BaseException) -> dict[str, str]:
+    """What a rank says of the error that ends it: a sentence if it was raised on purpose, else where it came from."""
+    if isinstance(error, PacelineError):
+        return {"failed": type(error).__name__, "sentence": str(error)[:WORDS]}
+    trace = "".join(traceback.format_exception(error, limit=-FRAMES))
+    return {"failed": "", "sentence": f"{type(error).__name__}: {error}"[:WORDS] + f"\n{trace[:WORDS]}"}
+
+
+def error_of(rank: int, words: Mapping[str, str]) -> PacelineError:
+    """The error of a rank, with the rank named, of the kind that it was."""
+    if words["failed"] == RankLost.__name__:
+        return ProcessLost(f"rank {rank}: {words['sentence']}")
+    kind = KINDS.get(words["failed"], TrainingError)
+    return kind(f"rank {rank}{'' if words['failed'] else ' failed'}: {words['sentence']}")
+
+
+def end_leader(verdict: BaseException) -> None:
+    """Say why and end this process, whose main thread does not come out."""
+    sentence, newline, trace = str(verdict).partition("\n")
+    remedy = "; `--resume` goes on from the last checkpoint" if isinstance(verdict, ProcessLost) else ""
+    print(f"paceline: {sentence}{remedy}{newline}{trace}", file=sys.stderr, flush=True)
+    os._exit(getattr(verdict, "exit_status", PacelineError.exit_status))
+
+
+def end_follower(verdict: BaseException) -> None:
+    """End this process, whose main thread does not come out."""
+    os._exit(verdict.status if isinstance(verdict, Ended) else PacelineError.exit_status)
+
+
+def _wake_main_thread() -> None:
+    ident = threading.main_thread().ident
+    assert ident is not None
+    signal.pthread_kill(ident, ALARM)

@@ -1,0 +1,185 @@
+"""Where the ranks of a launch find each other: a store, and lines between the first of them and every other.
+
+A process group tells a rank that another is late, and after half an hour; a line ends the moment its other end does. So
+calls and answers go over lines, gradients over the group.
+"""
+
+import hmac
+import json
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch.distributed as dist
+
+from paceline.errors import ProcessLost, first_line
+from paceline.models.parallel.process_group import JOIN_SECONDS
+from paceline.models.parallel.ranks import RankLost
+from paceline.workers.torchrun.environment import Launched
+from paceline.workers.torchrun.secret import REMEDY, offered_key, shared_key
+
+HELLO_SECONDS = 10.0
+"""That one who has come may take for each thing that it says of itself."""
+HELLO_BYTES = 4096
+PLACE = "lines"
+"""Where the store has the first rank's address."""
+KINDS = ("calls", "life")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lines:
+    """By rank of who is at their other end: the first rank has one of each to every other, each other one to it."""
+
+    calls: Mapping[int, Connection]
+    life: Mapping[int, Connection]
+
+    def send(self, ranks: Collection[int], message: Any) -> None:
+        """The same message to several, turned into bytes once; a rank that is gone is found out by its lifeline."""
+        packed = ForkingPickler.dumps(message)
+        for rank in ranks:
+            try:
+                self.calls[rank].send_bytes(packed)
+            except OSError:
+                raise RankLost(f"rank {rank} does not take calls any more") from None
+
+    def receive(self, rank: int) -> Any:
+        """The next message from a rank.
+
+        Raises:
+            RankLost: none will come.
+        """
+        try:
+            return self.calls[rank].recv()
+        except (EOFError, OSError):
+            raise RankLost(f"rank {rank} does not answer any more") from None
+
+    def close(self) -> None:
+        """Close them all."""
+        for line in (*self.calls.values(), *self.life.values()):
+            line.close()
+
+
+def open_store(place: Launched) -> dist.Store:
+    """The store at the launch's address, which the first rank opens where the launcher has not.
+
+    Raises:
+        ProcessLost: nobody is there, or the port is taken.
+    """
+    try:
+        store = dist.TCPStore(
+            place.host,
+            place.port,
+            is_master=place.leads and not place.is_hosted,
+            timeout=timedelta(seconds=JOIN_SECONDS),
+            wait_for_workers=False,
+        )
+    except RuntimeError as error:  # torch has no other kind for it
+        reason = first_line(error)
+        raise ProcessLost(
+            f"rank {place.rank} of {place.size} cannot meet the others at {place.host}:{place.port} ({reason})"
+        ) from None
+    # what a launcher keeps open is the same store at every attempt
+    return dist.PrefixStore(f"paceline/{place.attempt}", store)
+
+
+def draw_lines(place: Launched, store: dist.Store) -> Lines:
+    """A line for calls and one for signs of life between the first rank and every other.
+
+    Raises:
+        ProcessLost: not all of them came.
+    """
+    return _accept(place, store) if place.leads else _connect(place, store)
+
+
+def _accept(place: Launched, store: dist.Store) -> Lines:
+    host = "127.0.0.1" if place.is_one_machine else place.host
+    deadline, found = time.monotonic() + JOIN_SECONDS, {kind: dict[int, Connection]() for kind in KINDS}
+    with offered_key(place) as key, socket.create_server((host, 0), backlog=2 * place.size) as server:
+        store.set(PLACE, json.dumps({"host": host, "port": server.getsockname()[1]}))
+        while any(len(lines) < place.size - 1 for lines in found.values()):
+            server.settimeout(max(0.1, deadline - time.monotonic()))
+            try:
+                line = _line(server.accept()[0], patience=HELLO_SECONDS)
+            except TimeoutError:
+                missing = [rank for rank in range(1, place.size) if rank not in found["life"]]
+                raise ProcessLost(
+                    f"ranks {', '.join(map(str, missing))} of {place.size} did not come within {JOIN_SECONDS:g} s"
+                ) from None
+            who = _hello(line, key)
+            if who is None:
+                line.close()  # a stranger
+                continue
+            found[who[0]][who[1]] = line
+    return Lines(**found)
+
+
+def _hello(line: Connection, key: bytes) -> tuple[str, int] | None:
+    """Kind and rank of one who has come, and has proved that it has the key; None: a stranger.
+
+    Each end proves it over random bytes of both, so neither a proof that was overheard nor the key itself is of use.
+    """
+    ours = secrets.token_hex(32)
+    try:
+        line.send_bytes(json.dumps(ours).encode())
+        said = json.loads(line.recv_bytes(HELLO_BYTES))
+        kind, rank, theirs = KINDS[KINDS.index(said["kind"])], int(said["rank"]), str(said["random"])
+        if not hmac.compare_digest(str(said["proof"]).encode(), _proof(key, "rank", ours, theirs, kind, rank)):
+            return None
+        line.send_bytes(_proof(key, "first rank", ours, theirs, kind, rank))
+        _be_patient(line, 0.0)
+    except (EOFError, OSError, ValueError, KeyError, TypeError):
+        return None
+    return kind, rank
+
+
+def _connect(place: Launched, store: dist.Store) -> Lines:
+    lines = dict[str, dict[int, Connection]]()
+    try:
+        where = json.loads(store.get(PLACE))
+        key = shared_key(place)
+        for kind in KINDS:
+            connected = socket.create_connection((where["host"], where["port"]), timeout=JOIN_SECONDS)
+            line = _line(connected, patience=JOIN_SECONDS)
+            theirs, ours = str(json.loads(line.recv_bytes(HELLO_BYTES))), secrets.token_hex(32)
+            proof = _proof(key, "rank", theirs, ours, kind, place.rank).decode()
+            hello = {"kind": kind, "rank": place.rank, "random": ours, "proof": proof}
+            line.send_bytes(json.dumps(hello).encode())
+            answer = _proof(key, "first rank", theirs, ours, kind, place.rank)
+            if not hmac.compare_digest(line.recv_bytes(HELLO_BYTES), answer):
+                raise EOFError
+            _be_patient(line, 0.0)
+            lines[kind] = {0: line}
+    except EOFError:
+        raise ProcessLost(
+            f"rank {place.rank} of {place.size} and the first rank have not the same secret; {REMEDY}"
+        ) from None
+    except (RuntimeError, OSError, ValueError) as error:  # of the store, of the line
+        reason = first_line(error)
+        raise ProcessLost(f"rank {place.rank} of {place.size} cannot reach the first rank ({reason})") from None
+    return Lines(**lines)
+
+
+def _proof(key: bytes, whose: str, *said: str | int) -> bytes:
+    return hmac.new(key, json.dumps([whose, *said]).encode(), "sha256").hexdigest().encode()
+
+
+def _line(connected: socket.socket, *, patience: float) -> Connection:
+    connected.settimeout(None)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    line = Connection(connected.detach())
+    _be_patient(line, patience)
+    return line
+
+
+def _be_patient(line: Connection, seconds: float) -> None:
+    """How long one part of a message is waited for; 0: for ever, as a lifeline tells of the end of a rank."""
+    with socket.socket(fileno=os.dup(line.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))

@@ -1,0 +1,217 @@
+"""The way into a run on the ranks of a launch: the first one has the loop, the others do what it asks."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from paceline.checkpoints.finding import Checkpoint
+from paceline.config.sections import Config
+from paceline.errors import PacelineError
+from paceline.models.parallel.process_group import Meeting, process_group
+from paceline.models.parallel.ranks import RankLost
+from paceline.rewards.function import RewardFunction
+from paceline.runtime.devices import choose_device
+from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.progress import UNWATCHED
+from paceline.runtime.signals import StopRequest
+from paceline.runtime.timeline import Recorder
+from paceline.training.halves import Placed, make_feed
+from paceline.training.setup.prepared import Prepared
+from paceline.workers.torchrun.environment import Launched, device_index
+from paceline.workers.torchrun.halves import SpmdHalves
+from paceline.workers.torchrun.handing import Hand, WeightsGroup
+from paceline.workers.torchrun.lifelines import Ended, Lifelines, end_follower, end_leader
+from paceline.workers.torchrun.meeting import Lines, draw_lines, open_store
+from paceline.workers.torchrun.roles import Roles, roles_of
+from paceline.workers.torchrun.sampling import SamplingRank
+from paceline.workers.torchrun.seats import Seat
+from paceline.workers.torchrun.team import BLAME_SECONDS, LEAVE, Team, answer_calls
+from paceline.workers.torchrun.training import TrainingRank
+from paceline.workers.torchrun.working import WorkingRank
+
+COLLECTIVE_SECONDS = 1800.0
+"""That a rank waits for the others' shares of an update, which may be larger than its own. One that is gone or stopped
+is found out by its lifeline, and sooner."""
+FAREWELL_SECONDS = 30.0
+"""That a rank which has told its error waits until the first one has said it."""
+INTERRUPTED = 128 + signal.SIGINT
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Met:
+    """What a rank has of the others once all have come."""
+
+    store: dist.Store
+    """Kept as long as anybody may need it: the first rank's is the server."""
+    lines: Lines
+    lifelines: Lifelines
+
+
+@dataclass(kw_only=True, slots=True)
+class Leader:
+    """The first rank, with all others at hand."""
+
+    place: Launched
+    met: Met
+    seat: Seat
+    status: int = PacelineError.exit_status
+    """That all ranks end with."""
+
+    @contextmanager
+    def on_all_ranks(self, config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
+        """The `Place` of a run on them."""
+        path = None if checkpoint is None else checkpoint.path.absolute()
+        roles = roles_of(config.parallel, self.place.size)
+        team = Team(
+            _part(replace(self.seat, headway=prepared.headway), roles, prepared.functions),
+            (config, prepared.extent, path),
+            lines=self.met.lines,
+            watch=self.met.lifelines,
+            roles=roles,
+            recorder=Recorder(),
+        )
+        version = 0 if checkpoint is None else checkpoint.progress.policy_version
+        # where the first rank samples too, its engine says more
+        headway = prepared.headway if roles.are_apart else UNWATCHED
+        feed = make_feed(config, prepared, checkpoint)
+        halves = SpmdHalves(config, feed, team, policy_version=version, headway=headway)
+        said = team.call("sentences")
+        others = said[roles.sampling.start] if roles.are_apart else ()
+        yield Placed(halves=halves, sentences=(roles.sentence, *others, *said[0]))
+
+
+@contextmanager
+def leading(place: Launched, config: Config) -> Iterator[Leader]:
+    """The first rank with all others at hand. They end with its `status`, or with that of the error which ends it.
+
+    Raises:
+        ProcessLost: not all of them came; later on, one of them is gone or silent.
+    """
+    met = _meet(place, config)
+    with met.lifelines, _told_apart_from_a_loss(met.lifelines):
+        try:
+            PULSE.witnesses["ranks"] = met.lifelines.ask_for_stacks
+            with _seated(place, config, met) as seat:
+                leader = Leader(place=place, met=met, seat=seat)
+                yield leader
+                met.lines.send(range(1, place.size), (LEAVE, ()))
+        except BaseException as error:
+            culprit = met.lifelines.verdict(BLAME_SECONDS) if isinstance(error, RankLost) else None
+            met.lifelines.leave()
+            met.lifelines.tell_end(_status_of(culprit or error))
+            if culprit is not None:
+                raise culprit from None
+            raise
+        met.lifelines.leave()
+        met.lifelines.tell_end(leader.status)
+
+
+def follow(place: Launched, config: Config) -> int:
+    """Any other rank: do what the first one asks, and end as it does; the exit status.
+
+    A first signal is the first rank's to heed, which gets it too.
+
+    Raises:
+        ProcessLost: not all of them came.
+    """
+    with StopRequest():
+        try:
+            met = _meet(place, config)
+            with met.lifelines:
+                _answer(place, config, met)
+                met.lifelines.verdict(FAREWELL_SECONDS)
+                met.lifelines.raise_verdict()
+        except Ended as ended:
+            return ended.status
+    return PacelineError.exit_status
+
+
+def _answer(place: Launched, config: Config, met: Met) -> None:
+    try:
+        with _seated(place, config, met) as seat:
+            answer_calls(_part(seat, roles_of(config.parallel, place.size), None), met.lines)
+    except Exception as error:  # noqa: BLE001 - not swallowed: the first rank says it and ends all
+        met.lifelines.tell_failure(error)
+
+
+def _meet(place: Launched, config: Config) -> Met:
+    store = open_store(place)
+    lines = draw_lines(place, store)
+    force = end_leader if place.leads else end_follower
+    return Met(
+        store=store, lines=lines, lifelines=Lifelines(lines.life, limit=config.cluster.actor_timeout, force=force)
+    )
+
+
+@contextmanager
+def _seated(place: Launched, config: Config, met: Met) -> Iterator[Seat]:
+    """This rank with its device, among those that train, and in touch with those that only sample."""
+    device = choose_device(config.model)
+    if device.type == "cuda":
+        device = torch.device("cuda", device_index(place, visible=torch.cuda.device_count()))
+        torch.cuda.set_device(device)
+    if place.is_one_machine:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing listens where others could reach it
+    roles = roles_of(config.parallel, place.size)
+    with _training_group(place, roles, met, device):
+        yield Seat(rank=place.rank, device=device, cores=_cores(place), hand=_hand(place, roles, met, device))
+
+
+def _training_group(place: Launched, roles: Roles, met: Met, device: torch.device) -> AbstractContextManager[None]:
+    if place.rank not in roles.training:
+        return nullcontext()
+    meeting = Meeting(opened=dist.PrefixStore("training", met.store))
+    size = len(roles.training)
+    return process_group(meeting, rank=place.rank, size=size, device=device, timeout=COLLECTIVE_SECONDS)
+
+
+def _hand(place: Launched, roles: Roles, met: Met, device: torch.device) -> Hand | None:
+    there = [0, *roles.sampling]
+    if not roles.are_apart or place.rank not in there:
+        return None
+    store, number = dist.PrefixStore("sampling", met.store), there.index(place.rank)
+    return WeightsGroup(store, rank=number, size=len(there), device=device, timeout=COLLECTIVE_SECONDS)
+
+
+def _cores(place: Launched) -> int:
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return place.cores or max(1, there // place.local_size)
+
+
+def _part(seat: Seat, roles: Roles, functions: Mapping[str, RewardFunction] | None) -> Callable[..., Any]:
+    """What makes this rank's part of a run, given its configuration, extent and checkpoint."""
+    if not roles.are_apart:
+        return partial(WorkingRank, seat, functions)
+    return partial(TrainingRank if seat.rank in roles.training else SamplingRank, seat)
+
+
+@contextmanager
+def _told_apart_from_a_loss(lifelines: Lifelines) -> Iterator[None]:
+    """SIGTERM interrupts, outside the loop, which heeds it itself; but launchers send it when a rank has died, too."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        lifelines.verdict(1.0)
+        lifelines.raise_verdict()
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except BaseException:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come before the error is said
+        raise
+    signal.signal(signal.SIGTERM, previous)
+
+
+def _status_of(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return getattr(error, "exit_status", PacelineError.exit_status)

@@ -1,0 +1,84 @@
+"""What a rank does that samples for others which train: completes and scores a share of a step's tasks."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from paceline.checkpoints.finding import Checkpoint, read_checkpoint
+from paceline.config.sections import Config
+from paceline.engines import Request, Sampling, TrainedEngine
+from paceline.models.loaded import Loaded
+from paceline.models.loading import load_model
+from paceline.models.pretrained import load_tokenizer
+from paceline.rewards.function import RewardFunction
+from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.training.assembly import make_engine
+from paceline.training.produced import Handover
+from paceline.training.records import engine_sentences
+from paceline.training.rollouts.sampling import Drawn, EngineSampler, Round
+from paceline.training.setup.functions import configured_functions, with_reward_models
+from paceline.training.setup.prepared import Extent
+from paceline.training.setup.producing import training_sampler
+from paceline.types import Completion
+from paceline.workers.torchrun.agreeing import Held, Renewed
+from paceline.workers.torchrun.handing import take_weights
+from paceline.workers.torchrun.seats import Seat
+
+
+class SamplingRank:
+    """A rank's part of the producer half, on a whole copy of the weights. It makes no gradients."""
+
+    def __init__(self, seat: Seat, config: Config, extent: Extent, checkpoint: Path | None) -> None:
+        """Read the weights, from a checkpoint where there is one. `extent` is for those who train."""
+        assert seat.hand is not None  # those who train hand it their weights
+        torch.set_num_threads(seat.cores)
+        self._hand, self._device = seat.hand, seat.device
+        found = None if checkpoint is None else read_checkpoint(checkpoint)
+        self._sampled = load_to_sample(config, found)
+        self.engine = make_engine(config, self._sampled, load_tokenizer(config.model))
+        self.engine.take_weights(0 if found is None else found.progress.policy_version)
+        self.sampler = make_sampler(config, self.engine)
+
+    def sentences(self) -> tuple[str, ...]:
+        """What a person should know of how completions are computed."""
+        return tuple(engine_sentences(self.engine))
+
+    def sample(self, drawn: Drawn) -> Round:
+        """A share of a round."""
+        return self.sampler.sample(drawn)
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """A share of what is measured; whoever asked grades it."""
+        return self.engine.generate(requests, sampling)
+
+    def renew(self, policy_version: int) -> Renewed:
+        """Take the weights as so many updates have made them, from the ranks that train."""
+        started = time.perf_counter()
+        self.engine.rest()
+        found, nbytes = take_weights(self._hand, self._sampled.model, self._device)
+        self.engine.take_weights(policy_version)
+        handover = Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
+        return Renewed(handover=handover, held=Held(part=(), fingerprint=found))
+
+
+def load_to_sample(config: Config, checkpoint: Checkpoint | None) -> Loaded:
+    """A whole copy of the weights, without gradients."""
+    place = None if checkpoint is None else checkpoint.model
+    loaded = load_model(config.model, config.lora, checkpoint=place, seed=config.loop.seed)
+    loaded.model.requires_grad_(False)
+    return loaded
+
+
+def make_sampler(
+    config: Config,
+    engine: TrainedEngine,
+    functions: Mapping[str, RewardFunction] | None = None,
+    *,
+    headway: Headway = UNWATCHED,
+) -> EngineSampler:
+    """Sampling and scoring in this process; `functions` None: those of the configuration."""
+    if functions is None:
+        functions = with_reward_models(configured_functions(config), config)
+    return training_sampler(config, engine, functions, headway=headway)

@@ -1,0 +1,22 @@
+"""What a process is among the ranks, and what it computes with."""
+
+from dataclasses import dataclass
+
+import torch
+
+from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.workers.torchrun.handing import Hand
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """A process's place."""
+
+    rank: int
+    device: torch.device
+    cores: int
+    hand: Hand | None = None
+    """The way to the ranks that only sample, of the first rank and of them; None: there are none, or this rank has no
+    part in it."""
+    headway: Headway = UNWATCHED
+    """Is told how far the work of the first rank has come: it has the screen."""

@@ -1,0 +1,107 @@
+"""What a rank does that trains: its share of each update, with all others that train; its part of what is saved."""
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from paceline.checkpoints.finding import Checkpoint, Progress, read_checkpoint
+from paceline.config.sections import Config
+from paceline.models.fingerprints import fingerprint
+from paceline.models.parallel.gathering import full_parameters
+from paceline.models.parallel.mesh_ranks import make_ranks
+from paceline.models.parallel.pieces import piece_of
+from paceline.models.pretrained import load_tokenizer
+from paceline.training.consumer import make_consumer
+from paceline.training.footprint import Footprint
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.produced import SHARED, Handover
+from paceline.training.records import consumer_sentences
+from paceline.training.setup.prepared import Extent
+from paceline.types import RolloutGroup
+from paceline.workers.torchrun.agreeing import Held, Renewed
+from paceline.workers.torchrun.handing import give_weights
+from paceline.workers.torchrun.seats import Seat
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Updated:
+    """What a step's updates did."""
+
+    stats: UpdateStats
+    learning_rate: float
+    policy_version: int
+    held: Held | None
+    """What this rank has of the weights now; None: no other holds the same."""
+
+
+class TrainingRank:
+    """A rank's part of the consumer half. Calls are made on all ranks that train together."""
+
+    def __init__(self, seat: Seat, config: Config, extent: Extent, checkpoint: Path | None) -> None:
+        """Read the weights, from a checkpoint where there is one."""
+        torch.set_num_threads(seat.cores)  # launchers leave one, and what reads the weights takes what it finds
+        self._seat, self._ranks = seat, make_ranks(config.parallel, seat.device)
+        self.half = make_consumer(
+            config,
+            load_tokenizer(config.model),
+            extent,
+            checkpoint=None if checkpoint is None else read_checkpoint(checkpoint),
+            ranks=self._ranks,
+            headway=seat.headway,
+        )
+
+    @property
+    def policy_version(self) -> int:
+        """Updates that the weights have seen."""
+        return self.half.policy_version
+
+    @property
+    def is_split(self) -> bool:
+        """Whether this rank has less than a whole copy of the model."""
+        return self._ranks.sizes.splits_the_model
+
+    def sentences(self) -> tuple[str, ...]:
+        """What a person should know of how the model is computed."""
+        return tuple(consumer_sentences(self.half))
+
+    def renew(self, policy_version: int) -> Renewed:
+        """Hand the weights on to the ranks that only sample; they are as so many updates have made them."""
+        weights = full_parameters(self.half.policy.model, self._ranks)
+        if self._seat.hand is None:
+            assert not [*weights]  # those who have parts of it help the first one, and get none
+            return Renewed(handover=SHARED, held=None)
+        started = time.perf_counter()
+        found, nbytes = give_weights(self._seat.hand, weights, self._seat.device)
+        handover = Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
+        return Renewed(handover=handover, held=Held(part=(), fingerprint=found))
+
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> Updated:
+        """See `Halves`."""
+        stats, rate = self.half.update(number, groups)
+        return Updated(stats=stats, learning_rate=rate, policy_version=self.policy_version, held=self._held())
+
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+        """See `Halves`."""
+        return self.half.save(root, progress, protected)
+
+    def saved(self, wait: bool) -> Checkpoint | None:
+        """See `Halves`; of the first rank, which commits for all."""
+        return self.half.saved(wait=wait)
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        return self.half.footprint()
+
+    def export(self, folder: Path) -> None:
+        """See `Halves`."""
+        self.half.export(folder)
+
+    def _held(self) -> Held | None:
+        mesh = self._ranks.mesh
+        if not mesh.has_copies:
+            return None
+        trained = (one for one in self.half.policy.model.parameters() if one.requires_grad)
+        return Held(part=mesh.part, fingerprint=fingerprint(piece_of(one).tensor.contiguous() for one in trained))

@@ -1,0 +1,94 @@
+"""What a rank does that trains and samples: both halves, around one set of weights where it has them whole."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from paceline.checkpoints.finding import Checkpoint, Progress, read_checkpoint
+from paceline.config.sections import Config
+from paceline.engines import Request, Sampling
+from paceline.models.pretrained import load_tokenizer
+from paceline.rewards.function import RewardFunction
+from paceline.training.assembly import make_engine
+from paceline.training.footprint import Footprint
+from paceline.training.produced import SHARED, Handover
+from paceline.training.records import engine_sentences
+from paceline.training.rollouts.sampling import Drawn, Round
+from paceline.training.setup.prepared import Extent
+from paceline.types import Completion, RolloutGroup
+from paceline.workers.torchrun.agreeing import Held, Renewed
+from paceline.workers.torchrun.resident import renew
+from paceline.workers.torchrun.sampling import load_to_sample, make_sampler
+from paceline.workers.torchrun.seats import Seat
+from paceline.workers.torchrun.training import TrainingRank, Updated
+
+
+class WorkingRank:
+    """A rank's part of a run whose ranks all do both.
+
+    Calls are made on all ranks together, but for `sample` and `generate`, of which each has a share.
+    """
+
+    def __init__(
+        self,
+        seat: Seat,
+        functions: Mapping[str, RewardFunction] | None,
+        config: Config,
+        extent: Extent,
+        checkpoint: Path | None,
+    ) -> None:
+        """Read the weights, from a checkpoint where there is one; `functions` None: those of the configuration."""
+        self._training = TrainingRank(seat, config, extent, checkpoint)
+        self._policy, self._is_split = self._training.half.policy, self._training.is_split
+        found = None if checkpoint is None else read_checkpoint(checkpoint)
+        self._sampled = load_to_sample(config, found) if self._is_split else self._policy
+        self.engine = make_engine(config, self._sampled, load_tokenizer(config.model), headway=seat.headway)
+        self.engine.take_weights(self._training.policy_version)
+        self.sampler = make_sampler(config, self.engine, functions, headway=seat.headway)
+
+    def sentences(self) -> tuple[str, ...]:
+        """What a person should know of how the model is computed."""
+        resident = ("every rank samples from a whole copy of the weights, renewed after each step",)
+        layout = resident if self._is_split else ()
+        return (*layout, *engine_sentences(self.engine), *self._training.sentences())
+
+    def sample(self, drawn: Drawn) -> Round:
+        """A share of a round."""
+        return self.sampler.sample(drawn)
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """A share of what is measured; whoever asked grades it."""
+        return self.engine.generate(requests, sampling)
+
+    def renew(self, policy_version: int) -> Renewed:
+        """Have the engine sample from the weights as so many updates have made them; what that took where it has a
+        copy."""
+        found = Renewed(handover=SHARED, held=None)
+        if self._is_split and self.engine.policy_version != policy_version:
+            started = time.perf_counter()
+            fingerprint, nbytes = renew(self._sampled, self._policy, self._training.half.learner.ranks)
+            handover = Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
+            found = Renewed(handover=handover, held=Held(part=(), fingerprint=fingerprint))
+        self.engine.take_weights(policy_version)
+        return found
+
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> Updated:
+        """See `Halves`."""
+        self.engine.rest()
+        return self._training.update(number, groups)
+
+    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+        """See `Halves`."""
+        return self._training.save(root, progress, protected)
+
+    def saved(self, wait: bool) -> Checkpoint | None:
+        """See `Halves`; of the first rank, which commits for all."""
+        return self._training.saved(wait)
+
+    def footprint(self) -> Footprint:
+        """See `Halves`."""
+        return self._training.footprint()
+
+    def export(self, folder: Path) -> None:
+        """See `Halves`."""
+        self._training.export(folder)
