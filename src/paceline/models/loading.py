@@ -182,6 +182,11 @@ def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) 
         be_deterministic(device)
     speed_up_linear_layers(model)
     add_up_in_place(model)
+    # On a CPU with AVX-512 for bfloat16, bitsandbytes repacks 4-bit weights at the first pass without gradients, with
+    # scales rounded to bfloat16: sampling and training would use different weights, and widths below 64 would fail.
+    for layer in model.modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
     if device.type == "cpu":
         torch.set_num_threads(choose_threads(config, model.num_parameters()))
     dtype = choose_dtype(config, device, model.num_parameters())
