@@ -20,9 +20,9 @@ DEMO := runs/demo
 STUDIES := runs/studies
 
 # What a new version of a library breaks first: models, samples, gradients, adapters, rows, the trainer, a short run.
-BOUNDED := tests/unit/test_api_config.py tests/unit/test_api_trainer.py tests/unit/test_models_loading.py \
-  tests/unit/test_learner.py tests/unit/test_engine_local.py tests/unit/test_lora.py tests/unit/test_data_formats.py \
-  tests/unit/test_data_sources.py tests/integration/test_api_without_extras.py
+BOUNDED := tests/unit/compat/test_api_config.py tests/unit/compat/test_api_trainer.py tests/unit/models/test_models_loading.py \
+  tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_data_formats.py \
+  tests/unit/data/test_data_sources.py tests/integration/test_api_without_extras.py
 
 .PHONY: help demo newcomer studies test test-bounds test-all chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
@@ -74,7 +74,7 @@ test-reference: $(VENV)/installed-bench ## Compare every objective with its sour
 	$(BIN)/python -m pytest tests/reference
 
 test-vllm: $(VLLM_VENV)/installed ## Run the tests of vLLM as an engine, which this installs.
-	$(VLLM_VENV)/bin/python -m pytest tests/unit/test_engine_vllm.py tests/integration/test_vllm*.py
+	$(VLLM_VENV)/bin/python -m pytest tests/unit/engines/test_engine_vllm.py tests/integration/test_vllm*.py
 
 lint: $(VENV)/installed-dev ## Check format, lint rules and types.
 	$(BIN)/ruff format --check .

@@ -52,8 +52,8 @@ if [[ ${#quick[@]} -eq 0 ]]; then
   # laws of several ranks and of Ray are of processors: there is one GPU
   part "the laws" env PACELINE_TEST_DEVICE="$device" "$python" -m pytest -q -p no:cacheprovider tests/laws \
     --ignore-glob '*_layouts.py' --ignore tests/laws/test_law_10_same_halves.py
-  part "kernels and graphs" "$python" -m pytest -q -p no:cacheprovider tests/unit/test_on_cuda.py \
-    tests/unit/test_cuda_logits.py
+  part "kernels and graphs" "$python" -m pytest -q -p no:cacheprovider tests/unit/kernels/test_on_cuda.py \
+    tests/unit/kernels/test_cuda_logits.py
 fi
 for workload in "${workloads[@]}"; do
   part "phases, $workload" "$python" benchmarks/phases.py --device "$device" --workload "$workload" \

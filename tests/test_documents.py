@@ -37,7 +37,7 @@ OTHERS = {
     "kubectl": "needs a cluster; its files are there",
 }
 """Commands of other programs that a block may have beside ours, and why they are not run."""
-SLOW = {"audit": "takes half a minute; `tests/unit/test_audit.py` runs it"}
+SLOW = {"audit": "takes half a minute; `tests/unit/rewards/test_audit.py` runs it"}
 """Commands of ours that are read on a page that is followed, and not run."""
 FEW = 1 / 4
 """Of all blocks: the share that may say that it is not run."""

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from paceline.reports.page.html import write_report
-from tests.unit.synthetic_run import write_synthetic_run
+from tests.unit.reports.synthetic_run import write_synthetic_run
 
 STEPS = 30
 

@@ -1,0 +1,596 @@
+"""Other tools' command lines: the sources' own as golden files, every flag in one table, and what is refused."""
+
+import dataclasses
+import functools
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.arguments import parse
+from paceline.cli.main import main
+from paceline.cli.train import COMMAND as TRAIN
+from paceline.compat.commands import translate
+from paceline.compat.commands.field_tables import HERE, TAKEN
+from paceline.compat.commands.fields import field_names
+from paceline.compat.commands.swift import tables as swift
+from paceline.compat.commands.swift.rewards import PARAMETERS
+from paceline.compat.commands.trl.reading import known_flags
+from paceline.compat.commands.trl.tables import HARMLESS, SCRIPT, SCRIPT_IDLE, SCRIPT_REFUSED
+from paceline.compat.commands.writing import as_comments, as_shell
+from paceline.config.building import build_config
+from paceline.config.reading import options
+from paceline.errors import ConfigError
+from tests.colossalchat_commands import words_of
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "translate"
+COMMANDS = sorted(GOLDEN.glob("*.command"))
+
+
+def read_golden(name):
+    return (GOLDEN / f"{name}.txt").read_text()
+
+
+def output(path):
+    """What `paceline translate` prints for a command; of one that is refused, the sentence."""
+    repair = ".repaired" in path.name
+    try:
+        found = translate(words_of(path.read_text()), repair=repair, read=read_golden)
+    except ConfigError as error:
+        return f"paceline: {error}\n"
+    return as_comments(found.notes) + as_shell(found)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
+def test_the_sources_own_commands_translate_as_they_did(path):
+    assert output(path) == path.with_suffix(".txt").read_text()
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
+def test_what_is_printed_is_a_command_of_paceline(path):
+    if path.with_suffix(".txt").read_text().startswith("paceline: "):
+        pytest.skip("is refused, as there")
+    found = translate(words_of(path.read_text()), repair=".repaired" in path.name, read=read_golden)
+    words = words_of(as_shell(found))
+    start = words.index("paceline")
+    assert words[start + 1] == "train"
+    assert build_config(parse(TRAIN, words[start + 2 :]).options) == build_config(found.options)
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "moving.md").read_text().replace("\\\n", " ")
+BEFORE_AND_AFTER = [
+    (before, after)
+    for section in PAGE.split("## ")
+    for before, after in re.findall(r"    paceline translate -- (.*)\n\n[^|]*?prints.*\n\n    (.*)\n", section)
+]
+
+
+@pytest.mark.parametrize(("before", "after"), BEFORE_AND_AFTER)
+def test_the_page_says_what_comes_of_its_commands(before, after):
+    assert words_of(as_shell(translate(words_of(before), read=read_golden))) == words_of(after)
+
+
+def test_the_page_has_a_command_of_each_that_is_not_refused():
+    assert len(BEFORE_AND_AFTER) == 3
+
+
+def translated(text, **files):
+    return translate(words_of(text), read=lambda path: files[path.replace(".", "_")])
+
+
+SWIFT = "swift rlhf --rlhf_type grpo --model M --dataset rows.jsonl --reward_funcs accuracy --num_generations 2 "
+SWIFT += "--per_device_train_batch_size 4"
+TRL = "trl grpo --model_name_or_path M --dataset_name rows.jsonl --reward_funcs accuracy_reward"
+
+
+def refusal(text, **files):
+    with pytest.raises(ConfigError) as caught:
+        translated(text, **files)
+    return str(caught.value)
+
+
+@functools.cache
+def outcome(*words):
+    """The translation, or the sentence of its refusal."""
+    try:
+        return translate(words, read=read_golden)
+    except ConfigError as error:
+        return str(error)
+
+
+def notes(text, kind, **files):
+    return {note.about: note.text for note in translated(text, **files).notes if note.kind == kind}
+
+
+def test_every_field_of_the_trainer_is_in_one_table_of_the_command_line():
+    from paceline.compat.trl.fields import KEPT, TRANSLATED
+    from paceline.compat.trl.refused import NOT_NEEDED, REFUSED
+
+    in_python = set(TRANSLATED) | set(REFUSED) | set(NOT_NEEDED)
+    counts = Counter([*TAKEN, *HERE, *(in_python - set(TAKEN) - set(HERE))])
+    assert set(counts) == set(field_names())
+    assert set(counts.values()) == {1}
+    assert set(KEPT) <= set(HERE)
+
+
+def test_every_flag_of_trl_that_is_no_field_is_in_one_table():
+    counts = Counter([*SCRIPT, *SCRIPT_IDLE, *SCRIPT_REFUSED])
+    assert set(counts.values()) == {1}
+    assert not set(counts) & set(field_names())
+    assert set(HARMLESS) <= set(SCRIPT_REFUSED)
+
+
+def test_the_command_line_of_an_installed_trl_has_no_other_flags():
+    trl = pytest.importorskip("trl")
+    arguments = pytest.importorskip("trl.scripts.grpo").GRPOScriptArguments
+    # not of its parser, which changes the types of TRL's fields as it is made
+    kinds = (arguments, trl.GRPOConfig, trl.ModelConfig, trl.DatasetMixtureConfig)
+    theirs = {one.name for kind in kinds for one in dataclasses.fields(kind)}
+    assert theirs <= set(known_flags())
+
+
+def test_every_flag_of_ms_swift_is_in_one_table():
+    tables = [swift.FIELDS, swift.OWN, swift.IDLE, swift.REFUSED]
+    counts = Counter(name for table in tables for name in table)
+    assert [name for name, count in counts.items() if count > 1] == []
+    assert set(swift.FIELDS.values()) <= set(field_names())
+    assert set(swift.HARMLESS) <= set(swift.REFUSED)
+    assert {one.partition(":")[0].partition(" ")[0].strip(",") for one in swift.OWN.values()} - {"grpo"} <= {
+        *(option.name for option in options()),
+        *(parameter for flags in PARAMETERS.values() for parameter in flags.values()),
+    }
+
+
+OF_THE_DOCUMENTS = """
+    rlhf_type num_generations max_completion_length reward_funcs reward_model use_vllm vllm_device
+    vllm_gpu_memory_utilization vllm_max_model_len temperature train_type beta system dataset dataset_num_proc
+    torch_dtype
+    num_train_epochs per_device_train_batch_size per_device_eval_batch_size learning_rate gradient_accumulation_steps
+    save_total_limit logging_steps deepspeed ds3_gather_for_generation log_completions generation_batch_size
+    steps_per_generation num_iterations epsilon epsilon_high delta loss_type tau_pos tau_neg real_tau fipo_decay_rate
+    importance_sampling_level advantage_estimator kl_in_reward scale_rewards dynamic_sample max_resample_times
+    overlong_filter top_entropy_quantile log_entropy rollout_importance_sampling_mode off_policy_sequence_mask_delta
+    chord_sft_dataset teacher_model teacher_model_server reward_weights reward_model_plugin vllm_mode sleep_level
+    offload_model offload_optimizer move_model_batches async_generate vllm_enable_lora multi_turn_scheduler max_turns
+    completion_length_limit_scope use_gym_env num_generations_eval truncation_strategy dataset_shuffle sync_ref_model
+    tuner_type adapters ref_adapters use_liger_kernel padding_free sequence_parallel_size structured_outputs_regex
+    stop_words top_k top_p min_p repetition_penalty resume_from_checkpoint save_only_model external_plugins
+    soft_cache_length cosine_max_len repetition_n_grams
+""".split()
+
+
+def test_every_option_of_ms_swifts_documents_is_known():
+    assert set(OF_THE_DOCUMENTS) <= {*swift.KNOWN, *field_names()}
+
+
+SOMETHING = {
+    "tuner_type": ("full",),
+    "train_type": ("full",),
+    "sft_type": ("full",),
+    "torch_dtype": ("bfloat16",),
+    "reward_funcs": ("format",),
+    "deepspeed": ("zero2",),
+    "fsdp": ("fsdp2",),
+    "report_to": ("wandb",),
+    "max_length": ("99",),
+    "truncation_strategy": ("delete",),
+    "top_k": ("20",),
+    "beta": ("0",),
+    "epsilon": ("0.3",),
+    "epsilon_high": ("0.3",),
+    "loss_type": ("dapo",),
+    "temperature": ("0.5",),
+    "top_p": ("0.5",),
+    "min_p": ("0.5",),
+    "num_generations": ("4",),
+    "scale_rewards": ("none",),
+    "enable_thinking": ("true",),
+    "dataset_shuffle": ("false",),
+    "train_dataloader_shuffle": ("false",),
+    "overlong_filter": ("true",),
+    "use_hf": ("true",),
+    "use_vllm": ("true",),
+    "advantage_estimator": ("rloo",),
+    "kl_in_reward": ("true",),
+    "dynamic_sample": ("true",),
+    "importance_sampling_level": ("sequence",),
+    "sync_ref_model": ("true",),
+    "rollout_importance_sampling_mode": ("token_mask",),
+    "deepspeed_autotp_size": ("2",),
+    "reward_weights": ("2",),
+    "lora_rank": ("16",),
+    "steps_per_generation": ("2",),
+    "generation_batch_size": ("8",),
+}
+"""Words that a flag takes and that are not its default; the others take 3, or refuse it."""
+
+
+def test_every_flag_of_ms_swift_without_effect_is_said_to_have_none():
+    words = [word for name in sorted(swift.IDLE) for word in (f"--{name}", *SOMETHING.get(name, ("3",)))]
+    found = translate([*words_of(SWIFT), *words])
+    assert {note.about for note in found.notes if note.kind == "idle"} >= {f"--{name}" for name in swift.IDLE}
+    assert found.options == translate(words_of(SWIFT)).options
+
+
+@pytest.mark.parametrize("name", sorted({*swift.KNOWN} - {"rlhf_type", *swift.IDLE}))
+def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
+    plain = words_of(SWIFT)
+    before, after = outcome(*plain), outcome(*plain, f"--{name}", *SOMETHING.get(name, ("3",)))
+    if isinstance(after, str):
+        assert name in after or swift.FIELDS.get(name, name) in after
+    else:
+        said = {word for note in after.notes for word in note.about.split()}
+        assert after.options != before.options or f"--{name}" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (f"{SWIFT} --learning_rtae 1", "did you mean --learning_rate?"),
+        (f"{SWIFT} --max_completions_length 9", "did you mean --max_completion_length"),
+        (f"{SWIFT} --cosine_m 9", "--cosine_m could be --cosine_max_len, "),
+        (f"{SWIFT} --multi_turn_scheduler gym", "conversations of several turns are not offered"),
+        (f"{SWIFT} --teacher_model T", "--teacher_model must be left out, got 'T'"),
+        (f"{SWIFT} --tuner_type adalora", "--tuner_type must be full or lora, got 'adalora'"),
+        (f"{SWIFT} --reward_funcs acuracy", "did you mean accuracy?"),
+        (f"{SWIFT} --reward_funcs soft_overlong", "--soft_cache_length must be given"),
+        (f"{SWIFT} --num_generations 3", "num_generations must divide the 4 completions of a batch"),
+        (f"{SWIFT} --num_generations 1", "num_generations must be a whole number of at least 2, got 1"),
+        (f"NPROC_PER_NODE=2 {SWIFT} --num_generations 3", "is counted over all 2 processes here"),
+        (f"{SWIFT} --loss_type fipo", "loss_type must be one of"),
+        (f"{SWIFT} --deepspeed zero4", "--deepspeed must be one of zero0"),
+        (f"{SWIFT} --dataset '#5'", "--dataset must be a file, a directory or a Hub name, #N behind it or not"),
+        (f"{SWIFT} --truncation_strategy right", "--truncation_strategy must be left or delete"),
+        (f"{SWIFT} --temperature hot", "--temperature must be a number, got 'hot'"),
+        (f"{SWIFT} --async_generate true", "--async_generate must be left out without --use_vllm"),
+        ("swift sft --model M", "`swift` must be followed by rlhf, got 'sft'"),
+        ("swift rlhf --model M", "--rlhf_type must be grpo, got none, which is dpo"),
+        ("megatron rlhf --rlhf_type grpo", "give the command of `swift rlhf`"),
+        (f"{TRL} --max_completions_length 9", "did you mean --max_completion_length"),
+        (f"{TRL} --load_in_4bit", "weights are not quantised"),
+        (f"{TRL} --fp16", "fp16 must be left out"),
+        (f"{TRL} --num_generations 3", "num_generations must divide the 8 completions"),
+        (f"{TRL} --loss_type luspo", "loss_type 'luspo' is not offered"),
+        (f"{TRL} --lr_scheduler_type polynomial", "for the command line, got 'polynomial'"),
+        (f"{TRL} --reward_funcs accuracy", "did you mean accuracy_reward?"),
+        (f"{TRL} --accelerate_config zero4", "must be a file of accelerate's"),
+        (f"{TRL} --save_steps 2.5", "save_steps must be a whole number above 1, got 2.5"),
+        (f"{TRL} --dtype float16", "half precision is not offered"),
+        ("trl grpo --model_name_or_path M", "TRL has no default reward"),
+        ("trl grpo --reward_funcs accuracy_reward", "TRL needs --model_name_or_path"),
+        ("trl dpo --x", "`trl` must be followed by grpo, got 'dpo'"),
+        ("accelerate launch --num_procesess 2 train_grpo.py", "did you mean --num_processes?"),
+        ("torchrun --nproc_per_node two train_grpo.py", "nproc_per_node must be a whole number"),
+        ("bash run.sh", "`paceline translate` knows ColossalChat's"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_flag_value_and_remedy(text, sentence):
+    assert sentence in refusal(text)
+
+
+def test_flags_are_read_as_transformers_reads_them():
+    plain = translated(f"{TRL} --learning_rate 3e-6").options
+    assert plain["learning_rate"] == 3e-6
+    for spelling in ("--learning-rate 3e-6", "--learning_rate=3e-6", "--learning_ra 3e-6"):
+        assert translated(f"{TRL} {spelling}").options == plain
+    twice = f"{TRL} --learning_rate 1 --learning_rate 3e-6"
+    assert translated(twice).options == plain
+    assert notes(twice, "settled") == {"--learning_rate": "given as 1, then as 3e-6; the last counts"}
+
+
+def test_a_batch_is_counted_in_prompts_over_all_processes():
+    # 2 completions of 3 processes, 4 times, in groups of 6
+    sizes = "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --num_generations 6"
+    found = translated(f"accelerate launch --num_processes 3 grpo.py {TRL.removeprefix('trl grpo ')} {sizes}")
+    assert found.options["prompts_per_step"] == 4
+    assert found.launch == ("--nproc-per-node", "3")
+    assert as_shell(found).startswith("torchrun --nproc-per-node 3 -m paceline train ")
+
+
+def test_every_launcher_comes_to_the_same_processes():
+    flags = TRL.removeprefix("trl grpo ")
+    machines = ("--nproc-per-node", "4", "--nnodes", "2", "--node-rank", "1", "--master-addr", "h")
+    for start in (
+        "torchrun --nproc_per_node 4 --nnodes=2 --node-rank 1 --master_addr h",
+        "python -m torch.distributed.run --nproc-per-node 4 --nnodes 2 --node_rank 1 --master_addr h",
+        "accelerate launch --num_processes 8 --num_machines 2 --machine_rank 1 --main_process_ip h",
+        "deepspeed --num_gpus 4 --num_nodes 2 --node_rank 1 --master_addr h",
+        "NPROC_PER_NODE=4 NNODES=2 NODE_RANK=1 MASTER_ADDR=h python",
+    ):
+        assert translated(f"{start} train_grpo.py {flags}").launch == machines, start
+
+
+def test_a_variable_of_the_examples_own_is_found_however_the_shell_left_it():
+    for copied in ("$nproc_per_node", "${nproc_per_node}", "''", "3"):
+        found = translated(f"nproc_per_node=3 NPROC_PER_NODE={copied} {SWIFT}")
+        assert found.launch == ("--nproc-per-node", "3")
+        assert found.environment == {}
+
+
+def test_vllm_is_in_the_process_apart_or_replaced():
+    alone = translated(f"{TRL} --use_vllm --vllm_gpu_memory_utilization 0.4")
+    assert (alone.options["engine"], alone.options["vllm_gpu_share"], alone.launch) == ("vllm", 0.4, ())
+    apart = translated(f"{TRL} --use_vllm --vllm_mode server --num_processes 3").options
+    assert (apart["engine"], apart["cluster"], apart["num_consumers"]) == ("vllm", True, 3)
+    together = translated(f"{TRL} --use_vllm --num_processes 2")
+    assert "engine" not in together.options
+    assert together.launch == ("--nproc-per-node", "2")
+    assert [note.about for note in together.notes if note.kind == "missing"] == ["--use_vllm"]
+
+
+def test_the_reward_models_weight_goes_where_the_model_goes():
+    text = f"{TRL} --reward_model_name_or_path R --reward_weights 5 1"
+    options = translated(text).options
+    assert (options["reward_models"], options["reward_weights"]) == (("R",), (1.0, 5.0))
+
+
+def test_a_file_of_deepspeeds_own_is_read_for_its_stage():
+    ds = '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}'
+    options = translated(f"{SWIFT} --deepspeed ds.json", ds_json=ds).options
+    assert (options["zero_stage"], options["parameter_offload"]) == (3, True)
+    assert "must name a stage of 0 to 3" in refusal(f"{SWIFT} --deepspeed ds.json", ds_json="{}")
+
+
+def test_a_mixture_of_datasets_and_an_unknown_line_of_a_file_are_refused():
+    one = "{path: a, name: b}"
+    assert "datasets must hold one entry" in refusal(f"{TRL} --config f.yaml", f_yaml=f"datasets: [{one}, {one}]")
+    assert "TRL has no learning_rtae; did you mean" in refusal(f"{TRL} --config f.yaml", f_yaml="learning_rtae: 1")
+    assert "is not YAML" in refusal(f"{TRL} --config f.yaml", f_yaml="a: [")
+
+
+def test_a_share_of_the_run_is_said_to_be_missing_and_known_with_its_steps():
+    assert "--warmup_ratio" in notes(f"{SWIFT} --warmup_ratio 0.1", "missing")
+    assert translated(f"{SWIFT} --warmup_ratio 0.1 --max_steps 50").options["warmup_steps"] == 5
+
+
+def test_ms_swifts_switches_come_to_options():
+    options = translated(
+        f"{SWIFT} --enable_thinking false --stop_words x y --dynamic_sample --max_resample_times 2 "
+        "--val_dataset v.jsonl --advantage_estimator rloo --max_length 99 --truncation_strategy delete "
+        "--system 'Be brief.' --repetition_n_grams 4 --reward_funcs repetition --async_generate --use_vllm "
+        "--vllm_mode server"
+    ).options
+    assert {name: options[name] for name in ("enable_thinking", "stop", "filter_range", "max_refills")} == {
+        "enable_thinking": False,
+        "stop": ("x", "y"),
+        "filter_range": (0.0, 1.0),
+        "max_refills": 2,
+    }
+    assert (options["max_prompt_length"], options["long_prompts"]) == (99, "drop")
+    assert (options["advantage"], options["system_prompt"]) == ("leave_one_out", "Be brief.")
+    assert (options["reward_funcs"], options["eval_dataset"]) == (("repetition(ngram=4)",), ("v.jsonl",))
+    assert (options["max_staleness"], options["lora_rank"], options["lora_alpha"]) == (1, 8, 32.0)
+
+
+def test_a_script_that_computes_its_model_is_refused_with_what_it_computes():
+    code = "trainer = GRPOTrainer(model=make(), train_dataset=load_dataset('d'))"
+    assert "model must be written out as a text to be translated, got make()" in refusal("python a.py", a_py=code)
+    assert "calls neither GRPOTrainer nor train_with_grpo" in refusal("python a.py", a_py="print(1)")
+    assert "is not Python" in refusal("python a.py", a_py="def")
+
+
+def test_a_scripts_functions_are_named_and_what_is_python_is_said():
+    code = (
+        "G = 4\n"
+        "config = GRPOConfig('out', num_generations=G, learning_rate=rate())\n"
+        "trainer = GRPOTrainer('M', [accuracy_reward], config, load_dataset('d', 'c'), callbacks=[x])\n"
+    )
+    found = translated("python a.py", a_py=code)
+    assert (found.options["num_generations"], found.options["dataset"]) == (4, "d:c")
+    missing = notes("python a.py", "missing", a_py=code)
+    assert missing["learning_rate"].startswith("is computed (rate())")
+    assert missing["callbacks"].startswith("is Python, and stays so")
+
+
+LOAD = "d = load_dataset('o/n', split='train')\n"
+
+
+def trainer(*arguments, model="'M'"):
+    return f"trainer = GRPOTrainer({', '.join([model, 'accuracy_reward', *arguments])})\n"
+
+
+@pytest.mark.parametrize(
+    ("load", "options"),
+    [
+        ("load_dataset('json', data_files='x.jsonl', split='train')", {"dataset": "x.jsonl"}),
+        ("load_dataset('o/n', 'c')['part']", {"dataset": "o/n:c", "dataset_split": "part"}),
+        ("load_dataset('o/n').select(range(1000))", {"dataset": "o/n", "dataset_size": 1000}),
+        ("load_dataset('o/n', split='train[:50]')", {"dataset": "o/n", "dataset_size": 50}),
+    ],
+)
+def test_a_scripts_dataset_becomes_what_it_is(load, options):
+    found = translated("python a.py", a_py=trainer(f"train_dataset={load}")).options
+    assert {name: value for name, value in found.items() if name.startswith("dataset")} == options
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (
+            trainer("train_dataset=load_dataset('o/n', data_files='x.jsonl')"),
+            "load_dataset('o/n', data_files='x.jsonl')",
+        ),
+        (
+            trainer("train_dataset=load_dataset('json', data_files=['a', 'b'])"),
+            "train_dataset must come from load_dataset",
+        ),
+        (LOAD + "d = d.map(f)\n" + trainer("train_dataset=d"), "got d, which is set 2 times"),
+        (LOAD + trainer("train_dataset=d.filter(f)"), ".filter(f)"),
+        (LOAD + trainer("train_dataset=d.shuffle(seed=1).select(range(9))"), ".shuffle(seed=1)"),
+        (
+            LOAD + "d.set_transform(f)\n" + trainer("train_dataset=d"),
+            "train_dataset is changed by `d.set_transform(f)`",
+        ),
+        (
+            "args = TrlParser(GRPOConfig).parse_args_and_config()[0]\n" + trainer("args"),
+            "args must be GRPOConfig(...), written out, to be translated, got TrlParser(GRPOConfig)",
+        ),
+        (
+            "a = GRPOConfig('o')\na.learning_rate = 3e-6\n" + trainer("a"),
+            "args is changed by `a.learning_rate = 3e-06`",
+        ),
+        ("a = GRPOConfig(**settings())\n" + trainer("a"), "must be written out to be translated, got **settings()"),
+        (LOAD + trainer("None", "d", "peft_config=get_peft_config(m)"), "without it all weights would be trained"),
+        (
+            LOAD + "fs = [f]\nfs.append(g)\ntrainer = GRPOTrainer('M', fs, None, d)",
+            "reward_funcs is changed by `fs.append",
+        ),
+        (
+            LOAD + "def accuracy_reward(): ...\n" + trainer("None", "d"),
+            "name your own as --reward-funcs file.py:function",
+        ),
+        (
+            LOAD + trainer("None", "d") + trainer("None", "d"),
+            "must call GRPOTrainer once to be translated, got 2 calls",
+        ),
+    ],
+)
+def test_what_a_script_computes_of_its_run_is_refused_and_not_left_out(code, sentence):
+    said = refusal("python a.py", a_py=code)
+    assert sentence in said
+    assert "change the import to `from paceline import GRPOConfig, GRPOTrainer` and run the script" in said
+
+
+def test_how_a_script_loads_its_model_is_translated_refused_or_named():
+    load = "model = AutoModelForCausalLM.from_pretrained('N', {})\n" + LOAD + trainer("None", "d", model="model")
+    found = translated("python a.py", a_py=load.format("torch_dtype=torch.bfloat16"))
+    assert (found.options["model"], found.options["dtype"]) == ("N", "bfloat16")
+    assert "weights are not quantised" in refusal("python a.py", a_py=load.format("quantization_config=q"))
+    assert "a Hub name is read at its main branch" in refusal("python a.py", a_py=load.format("revision='v2'"))
+    missing = notes("python a.py", "missing", a_py=load.format("subfolder='s'") + "model.freeze()")
+    assert missing["from_pretrained subfolder"].startswith("'s' is not looked at")
+    assert "model.freeze()" in missing
+
+
+def test_a_revision_of_a_scripts_dataset_is_named():
+    code = trainer("train_dataset=load_dataset('o/n', revision='v2')")
+    assert notes("python a.py", "missing", a_py=code)["load_dataset revision"].startswith("'v2' is not looked at")
+
+
+def test_a_tokenizer_that_is_not_the_models_is_named_and_padding_is_not():
+    tokenizer = "t = AutoTokenizer.from_pretrained({})\n" + LOAD + trainer("None", "d", "processing_class=t")
+    assert "and not 'T'" in notes("python a.py", "missing", a_py=tokenizer.format("'T'"))["processing_class"]
+    changed = tokenizer.format("'M'") + "t.chat_template = C\nt.pad_token = t.eos_token"
+    assert list(notes("python a.py", "missing", a_py=changed)) == ["t.chat_template = C"]
+    assert "t.pad_token = t.eos_token" in notes("python a.py", "idle", a_py=changed)
+
+
+def test_what_a_script_does_with_its_trainer_is_named():
+    code = LOAD + trainer("None", "d") + "trainer.add_callback(c)\nr = trainer.train(resume_from_checkpoint=True)\n"
+    missing = notes("python a.py", "missing", a_py=code + "trainer.model.config.x = 1")
+    assert set(missing) == {"trainer.add_callback", "resume_from_checkpoint", "trainer.model.config.x = 1"}
+    assert notes("python a.py", "missing", a_py=LOAD + trainer("None", "d") + "trainer.train()") == {}
+
+
+def test_a_scripts_held_out_rows_are_a_split_a_dataset_or_named():
+    ours = f"d = load_dataset('o/n')\n{trainer('None', 'd[0:1]')}".replace("d[0:1]", "d['train'], {}")
+    assert translated("python a.py", a_py=ours.format("d['dev']")).options["eval_split"] == "dev"
+    other = translated("python a.py", a_py=ours.format("load_dataset('o/m', split='dev')")).options
+    assert (other["eval_dataset"], other["eval_split"]) == (("o/m",), "dev")
+    assert "is computed (make())" in notes("python a.py", "missing", a_py=ours.format("make()"))["eval_dataset"]
+
+
+def test_the_tutorials_iterations_are_one_run():
+    found = translated("python a.py", a_py="train_with_grpo(m, t, d, num_iterations=2, num_steps=5, mu=3)")
+    assert (found.options["max_steps"], found.options["num_iterations"]) == (10, 3)
+    assert "train_with_grpo has no num_step; did you mean num_steps" in refusal(
+        "python a.py", a_py="train_with_grpo(num_step=5)"
+    )
+
+
+def test_the_model_of_the_tutorial_is_the_one_that_the_script_loads():
+    call = "train_with_grpo(m, t, d)"
+    load = "NAME = 'o/m'\nt = T.from_pretrained(NAME, padding_side='left')\nm = M.from_pretrained(NAME, {})\n"
+    found = translated("python a.py", a_py=load.format("torch_dtype=torch.bfloat16") + "m = prepared(m)\n" + call)
+    assert found.options["model"] == "o/m"
+    missing = notes("python a.py", "missing", a_py=load.format("revision='v'") + call)
+    assert missing == {"from_pretrained revision": "is not looked at: the model is loaded as its files say"}
+    assert "must load one model to be translated, got o/j, o/m" in refusal(
+        "python a.py", a_py=load.format("") + "j = M.from_pretrained('o/j')\n" + call
+    )
+
+
+def test_nothing_of_a_script_is_run(tmp_path):
+    trace = tmp_path / "ran"
+    code = f"open({str(trace)!r}, 'w')\ntrain_with_grpo(num_steps=5)"
+    assert translated("python a.py", a_py=code).options["max_steps"] == 5
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("command", [TRL, SWIFT, "python a.py"])
+def test_translating_loads_none_of_the_libraries_that_take_seconds(command, tmp_path):
+    (tmp_path / "a.py").write_text("GRPOTrainer('M', [accuracy_reward], None, load_dataset('d'))")
+    code = """
+import sys
+from paceline.cli.main import main
+assert main(["translate", "--", *sys.argv[1:]]) == 0
+heavy = {"torch", "transformers", "peft", "datasets", "bitsandbytes"}
+print(*({name.partition(".")[0] for name in sys.modules} & heavy))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("", "")
+
+
+def test_sequences_over_several_processes_are_context_parallelism():
+    found = translated(f"NPROC_PER_NODE=4 {SWIFT} --sequence_parallel_size 2")
+    assert (found.options["context_parallel"], found.options["prompts_per_step"]) == (2, 8)  # 4 of each of 4, in twos
+    rule = "--sequence_parallel_size must divide the number of processes that train, 4, got 3"
+    assert rule in refusal(f"NPROC_PER_NODE=4 {SWIFT} --sequence_parallel_size 3")
+
+
+@pytest.mark.parametrize("command", [f"{SWIFT} --vllm_max_model_len", f"{TRL} --vllm_max_model_length"])
+def test_a_length_of_vllm_below_the_longest_completion_is_refused(command):
+    # 512 tokens of a prompt and 512 of a completion where nothing else is said
+    assert "prompt and completion, 512 and 512 tokens, got 1000" in refusal(f"{command} 1000 --use_vllm true")
+    flag = command.split()[-1]
+    assert notes(f"{command} 1024 --use_vllm true", "idle")[flag].endswith("completion, 1024 tokens")
+    assert notes(f"{command} 1000", "idle")[flag] == "use_vllm is off"
+
+
+def test_completions_of_an_evaluation_are_counted_though_no_interval_is_given():
+    options = translated(f"{TRL} --num_generations_eval 4 --temperature 0.7").options
+    assert (options["eval_generations"], options["eval_temperature"]) == (4, 0.7)
+    assert "eval_generations" not in translated(TRL).options
+
+
+def test_a_float32_head_in_half_precision_is_said_to_be_missing():
+    text = notes(f"{TRL} --cast_lm_head_to_fp32", "missing")["--cast_lm_head_to_fp32"]
+    assert text.startswith("logits are a product in the precision of --dtype")
+
+
+def test_a_flag_cut_short_names_each_that_it_could_be_once():
+    assert "--num_generation could be --num_generations, --num_generations_eval; write" in refusal(
+        f"{SWIFT} --num_generation 2"
+    )
+
+
+def test_a_file_that_is_not_there_is_named(capsys):
+    assert main(["translate", "--", *shlex.split(TRL), "--config", "no-such.yaml"]) == 2
+    assert "no-such.yaml, which the command names, cannot be read" in capsys.readouterr().err
+
+
+def test_run_starts_the_training_that_it_prints(tmp_path, capsys):
+    command = f"{TRL} --output_dir {tmp_path / 'run'}".replace("_path M", "_path no-such/model")
+    assert main(["translate", "--run", "--", *shlex.split(command)]) == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("# ")
+    assert "rows.jsonl" in said.err
+
+
+def test_accelerates_own_file_says_processes_and_slices():
+    start = f"accelerate launch --config_file a.yaml grpo.py {TRL.removeprefix('trl grpo ')}"
+    found = translated(start, a_yaml="num_processes: 4\ndeepspeed_config: {zero_stage: 2}\n")
+    assert (found.launch, found.options["zero_stage"]) == (("--nproc-per-node", "4"), 2)
+    assert translated(start, a_yaml="distributed_type: FSDP\nnum_processes: 2").options["zero_stage"] == 3
+    assert "a.yaml: num_processes must be a whole number" in refusal(start, a_yaml="num_processes: all")
+
+
+def test_several_datasets_of_ms_swift_keep_their_numbers_of_rows():
+    command = f"{SWIFT} --dataset 'a.jsonl#500' org/b --use_hf true".replace("--dataset rows.jsonl ", "")
+    assert translated(command).options["dataset"] == ("a.jsonl#500", "org/b")

@@ -1,0 +1,227 @@
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from http import HTTPStatus
+from http.client import HTTPConnection
+from urllib.request import urlopen
+
+import pytest
+
+from paceline.cli.main import main
+from paceline.errors import CheckpointError, ConfigError
+from paceline.reports.viewer.documents import Documents
+from paceline.reports.viewer.exporting import export
+from paceline.reports.viewer.pages import ASSETS, SCRIPTS, asset, page
+from paceline.reports.viewer.serving import PageServer, answer
+from tests.unit.reports.browsed_runs import HOSTILE, hostile_run, loaded, paid, rollout, write_run
+
+SECRET = "Secret-of-this-test"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return hostile_run(tmp_path_factory.mktemp("browsing") / "run")
+
+
+@pytest.fixture(scope="module")
+def documents(run):
+    return Documents(run.path)
+
+
+def asked(documents, path, host="127.0.0.1:8000"):
+    return answer(documents, path, host, secret=SECRET, port=8000)
+
+
+def test_every_document_that_is_named_is_there_and_is_json(documents):
+    names = list(documents.names())
+    assert names[:2] == ["index", "previews-0"]
+    assert len(names) == 2 + 2 * 4  # two steps, two evaluations
+    assert all(loaded(documents.get(name)) for name in names)
+
+
+def test_hostile_texts_come_through_as_they_are(documents):
+    assert documents.get("texts-rollouts-000001")["completions"] == list(HOSTILE)
+    assert loaded(documents.get("texts-rollouts-000001"))["completions"] == list(HOSTILE)
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", "texts-", "texts-rollouts-000009", "previews-x", "texts-../config", "tokens-0"]
+)
+def test_a_document_that_is_not_there_is_none(documents, name):
+    assert documents.get(name) is None
+
+
+def test_tokens_have_what_was_recorded_and_what_a_replay_computed_of_these_rollouts(documents, run):
+    first, second = (documents.get(f"tokens-rollouts-00000{step}") for step in (1, 2))
+    assert "before" not in first["rows"][0]
+    assert first["about"] is None
+    assert second["about"]["weights"] == "those before"
+    assert second["rows"][0]["engine"] == run.rollouts(2)[0]["logprobs"]
+    assert {"before", "after", "entropy"} <= second["rows"][0].keys()
+
+
+def test_what_a_replay_wrote_of_other_rollouts_is_not_shown(tmp_path):
+    run = hostile_run(tmp_path / "run")
+    run.write_rollouts(2, [paid(1, 0, "sampled anew")])
+    assert Documents(run.path).get("tokens-rollouts-000002")["about"] is None
+
+
+def test_a_run_without_tokens_or_tokenizer_is_shown_as_text_with_the_reason(tmp_path):
+    old = {key: value for key, value in rollout(1, 0, "a").items() if key not in ("token_ids", "logprobs")}
+    run = write_run(tmp_path / "run", {1: [old], 2: [rollout(1, 0, "a")]}, {2: 1.0})
+    (run.path / "config.yaml").write_text("model: /nowhere\n")
+    found = Documents(run.path)
+    assert "without tokens" in found.get("tokens-rollouts-000001")["missing"]
+    assert "no tokenizer.json" in found.get("tokens-rollouts-000002")["missing"]
+    (held_out,) = [name for name in found.names() if name.startswith("tokens-eval")]
+    assert "recorded as text" in found.get(held_out)["missing"]
+
+
+def test_a_run_that_goes_on_has_another_version_and_its_new_steps(tmp_path):
+    run = write_run(tmp_path / "run", {1: [rollout(1, 0, "a")]})
+    found = Documents(run.path)
+    before = found.get("state")
+    assert found.get("state") == before == {"version": before["version"], "finished": False}
+    run.write_rollouts(2, [rollout(1, 0, "b")])
+    assert found.get("state")["version"] != before["version"]
+    assert len(found.get("index")["reward"]) == 2
+    run.write_rollouts(1, [rollout(1, 0, "a"), rollout(1, 1, "sampled anew")])
+    assert len(found.get("index")["reward"]) == 3
+    (run.path / "rollouts" / "step-000001.jsonl").unlink()
+    assert [part["step"] for part in found.get("index")["parts"]] == [2]
+
+
+def test_lines_that_are_no_completion_are_counted(tmp_path):
+    run = write_run(tmp_path / "run", {1: [rollout(1, 0, "a")]})
+    with (run.path / "rollouts" / "step-000001.jsonl").open("a") as file:
+        file.write('{"task_id": 1}\nnot json\n')
+    assert Documents(run.path).get("index")["unreadable"] == 2
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a run directory"):
+        Documents(tmp_path)
+
+
+def test_the_page_its_files_and_the_documents_are_served_behind_the_secret(documents):
+    found = asked(documents, f"/{SECRET}/")
+    assert (found.status, found.content_type) == (HTTPStatus.OK, "text/html; charset=utf-8")
+    for name in ASSETS:
+        assert asked(documents, f"/{SECRET}/page/{name}").body == asset(name)
+    assert json.loads(asked(documents, f"/{SECRET}/data/index.json").body)["reward"][0] == 1.0
+    assert asked(documents, f"/{SECRET}/", host="localhost:8000").status == HTTPStatus.OK
+
+
+@pytest.mark.parametrize("host", [None, "", "evil.example", "evil.example:8000", "127.0.0.1", "127.0.0.1:8001"])
+def test_a_request_under_another_name_is_refused_also_with_the_secret(documents, host):
+    assert asked(documents, f"/{SECRET}/", host=host).status == HTTPStatus.MISDIRECTED_REQUEST
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "", "/index.html", "/data/index.json", f"/{SECRET}", f"/{SECRET.lower()}/", f"/{SECRET}x/", "/é/"]
+)
+def test_without_the_whole_address_there_is_nothing(documents, path):
+    assert asked(documents, path).status == HTTPStatus.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        *("page/../serving.py", "page/page.html", "page//etc/passwd", "page/%2e%2e/pages.py", "page/"),
+        *("data/../../config.yaml", "data/texts-..%2f.json", "data/index", "data/index.json/", "config.yaml"),
+        *("../../../etc/passwd", "data/texts-rollouts-000001\x00.json"),
+    ],
+)
+def test_no_path_leads_to_a_file(documents, rest):
+    assert asked(documents, f"/{SECRET}/{rest}").status == HTTPStatus.NOT_FOUND
+
+
+def test_the_server_listens_on_the_loopback_address_and_sends_its_policy(documents):
+    with PageServer(documents, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        assert server.server_address[0] == "127.0.0.1"
+        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+        connection.request("GET", f"/{server.secret}/")
+        found = connection.getresponse()
+        assert (found.status, found.read()) == (200, page("server"))
+        policy = found.getheader("Content-Security-Policy")
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        connection.request("POST", f"/{server.secret}/")
+        assert connection.getresponse().status == 501
+        with pytest.raises(ConfigError, match=f"--port {server.server_port} cannot be listened on"):
+            PageServer(documents, server.server_port)
+        server.shutdown()
+        thread.join(10)
+
+
+def test_every_script_of_the_page_is_loaded_and_none_is_inline():
+    text = page("server").decode()
+    assert re.findall(r'<script src="page/([^"]+)" defer></script>', text) == list(SCRIPTS)
+    assert len(re.findall("<script", text)) == len(SCRIPTS)
+    assert "<!--" not in text
+
+
+def test_no_script_of_the_page_makes_markup_or_code_of_a_text():
+    for name in SCRIPTS:
+        made = re.findall(rb"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", asset(name))
+        assert made == []
+
+
+def test_an_export_is_scripts_of_two_texts_in_ascii_and_the_page_last(documents, tmp_path):
+    written = export(documents, tmp_path / "out")
+    assert written.read_bytes() == page("files")
+    for name in documents.names():
+        content = (tmp_path / "out" / "data" / f"{name}.js").read_bytes()
+        assert content.isascii()
+        found = re.fullmatch(rb'receive\((".*"), (".*")\);\n', content)
+        assert json.loads(found[1]) == name
+        assert json.loads(json.loads(found[2])) == loaded(documents.get(name))
+
+
+def test_an_export_never_writes_into_a_directory_that_holds_something(documents, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(ConfigError, match=r"--static .* is not empty"):
+        export(documents, tmp_path)
+    with pytest.raises(ConfigError, match=r"--static .* is not empty"):
+        export(documents, tmp_path / "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_command_writes_the_page_and_says_where(run, tmp_path, capsys):
+    assert main(["rollouts", str(run.path), "--static", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'out' / 'index.html'}\n"
+
+
+@pytest.mark.usefixtures("heeded_signals")
+def test_the_command_serves_until_it_is_interrupted(run):
+    command = [sys.executable, "-m", "paceline", "rollouts", str(run.path), "--open", "false"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        url = process.stdout.readline().strip()
+        with urlopen(f"{url}data/state.json", timeout=10) as found:
+            assert json.load(found)["finished"] is False
+        process.send_signal(signal.SIGINT)
+        said, complaints = process.communicate(timeout=20)
+    assert (process.returncode, complaints) == (0, "")
+    assert said.endswith("ended\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "rollouts needs a run directory first"),
+        (["RUN", "--port", "70000"], "--port must be a whole number from 0 to 65535, got '70000'"),
+        (["RUN", "--open", "maybe"], "--open must be true or false, got 'maybe'"),
+        (["RUN", "--statick", "x"], "there is no option --statick"),
+        (["RUN/nowhere"], "is not a run directory"),
+    ],
+)
+def test_wrong_words_are_refused_in_one_sentence(run, capsys, words, sentence):
+    assert main(["rollouts", *(word.replace("RUN", str(run.path)) for word in words)]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.splitlines()) == 1

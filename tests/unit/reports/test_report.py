@@ -1,0 +1,374 @@
+import doctest
+import importlib
+import json
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from paceline.checkpoints.run_directory import RunDir
+from paceline.errors import CheckpointError
+from paceline.reports.page.accounting import dropped_counts, time_split, total_seconds
+from paceline.reports.page.comparing import compare
+from paceline.reports.page.figures import Band, Chart, Line, draw, figure
+from paceline.reports.page.headline import headline
+from paceline.reports.page.html import write_report
+from paceline.reports.page.outcome import fates, outcome, pairs
+from paceline.reports.page.reading import read_run
+from paceline.reports.page.samples import distinctive, is_right, training_pairs
+from paceline.reports.page.scales import Scale, linear_ticks, log_ticks, step_ticks, tick_labels
+from paceline.reports.page.series import MAX_POINTS, Series, metric, smoothed
+from tests.unit.reports.synthetic_run import SET, write_synthetic_run
+
+VOID = {"meta", "br", "img", "input", "hr", "link"}
+
+
+class Outline(HTMLParser):
+    """Collects tags, and fails on any that is closed in the wrong order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags, self.attributes = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def outline(page):
+    parser = Outline()
+    parser.feed(page)
+    assert parser.open == []
+    return parser
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "plums"
+    write_synthetic_run(path, steps=40, tasks=60, prompts=6)
+    return path
+
+
+@pytest.mark.parametrize("name", ["numbers", "scales", "samples"])
+def test_the_examples_in_the_docstrings_hold(name):
+    result = doctest.testmod(importlib.import_module(f"paceline.reports.page.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_the_page_of_a_finished_run_is_one_whole_file_that_fetches_nothing(finished):
+    report = write_report(finished)
+    page = report.read_text()
+    parsed = outline(page)
+    assert report == finished / "report.html"
+    assert not {"link", "img", "iframe", "object"} & set(parsed.tags)
+    assert not [value for name, value in parsed.attributes if name in ("src", "href", "srcset")]
+    assert not re.search(r"https?://|@import|url\(", page)
+    assert parsed.tags.count("script") == 1
+    assert "finished" in page
+
+
+def test_every_drawing_is_well_formed_and_says_in_words_what_it_shows(finished):
+    page = re.sub(r'<svg (x="[^>]*>.*?)</svg>', r"<g \1</g>", write_report(finished).read_text())  # one in another
+    drawings = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    charts = [ElementTree.fromstring(drawing) for drawing in drawings if 'role="img"' in drawing]
+    assert len(charts) > 12
+    assert all(chart.get("aria-label") for chart in charts)
+    assert all(chart.find(".//title") is not None for chart in charts)
+
+
+def test_every_section_of_a_finished_run_is_there(finished):
+    page = write_report(finished).read_text()
+    for words in (
+        "Accuracy on held-out tasks",
+        "Training reward",
+        "Reward: accuracy",
+        "Reward: format",
+        "Completion length",
+        "Truncated completions",
+        "Groups without signal",
+        "Entropy",
+        "Gradient norm",
+        "Loss",
+        "KL to the reference",
+        "Clipped tokens",
+        "Engine against trainer",
+        "Generation speed",
+        "Held-out tasks, before and after",
+        "Training completions, early and late",
+        "Dropped or failed",
+        "config.yaml",
+    ):
+        assert words in page, words
+
+
+def test_the_same_files_give_the_same_bytes(finished):
+    assert write_report(finished).read_bytes() == write_report(finished).read_bytes()
+
+
+def test_what_a_model_wrote_never_becomes_markup(tmp_path):
+    attack = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\"'"
+    run = RunDir.create(tmp_path / "<b>run</b>", f"model: '{attack[:30]}'\neval_reward_func: {'<i>'}\n")
+    rollout = {"task_id": attack, "prompt": attack, "completion": attack, "answer": attack, "finish_reason": attack}
+    rollout |= {"rewards": {attack: 1.0, "b": 0.0}, "reward": 1.0, "advantage": 0.5, "dropped": attack}
+    for step in (1, 2):
+        run.append_metrics({"step": step, "reward_mean": 0.5, "rewards": {attack: {"mean": 0.5}, "b": {"mean": 0.5}}})
+        run.write_rollouts(step, [rollout])
+    held_out = rollout | {"correct": True}
+    for step in (0, 2):
+        run.append_eval({"set": attack, "step": step, "n": 1, "accuracy": 1.0, "ci_low": 0.2, "ci_high": 1.0})
+        run.write_eval_completions(attack.replace("/", "")[:40], step, [held_out])
+    page = write_report(run.path).read_text()
+    parsed = outline(page)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert parsed.tags.count("script") == 1
+    assert not {"img", "i>", "b>"} & set(parsed.tags)
+    assert not [name for name, _ in parsed.attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+def test_a_run_that_still_runs_has_a_page_at_every_step(tmp_path, steps):
+    write_synthetic_run(tmp_path / "run", steps=steps, finished=False, eval_every=5, tasks=20, prompts=2)
+    page = write_report(tmp_path / "run").read_text()
+    outline(page)
+    assert f"not finished, step {steps} of 100" in page
+    assert ("No step has finished yet" in page) == (steps == 0)
+
+
+def test_a_run_with_a_configuration_and_nothing_else_has_a_page(tmp_path):
+    RunDir.create(tmp_path / "run", "")
+    page = write_report(tmp_path / "run").read_text()
+    outline(page)
+    assert "No step has finished yet" in page
+
+
+def test_damaged_lines_are_counted_on_the_page_and_do_not_stop_it(tmp_path):
+    write_synthetic_run(tmp_path / "run", steps=3, tasks=20, prompts=2, finished=False)
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as stream:
+        stream.write('not json\n{"no": "step"}\n{"step": "three"}\n{"step": 4, "los')
+    run = read_run(tmp_path / "run")
+    assert run.unreadable_lines == 4
+    assert [row.number for row in dropped_counts(run) if "Unreadable" in row.what] == [4]
+    assert len(run.metrics) == 3
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a run directory"):
+        write_report(tmp_path)
+    with pytest.raises(CheckpointError, match="is not a run directory"):
+        compare([tmp_path])
+
+
+def test_the_headline_of_an_unfinished_run_is_computed_as_the_summary_of_a_finished_one(tmp_path):
+    write_synthetic_run(tmp_path / "run", steps=20, tasks=60, prompts=2)
+    finished = outcome(read_run(tmp_path / "run"))
+    (tmp_path / "run" / "summary.json").unlink()
+    assert outcome(read_run(tmp_path / "run")) == finished
+    assert finished.first_step == 0
+    assert finished.last_step == 20
+
+
+def test_the_headline_has_the_test_of_the_difference_and_says_what_was_the_best_of_several(tmp_path):
+    run = RunDir.create(tmp_path / "run", "")
+    for step, right in ((0, 0), (1, 8), (2, 5)):
+        side = {"n": 10, "accuracy": right / 10, "ci_low": 0.0, "ci_high": 1.0}
+        run.append_eval({"set": "held-out", "step": step, **side})
+        verdicts = [{"task_id": str(task), "correct": task < right} for task in range(10)]
+        run.write_eval_completions("held-out", step, verdicts)
+    page = headline(read_run(tmp_path / "run"))
+    # 2 / 2^5: all five to one side
+    assert "5 tasks gained, 0 lost; exact McNemar test: p = 0.062." in page
+    assert "Step 1 was the highest of 2 evaluations; chosen for that, it counts as better from p &lt; 0.025 on." in page
+
+
+def test_every_held_out_task_has_one_of_four_fates(finished):
+    both = pairs(read_run(finished))
+    sorted_pairs = fates(both)
+    assert len(both) == sorted_pairs.num_tasks == 60
+    assert len(sorted_pairs.fixed) - len(sorted_pairs.broken) == sum(a["correct"] - b["correct"] for b, a in both)
+    assert all(before["task_id"] == after["task_id"] for before, after in both)
+
+
+def test_the_parts_of_the_time_add_up_to_the_whole(finished):
+    run = read_run(finished)
+    assert [part.name for part in time_split(run)] == [
+        "generate",
+        "reward",
+        "update",
+        "evaluate",
+        "checkpoint",
+        "other",
+    ]
+    assert sum(part.seconds for part in time_split(run)) == pytest.approx(total_seconds(run))
+
+
+def test_what_was_dropped_is_counted_over_all_steps(tmp_path):
+    run = RunDir.create(tmp_path / "run", "")
+    for step, groups in ((1, 3), (2, 1)):
+        step_record = {
+            "step": step,
+            "prompts": 4,
+            "rollouts": 32,
+            "groups_zero_deviation": groups,
+            "groups_no_reward": 0,
+            "updates": 1,
+            "updates_skipped": groups,
+            "alarms": ["no_signal", "clip_fraction"][:step],
+        }
+        run.append_metrics(
+            step_record | {"truncated_fraction": 3 / 32, "rewards": {"accuracy": {"mean": 0.5, "failures": 2}}}
+        )
+    counts = {row.what: (row.number, row.of) for row in dropped_counts(read_run(run.path))}
+    assert counts["Groups without signal: all rewards equal"] == (4, 8)
+    assert counts["Completions on which the reward function accuracy failed"] == (4, 64)
+    assert counts["Training completions cut at the length limit"] == (6, 64)
+    assert counts["Updates skipped, as loss or gradient was not finite"] == (4, 6)
+    assert counts["Steps with the alarm no_signal"] == (2, 2)
+    assert counts["Steps with the alarm clip_fraction"] == (1, 2)
+
+
+def test_comparing_runs_gives_one_aligned_line_each(finished, tmp_path):
+    RunDir.create(tmp_path / "a-new-run", "")
+    header, first, second = compare([finished, tmp_path / "a-new-run"]).splitlines()
+    assert header.split()[:3] == ["run", "before", "after"]
+    assert len({len(header), len(first), len(second)}) == 1
+    found = outcome(read_run(finished))
+    assert first.startswith(f"plums      {100 * found.before.value:.1f} %  {100 * found.after.value:.1f} %  ")
+    assert second.split() == ["a-new-run", "-", "-", "-", "0.0"]
+
+
+def test_a_scale_maps_the_ends_to_the_ends_and_the_geometric_mean_of_a_log_axis_to_its_middle():
+    assert [Scale(low=2, high=4, start=100, end=0)(value) for value in (2, 3, 4)] == [100, 50, 0]
+    assert Scale(low=1e-6, high=1e-2, start=0, end=80, log=True)(1e-4) == pytest.approx(40)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0, 96.8, [0, 25, 50, 75, 100]),
+        (-0.013, 0.02, [-0.02, -0.01, 0, 0.01, 0.02]),
+        (5.0, 5.0, [2, 4, 6, 8]),
+        (0, 1, [0, 0.25, 0.5, 0.75, 1]),
+    ],
+)
+def test_an_axis_begins_and_ends_on_nice_numbers_around_the_data(low, high, ticks):
+    assert linear_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_step_ticks_are_whole_numbers_within_the_run():
+    assert step_ticks(1, 100, 4) == [25, 50, 75, 100]
+    assert step_ticks(0, 2, 8) == [0, 1, 2]
+    assert step_ticks(1, 11, 4) == [5, 10]
+    assert step_ticks(3, 3, 4) == [3]
+
+
+def test_labels_have_the_decimals_that_tell_ticks_apart():
+    assert tick_labels([0, 0.25, 0.5]) == ["0.00", "0.25", "0.50"]
+    assert tick_labels([0, 0.025, 0.05], percent=True) == ["0.0 %", "2.5 %", "5.0 %"]
+    assert tick_labels([0, 5000, 10000]) == ["0", "5,000", "10,000"]
+    assert tick_labels([0, 5e-6, 1e-5]) == ["0", "5e-6", "1e-5"]
+
+
+def test_log_ticks_are_powers_of_ten_around_the_data_and_at_most_five():
+    ticks = log_ticks(3e-12, 0.4)
+    assert ticks[0] <= 3e-12
+    assert ticks[-1] >= 0.4
+    assert len(ticks) <= 5
+
+
+def test_a_smoothed_line_keeps_a_constant_and_bridges_missing_steps():
+    series = Series(steps=(1, 2, 3, 4), values=(2.0, None, 2.0, 5.0))
+    assert smoothed(series, 3).values == (2.0, 2.0, 3.5, 3.5)
+
+
+def test_a_long_run_is_binned_without_losing_a_step_and_says_so(tmp_path):
+    records = [{"step": step, "x": float(step)} for step in range(1, 1001)]
+    series = metric(records, "x")
+    assert len(series.steps) <= MAX_POINTS
+    assert series.steps[-1] == 1000
+    assert series.values[0] == pytest.approx(2.0)  # the mean of steps 1, 2 and 3
+    assert metric(records, "x", reduce=max).values[0] == 3.0
+    run = RunDir.create(tmp_path / "run", "")
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(r | {"reward_mean": 0.5}) + "\n" for r in records))
+    assert "stands for 3 steps" in write_report(run.path).read_text()
+
+
+def test_numbers_that_are_not_there_break_the_line_and_zeros_have_no_place_on_a_log_axis():
+    gap = Series(steps=(1, 2, 3, 4, 5), values=(1.0, 2.0, None, 3.0, 4.0))
+    assert draw(Chart(title="t", unit="u", lines=(Line(label="l", series=gap),)), 300, 200).count("M") >= 2
+    zeros = Series(steps=(1, 2), values=(0.0, 0.0))
+    assert "nothing measured yet" in draw(
+        Chart(title="t", unit="u", lines=(Line(label="l", series=zeros),), log=True), 9, 9
+    )
+
+
+def test_drawn_points_stay_inside_the_drawing():
+    series = Series(steps=(0, 50), values=(0.0, 1.0))
+    band = Band(low=series, high=series)
+    drawing = draw(Chart(title="t", unit="share", lines=(Line(label="l", series=series),), bands=(band,)), 340, 190)
+    places = [(float(x), float(y)) for x, y in re.findall(r"M([\d.]+) ([\d.]+)h", drawing)]
+    assert len(places) == 2
+    assert all(0 <= x <= 340 and 0 <= y <= 190 for x, y in places)
+    assert places[0][1] > places[1][1]
+
+
+def test_stacked_columns_end_where_the_sum_is():
+    half = Series(steps=(1, 2), values=(0.5, 0.25))
+    chart = Chart(
+        title="t", unit="share", stacked=True, lines=(Line(label="a", series=half), Line(label="b", series=half))
+    )
+    assert ">100 %</text>" in draw(chart, 340, 190)
+    assert "a <b>25.0 %</b>" in figure(chart)
+
+
+def test_only_what_all_prompts_share_is_left_out():
+    assert distinctive(["same", "same"]) == ["same", "same"]
+    assert distinctive(["sys\nHow many figs?\nA:", "sys\nHow many plums?\nA:"]) == ["How many figs?", "How many plums?"]
+    assert distinctive(["What is 1 + 2?", "What is 1 + 3?"]) == ["What is 1 + 2?", "What is 1 + 3?"]
+
+
+def test_early_and_late_rollouts_are_paired_by_task_then_by_words_right_and_wrong():
+    def rollout(task, prompt, right):
+        return {"task_id": task, "prompt": prompt, "completion": "", "rewards": {"accuracy": right}, "reward": right}
+
+    early = [rollout("a", "how many figs", 0.0), rollout("a", "how many figs", 1.0), rollout("b", "name a river", 0.0)]
+    late = [rollout("c", "name a lake", 0.0), rollout("a", "how many figs", 1.0), rollout("c", "name a lake", 1.0)]
+    chosen = training_pairs(early, late, "accuracy")
+    assert [(pair.before["task_id"], pair.after["task_id"]) for pair in chosen] == [("a", "a"), ("b", "c")]
+    assert [(pair.before["reward"], pair.after["reward"]) for pair in chosen] == [(0.0, 1.0), (0.0, 0.0)]
+    assert chosen[0].same_task
+
+
+@pytest.mark.parametrize(
+    ("rewards", "grader", "right"),
+    [
+        ({"gsm8k": 1.0}, "gsm8k", False),  # a wrong answer with all tags has 0.8
+        ({"gsm8k": 1.5}, "gsm8k", True),
+        ({"gsm8k": 1.0}, "accuracy", False),  # not scored by the grader: as its own function counts
+        ({"code(score=fraction)": 0.75}, "code(score=fraction)", False),
+        ({"cosine(min_correct=0.1)": 0.1}, "cosine(min_correct=0.1)", True),
+        ({"format": None, "rw.py:mine": 0.5}, "accuracy", True),
+        ({"accuracy": 0.0, "format": 1.0}, "accuracy", False),
+        ({"cosine(gone=1)": 0.5}, "cosine(gone=1)", True),  # a parameter of another version
+        ({"accuracy": None}, "accuracy", None),
+    ],
+)
+def test_the_report_calls_right_what_evaluation_counts_as_right(rewards, grader, right):
+    assert is_right({"rewards": rewards, "reward": 9.0}, grader) is right
+
+
+def test_the_set_name_of_held_out_completions_survives_its_file_name(tmp_path):
+    run = RunDir.create(tmp_path / "run", "")
+    run.write_eval_completions("data/my set-step-1.jsonl:test", 0, [])
+    run.write_eval_completions(SET, 12, [])
+    assert set(read_run(run.path).completion_files) == {("data/my set-step-1.jsonl:test", 0), (SET, 12)}
