@@ -13,7 +13,7 @@ A step generates P x G completions, grades them and updates the weights once; no
 | ...-checkpointing          | the same with gradient checkpointing, TRL's default                                  |
 
 Set alike: float32 weights and optimiser, prompts of each step, G, longest completion, temperature 1, reward function,
-advantages over the group's mean and deviation, DAPO's token average and clip bounds (0.2, 0.28), no KL term, one update
+advantages over the group's mean and std, DAPO's token average and clip bounds (0.2, 0.28), no KL term, one update
 per step, AdamW (fused) at learning rate 1e-6, gradients clipped at norm 1, the same number of threads. Precision is
 each side's best: Paceline's own choice, TRL in float32 and in bfloat16. One thing is not alike: with continuous
 batching and bfloat16, TRL 1.16 turns the weights and the optimiser's state into bfloat16 for good.

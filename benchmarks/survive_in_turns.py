@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.cli.arguments import parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.train import COMMAND
@@ -81,9 +81,9 @@ class HalvesInTurns:
         self.moments.append(time.perf_counter())
         return self.halves.news()
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
-        self.is_saving = self.turns.saves(progress.step + 1)
-        return self.halves.save(root, progress, protected) if self.is_saving else ()
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
+        self.is_saving = self.turns.saves(state.step + 1)
+        return self.halves.save(root, state, protected) if self.is_saving else ()
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
         return self.halves.saved(wait=wait) if self.is_saving else None

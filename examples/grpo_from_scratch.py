@@ -193,7 +193,7 @@ def generate_rollout_data(
 
 
 def grpo_loss(log_probs: Tensor, rollouts: RolloutData, *, beta: float, epsilon: float, num_tokens: int) -> Tensor:
-    """This micro-batch's share of the step's loss: clipped surrogate plus beta times the divergence from the reference.
+    """This micro-batch's share of the step's loss: clipped surrogate plus beta times the KL from the reference.
 
     Over the tokens of the whole step, so that the gradient does not depend on how the step is cut. The penalty has the
     gradient of KL(policy || reference); the notebook's estimator, k3, has that of KL(reference || policy).

@@ -166,7 +166,7 @@ def metrics_page() -> str:
             "\n".join(["| name | unit | meaning |", "|---|---|---|", *rows]),
             "## Alarms",
             "Rules on the last five steps; none of them ends a run ([guards.md](guards.md#alarms)).",
-            "\n".join(["| alarm | rings when | what to do |", "|---|---|---|", *alarms]),
+            "\n".join(["| alarm | active when | what to do |", "|---|---|---|", *alarms]),
             MADE,
             "",
         ]

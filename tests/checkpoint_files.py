@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.checkpoints.saving import take_checkpoint
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 
 
-def save_checkpoint(root: Path, progress: Progress, *, ranks: Ranks = ONE_RANK, **given: Any) -> Checkpoint:
+def save_checkpoint(root: Path, state: TrainingState, *, ranks: Ranks = ONE_RANK, **given: Any) -> Checkpoint:
     """Take one and write it before this returns."""
-    return take_checkpoint(root, progress, ranks=ranks, **given).write(ranks)
+    return take_checkpoint(root, state, ranks=ranks, **given).write(ranks)
 
 
 def content(place: Path) -> dict[str, object]:

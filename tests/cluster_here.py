@@ -68,7 +68,7 @@ def cluster_here(
         make_feed(config, prepared, checkpoint),
         consumers=Consumers(Here([consumer(trains)])),
         fleet=Fleet(Here([ProducingProcess(config, place) for _ in range(config.cluster.num_producers)])),
-        done=0 if checkpoint is None else checkpoint.progress.step,
+        done=0 if checkpoint is None else checkpoint.state.step,
     )
     try:
         yield Placed(halves=halves, sentences=())

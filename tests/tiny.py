@@ -60,7 +60,7 @@ def tiny_model(
     """A causal language model of 2 `layers`, width 32, 4 heads and 2 `key_value_heads`, in evaluation mode.
 
     The same `seed` gives the same weights; the global random state is left as it was. Weights are drawn in float32
-    with a deviation of 0.2 (not the usual 0.02), so that the next-token distribution is visibly not uniform.
+    with a standard deviation of 0.2 (not the usual 0.02), so that the next-token distribution is visibly not uniform.
     """
     config_class, model_class = {
         "qwen2": (Qwen2Config, Qwen2ForCausalLM),

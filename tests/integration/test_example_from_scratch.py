@@ -87,12 +87,12 @@ def test_the_loss_is_the_one_worked_out_by_hand():
     log_ratios = torch.tensor([[math.log(1.5), math.log(0.9)], [math.log(0.5), 0.0]])
     data = rollouts(ref_log_probs=rollouts().old_log_probs + log_ratios)
     new = data.old_log_probs + log_ratios
-    # -min(1.5, 1.2) * 1, -0.9 * 1, and -min(0.5 * -1, 0.8 * -1) = 0.8, over three tokens; no divergence
+    # -min(1.5, 1.2) * 1, -0.9 * 1, and -min(0.5 * -1, 0.8 * -1) = 0.8, over three tokens; no KL
     loss = scratch.grpo_loss(new, data, beta=0.1, epsilon=0.2, num_tokens=3)
     assert loss.item() == pytest.approx((-1.2 - 0.9 + 0.8) / 3)
 
 
-def test_the_divergence_of_the_loss_is_that_of_paceline():
+def test_the_kl_of_the_loss_is_that_of_paceline():
     data, mask = rollouts(), rollouts().completion_mask
     new = data.old_log_probs - 0.1
     with_penalty, without = (

@@ -73,8 +73,8 @@ def test_a_reward_model_judges_alone(tmp_path, policy):
     steps = run.metrics()
     assert [list(step["rewards"]) for step in steps] == [[str(judge)]] * 2
     assert all(step["updates"] == 1 and step["rewards"][str(judge)]["std"] > 0 for step in steps)
-    punished = [record["rewards"]["overlong"] for record in run.rollouts(1)]
-    assert min(punished) == -1.0  # a completion that runs to the limit
+    penalised = [record["rewards"]["overlong"] for record in run.rollouts(1)]
+    assert min(penalised) == -1.0  # a completion that runs to the limit
 
 
 def test_a_script_for_trl_runs_with_its_import_changed(tmp_path, policy):

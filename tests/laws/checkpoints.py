@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers import PreTrainedModel
 
-from paceline.checkpoints.finding import Checkpoint, Progress, newest_checkpoint
+from paceline.checkpoints.finding import Checkpoint, TrainingState, newest_checkpoint
 from paceline.checkpoints.optimizer_state import load_optimizer
 from paceline.checkpoints.saving import take_checkpoint
 from paceline.checkpoints.tokenizer_files import TokenizerFiles
@@ -84,7 +84,7 @@ def fresh(family: str, ranks: Ranks) -> Learner:
 def save(half: Learner, root: Path, loaded=None):
     return save_checkpoint(
         root,
-        Progress(step=2, position=6, policy_version=2),
+        TrainingState(step=2, position=6, policy_version=2),
         loaded=loaded or half.policy,
         tokenizer=TokenizerFiles(tiny_tokenizer()),
         optimizer=half.optimizer,
@@ -97,7 +97,7 @@ def begin(half: Learner, root: Path) -> Writing[Checkpoint]:
     """The same in the background."""
     taken = take_checkpoint(
         root,
-        Progress(step=2, position=6, policy_version=2),
+        TrainingState(step=2, position=6, policy_version=2),
         loaded=half.policy,
         tokenizer=TokenizerFiles(tiny_tokenizer()),
         optimizer=half.optimizer,

@@ -1,7 +1,7 @@
 """Law 8: under every built-in reward function the gold answer scores the maximum, and known cheats score below it.
 
 Under a function that only judges the answer a cheat scores zero. `gsm8k` pays for its tags alone, and never more than
-that; what only punishes (length, repetition) gives nothing for any text.
+that; what only penalises (length, repetition) gives nothing for any text.
 """
 
 import itertools

@@ -48,7 +48,7 @@ def sampled_gradient(logits: Logits, kl: str, *, on_policy: bool) -> Tensor:
 
 
 def exact_gradient(logits: Logits, kl: str) -> Tensor:
-    """Of the divergence itself."""
+    """Of the KL itself."""
     policy = logits[0].clone().requires_grad_()
     logprobs, reference = torch.log_softmax(policy, -1), torch.log_softmax(logits[2], -1)
     first, second = (logprobs, reference) if kl == "reverse" else (reference, logprobs)
@@ -61,7 +61,7 @@ def cosine(got: Tensor, wanted: Tensor) -> float:
 
 @pytest.mark.parametrize("on_policy", [True, False])
 @pytest.mark.parametrize("kl", KINDS)
-def test_the_expected_gradient_is_exactly_that_of_the_named_divergence(logits, kl, on_policy):
+def test_the_expected_gradient_is_exactly_that_of_the_named_kl(logits, kl, on_policy):
     got, wanted = expected_gradient(logits, kl, on_policy=on_policy), exact_gradient(logits, kl)
     assert torch.allclose(got, wanted, rtol=0, atol=1e-12)
     assert cosine(got, wanted) > 0.9999
@@ -76,7 +76,7 @@ def test_a_large_sample_points_the_same_way(logits, kl, on_policy):
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_the_estimator_times_the_ratio_has_the_reverse_divergences_gradient_on_single_tokens(logits, level):
+def test_the_estimator_times_the_ratio_has_the_reverse_kls_gradient_on_single_tokens(logits, level):
     policy, old, reference = logits
     policy = policy.clone().requires_grad_()
     logprobs, drawn_from = torch.log_softmax(policy, -1), torch.log_softmax(old, -1)
@@ -86,7 +86,7 @@ def test_the_estimator_times_the_ratio_has_the_reverse_divergences_gradient_on_s
     assert torch.allclose(got, exact_gradient(logits, "reverse"), rtol=0, atol=1e-12)
 
 
-def test_the_bare_estimator_has_the_forward_divergences_gradient_on_policy_alone(logits):
+def test_the_bare_estimator_has_the_forward_kls_gradient_on_policy_alone(logits):
     policy = logits[0].clone().requires_grad_()
     logprobs, reference = torch.log_softmax(policy, -1), torch.log_softmax(logits[2], -1)
     by_drawn = {}
@@ -110,7 +110,7 @@ def test_without_the_ratio_the_gradient_off_policy_would_be_another(logits, kl):
     assert cosine(got, exact_gradient(logits, kl)) < 0.99
 
 
-def test_the_reported_value_is_the_reverse_divergence_in_expectation_and_never_negative(logits):
+def test_the_reported_value_is_the_reverse_kl_in_expectation_and_never_negative(logits):
     policy, reference = (torch.log_softmax(one, -1) for one in (logits[0], logits[2]))
     values = kl_estimate(policy, reference)
     assert bool((values >= 0).all())

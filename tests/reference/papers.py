@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.reference.steps import Step
 
 FLOOR = 1e-4
-"""Added to every deviation; the papers add nothing."""
+"""Added to every standard deviation; the papers add nothing."""
 
 
 def grpo(step: Step, p: Tensor) -> Tensor:
@@ -32,10 +32,10 @@ def grpo(step: Step, p: Tensor) -> Tensor:
 
 
 def dapo(step: Step, p: Tensor) -> Tensor:
-    """DAPO, arXiv:2503.14476, Eq. 8 (loss), 11 (groups of mixed results only), 13 (soft punishment of length)."""
+    """DAPO, arXiv:2503.14476, Eq. 8 (loss), 11 (groups of mixed results only), 13 (soft length penalty)."""
     buffer = max(1, round(0.2 * step.max_length))
     shaped = [
-        reward + soft_punishment(length, step.max_length, buffer)
+        reward + soft_penalty(length, step.max_length, buffer)
         for reward, length in zip(step.rewards, step.lengths, strict=True)
     ]
     rows = mixed(step)
@@ -47,7 +47,7 @@ def dapo(step: Step, p: Tensor) -> Tensor:
 
 
 def dr_grpo(step: Step, p: Tensor) -> Tensor:
-    """Dr. GRPO, arXiv:2503.20783, section 3.2: no division by deviation or length.
+    """Dr. GRPO, arXiv:2503.20783, section 3.2: no division by standard deviation or length.
 
     Differs: the division by the longest completion allowed, which its code has.
     """
@@ -101,9 +101,9 @@ def rloo(step: Step, p: Tensor) -> Tensor:
 
 
 def reinforce_pp(step: Step, p: Tensor) -> Tensor:
-    """REINFORCE++ with baseline, arXiv:2501.03262: the group's mean off, then the deviation of the whole batch.
+    """REINFORCE++ with baseline, arXiv:2501.03262: the group's mean off, then the std of the whole batch.
 
-    Differs: that deviation is of completions, not of tokens.
+    Differs: that standard deviation is of completions, not of tokens.
     """
     rows = range(len(step.rewards))
     scale = stdev(centred(step, row) for row in rows) + FLOOR
@@ -115,7 +115,7 @@ def reinforce_pp(step: Step, p: Tensor) -> Tensor:
 
 
 def scalerl(step: Step, p: Tensor) -> Tensor:
-    """ScaleRL, arXiv:2510.13786, section 3.2: CISPO, mean over prompts, deviation of the batch, mixed groups only."""
+    """ScaleRL, arXiv:2510.13786, section 3.2: CISPO, mean over prompts, std of the batch, mixed groups only."""
     rows = mixed(step)
     groups = [group for group in step.groups if group[0] in rows]
     scale = stdev(centred(step, row) for row in rows) + FLOOR
@@ -168,7 +168,7 @@ def centred(step: Step, row: int) -> float:
 
 
 def group_normalised(step: Step, row: int, rewards: Iterable[float]) -> float:
-    """Reward minus the group's mean, over the group's deviation."""
+    """Reward minus the group's mean, over the group's standard deviation."""
     rewards = list(rewards)
     group = [rewards[other] for other in step.group_of(row)]
     return (rewards[row] - mean(group)) / (stdev(group) + FLOOR)
@@ -179,7 +179,7 @@ def mixed(step: Step) -> list[int]:
     return [row for group in step.groups if 0 < mean(step.rewards[r] for r in group) < 1 for row in group]
 
 
-def soft_punishment(length: int, longest: int, buffer: int) -> float:
+def soft_penalty(length: int, longest: int, buffer: int) -> float:
     """DAPO, Eq. 13."""
     if length <= longest - buffer:
         return 0.0

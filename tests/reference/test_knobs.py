@@ -189,12 +189,12 @@ def test_the_penalty_of_each_direction_away_from_the_old_policy(kl):
     assert_same({"beta": 0.3, "kl": kl}, added=penalty(kl))
 
 
-def test_masks_and_weights_leave_divergence_and_entropy_alone():
+def test_masks_and_weights_leave_kl_and_entropy_alone():
     values = {"beta": 0.3, "rollout_correction": "mask", "correction_max": 1e-9}
     assert_same(values, weight=nothing, added=penalty("reverse"))
 
 
-def test_a_skipped_completion_has_no_divergence_either_as_its_ratio_would_explode_in_it():
+def test_a_skipped_completion_has_no_kl_either_as_its_ratio_would_explode_in_it():
     alone = penalty("reverse")
     assert_same(
         {"beta": 0.3, "skip_threshold": 1.2},

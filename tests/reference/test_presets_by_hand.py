@@ -9,8 +9,8 @@
     f    3      1       1.5            -1         0.1
     g    3      1       0.5   1.0      -1  -1     0.0   0.2
 
-11 tokens, the longest completion allowed has 2. Group 1 has mean 1/2 and deviation sqrt(1/2) = 0.7071068; group 2 has
-mean 1/3 and deviation sqrt(1/3) = 0.5773503; group 3 is all right. So GRPO's advantages are, 1e-4 added below,
+11 tokens, the longest completion allowed has 2. Group 1 has mean 1/2 and std sqrt(1/2) = 0.7071068; group 2 has
+mean 1/3 and std sqrt(1/3) = 0.5773503; group 3 is all right. So GRPO's advantages are, 1e-4 added below,
 
     h = 0.5 / 0.7072068 = 0.7070068     a -h, b +h
     q = (1/3) / 0.5774503 = 0.5772503   c -q, d -q, e +2q, f 0, g 0
@@ -59,7 +59,7 @@ LOSSES = {
     # the same tokens without penalty, over 11: (1.8 - 1.2) h + (7.1 + 0.9 - 2 * 1.7) q = 0.6 h + 4.6 q
     "bnpo": 0.279959581375,
     # no group 3; two tokens cost a reward of 1, so rewards a -1, b 1 | c -1, d 0, e 0;
-    # deviations sqrt(2) and sqrt(1/3): a -0.7070568, b 0.7070568 | c -2q, d q, e q; clip(0.8, 1.28), 8 tokens:
+    # standard deviations sqrt(2) and sqrt(1/3): a -0.7070568, b 0.7070568 | c -2q, d q, e q; clip(0.8, 1.28), 8 tokens:
     # (0.7070568 * (1.8 - 1.28) + (2 * 7.1 - 0.9 - 0.5 - 1.25) q) / 8
     "dapo": 0.879363792152,
     # advantages a -1/2, b 1/2, c d -1/3, e 2/3; over 7 completions of 2 tokens at most:
@@ -74,10 +74,10 @@ LOSSES = {
     # against the others: a -1, b 1, c d -1/2, e 1, nothing held:
     # (1.5 - 1.5 + (7.1 + 0.9) / 2 - 1.75 + 0.05 * 0.187) / 14
     "rloo": 0.161382142857,
-    # centred -1/2, 1/2, -1/3, -1/3, 2/3, 0, 0: deviation sqrt((1/2 + 2/3) / 6) = 0.4409586
+    # centred -1/2, 1/2, -1/3, -1/3, 2/3, 0, 0: standard deviation sqrt((1/2 + 2/3) / 6) = 0.4409586
     # ((0.3 + 4.6 / 3) / 0.4410586 + 0.01 * 0.187) / 11
     "reinforce_pp": 0.378048778157,
-    # no group 3: deviation sqrt((1/2 + 2/3) / 4) = 0.5400617; group 1 has 3 tokens, group 2 has 5:
+    # no group 3: standard deviation sqrt((1/2 + 2/3) / 4) = 0.5400617; group 1 has 3 tokens, group 2 has 5:
     # group 1 (3 - 2.5) / 2 / 3, group 2 (-8.1 / 3 + 3 * 2 / 3) / 5, mean of both / 0.5401617
     # (0.0833333 - 0.14) / 2 / 0.5401617
     "scalerl": -0.052453426500,

@@ -1,4 +1,4 @@
-"""From what reward functions said to advantages: several rewards, soft punishment of length, masked completions."""
+"""From what reward functions said to advantages: several rewards, soft length penalty, masked completions."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -45,18 +45,18 @@ def advantages_of(groups: Sequence[RolloutGroup]) -> list[list[float]]:
 
 
 def test_gdpo_normalises_each_reward_in_its_group_then_sums_then_whitens_the_batch():
-    # arXiv:2601.05242; differs: 1e-4 added to each deviation
-    # group 1: a 0 2 gives -z z (deviation sqrt 2), b 4 0 gives y -y (sqrt 8); group 2: b 0 6 gives -x x (sqrt 18)
+    # arXiv:2601.05242; differs: 1e-4 added to each standard deviation
+    # group 1: a 0 2 gives -z z (std sqrt 2), b 4 0 gives y -y (sqrt 8); group 2: b 0 6 gives -x x (sqrt 18)
     z, y, x = 1 / (2**0.5 + 1e-4), 2 / (8**0.5 + 1e-4), 3 / (18**0.5 + 1e-4)
     sums = [-z + 3 * y, z - 3 * y, -3 * x, 3 * x]
-    deviation = ((2 * (3 * y - z) ** 2 + 2 * (3 * x) ** 2) / 3) ** 0.5
+    std = ((2 * (3 * y - z) ** 2 + 2 * (3 * x) ** 2) / 3) ** 0.5
     got = groups_of(
         [(1, "stop", {"a": 0.0, "b": 4.0}), (1, "stop", {"a": 2.0, "b": 0.0})],
         [(1, "stop", {"a": 1.0, "b": 0.0}), (1, "stop", {"a": 1.0, "b": 6.0})],
         weights={"a": 1.0, "b": 3.0},
         options=AdvantageConfig(advantage="batch", reward_aggregation="normalize_then_sum"),
     )
-    assert [*chain(*advantages_of(got))] == pytest.approx([value / (deviation + 1e-4) for value in sums])
+    assert [*chain(*advantages_of(got))] == pytest.approx([value / (std + 1e-4) for value in sums])
 
 
 def test_gdpo_tells_two_rewards_earned_from_one_where_the_normalised_sum_does_not():
@@ -75,7 +75,7 @@ def test_gdpo_tells_two_rewards_earned_from_one_where_the_normalised_sum_does_no
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
-def test_the_punishment_of_length_is_the_same_for_right_and_wrong(reward):
+def test_the_penalty_of_length_is_the_same_for_right_and_wrong(reward):
     lengths = (5, 8, 9, 10, 12)
     (group,) = groups_of(
         [(tokens, "stop", {"accuracy": reward}) for tokens in lengths],
@@ -86,7 +86,7 @@ def test_the_punishment_of_length_is_the_same_for_right_and_wrong(reward):
     assert [rollout.rewards["overlong"] for rollout in group.rollouts] == [0, 0, -0.5, -1, -1]
 
 
-def test_a_completion_without_a_reward_is_not_punished_for_its_length_either():
+def test_a_completion_without_a_reward_is_not_penalised_for_its_length_either():
     (group,) = groups_of(
         [(10, "length", {"accuracy": None}), (1, "stop", {"accuracy": 1.0}), (1, "stop", {"accuracy": 0.0})],
         weights={"accuracy": 1.0},

@@ -10,7 +10,7 @@ SAVE_SECONDS = 1800.0
 """That a checkpoint which is written in the background is waited for."""
 
 
-class Desk:
+class CheckpointWriter:
     """What a rank is saving: nothing, or one checkpoint, in a thread where it is of a copy."""
 
     def __init__(self, shelf: Shelf | None) -> None:
@@ -27,7 +27,7 @@ class Desk:
             RankLost: another rank is gone, or silent for too long.
         """
         if taken.is_copied:
-            self._writing = Writing(lambda: taken.write(words), name=f"the checkpoint of step {taken.progress.step}")
+            self._writing = Writing(lambda: taken.write(words), name=f"the checkpoint of step {taken.state.step}")
         else:
             self._written = taken.write(words)
 

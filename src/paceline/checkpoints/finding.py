@@ -15,7 +15,7 @@ _PLACE = re.compile(r"step-(\d{6,})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class TrainingState:
     """Where a run stands."""
 
     step: int
@@ -31,7 +31,7 @@ class Checkpoint:
     """A whole checkpoint on disk."""
 
     path: Path
-    progress: Progress
+    state: TrainingState
 
     @property
     def model(self) -> Path:
@@ -71,10 +71,10 @@ def read_checkpoint(place: Path, *, by_size: bool = False) -> Checkpoint:
             is_same = file_size(place / name) == expected["size"] if by_size else fingerprint(place / name) == expected
             if not is_same:
                 raise CheckpointError(f"{place / name} is not the file that was saved; the checkpoint is skipped")
-        progress = Progress(**json.loads((place / "progress.json").read_text()))
+        state = TrainingState(**json.loads((place / "progress.json").read_text()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{place} is not a whole checkpoint and is skipped: {error}") from error
-    return Checkpoint(path=place, progress=progress)
+    return Checkpoint(path=place, state=state)
 
 
 def checkpoints_before(root: Path, step: int) -> Iterator[Checkpoint]:
@@ -90,7 +90,7 @@ def set_damaged_aside(root: Path, found: Checkpoint) -> list[str]:
     takes or removes; a sentence for each that says which."""
     sentences = []
     for number, place in numbered(root):
-        if number > found.progress.step:
+        if number > found.state.step:
             aside = free_name(root, f"damaged-{place.name}")
             place.rename(aside)
             sentences.append(f"{place} is kept as {aside}")

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from paceline.checkpoints.digests import Fingerprint, discard, files, fingerprint, sync
-from paceline.checkpoints.finding import Checkpoint, Progress, numbered, remove_leftovers
+from paceline.checkpoints.finding import Checkpoint, TrainingState, numbered, remove_leftovers
 from paceline.checkpoints.free_space import COPY_SHARE, ask_all, copies_fit, free_bytes, refuse_full, storage_sentence
 from paceline.checkpoints.optimizer_state import optimizer_part
 from paceline.checkpoints.tokenizer_files import TokenizerFiles
@@ -32,7 +32,7 @@ class Taken:
     """A moment of a run on this rank, to be written: by this thread or, where it is a copy, by another one."""
 
     root: Path
-    progress: Progress
+    state: TrainingState
     writers: Sequence[tuple[str, Writer]]
     """With the directory below the draft that each writes into."""
     nbytes: int
@@ -50,7 +50,7 @@ class Taken:
             StorageError: a rank cannot write; the draft is removed, and earlier checkpoints are as they were.
             RankLost: another rank is gone, or silent for too long.
         """
-        draft, place = (self.root / f"{kind}-{self.progress.step:06d}" for kind in ("draft", "step"))
+        draft, place = (self.root / f"{kind}-{self.state.step:06d}" for kind in ("draft", "step"))
         manifest = dict[str, Fingerprint]()
         with _together(words, draft, self.nbytes):
             for folder, writer in self.writers:
@@ -60,17 +60,17 @@ class Taken:
             manifest |= json.loads(text)
         with _together(words, draft, self.nbytes):
             if words.rank == 0:
-                (draft / "progress.json").write_text(json.dumps(asdict(self.progress)) + "\n")
+                (draft / "progress.json").write_text(json.dumps(asdict(self.state)) + "\n")
                 _commit(draft, place, manifest)
                 for _, old in numbered(self.root)[: -self.keep]:
                     if old not in self.protected:
                         discard(old)
-        return Checkpoint(path=place, progress=self.progress)
+        return Checkpoint(path=place, state=self.state)
 
 
 def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the next step
     root: Path,
-    progress: Progress,
+    state: TrainingState,
     *,
     loaded: Trained,
     tokenizer: TokenizerFiles,
@@ -85,7 +85,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
 
     Args:
         root: where the run's checkpoints lie.
-        progress: where the run stands.
+        state: where the run stands.
         loaded: the policy.
         tokenizer: its files, written beside the weights.
         optimizer: torch's or any other that keeps tensors and numbers for each of the policy's parameters.
@@ -101,7 +101,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         StorageError: the first rank cannot write, or the disk has no room for the checkpoint.
         RankLost: another rank is gone, or silent for too long.
     """
-    draft = root / f"draft-{progress.step:06d}"
+    draft = root / f"draft-{state.step:06d}"
     moving = None if reference is None else part_of("reference", saved_tensors(reference.model), ranks, {})
     writers: list[tuple[str, Writer]] = [
         ("model", loaded.weights_writer(ranks)),
@@ -127,7 +127,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     waits = () if shelf is None or is_copied else (_too_large(nbytes),)
     return Taken(
         root=root,
-        progress=progress,
+        state=state,
         writers=writers,
         nbytes=nbytes,
         keep=keep,

@@ -51,6 +51,6 @@ def _export(config: Config, place: Path, root: Path, target: Path) -> None:
         from paceline.training.exporting import export_checkpoint
 
     export_checkpoint(config, checkpoint, target)
-    step = checkpoint.progress.step
+    step = checkpoint.state.step
     card = write_card(card_facts(RunDir(root), config, target, step=step), target)
     print(f"step {step}: {target} (its card: {card.name})")

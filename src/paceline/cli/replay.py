@@ -43,7 +43,7 @@ OF_THE_MODEL = ("trust_remote_code",)
 COMMAND = Command(
     name="replay",
     usage="paceline replay RUN --step N [--nearest] [--tokens] [--json] [--option value ...]",
-    summary="What another objective would have made of a step of a run: loss, gradient norm, clipping and divergence "
+    summary="What another objective would have made of a step of a run: loss, gradient norm, clipping and KL "
     "on the same rollouts, from the same weights, beside those of the run's own. Nothing is sampled, and the run is "
     "left as it is but for what --tokens adds. Takes the time of the updates from the nearest checkpoint to the step, "
     "and the memory of training.",
@@ -99,7 +99,7 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
     own = parse_yaml(to_yaml(config), "config.yaml")
     values = {**own, **preset_values(given.get("preset")), **given}
     without = build_config({**values, **dict.fromkeys(FIXED[:1], 0)})
-    # a reference that moves belongs to how the run came about, and there is none without a divergence
+    # a reference that moves belongs to how the run came about, and there is none without a KL
     return build_config(values) if without.loss.beta > 0 else without
 
 

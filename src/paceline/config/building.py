@@ -169,7 +169,7 @@ def _check_rewards(config: Config) -> None:
         "reward_funcs",
         names,
         "not name a function overlong with --overlong-share",
-        "rewards are recorded by name, and that is the punishment's",
+        "rewards are recorded by name, and that is the penalty's",
     )
     name = advantage.filter_func
     if name is not None:

@@ -17,13 +17,13 @@ class AdvantageConfig:
     advantage: Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"] = (
         "group"
     )
-    """Baseline and scale of the reward: group mean and deviation (GRPO), or one of its relatives."""
+    """Baseline and scale of the reward: group mean and standard deviation (GRPO), or one of its relatives."""
     reward_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
     """Several rewards: summed as they are, or each normalised within its group first (GDPO)."""
     overlong_share: float = 0.0
-    """Soft punishment of length (DAPO): over this last share of max_completion_length it falls from 0 to -1; 0: off."""
+    """Soft length penalty (DAPO): over this last share of max_completion_length it falls from 0 to -1; 0: off."""
     overlong_weight: float = 1.0
-    """Weight of that punishment beside the rewards."""
+    """Weight of that penalty beside the rewards."""
     mask_truncated: bool = False
     """Completions cut at max_completion_length count in their group's baseline but get no gradient."""
     filter_range: tuple[float, ...] | None = None

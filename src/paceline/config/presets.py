@@ -33,7 +33,7 @@ PRESETS: Mapping[str, Preset] = {
         source="DeepSeekMath, arXiv:2402.03300, Eq. 3",
         differs="the penalty's gradient, which is that of the reverse KL that the paper names, not that of the forward "
         "KL, which its estimator has when differentiated; the clip bound, which the paper does not tell; and 1e-4 "
-        "added to the deviation",
+        "added to the standard deviation",
     ),
     "dapo": _preset(
         advantage="group",
@@ -47,7 +47,7 @@ PRESETS: Mapping[str, Preset] = {
         source="DAPO, arXiv:2503.14476, Eq. 8, 11 and 13",
         differs="sampling again three times at most for groups that are all right or all wrong, where the paper goes "
         "on until the batch is full; the number of updates per batch of rollouts, sixteen there, one unless "
-        "--num-minibatches says otherwise; and 1e-4 added to the deviation",
+        "--num-minibatches says otherwise; and 1e-4 added to the standard deviation",
     ),
     "dr_grpo": _preset(
         advantage="none",
@@ -77,7 +77,7 @@ PRESETS: Mapping[str, Preset] = {
         beta=0.0,
         source="GSPO, arXiv:2507.18071, Eq. 5 and 7",
         differs="the number of updates per batch of rollouts, four there, one unless --num-minibatches says otherwise: "
-        "with one the bounds never bite; and 1e-4 added to the deviation",
+        "with one the bounds never bite; and 1e-4 added to the standard deviation",
     ),
     "cispo": _preset(
         advantage="group",
@@ -88,7 +88,7 @@ PRESETS: Mapping[str, Preset] = {
         source="MiniMax-M1, arXiv:2506.13585, Eq. 4 and 5",
         differs="the upper bound, which the paper does not tell and ScaleRL sets near 5 (neither has a lower bound); "
         "the number of updates per batch of rollouts, several there, one unless --num-minibatches says otherwise: with "
-        "one every weight is 1; and 1e-4 added to the deviation",
+        "one every weight is 1; and 1e-4 added to the standard deviation",
     ),
     "rloo": _preset(
         advantage="leave_one_out",
@@ -98,7 +98,7 @@ PRESETS: Mapping[str, Preset] = {
         kl="reverse",
         source="RLOO, arXiv:2402.14740",
         differs="the scale 1 / max_completion_length; and the KL, which stands in the loss token by token instead of "
-        "in the reward, so that a token answers for its own divergence and not for that of the tokens after it",
+        "in the reward, so that a token answers for its own KL and not for that of the tokens after it",
     ),
     "reinforce_pp": _preset(
         advantage="group_mean_batch_std",
@@ -108,8 +108,8 @@ PRESETS: Mapping[str, Preset] = {
         beta=0.01,
         kl="reverse",
         source="REINFORCE++ with baseline, arXiv:2501.03262",
-        differs="the batch's mean and deviation, of completions rather than of tokens: that mean is 0 after the "
-        "group's is taken off; and 1e-4 added to the deviation",
+        differs="the batch's mean and standard deviation, of completions rather than of tokens: that mean is 0 after "
+        "the group's is taken off; and 1e-4 added to the standard deviation",
     ),
     "scalerl": _preset(
         advantage="group_mean_batch_std",
@@ -122,7 +122,7 @@ PRESETS: Mapping[str, Preset] = {
         source="ScaleRL, arXiv:2510.13786, section 3.2",
         differs="what is not in the loss: generation is not asynchronous, prompts that are mostly solved are not left "
         "out of later epochs, long thoughts are not interrupted, and with bfloat16 products the logits are rounded to "
-        "it before they are float32; and 1e-4 added to the deviation",
+        "it before they are float32; and 1e-4 added to the standard deviation",
     ),
 }
 

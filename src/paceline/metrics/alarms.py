@@ -1,6 +1,6 @@
 """When a run goes wrong in a way that its numbers show: rules on the last steps, and which of them hold. Pure.
 
-A rule looks at the last `WINDOW` steps, so that one odd step rings nothing, and some compare with the first `WINDOW`.
+A rule looks at the last `WINDOW` steps, so that one odd step raises no alarm, and some compare with the first `WINDOW`.
 """
 
 from collections import deque
@@ -61,18 +61,18 @@ class Change:
         return f"alarm {self.rule.name}, which began with step {self.since}, is over with step {self.step}"
 
 
-class Panel:
+class AlarmState:
     """The alarms of a run, step by step."""
 
     def __init__(self, past: Iterable[Record] = ()) -> None:
-        """`past`: the steps that a resumed run has made already; what rang then still does."""
+        """`past`: the steps that a resumed run has made already; an alarm that was active then still is."""
         self._first, self._last = list[Record](), deque[Record](maxlen=WINDOW)
         self._since = dict[str, int]()
         for record in past:
             self.see(record)
 
     @property
-    def ringing(self) -> tuple[str, ...]:
+    def active(self) -> tuple[str, ...]:
         """Names of the alarms that hold, in the order of `RULES`."""
         return tuple(rule.name for rule in RULES if rule.name in self._since)
 

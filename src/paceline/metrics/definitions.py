@@ -33,10 +33,10 @@ METRICS: Mapping[str, Metric] = {
     "alarms": Metric(unit="", meaning="names of the alarms of `alarms.RULES` that hold when the step ends"),
     "reward_mean": Metric(unit="reward", meaning="mean over completions that have a reward; null when none has"),
     "reward_std": Metric(
-        unit="reward", meaning="sample deviation over the same, whichever their group; null below two"
+        unit="reward", meaning="sample standard deviation over the same, whichever their group; null below two"
     ),
     "reward_std_within": Metric(
-        unit="reward", meaning="mean of the groups' sample deviations; null where no group has two rewards"
+        unit="reward", meaning="mean of the groups' sample standard deviations; null where no group has two rewards"
     ),
     "advantage_mean": Metric(unit="", meaning="mean over completions in the loss; null when none is"),
     "sample_utilization": Metric(
@@ -80,7 +80,7 @@ METRICS: Mapping[str, Metric] = {
         unit="tokens", meaning="prompt and completion tokens that the model reads, padding included, per iteration"
     ),
     "loss": Metric(unit="", meaning="weighted sum of token losses, mean over updates"),
-    "policy_loss": Metric(unit="", meaning="the policy term's share of the loss, without divergence and entropy"),
+    "policy_loss": Metric(unit="", meaning="the policy term's share of the loss, without KL and entropy"),
     "entropy": Metric(unit="nats/token", meaning="of the policy when it first saw the rollouts, over trained tokens"),
     "kl": Metric(unit="nats/token", meaning="KL(policy || reference) by k3; only with beta > 0"),
     "grad_norm": Metric(unit="", meaning="before clipping, mean over updates"),

@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 """A step's numbers, by the names of `metrics.METRICS`; or an evaluation's, as in `evals.jsonl`."""
 
 SHORTEST = 6
-"""Steps whose mean is held to that of as many others, at least: of fewer, the deviation itself is a guess."""
+"""Steps whose mean is held to that of as many others, at least: of fewer, the standard deviation itself is a guess."""
 LONGEST = 50
 """And at most: a reward that breaks down late is seen after so many steps, however long the run was good."""
 FAR = 5.0
@@ -179,9 +179,9 @@ class Learning:
         if self._standstill >= STANDING:
             lines.append(f"{_standing(self._last)}, in the last {self._standstill} steps")
         # steps of older versions have no alarms
-        ringing = self._last[-1].get("alarms") or () if self._last else ()
+        active = self._last[-1].get("alarms") or () if self._last else ()
         meanings = {rule.name: rule.meaning for rule in RULES}
-        return (*lines, *(f"alarm {name}: {meanings[name]}" for name in ringing if name in meanings))
+        return (*lines, *(f"alarm {name}: {meanings[name]}" for name in active if name in meanings))
 
 
 def judge(steps: Iterable[Record], evals: Iterable[Record]) -> Verdict:

@@ -1,6 +1,6 @@
 """Rewards of a step to advantages, in plain floats: P groups, each with the rewards of one prompt's completions.
 
-None is a completion without a reward: it takes no part in any mean or deviation and has no advantage.
+None is a completion without a reward: it takes no part in any mean or standard deviation and has no advantage.
 """
 
 import math
@@ -11,8 +11,8 @@ from typing import Literal
 AdvantageKind = Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
 Rewards = Sequence[float | None]
 
-DEVIATION_FLOOR = 1e-4
-"""Added to a deviation before dividing, as TRL and ColossalChat do: near-constant rewards do not become +-2.6."""
+STD_EPS = 1e-4
+"""Added to a std before dividing, as TRL and ColossalChat do: near-constant rewards do not become +-2.6."""
 
 ROUNDING = 4 * sys.float_info.epsilon
 """How far a sum may lie from what it would be without rounding, as a share of its size: weights, rewards, products and
@@ -25,33 +25,33 @@ MEAN_FLOOR = 1e-12
 def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[float]]:
     """One advantage per completion, in the order given; 0.0 where there is no reward or nothing to compare.
 
-        group                  (r - group mean) / (group deviation + 1e-4)      GRPO, arXiv:2402.03300, section 4.1.2
-        batch                  (r - batch mean) / (batch deviation + 1e-4)      REINFORCE++, arXiv:2501.03262
-        group_mean_batch_std   (r - group mean) / (deviation of all those + 1e-4)
-        group_mean_reward_std  (r - group mean) / (batch deviation + 1e-4)
+        group                  (r - group mean) / (group std + 1e-4)      GRPO, arXiv:2402.03300, section 4.1.2
+        batch                  (r - batch mean) / (batch std + 1e-4)      REINFORCE++, arXiv:2501.03262
+        group_mean_batch_std   (r - group mean) / (std of all those + 1e-4)
+        group_mean_reward_std  (r - group mean) / (batch std + 1e-4)
         leave_one_out          r - mean of the group's other rewards            RLOO, arXiv:2402.14740
         none                   r - group mean                                   Dr. GRPO, arXiv:2503.20783
 
-    Deviations are sample deviations (divided by n - 1), as in every widely used implementation; the papers leave it
-    open. A group of equal rewards has no deviation: exactly 0.0, whatever the rounding of its mean.
+    Standard deviations divide by n - 1, as in every widely used implementation; the papers leave it open. A group of
+    equal rewards has a standard deviation of exactly 0.0, whatever the rounding of its mean.
 
     >>> advantages([[1.0, 0.0, 2.0]], kind="none")
     [[0.0, -1.0, 1.0]]
     """
     flat = [reward for rewards in groups for reward in rewards]
     if kind == "batch":
-        whitened = iter(_scaled(flat, _deviation(flat)))
+        whitened = iter(_scaled(flat, _std(flat)))
         return [[next(whitened) for _ in rewards] for rewards in groups]
     if kind == "group_mean_batch_std":
         centred = [_scaled(rewards, None) for rewards in groups]
-        scale = DEVIATION_FLOOR + _deviation(_rewarded(groups, centred))
+        scale = STD_EPS + _std(_rewarded(groups, centred))
         return [[value / scale for value in values] for values in centred]
     if kind == "group_mean_reward_std":
-        deviation = _deviation(flat)
-        return [_scaled(rewards, deviation) for rewards in groups]
+        std = _std(flat)
+        return [_scaled(rewards, std) for rewards in groups]
     if kind == "leave_one_out":
         return [_leave_one_out(rewards) for rewards in groups]
-    return [_scaled(rewards, _deviation(rewards) if kind == "group" else None) for rewards in groups]
+    return [_scaled(rewards, _std(rewards) if kind == "group" else None) for rewards in groups]
 
 
 def without_rounding(sums: Sequence[Rewards], sizes: Sequence[Rewards]) -> list[list[float | None]]:
@@ -81,7 +81,7 @@ def without_rounding(sums: Sequence[Rewards], sizes: Sequence[Rewards]) -> list[
 def normalized_sums(groups: Sequence[Mapping[str, Rewards]], weights: Mapping[str, float]) -> list[list[float | None]]:
     """Several rewards to one, each normalised within its group first, so that a large one does not drown the others.
 
-        R = sum over rewards of weight * (r - group mean) / (group deviation + 1e-4)
+        R = sum over rewards of weight * (r - group mean) / (group std + 1e-4)
 
     `groups` has, for each group, the completions' rewards by name. A completion that no reward speaks of stays None;
     sums that differ by rounding alone are one number (`without_rounding`).
@@ -95,7 +95,7 @@ def normalized_sums(groups: Sequence[Mapping[str, Rewards]], weights: Mapping[st
 
 
 def overlong_penalty(length: int, *, max_length: int, buffer: int) -> float:
-    """Soft punishment of a completion of `length` tokens: 0, then down a line, -1 from `max_length` on.
+    """Soft penalty of a completion of `length` tokens: 0, then down a line, -1 from `max_length` on.
 
         0                                             length <= max_length - buffer
         (max_length - buffer - length) / buffer       up to max_length
@@ -134,10 +134,10 @@ def _normalized_sum(by_reward: Mapping[str, Rewards], weights: Mapping[str, floa
     """Of each completion of a group the sum, and its size for `without_rounding`."""
     scaled, largest = dict[str, list[float]](), dict[str, float]()
     for name, rewards in by_reward.items():
-        deviation = _deviation(rewards)
-        scaled[name] = _scaled(rewards, deviation)
+        std = _std(rewards)
+        scaled[name] = _scaled(rewards, std)
         # a difference from the mean is as exact as what it is the difference of
-        largest[name] = 2 * max(map(abs, _given(rewards)), default=0.0) / (deviation + DEVIATION_FLOOR)
+        largest[name] = 2 * max(map(abs, _given(rewards)), default=0.0) / (std + STD_EPS)
     sums, sizes = list[float | None](), list[float | None]()
     for at in range(max(map(len, by_reward.values()))):
         names = [name for name, rewards in by_reward.items() if rewards[at] is not None]
@@ -154,8 +154,8 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _deviation(rewards: Rewards) -> float:
-    """Sample deviation; 0.0 for fewer than two rewards."""
+def _std(rewards: Rewards) -> float:
+    """Sample standard deviation; 0.0 for fewer than two rewards."""
     values = _given(rewards)
     if len(values) < 2:
         return 0.0
@@ -163,15 +163,15 @@ def _deviation(rewards: Rewards) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def _scaled(rewards: Rewards, deviation: float | None) -> list[float]:
-    """Rewards minus their mean, over the deviation where one is given."""
+def _scaled(rewards: Rewards, std: float | None) -> list[float]:
+    """Rewards minus their mean, over the standard deviation where one is given."""
     values = _given(rewards)
     if not values or max(values) == min(values):
         return [0.0] * len(rewards)
     mean = _mean(values)
     if abs(mean) < MEAN_FLOOR * (max(values) - min(values)):
         mean = 0.0
-    scale = 1.0 if deviation is None else deviation + DEVIATION_FLOOR
+    scale = 1.0 if std is None else std + STD_EPS
     return [0.0 if reward is None else (reward - mean) / scale for reward in rewards]
 
 

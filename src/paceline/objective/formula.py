@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.sections import Config, RewardConfig, SamplingConfig
-from paceline.objective.advantages import DEVIATION_FLOOR, overlong_buffer
+from paceline.objective.advantages import STD_EPS, overlong_buffer
 
 SAPO_TAU = (1.0, 1.05)
 """As `losses.policy` has them, which needs torch; a test holds one to the other."""
@@ -28,7 +28,7 @@ def objective(config: Config) -> tuple[Line, ...]:
     return (
         *_loss(config.loss),
         *_ratio(config.loss, config.optim, config.sampling),
-        *_divergence(config.loss),
+        *_kl(config.loss),
         *_corrections(config.loss),
         *_average(config.loss, config.sampling),
         *_worth(config.advantage, config.rewards, config.sampling),
@@ -82,7 +82,7 @@ def _ratio(loss: LossConfig, optim: OptimConfig, sampling: SamplingConfig) -> It
     yield Line(symbol="old_t", text=f"p_t before the step's first update ({bites})")
 
 
-def _divergence(loss: LossConfig) -> Iterator[Line]:
+def _kl(loss: LossConfig) -> Iterator[Line]:
     if loss.beta > 0:
         estimate = "q_t / p_t - 1 + log(p_t / q_t)"
         penalties = {
@@ -140,7 +140,7 @@ def _worth(advantage: AdvantageConfig, rewards: RewardConfig, sampling: Sampling
     terms = [f"{weight:.12g} * {each.format(name)}" for name, weight in weighted.items()]
     yield Line(symbol="R", text=" + ".join(terms))
     if advantage.reward_aggregation == "normalize_then_sum":
-        yield Line(symbol="z(x)", text=f"(x - mean over group) / (deviation over group + {DEVIATION_FLOOR:g})")
+        yield Line(symbol="z(x)", text=f"(x - mean over group) / (std over group + {STD_EPS:g})")
     if length:
         longest = sampling.max_completion_length
         start = longest - overlong_buffer(advantage.overlong_share, max_length=longest)
@@ -148,10 +148,10 @@ def _worth(advantage: AdvantageConfig, rewards: RewardConfig, sampling: Sampling
 
 
 _ADVANTAGES = {
-    "group": f"(R - mean over group) / (deviation over group + {DEVIATION_FLOOR:g})",
-    "batch": f"(R - mean over step) / (deviation over step + {DEVIATION_FLOOR:g})",
-    "group_mean_batch_std": f"(R - mean over group) / (deviation of those differences over step + {DEVIATION_FLOOR:g})",
-    "group_mean_reward_std": f"(R - mean over group) / (deviation of R over step + {DEVIATION_FLOOR:g})",
+    "group": f"(R - mean over group) / (std over group + {STD_EPS:g})",
+    "batch": f"(R - mean over step) / (std over step + {STD_EPS:g})",
+    "group_mean_batch_std": f"(R - mean over group) / (std of those differences over step + {STD_EPS:g})",
+    "group_mean_reward_std": f"(R - mean over group) / (std of R over step + {STD_EPS:g})",
     "leave_one_out": "R - mean over the others of the group",
     "none": "R - mean over group",
 }

@@ -1,4 +1,4 @@
-"""The divergence from a reference model: as a penalty with the right gradient, and as an estimate of its value."""
+"""The KL from a reference model: as a penalty with the right gradient, and as an estimate of its value."""
 
 from typing import Literal
 
@@ -38,7 +38,7 @@ def kl_estimate(logprobs: Float[Tensor, " N"], ref_logprobs: Float[Tensor, " N"]
         exp(-delta) - 1 + delta, delta = logprobs - ref_logprobs
 
     Its gradient, which GRPO (arXiv:2402.03300, Eq. 4) takes, is that of KL(reference || policy) for tokens of the
-    policy itself, and of no divergence for those of an older one. Times the ratio to that one, differentiated too, it
+    policy itself, and of no KL for those of an older one. Times the ratio to that one, differentiated too, it
     is that of KL(policy || reference): DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
     """
     delta = logprobs - ref_logprobs

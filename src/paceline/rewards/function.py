@@ -92,7 +92,7 @@ class RewardContext:
     """What a run tells its built-in reward functions."""
 
     max_completion_length: int | None = None
-    """Tokens of a completion, at most; the default of functions that punish length."""
+    """Tokens of a completion, at most; the default of functions that penalise length."""
     open_sandbox: Callable[[], Sandbox] | None = None
     """Where programs run; called when the first one has to. The same sandbox each time."""
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from paceline.errors import StorageError
-from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.heartbeat import HEARTBEAT
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 """Between two signs of progress of whoever waits: up to a deadline of its own, it is no standstill."""
 T = TypeVar("T")
 
@@ -51,8 +51,8 @@ class Writing(Generic[T]):
         """Whether the call has returned, or raised, by then."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and self._thread.is_alive():
-            PULSE.beat("run", f"waits for {self._name}")
-            self._thread.join(min(left, BEAT_SECONDS))
+            HEARTBEAT.beat("run", f"waits for {self._name}")
+            self._thread.join(min(left, HEARTBEAT_SECONDS))
         return self.is_over
 
     def _run(self) -> None:

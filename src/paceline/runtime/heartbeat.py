@@ -1,7 +1,7 @@
 """What a process did last: signs of progress from wherever work is done, for a watchdog to read.
 
-There is one `PULSE` per process. Whatever works writes to it and reads nothing of it, so that no result can depend on
-it; handed down through every constructor it would be in each of them and say no more.
+There is one `HEARTBEAT` per process. Whatever works writes to it and reads nothing of it, so that no result can depend
+on it; handed down through every constructor it would be in each of them and say no more.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-class Pulse:
+class Heartbeat:
     """The latest event of each actor. From any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -21,7 +21,7 @@ class Pulse:
         """The last event of all."""
         self.queues = dict[str, Callable[[], int]]()
         """What waits where, by name."""
-        self.witnesses = dict[str, Callable[[Path], None]]()
+        self.stack_dumps = dict[str, Callable[[Path], None]]()
         """What has other processes write into a folder where their threads stand, by name."""
 
     def beat(self, who: str, what: str) -> None:
@@ -41,4 +41,4 @@ class Pulse:
         return [f"{name}: {depth()}" for name, depth in self.queues.copy().items()]
 
 
-PULSE = Pulse()
+HEARTBEAT = Heartbeat()

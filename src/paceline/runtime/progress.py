@@ -6,7 +6,7 @@ Phase = Literal["generate", "reward", "update"]
 """Parts of a step; the first two are parts of an evaluation too."""
 
 
-class Headway(Protocol):
+class Progress(Protocol):
     """Is told how far work has come, from any thread, and gives nothing back: no result can depend on it.
 
     A call must cost next to nothing: engines make one for every position that they decode.
@@ -20,14 +20,14 @@ class Headway(Protocol):
         micro-batches. `tokens` were generated in it so far, in completions that have ended or not."""
 
 
-class Unwatched:
+class NullProgress:
     """Nobody looks."""
 
     def begin(self, what: str) -> None:
-        """See `Headway`."""
+        """See `Progress`."""
 
     def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
-        """See `Headway`."""
+        """See `Progress`."""
 
 
-UNWATCHED = Unwatched()
+NULL_PROGRESS = NullProgress()

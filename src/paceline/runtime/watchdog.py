@@ -1,6 +1,6 @@
 """Ends a run in which nothing happens any more, and leaves behind where everything stood.
 
-A thread watches the pulse of the process. When that stands still for too long, it writes into the run directory what
+A thread watches the heartbeat of the process. When that stops for too long, it writes into the run directory what
 each actor did last, what waits in each queue, and where all threads stand, here and in the other processes of the run;
 then it raises in the main thread, and where that does not come out, it ends the process.
 
@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Self
 
 from paceline.errors import PacelineError, TrainingError
-from paceline.runtime.heartbeat import PULSE, Pulse
+from paceline.runtime.heartbeat import HEARTBEAT, Heartbeat
 
 GRACE_SECONDS = 30.0
 """That the main thread has to come out, with everything that it takes down on its way, before it is ended."""
@@ -40,12 +40,12 @@ class Watchdog:
         folder: Path,
         *,
         limit: float,
-        pulse: Pulse = PULSE,
+        heartbeat: Heartbeat = HEARTBEAT,
         grace: float = GRACE_SECONDS,
         force: Callable[[TrainingError], None] | None = None,
     ) -> None:
         """`folder`: where what is found is written. `force`: ends the process; None: says why, and does so."""
-        self._folder, self._limit, self._pulse, self._grace = folder, limit, pulse, grace
+        self._folder, self._limit, self._heartbeat, self._grace = folder, limit, heartbeat, grace
         self._force = force or _end
         self._over = threading.Event()
         self._verdict: TrainingError | None = None
@@ -54,7 +54,7 @@ class Watchdog:
 
     def __enter__(self) -> Self:
         self._previous = signal.signal(ALARM, self._raise)
-        self._pulse.beat("run", "begins")
+        self._heartbeat.beat("run", "begins")
         self._set_last_resort()
         self._thread.start()
         return self
@@ -72,8 +72,8 @@ class Watchdog:
         while not self._over.wait(pause):
             now = time.monotonic()
             # counted in looks of this thread: a process that was stopped has not stood still meanwhile
-            still = 0.0 if self._pulse.count != seen else still + min(now - looked, 2 * pause)
-            seen, looked = self._pulse.count, now
+            still = 0.0 if self._heartbeat.count != seen else still + min(now - looked, 2 * pause)
+            seen, looked = self._heartbeat.count, now
             if still >= self._limit:
                 self._bite()
                 return
@@ -86,10 +86,10 @@ class Watchdog:
 
     def _bite(self) -> None:
         faulthandler.cancel_dump_traceback_later()
-        report = write_report(self._folder, self._pulse, limit=self._limit)
+        report = write_report(self._folder, self._heartbeat, limit=self._limit)
         self._verdict = TrainingError(
-            f"nothing has happened for --step-timeout {self._limit:g} s, at last {self._pulse.latest}; {report} has "
-            "where every thread stood, and --resume goes on from the last checkpoint"
+            f"nothing has happened for --step-timeout {self._limit:g} s, at last {self._heartbeat.latest}; {report} "
+            "has where every thread stood, and --resume goes on from the last checkpoint"
         )
         # again and again: a signal between two instructions may find the thread asleep once more
         until = time.monotonic() + self._grace
@@ -105,16 +105,16 @@ class Watchdog:
             raise self._verdict
 
 
-def write_report(folder: Path, pulse: Pulse, *, limit: float) -> Path:
+def write_report(folder: Path, heartbeat: Heartbeat, *, limit: float) -> Path:
     """What this process knows of a standstill, and the stacks of the others as far as they answer; the file."""
     folder.mkdir(parents=True, exist_ok=True)
     report = folder / "report.txt"
-    lines = [f"no sign of progress for {limit:g} s", "", "last event of each actor:", *pulse.events()]
-    lines += ["", "what waits where:", *pulse.waiting(), "", "threads of this process:", ""]
+    lines = [f"no sign of progress for {limit:g} s", "", "last event of each actor:", *heartbeat.events()]
+    lines += ["", "what waits where:", *heartbeat.waiting(), "", "threads of this process:", ""]
     report.write_text("\n".join(lines))
     write_stacks(report)
-    for witness in pulse.witnesses.values():
-        witness(folder)
+    for dump in heartbeat.stack_dumps.values():
+        dump(folder)
     return report
 
 

@@ -9,7 +9,7 @@ from paceline.config.sections import Config
 from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local.engine import LocalEngine
 from paceline.models.loaded import Loaded
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.consumer import ConsumerHalf, make_consumer
 from paceline.training.lengths import fix_lengths
 from paceline.training.rollouts.producer import Producer
@@ -34,13 +34,13 @@ def make_engine(
     tokenizer: PreTrainedTokenizerBase,
     *,
     take_newer: TakeNewer | None = None,
-    headway: Headway = UNWATCHED,
+    progress: Progress = NULL_PROGRESS,
 ) -> TrainedEngine:
     """The engine on the policy's own weights, or on vLLM's copy of them."""
     fix_lengths(config, policy)
     ends = end_token_ids(policy.model, tokenizer)
     if config.engine.engine == "vllm":
-        return make_vllm_engine(config, policy, tokenizer, ends, take_newer=take_newer, headway=headway)
+        return make_vllm_engine(config, policy, tokenizer, ends, take_newer=take_newer, progress=progress)
     return LocalEngine(
         policy.model,
         tokenizer,
@@ -48,7 +48,7 @@ def make_engine(
         compute_dtype=policy.compute_dtype,
         eos_token_ids=ends,
         take_newer=take_newer,
-        headway=headway,
+        progress=progress,
     )
 
 
@@ -68,10 +68,12 @@ def assemble(
     config: Config, prepared: Prepared, given: Given | None = None, *, checkpoint: Checkpoint | None = None
 ) -> Parts:
     """Both halves in this process: see `make_consumer`."""
-    headway = prepared.headway
-    consumer = make_consumer(config, prepared.tokenizer, prepared.extent, given, checkpoint=checkpoint, headway=headway)
-    engine = make_engine(config, consumer.policy, prepared.tokenizer, headway=headway)
+    progress = prepared.progress
+    consumer = make_consumer(
+        config, prepared.tokenizer, prepared.extent, given, checkpoint=checkpoint, progress=progress
+    )
+    engine = make_engine(config, consumer.policy, prepared.tokenizer, progress=progress)
     if checkpoint is not None:
         engine.take_weights(consumer.policy_version)
-    producer = training_producer(config, training_sampler(config, engine, prepared.functions, headway=headway))
+    producer = training_producer(config, training_sampler(config, engine, prepared.functions, progress=progress))
     return Parts(consumer=consumer, engine=engine, producer=producer)

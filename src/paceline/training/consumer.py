@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from paceline.checkpoints.background import Desk
-from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.checkpoints.background import CheckpointWriter
+from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.checkpoints.optimizer_state import load_optimizer, load_reference_weights
 from paceline.checkpoints.saving import take_checkpoint
 from paceline.checkpoints.tokenizer_files import TokenizerFiles
@@ -29,7 +29,7 @@ from paceline.models.reference import frozen_copy, load_reference
 from paceline.models.split_loading import load_policy, measure_by_twin
 from paceline.objective.schedule import learning_rate
 from paceline.runtime.devices import free_memory
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.exporting import export_saved
 from paceline.training.footprint import Footprint, footprint
 from paceline.training.learner.learner import Learner
@@ -54,7 +54,7 @@ class ConsumerHalf:
     learner: Learner
     rate: SteppedRate | None
     """Where a torch scheduler sets the learning rate; None: the options' schedule does."""
-    desk: Desk
+    writer: CheckpointWriter
     tokenizer_files: TokenizerFiles
     recomputing: Recomputing | None
     """What the memory that is free decided; None where nothing was open."""
@@ -89,20 +89,20 @@ class ConsumerHalf:
             learner.sync_reference()
         return stats, rate
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`: everything that makes this half's next step.
 
         Raises:
             TrainingError: a weight is not finite, so that no checkpoint is made of it.
             StorageError: it, or the one before it, cannot be written.
         """
-        self.desk.take(wait=True)  # of ranks that nobody asks; the first one's was asked for
+        self.writer.take(wait=True)  # of ranks that nobody asks; the first one's was asked for
         self.learner.check_weights()
         ranks = self.learner.ranks
         aside = ranks.aside()
         taken = take_checkpoint(
             root,
-            progress,
+            state,
             loaded=self.policy,
             tokenizer=self.tokenizer_files,
             optimizer=self.learner.optimizer,
@@ -110,14 +110,14 @@ class ConsumerHalf:
             reference=self.learner.reference if self.config.loss.ref_sync_steps else None,
             protected=protected,
             ranks=ranks,
-            shelf=self.desk.shelf,
+            shelf=self.writer.shelf,
         )
-        self.desk.begin(taken, aside)
+        self.writer.begin(taken, aside)
         return taken.sentences
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
         """See `Halves`."""
-        return self.desk.take(wait=wait)
+        return self.writer.take(wait=wait)
 
     def footprint(self) -> Footprint:
         """See `Halves`."""
@@ -128,7 +128,7 @@ class ConsumerHalf:
         restore_weights(self.policy, checkpoint.model)
         _go_on(self.learner, checkpoint)
         if self.rate is not None:
-            self.rate.go_to(checkpoint.progress.step * updates_per_step(self.config))
+            self.rate.go_to(checkpoint.state.step * updates_per_step(self.config))
 
     def export(self, folder: Path) -> None:
         """The trained model, as transformers or peft loads it; the first rank writes it.
@@ -156,7 +156,7 @@ def make_consumer(
     *,
     checkpoint: Checkpoint | None = None,
     ranks: Ranks = ONE_RANK,
-    headway: Headway = UNWATCHED,
+    progress: Progress = NULL_PROGRESS,
 ) -> ConsumerHalf:
     """Read the weights, from the checkpoint where there is one, and build the half on them.
 
@@ -182,7 +182,7 @@ def make_consumer(
         max_completion_length=config.sampling.max_completion_length,
         optimizer=given.optimizer,
         ranks=ranks,
-        headway=headway,
+        progress=progress,
     )
     rate = None
     if given.make_scheduler is not None:
@@ -197,7 +197,7 @@ def make_consumer(
         policy=policy,
         learner=learner,
         rate=rate,
-        desk=Desk(_shelf(policy) if config.loop.background_save else None),
+        writer=CheckpointWriter(_shelf(policy) if config.loop.background_save else None),
         tokenizer_files=TokenizerFiles(tokenizer),
         recomputing=recomputing,
     )
@@ -216,7 +216,7 @@ def updates_per_step(config: Config) -> int:
 
 def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
     load_optimizer(checkpoint, learner.optimizer, learner.policy.model, learner.ranks)
-    learner.policy_version = checkpoint.progress.policy_version
+    learner.policy_version = checkpoint.state.policy_version
     if learner.loss.ref_sync_steps and learner.reference is not None:
         load_reference_weights(checkpoint, learner.reference)
 

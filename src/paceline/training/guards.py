@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paceline.config.objective import OptimConfig
 from paceline.errors import TrainingError
-from paceline.metrics.alarms import Change, Panel, Record
+from paceline.metrics.alarms import AlarmState, Change, Record
 from paceline.training.learner.stats import UpdateStats
 
 NOT_FINITE = "loss or gradient was not finite"
@@ -18,7 +18,7 @@ class Guards:
     def __init__(self, optim: OptimConfig, past: Sequence[Record] = ()) -> None:
         """`past`: the records of the steps that are behind."""
         self._most_skipped = optim.max_skipped_updates
-        self._panel = Panel(past)
+        self._alarms = AlarmState(past)
         self._in_a_row: int = past[-1].get("skipped_in_a_row", 0) if past else 0  # steps of older versions have none
         self._changes = list[Change]()
 
@@ -29,8 +29,8 @@ class Guards:
 
     def see(self, record: Record) -> tuple[str, ...]:
         """A step's numbers; the names of the alarms that hold behind it."""
-        self._changes = self._panel.see(record)
-        return self._panel.ringing
+        self._changes = self._alarms.see(record)
+        return self._alarms.active
 
     def sentences(self, number: int, stats: UpdateStats) -> list[str]:
         """What a person should know of this step: what changed, once."""

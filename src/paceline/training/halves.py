@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
 from paceline.runtime.timeline import Recorder, Span
 from paceline.training.assembly import Parts, assemble
@@ -43,7 +43,7 @@ class Halves(Protocol):
     def measure(self, meter: Meter, *, step: int) -> Measurement:
         """A held-out set with the weights as they are."""
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """Begin a checkpoint of this moment below `root`; those in `protected` stay, however many come after them.
 
         It may be written while steps follow. The one before it must have been asked for by `saved`.
@@ -138,10 +138,10 @@ class OneProcess:
         with self.recorder.span(HERE, f"evaluate {step}"):
             return meter.measure(self.parts.engine, step=step)
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
-        with self.recorder.span(HERE, f"checkpoint {progress.step}"):
-            return self.parts.consumer.save(root, progress, protected)
+        with self.recorder.span(HERE, f"checkpoint {state.step}"):
+            return self.parts.consumer.save(root, state, protected)
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
         """See `Halves`."""
@@ -182,5 +182,5 @@ def make_feed(config: Config, prepared: Prepared, checkpoint: Checkpoint | None)
         tasks=prepared.tasks.tasks,
         seed=config.loop.seed,
         shuffle=config.data.shuffle,
-        position=0 if checkpoint is None else checkpoint.progress.position,
+        position=0 if checkpoint is None else checkpoint.state.position,
     )

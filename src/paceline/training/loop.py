@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from paceline.checkpoints.finding import Progress
+from paceline.checkpoints.finding import TrainingState
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.sections import Config
 from paceline.errors import PacelineError, ProcessLost
-from paceline.runtime.heartbeat import PULSE
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.runtime.timeline import Span, trace
 from paceline.training.guards import NOT_FINITE, Guards
 from paceline.training.halves import Halves
@@ -29,7 +29,7 @@ from paceline.training.rollouts.lines import restorable_lines
 from paceline.training.setup.measuring import Measurement, Meter
 from paceline.training.setup.prepared import Prepared
 
-START = Progress(step=0, position=0, policy_version=0)
+START = TrainingState(step=0, position=0, policy_version=0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,9 +43,9 @@ class Run:
     journal: Journal
     observer: Observer
     guards: Guards
-    headway: Headway = UNWATCHED
+    progress: Progress = NULL_PROGRESS
     """Is told what the run turns to."""
-    progress: Progress = START
+    state: TrainingState = START
     stopping: bool = False
     """The observer wished the run to end after this step."""
     is_saving: bool = False
@@ -67,8 +67,8 @@ def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
     try:
         with ExitStack() as closing:
             closing.push(partial(settle_at_end, run))
-            grant(run, run.observer.begin(run.progress.step))
-            while run.progress.step < run.prepared.total_steps and not run.stopping and not interrupted():
+            grant(run, run.observer.begin(run.state.step))
+            while run.state.step < run.prepared.total_steps and not run.stopping and not interrupted():
                 step(run)
                 grant(run, settle(run, wait=False))
     finally:
@@ -80,21 +80,21 @@ def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
 def step(run: Run) -> None:
     """One step, from prompts to new weights, written down before the next begins."""
     # from where the last step's clock stopped: a step's own line can only be written once its clock has been read
-    started, number = run.clocked_until or time.perf_counter(), run.progress.step + 1
+    started, number = run.clocked_until or time.perf_counter(), run.state.step + 1
     run.observer.step_begin(number)
-    run.headway.begin(f"step {number}")
+    run.progress.begin(f"step {number}")
     waiting = time.perf_counter()
-    PULSE.beat("run", f"step {number} is sampled")
+    HEARTBEAT.beat("run", f"step {number} is sampled")
     produced = run.halves.produce(number)
     batch, updating = produced.batch, time.perf_counter()
-    PULSE.beat("run", f"step {number} is trained on")
+    HEARTBEAT.beat("run", f"step {number} is trained on")
     left_out = _left_out(run, produced) if run.prepared.tasks.is_large else {}
     stats, rate = run.halves.update(number, batch.groups)
     updated, stats = time.perf_counter(), run.guards.counted(stats)
-    run.progress = Progress(step=number, position=produced.position, policy_version=run.halves.policy_version)
+    run.state = TrainingState(step=number, position=produced.position, policy_version=run.halves.policy_version)
     run.clocked_until = time.perf_counter()
     record = step_record(
-        run.progress,
+        run.state,
         batch,
         stats,
         num_tasks=len(run.prepared.tasks.tasks),
@@ -132,7 +132,7 @@ def _left_out(run: Run, produced: Produced) -> dict[str, int]:
     """What became of a large dataset's rows: those that were passed over have a position and no group."""
     groups = produced.batch.groups
     return {
-        "rows_left_out": produced.position - run.progress.position - len(groups),
+        "rows_left_out": produced.position - run.state.position - len(groups),
         "prompts_truncated": sum(group.task.tokens_cut > 0 for group in groups),
     }
 
@@ -151,9 +151,9 @@ def grant(run: Run, wanted: Wishes) -> None:
 
 def evaluate(run: Run, meters: Iterable[Meter]) -> list[Measurement]:
     """Measure held-out tasks with the weights as they are, and write it down."""
-    PULSE.beat("run", f"evaluation after step {run.progress.step}")
-    run.headway.begin("evaluation")
-    measurements = [run.halves.measure(meter, step=run.progress.step) for meter in meters]
+    HEARTBEAT.beat("run", f"evaluation after step {run.state.step}")
+    run.progress.begin("evaluation")
+    measurements = [run.halves.measure(meter, step=run.state.step) for meter in meters]
     for measurement in measurements:
         run.run_dir.write_eval_completions(measurement.name, measurement.step, measurement.completion_records())
         run.run_dir.append_eval(measurement.record())
@@ -164,9 +164,9 @@ def save(run: Run) -> Wishes:
     """Begin a checkpoint of this moment once the one before is on disk; in the foreground it is there on return."""
     wishes = settle(run, wait=True)
     started = time.perf_counter()
-    PULSE.beat("run", f"checkpoint of step {run.progress.step}")
-    run.headway.begin("checkpoint")
-    sentences = run.halves.save(run.run_dir.path / "checkpoints", run.progress, run.protected)
+    HEARTBEAT.beat("run", f"checkpoint of step {run.state.step}")
+    run.progress.begin("checkpoint")
+    sentences = run.halves.save(run.run_dir.path / "checkpoints", run.state, run.protected)
     run.checkpoint_seconds += time.perf_counter() - started
     run.is_saving = True
     tell(run, sentences)
@@ -176,7 +176,7 @@ def save(run: Run) -> Wishes:
 def save_last(run: Run) -> None:
     """Have a checkpoint of this moment on disk, where it is not there already."""
     settle(run, wait=True)
-    if run.saved_step != run.progress.step:
+    if run.saved_step != run.state.step:
         save(run)
         settle(run, wait=True)
 
@@ -190,7 +190,7 @@ def settle(run: Run, *, wait: bool) -> Wishes:
     run.checkpoint_seconds += time.perf_counter() - started
     if checkpoint is None:
         return Wishes()
-    run.is_saving, run.saved_step = False, checkpoint.progress.step
+    run.is_saving, run.saved_step = False, checkpoint.state.step
     return run.observer.saved(checkpoint)
 
 

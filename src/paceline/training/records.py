@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
 from paceline.data.lengths import length_histogram
 from paceline.engines import TrainedEngine
@@ -28,7 +28,7 @@ MANY_CORRECTED = 0.2
 
 
 def step_record(
-    progress: Progress,
+    state: TrainingState,
     batch: RolloutBatch,
     stats: UpdateStats,
     *,
@@ -37,16 +37,16 @@ def step_record(
     weights_bytes: int,
     clock: dict[str, float],
 ) -> dict[str, object]:
-    """The step's line in `metrics.jsonl`, as long as no alarm rings; names and units are those of `metrics.METRICS`."""
+    """The step's line in `metrics.jsonl` without an active alarm; names and units are those of `metrics.METRICS`."""
     updates = {name: getattr(stats, name) for name in stats.__slots__}
     updates = {name: value for name, value in updates.items() if value is not None or name not in OPTIONAL}
     record: dict[str, object] = {
-        "step": progress.step,
-        "epoch": progress.position / num_tasks,
-        "policy_version": progress.policy_version,
+        "step": state.step,
+        "epoch": state.position / num_tasks,
+        "policy_version": state.policy_version,
         "learning_rate": learning_rate,
         **rollout_metrics(batch),
-        **staleness_metrics(batch.groups, policy_version=progress.policy_version - stats.updates),
+        **staleness_metrics(batch.groups, policy_version=state.policy_version - stats.updates),
         **updates,
         "alarms": [],
         "clock": clock,
@@ -122,7 +122,7 @@ def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], chec
     if config.loss.beta > 0 and place.adapter is not None:
         lines.append(
             f"--model is an adapter: the reference of --beta is its base model {place.base} without it, so the "
-            "divergence does not begin at 0"
+            "KL does not begin at 0"
         )
     sampling = config.sampling
     if sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0:
@@ -131,7 +131,7 @@ def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], chec
             "than the one that is trained, and logprob_mismatch reports by how much"
         )
     if checkpoint is not None:
-        lines.append(f"going on after step {checkpoint.progress.step} from {checkpoint.path}")
+        lines.append(f"going on after step {checkpoint.state.step} from {checkpoint.path}")
     return lines
 
 

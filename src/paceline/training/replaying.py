@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoints.finding import Checkpoint, Progress, checkpoints_before
+from paceline.checkpoints.finding import Checkpoint, TrainingState, checkpoints_before
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.sections import Config
 from paceline.errors import CheckpointError
@@ -62,7 +62,7 @@ def replay(
     records = {record["step"]: record for record in run_dir.metrics()}
     extent = _extent(config, records, run_dir.journal(), batch)
     start = next(iter(checkpoints_before(run_dir.path / "checkpoints", step)), None)
-    first = 0 if start is None else start.progress.step
+    first = 0 if start is None else start.state.step
     between = [] if nearest else list(range(first + 1, step))
     groups = {number: run_dir.committed(number) for number in between}  # refused before weights are read
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
@@ -70,8 +70,8 @@ def replay(
         for number in groups:
             half.update(number, restored_groups(run_dir.rollouts(number)))
         if other is not None and between:
-            progress = Progress(step=step - 1, position=0, policy_version=half.policy_version)
-            half.save(Path(folder), progress, ())
+            state = TrainingState(step=step - 1, position=0, policy_version=half.policy_version)
+            half.save(Path(folder), state, ())
             start = half.saved(wait=True)
         before = token_values(half.learner, batch.groups) if with_tokens else None
         own = _numbers(half, config, step, batch)

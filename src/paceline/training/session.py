@@ -28,7 +28,7 @@ from paceline.reports.console import RunDisplay
 from paceline.reports.summary import step_paces, summarise, unbroken_steps
 from paceline.reports.trackers.opening import Trackers, open_trackers
 from paceline.runtime.devices import choose_device, used_memory
-from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.signals import GraceOver, StopRequest
 from paceline.runtime.watchdog import Watchdog
 from paceline.training.card import card_facts, write_card
@@ -105,7 +105,7 @@ def _attempt(
             done=earlier.step,
             memory=None if config.cluster.cluster else partial(used_memory, choose_device(config.model)),
         )
-        prepared = replace(prepared, headway=display.watched)
+        prepared = replace(prepared, progress=display.watched)
         placed = closing.enter_context(place(config, prepared, checkpoint))
         refuse_no_room(config, output_dir, placed.halves.footprint(), total_steps=prepared.total_steps)
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
@@ -138,7 +138,7 @@ def _attempt(
         if interrupt is not None:
             remedy = f"`paceline train --resume {output_dir}` goes on"
             report.write()
-            tell(run, [f"{interrupt} after step {run.progress.step}; {remedy}"])
+            tell(run, [f"{interrupt} after step {run.state.step}; {remedy}"])
             return False
         finish(run, console)
     return True
@@ -158,7 +158,7 @@ class Earlier:
     @property
     def step(self) -> int:
         """That the checkpoint is of."""
-        return 0 if self.checkpoint is None else self.checkpoint.progress.step
+        return 0 if self.checkpoint is None else self.checkpoint.state.step
 
 
 def _earlier(
@@ -178,7 +178,7 @@ def _earlier(
     change = None if identity is None else find_change(identity, config, prepared, override=override)
     aside = list[str]()
     if checkpoint is not None:
-        step = checkpoint.progress.step
+        step = checkpoint.state.step
         aside = set_later_aside(run_dir, step) if is_named else set_damaged_aside(root, checkpoint)
     return Earlier(
         run_dir=run_dir, checkpoint=checkpoint, identity=identity, change=change, sentences=(*damaged, *aside)
@@ -218,7 +218,7 @@ def _run_to_the_end(run: Run) -> str | None:
     with StopRequest(run.config.loop.stop_grace) as stop:
         try:
             run_steps(run, interrupted=lambda: stop.received is not None)
-            if run.progress.step == run.prepared.total_steps:
+            if run.state.step == run.prepared.total_steps:
                 return None
             save_last(run)
         except GraceOver as over:
@@ -243,7 +243,7 @@ def make_run(
     observer: Observer,
 ) -> tuple[Run, Committed]:
     """The run where the checkpoint left it; of later steps committed rollouts alone stay, which come beside it."""
-    done, feed = 0 if checkpoint is None else checkpoint.progress.step, make_feed(config, prepared, checkpoint)
+    done, feed = 0 if checkpoint is None else checkpoint.state.step, make_feed(config, prepared, checkpoint)
     committed = of_these_tasks(run_dir.truncate_after(-1 if checkpoint is None else done), feed)
     run_dir.discard_rollouts_after(done + len(committed.entries))
     journal = Journal(run_dir, feed, committed)
@@ -256,9 +256,9 @@ def make_run(
         journal=journal,
         observer=observer,
         guards=Guards(config.optim, run_dir.metrics()),
-        headway=prepared.headway,
-        progress=START if checkpoint is None else checkpoint.progress,
-        saved_step=None if checkpoint is None else checkpoint.progress.step,
+        progress=prepared.progress,
+        state=START if checkpoint is None else checkpoint.state,
+        saved_step=None if checkpoint is None else checkpoint.state.step,
     )
     return run, committed
 
@@ -308,13 +308,13 @@ def finish(run: Run, console: Console, *, step: int | None = None) -> None:
         step: that the weights are of; None: the last.
     """
     output_dir, final = run.run_dir.path, run.run_dir.path / "final"
-    PULSE.beat("run", "export of the trained model")
+    HEARTBEAT.beat("run", "export of the trained model")
     run.halves.export(final)
     steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)
     foreseen = run.halves.foresee(steps) if steps else None
     paces = None if foreseen is None else step_paces(steps, foreseen_seconds=foreseen)
     summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
-    card = write_card(card_facts(run.run_dir, run.config, final, step=step or run.progress.step), final)
+    card = write_card(card_facts(run.run_dir, run.config, final, step=step or run.state.step), final)
     console.print(f"model   {final} (its card: {card.name})", soft_wrap=True)
     console.print(
         f"report  {draw_page(output_dir)}   next: `paceline rollouts {output_dir}` shows what it wrote, "

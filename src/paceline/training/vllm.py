@@ -6,7 +6,7 @@ from paceline.config.sections import Config
 from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.vllm.room import Room
 from paceline.models.loaded import Loaded
-from paceline.runtime.progress import Headway
+from paceline.runtime.progress import Progress
 from paceline.training.lengths import longest_sequence
 
 
@@ -17,7 +17,7 @@ def make_vllm_engine(
     eos_token_ids: frozenset[int],
     *,
     take_newer: TakeNewer | None,
-    headway: Headway,
+    progress: Progress,
 ) -> TrainedEngine:
     """vLLM in this process, with the policy's weights; a completion ends after any of `eos_token_ids`."""
     from paceline.engines.vllm.engine import VllmEngine
@@ -29,7 +29,7 @@ def make_vllm_engine(
         eos_token_ids=eos_token_ids,
         room=room_of(config, policy),
         take_newer=take_newer,
-        headway=headway,
+        progress=progress,
     )
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from paceline.checkpoints.finding import Progress, newest_checkpoint
+from paceline.checkpoints.finding import TrainingState, newest_checkpoint
 from paceline.checkpoints.optimizer_state import load_optimizer, load_reference_weights
 from paceline.checkpoints.tokenizer_files import TokenizerFiles
 from paceline.errors import CheckpointError
@@ -32,7 +32,7 @@ def save(root, step: int, *, keep: int = 2, trained_by=None, reference=None):
     model, optimizer = trained_by or trained(seed=step)
     return save_checkpoint(
         root,
-        Progress(step=step, position=step * 4, policy_version=step),
+        TrainingState(step=step, position=step * 4, policy_version=step),
         loaded=ready(model),
         tokenizer=TokenizerFiles(tiny_tokenizer()),
         optimizer=optimizer,
@@ -70,7 +70,7 @@ def test_a_checkpoint_gives_back_weights_moments_and_progress_exactly(tmp_path):
     checkpoint = save(tmp_path, 7)
     found, damaged = newest_checkpoint(tmp_path)
     assert (found, damaged) == (checkpoint, ())
-    assert found.progress == Progress(step=7, position=28, policy_version=7)
+    assert found.state == TrainingState(step=7, position=28, policy_version=7)
     model, optimizer = trained(seed=7)
     loaded = type(model).from_pretrained(found.model)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters(), strict=True))
@@ -91,7 +91,7 @@ def test_the_newest_checkpoint_is_that_of_the_largest_step_and_a_copy_beside_it_
     for step in (999_999, 1_000_000):
         save(tmp_path, step, keep=2)
     (tmp_path / "step-1000000-best").mkdir()
-    assert newest_checkpoint(tmp_path)[0].progress.step == 1_000_000
+    assert newest_checkpoint(tmp_path)[0].state.step == 1_000_000
     save(tmp_path, 1_000_001, keep=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1000000", "step-1000000-best", "step-1000001"]
 
@@ -108,7 +108,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(tmp_path, 
     else:
         path.write_bytes(content[:middle] + (b"" if damage == "cut" else b"\0" + content[middle + 1 :]))
     found, damaged = newest_checkpoint(tmp_path)
-    assert found.progress.step == 1
+    assert found.state.step == 1
     (sentence,) = damaged
     assert "step-000002" in sentence
     assert "skipped" in sentence
@@ -118,7 +118,7 @@ def test_by_size_a_cut_file_is_found_and_a_flipped_bit_is_not(tmp_path):
     path = save(tmp_path, 1).path / "optimizer.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + b"\1")
-    assert newest_checkpoint(tmp_path, by_size=True)[0].progress.step == 1
+    assert newest_checkpoint(tmp_path, by_size=True)[0].state.step == 1
     with pytest.raises(CheckpointError, match="is not the file that was saved"):
         newest_checkpoint(tmp_path)
     path.write_bytes(content[:-1])

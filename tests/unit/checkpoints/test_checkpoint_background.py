@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.checkpoints.background import Desk
-from paceline.checkpoints.finding import Progress, newest_checkpoint, set_damaged_aside
+from paceline.checkpoints.background import CheckpointWriter
+from paceline.checkpoints.finding import TrainingState, newest_checkpoint, set_damaged_aside
 from paceline.checkpoints.free_space import Asked, copies_fit, refuse_full, refuse_small_disk, room_of_run
 from paceline.checkpoints.saving import take_checkpoint
 from paceline.checkpoints.tokenizer_files import TokenizerFiles
@@ -61,8 +61,8 @@ def arguments(loaded, optimizer) -> dict:
     return {"loaded": loaded, "tokenizer": TokenizerFiles(tiny_tokenizer()), "optimizer": optimizer, "keep": 2}
 
 
-def progress(step: int) -> Progress:
-    return Progress(step=step, position=step, policy_version=step)
+def state(step: int) -> TrainingState:
+    return TrainingState(step=step, position=step, policy_version=step)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
@@ -70,8 +70,8 @@ def test_what_is_written_later_is_the_moment_that_was_taken_and_so_is_the_next_o
     loaded, optimizer = trained(kind)
     given, shelf = arguments(loaded, optimizer) | {"reference": loaded}, Shelf(lambda: 1 << 40)
     for step in (1, 2):
-        at_once = save_checkpoint(tmp_path / "at once", progress(step), **given)
-        taken = take_checkpoint(tmp_path / "later", progress(step), **given, shelf=shelf)
+        at_once = save_checkpoint(tmp_path / "at once", state(step), **given)
+        taken = take_checkpoint(tmp_path / "later", state(step), **given, shelf=shelf)
         update(loaded.model, optimizer)
         later = taken.write(ONE_RANK)
         assert taken.is_copied
@@ -87,7 +87,7 @@ def test_a_tokenizers_files_are_what_it_saves_itself_and_made_once(tmp_path, tem
     own, shelf = content(tmp_path / "itself"), Shelf(lambda: 1 << 40)
     given = arguments(loaded, optimizer) | {"tokenizer": TokenizerFiles(tokenizer)}
     for step in (1, 2):
-        taken = take_checkpoint(tmp_path / "run", progress(step), **given, shelf=shelf)
+        taken = take_checkpoint(tmp_path / "run", state(step), **given, shelf=shelf)
         tokenizer.chat_template = "nobody reads it any more"
         there = content(taken.write(ONE_RANK).model)
         assert {name: there.get(name) for name in own} == own
@@ -97,21 +97,19 @@ def test_a_moment_that_is_not_copied_is_the_memory_itself(tmp_path):
     loaded, optimizer = trained()
     for free in (0, None):
         shelf = Shelf(lambda free=free: free)
-        taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=shelf)
+        taken = take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), shelf=shelf)
         assert taken.is_copied == (free is None)
         assert taken.nbytes == sum(one.nbytes for one in loaded.model.parameters()) * 3 + 4 * len(optimizer.state)
     shelf = Shelf(lambda: 0 if shelf.nbytes else taken.nbytes * 2)  # what it has already counts as free
     for _ in range(2):
-        assert take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=shelf).is_copied
+        assert take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), shelf=shelf).is_copied
 
 
 def test_where_memory_is_short_the_run_waits_and_keeps_none_for_copies(tmp_path):
     loaded, optimizer = trained()
     free = [1 << 40, 0]
     shelf = Shelf(lambda: free.pop(0) - shelf.nbytes)
-    first, second = (
-        take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=shelf) for _ in range(2)
-    )
+    first, second = (take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), shelf=shelf) for _ in range(2))
     assert (first.is_copied, second.is_copied) == (True, False)
     assert shelf.nbytes == 0
     (sentence,) = second.sentences
@@ -132,7 +130,7 @@ def test_copies_share_the_memory_of_a_machine():
 
 def test_a_thread_writes_and_is_waited_for(tmp_path):
     loaded, optimizer = trained()
-    taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=Shelf(lambda: None))
+    taken = take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), shelf=Shelf(lambda: None))
     go = threading.Event()
 
     def write():
@@ -150,34 +148,34 @@ def test_a_thread_writes_and_is_waited_for(tmp_path):
 
 def test_a_desk_does_not_forget_a_checkpoint_that_is_still_being_written(tmp_path, monkeypatch):
     loaded, optimizer = trained()
-    taken = take_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer), shelf=Shelf(lambda: None))
-    go, desk = threading.Event(), Desk(None)
+    taken = take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), shelf=Shelf(lambda: None))
+    go, writer = threading.Event(), CheckpointWriter(None)
 
     class Slow:
-        is_copied, progress = True, taken.progress
+        is_copied, state = True, taken.state
 
         def write(self, words):
             go.wait()
             return taken.write(words)
 
-    desk.begin(Slow(), ONE_RANK)
+    writer.begin(Slow(), ONE_RANK)
     monkeypatch.setattr("paceline.checkpoints.background.SAVE_SECONDS", 0.01)
     with pytest.raises(StorageError, match="is not on disk after"):
-        desk.take(wait=True)
-    assert desk.take(wait=False) is None
+        writer.take(wait=True)
+    assert writer.take(wait=False) is None
     go.set()
     monkeypatch.setattr("paceline.checkpoints.background.SAVE_SECONDS", 60)
-    assert desk.take(wait=True) == newest_checkpoint(tmp_path)[0]
-    assert desk.take(wait=True) is None
+    assert writer.take(wait=True) == newest_checkpoint(tmp_path)[0]
+    assert writer.take(wait=True) is None
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
 def test_a_disk_that_fails_leaves_the_last_checkpoint_and_no_draft(tmp_path, number):
     loaded, optimizer = trained()
-    good = save_checkpoint(tmp_path, progress(1), **arguments(loaded, optimizer))
+    good = save_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer))
     given = arguments(Failing(loaded, number), optimizer)
     writing = Writing(
-        lambda: take_checkpoint(tmp_path, progress(2), **given, shelf=Shelf(lambda: None)).write(ONE_RANK), name="it"
+        lambda: take_checkpoint(tmp_path, state(2), **given, shelf=Shelf(lambda: None)).write(ONE_RANK), name="it"
     )
     with pytest.raises(StorageError) as raised:
         writing.result(wait=True, seconds=60)
@@ -216,12 +214,12 @@ def test_a_damaged_checkpoint_is_kept_under_another_name_however_many_come_after
     given = arguments(*trained())
     for _ in range(2):
         for step in (1, 2):
-            save_checkpoint(tmp_path, progress(step), **given)
+            save_checkpoint(tmp_path, state(step), **given)
         (tmp_path / "step-000002" / "progress.json").write_text("{")
         found, _ = newest_checkpoint(tmp_path)
         (sentence,) = set_damaged_aside(tmp_path, found)
         assert sentence.startswith(f"{tmp_path / 'step-000002'} is kept as {tmp_path / 'damaged-step-000002'}")
     for step in (3, 4, 5):
-        save_checkpoint(tmp_path, progress(step), **given)
+        save_checkpoint(tmp_path, state(step), **given)
     kept = ["damaged-step-000002", "damaged-step-000002-2", "step-000004", "step-000005"]
     assert sorted(path.name for path in tmp_path.iterdir()) == kept

@@ -295,7 +295,7 @@ def test_grpo_is_theirs():
     assert config_of(plain("-kl 0")).loss.beta == 0
 
 
-def test_dapo_is_theirs_with_the_papers_punishment_of_length():
+def test_dapo_is_theirs_with_the_papers_penalty_of_length():
     config = config_of(plain("-a DAPO -mnt 8192"))
     loss, advantage = config.loss, config.advantage
     assert (loss.clip_eps_low, loss.clip_eps_high, loss.average, loss.beta) == (0.2, 0.28, "token", 0.0)
@@ -306,7 +306,7 @@ def test_dapo_is_theirs_with_the_papers_punishment_of_length():
     assert "-kl" not in notes_of(plain("-a DAPO"), "idle")
 
 
-def test_the_punishment_begins_where_theirs_does_at_every_length():
+def test_the_penalty_begins_where_theirs_does_at_every_length():
     for length in range(8, 9000, 97):
         share = config_of(plain(f"-a DAPO -mnt {length}")).advantage.overlong_share
         assert round(share * length) == min(1024, int(length / 4))

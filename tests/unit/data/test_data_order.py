@@ -33,7 +33,7 @@ def test_without_shuffle_the_rows_keep_their_order():
 
 
 def test_all_first_places_are_equally_likely():
-    # 2,000 seeds over 4 tasks: 500 each, standard deviation 19.4; five deviations.
+    # 2,000 seeds over 4 tasks: 500 each, standard deviation 19.4; five standard deviations.
     counts = Counter(task_index(0, size=4, seed=seed, shuffle=True) for seed in range(2000))
     assert all(abs(counts[task] - 500) < 97 for task in range(4))
 

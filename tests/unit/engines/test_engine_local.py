@@ -17,7 +17,7 @@ from paceline.errors import DataError, ModelError, TrainingError
 from paceline.kernels.cpu.compiling import library
 from paceline.kernels.cpu.decoding import decoding_kernels
 from tests.families import family, make_model
-from tests.headway import Told
+from tests.recorded_progress import RecordedProgress
 from tests.tiny import tiny_model, tiny_tokenizer
 
 END = 258
@@ -276,9 +276,9 @@ def test_a_stop_string_that_the_last_allowed_token_completes_is_a_stop(limit, re
 
 
 def test_more_requests_than_slots_of_mixed_sizes_come_back_in_order():
-    model, told = tiny_model("qwen3"), Told()
+    model, told = tiny_model("qwen3"), RecordedProgress()
     requests = [request(3 + 5 * index, samples) for index, samples in enumerate((2, 5, 1, 0, 9, 3, 4))]
-    local = engine(model, slots=6, headway=told)
+    local = engine(model, slots=6, progress=told)
     groups = local.generate(requests, Sampling(max_completion_length=25))
     assert [len(group) for group in groups] == [2, 5, 1, 0, 9, 3, 4]
     tokens = sum(len(completion.token_ids) for group in groups for completion in group)

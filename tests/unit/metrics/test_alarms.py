@@ -1,8 +1,8 @@
-"""When an alarm rings, since when, and that it is told once when it begins and once when it is over."""
+"""When an alarm is active, since when, and that it is told once when it begins and once when it is over."""
 
 import pytest
 
-from paceline.metrics.alarms import RULES, WINDOW, Panel
+from paceline.metrics.alarms import RULES, WINDOW, AlarmState
 from paceline.metrics.definitions import METRICS
 
 SOUND = {
@@ -50,24 +50,24 @@ def steps(*changes: dict, start: int = 1) -> list[dict]:
 )
 def test_an_alarm_rings_once_the_last_five_steps_are_beyond_its_limit_and_not_at_it(name, within, beyond):
     for change, wanted in ((within, ()), (beyond, (name,))):
-        panel = Panel(steps(*[{}] * WINDOW))
+        alarms = AlarmState(steps(*[{}] * WINDOW))
         for record in steps(*[change] * WINDOW, start=WINDOW + 1):
-            panel.see(record)
-        assert panel.ringing == wanted
+            alarms.see(record)
+        assert alarms.active == wanted
 
 
 def test_one_skipped_update_is_chance_and_two_in_five_steps_ring():
     skipped, sound = {"updates_skipped": 1}, {}
-    assert Panel(steps(sound, skipped, sound, sound, sound)).ringing == ()
-    assert Panel(steps(sound, skipped, sound, sound, skipped)).ringing == ("skipped_updates",)
-    assert Panel(steps(skipped, sound, sound, sound, sound, skipped)).ringing == ()
+    assert AlarmState(steps(sound, skipped, sound, sound, sound)).active == ()
+    assert AlarmState(steps(sound, skipped, sound, sound, skipped)).active == ("skipped_updates",)
+    assert AlarmState(steps(skipped, sound, sound, sound, sound, skipped)).active == ()
 
 
 def test_an_alarm_is_told_when_it_begins_and_when_it_is_over_and_not_between():
-    panel, told = Panel(), {}
+    alarms, told = AlarmState(), {}
     cut, sound = {"truncated_fraction": 0.9}, {"truncated_fraction": 0.0}
     for record in steps(*[sound] * 5, *[cut] * 4, *[sound] * 4):
-        told[record["step"]] = [change.describe() for change in panel.see(record)]
+        told[record["step"]] = [change.describe() for change in alarms.see(record)]
     # the mean of five is above a half with three of 0.9, which is so from step 8 on and until step 10
     assert {step: len(lines) for step, lines in told.items() if lines} == {8: 1, 12: 1}
     assert told[8][0].startswith("alarm length_explosion since step 8: more than half of the completions are cut at")
@@ -75,24 +75,24 @@ def test_an_alarm_is_told_when_it_begins_and_when_it_is_over_and_not_between():
 
 
 def test_nothing_rings_before_there_are_five_steps():
-    assert Panel(steps(*[{"truncated_fraction": 1.0}] * 4)).ringing == ()
+    assert AlarmState(steps(*[{"truncated_fraction": 1.0}] * 4)).active == ()
 
 
 def test_a_resumed_run_goes_on_with_the_alarms_that_rang_and_since_when():
     records = steps(*[{"truncated_fraction": 0.9}] * 7)
-    panel = Panel(records)
-    assert panel.see({"step": 8, **SOUND, "truncated_fraction": 0.9}) == []
-    (change,) = [change for _ in range(4) for change in panel.see({"step": 9, **SOUND})]
+    alarms = AlarmState(records)
+    assert alarms.see({"step": 8, **SOUND, "truncated_fraction": 0.9}) == []
+    (change,) = [change for _ in range(4) for change in alarms.see({"step": 9, **SOUND})]
     assert (change.since, change.begins) == (5, False)
 
 
 def test_steps_that_measured_nothing_and_those_of_older_versions_ring_nothing():
     nothing = {"entropy": None, "logprob_mismatch_mean": None}
-    panel = Panel(steps(*[nothing] * 6))
+    alarms = AlarmState(steps(*[nothing] * 6))
     older = {name: SOUND[name] for name in ("completion_length_mean", "prompts", "rollouts", "rewards")}
     for number in range(5):
-        panel.see({"step": 7 + number, **older})
-    assert panel.ringing == ()
+        alarms.see({"step": 7 + number, **older})
+    assert alarms.active == ()
 
 
 def test_every_alarm_reads_numbers_that_a_step_writes_and_names_a_remedy():

@@ -20,7 +20,7 @@ def test_impossible_counts_are_refused(correct, n):
         wilson(correct, n)
 
 
-def test_a_mean_has_a_normal_interval_of_its_sample_deviation():
+def test_a_mean_has_a_normal_interval_of_its_sample_std():
     got = mean_interval([0.0, 1.0, 1.0, 0.0])
     half = 1.959963984540054 * (1 / 3 / 4) ** 0.5
     assert (got.value, got.low, got.high) == (0.5, pytest.approx(0.5 - half), pytest.approx(0.5 + half))

@@ -138,8 +138,8 @@ def test_a_standstill_of_5_steps_is_the_reason_where_nothing_was_learnt_and_a_re
 
 
 def test_alarms_that_ring_are_said_beside_the_word():
-    ringing = steps(*[number / 40 for number in range(40)], alarms=["clip_fraction"])
-    assert judge(ringing, []).but == ("alarm clip_fraction: the clip holds more than 30 % of the trained tokens",)
+    active = steps(*[number / 40 for number in range(40)], alarms=["clip_fraction"])
+    assert judge(active, []).but == ("alarm clip_fraction: the clip holds more than 30 % of the trained tokens",)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from paceline.checkpoints.finding import Progress
+from paceline.checkpoints.finding import TrainingState
 from paceline.checkpoints.optimizer_state import load_optimizer
 from paceline.checkpoints.tokenizer_files import TokenizerFiles
 from paceline.cli.main import main
@@ -342,7 +342,7 @@ def test_a_run_that_is_resumed_from_its_checkpoint_makes_the_same_next_step(base
     first.step([group()], learning_rate=1e-3)
     saved = save_checkpoint(
         tmp_path / "checkpoints",
-        Progress(step=1, position=1, policy_version=1),
+        TrainingState(step=1, position=1, policy_version=1),
         loaded=first.policy,
         tokenizer=TokenizerFiles(tiny_tokenizer()),
         optimizer=first.optimizer,

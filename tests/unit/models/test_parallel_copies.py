@@ -48,7 +48,7 @@ def test_a_tensor_larger_than_a_board_has_one_of_its_own():
     shelf, large = Shelf(lambda: None), torch.ones((64 << 20) + 1, dtype=torch.uint8)
     found = copies({"small": torch.zeros(3), "large": large, "behind": torch.ones(2)}, shelf)
     assert torch.equal(found["large"], large)
-    assert 0 < found["behind"].data_ptr() - found["small"].data_ptr() < 64 << 20  # the first board was not left
+    assert 0 < found["behind"].data_ptr() - found["small"].data_ptr() < 64 << 20  # the first buffer was not left
     assert shelf.nbytes == (64 << 20) + (128 << 20)
 
 

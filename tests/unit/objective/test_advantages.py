@@ -11,11 +11,11 @@ from paceline.objective.advantages import (
     without_rounding,
 )
 
-STD_0_1_2 = 1.0  # sample deviation of 0, 1, 2
+STD_0_1_2 = 1.0  # sample standard deviation of 0, 1, 2
 ALL = ["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
 
 
-def test_a_group_is_centred_on_its_mean_and_scaled_by_its_sample_deviation():
+def test_a_group_is_centred_on_its_mean_and_scaled_by_its_sample_std():
     (got,) = advantages([[0.0, 1.0, 2.0]], kind="group")
     assert got == pytest.approx([-1 / (STD_0_1_2 + 1e-4), 0.0, 1 / (STD_0_1_2 + 1e-4)])
 
@@ -28,22 +28,22 @@ def test_leave_one_out_compares_with_the_mean_of_the_others():
     assert advantages([[1.0, 0.0, 2.0]], kind="leave_one_out") == [[0.0, -1.5, 1.5]]
 
 
-def test_batch_uses_mean_and_deviation_of_all_rewards():
+def test_batch_uses_mean_and_std_of_all_rewards():
     got = advantages([[0.0, 0.0], [1.0, 3.0]], kind="batch")
-    deviation = math.sqrt(6 / 3)  # mean 1: squares 1, 1, 0, 4 over n - 1
-    assert [*chain(*got)] == pytest.approx([value / (deviation + 1e-4) for value in (-1, -1, 0, 2)])
+    std = math.sqrt(6 / 3)  # mean 1: squares 1, 1, 0, 4 over n - 1
+    assert [*chain(*got)] == pytest.approx([value / (std + 1e-4) for value in (-1, -1, 0, 2)])
 
 
-def test_group_mean_with_batch_deviation_scales_all_groups_alike():
+def test_group_mean_with_batch_std_scales_all_groups_alike():
     got = advantages([[0.0, 2.0], [1.0, 1.0]], kind="group_mean_batch_std")
-    deviation = math.sqrt(2 / 3)  # centred: -1, 1, 0, 0
-    assert [*chain(*got)] == pytest.approx([value / (deviation + 1e-4) for value in (-1, 1, 0, 0)])
+    std = math.sqrt(2 / 3)  # centred: -1, 1, 0, 0
+    assert [*chain(*got)] == pytest.approx([value / (std + 1e-4) for value in (-1, 1, 0, 0)])
 
 
-def test_group_mean_with_the_rewards_deviation_scales_all_groups_alike():
+def test_group_mean_with_the_rewards_std_scales_all_groups_alike():
     got = advantages([[0.0, 2.0], [1.0, 5.0]], kind="group_mean_reward_std")
-    deviation = math.sqrt(14 / 3)  # mean 2: squares 4, 0, 1, 9
-    assert [*chain(*got)] == pytest.approx([value / (deviation + 1e-4) for value in (-1, 1, -2, 2)])
+    std = math.sqrt(14 / 3)  # mean 2: squares 4, 0, 1, 9
+    assert [*chain(*got)] == pytest.approx([value / (std + 1e-4) for value in (-1, 1, -2, 2)])
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -75,8 +75,8 @@ def test_groups_of_one_have_none_even_beside_others(kind):
 
 def test_groups_of_one_are_compared_with_the_batch_where_the_kind_says_batch():
     got = advantages([[3.0], [0.0], [0.0]], kind="batch")
-    deviation = math.sqrt(6 / 2)  # mean 1: squares 4, 1, 1
-    assert [*chain(*got)] == pytest.approx([value / (deviation + 1e-4) for value in (2, -1, -1)])
+    std = math.sqrt(6 / 2)  # mean 1: squares 4, 1, 1
+    assert [*chain(*got)] == pytest.approx([value / (std + 1e-4) for value in (2, -1, -1)])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind != "batch"])
@@ -101,7 +101,7 @@ def test_advantages_of_a_step_sum_to_zero(kind):
 def test_rewards_normalised_before_they_are_summed_weigh_alike_whatever_their_scale():
     group = {"small": [0.0, 1.0, 2.0], "large": [300.0, 100.0, 200.0]}
     (got,) = normalized_sums([group], {"small": 1.0, "large": 0.5})
-    small, large = 1 / 1.0001, 0.5 * 100 / 100.0001  # deviations 1 and 100
+    small, large = 1 / 1.0001, 0.5 * 100 / 100.0001  # standard deviations 1 and 100
     assert got == pytest.approx([large - small, -large, small])
 
 
@@ -109,7 +109,7 @@ def test_a_reward_that_is_missing_leaves_the_others_of_its_completion():
     group = {"a": [0.0, 2.0, None], "b": [None, 1.0, None]}
     (got,) = normalized_sums([group], {"a": 1.0, "b": 1.0})
     scale = math.sqrt(2) + 1e-4
-    assert got[:2] == pytest.approx([-1 / scale, 1 / scale])  # b stands alone: no deviation, 0.0
+    assert got[:2] == pytest.approx([-1 / scale, 1 / scale])  # b stands alone: no std, 0.0
     assert got[2] is None
 
 

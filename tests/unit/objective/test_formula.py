@@ -31,8 +31,8 @@ EVERY = {
 CLIP = "-min(r_t A, clip(r_t, 1 - 0.2, 1 + 0.2) A)"
 CISPO = "-stop_gradient(min(r_t, 5)) A log p_t"
 TOKENS = {"r_t": "p_t / old_t", "w_t": "1 / tokens of the update"}
-GROUP = "(R - mean over group) / (deviation over group + 0.0001)"
-BATCH_STD = "(R - mean over group) / (deviation of those differences over step + 0.0001)"
+GROUP = "(R - mean over group) / (std over group + 0.0001)"
+BATCH_STD = "(R - mean over group) / (std of those differences over step + 0.0001)"
 PLAIN = "sum over tokens t of w_t * policy_t"
 REVERSE = {
     "kl_t": "stop_gradient(p_t / old_t) log(p_t / q_t)^2 / 2, with the gradient of KL(policy || reference)",

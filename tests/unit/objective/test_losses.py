@@ -1,4 +1,4 @@
-"""Policy terms and divergences of single tokens, against numbers worked out by hand."""
+"""Policy terms and KL divergences of single tokens, against numbers worked out by hand."""
 
 import math
 from collections.abc import Callable

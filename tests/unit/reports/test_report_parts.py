@@ -7,6 +7,7 @@ import pytest
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.objective.formula import Line as Definition
+from paceline.reports.page.alarm_history import alarm_list, stretches
 from paceline.reports.page.cards import LONGEST_HALF, card
 from paceline.reports.page.charts import reward_chart, time_chart
 from paceline.reports.page.figures import Band, Chart, Line, figure, readings
@@ -15,7 +16,6 @@ from paceline.reports.page.groups import group_folds, moments, telling
 from paceline.reports.page.headline import form_note, headline
 from paceline.reports.page.notation import as_list
 from paceline.reports.page.reading import read_run
-from paceline.reports.page.ringing import alarm_list, stretches
 from paceline.reports.page.series import MAX_POINTS, Series
 from paceline.reports.page.verdict import verdict_of
 
@@ -83,8 +83,8 @@ def test_the_verdict_is_that_of_the_rules_and_leaves_records_out_that_they_canno
 
 
 def test_alarms_are_told_by_the_steps_in_a_row_at_which_they_held():
-    ringing = {2: ["no_signal"], 3: ["no_signal", "entropy"], 5: ["no_signal"], 6: ["no_signal"]}
-    found = stretches([{"step": step, "alarms": ringing.get(step, [])} for step in range(1, 7)])
+    active = {2: ["no_signal"], 3: ["no_signal", "entropy"], 5: ["no_signal"], 6: ["no_signal"]}
+    found = stretches([{"step": step, "alarms": active.get(step, [])} for step in range(1, 7)])
     assert [(one.name, one.first, one.last) for one in found] == [
         ("no_signal", 2, 3),
         ("entropy", 3, 3),

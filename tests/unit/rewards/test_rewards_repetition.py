@@ -29,7 +29,7 @@ def grade(completion, name="repetition"):
         ("hahahahahaha", 0.0),  # one word
     ],
 )
-def test_the_share_of_repeated_trigrams_is_punished_in_any_script(completion, score):
+def test_the_share_of_repeated_trigrams_is_penalised_in_any_script(completion, score):
     assert grade(completion) == pytest.approx(score)
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from paceline.errors import TrainingError
-from paceline.runtime.heartbeat import Pulse
+from paceline.runtime.heartbeat import Heartbeat
 from paceline.runtime.watchdog import ALARM, Watchdog, write_stacks
 
 SOON = 30.0
@@ -27,14 +27,14 @@ def test_the_main_thread_comes_first_however_many_others_there_are(tmp_path):
 
 def test_a_main_thread_that_waits_for_nothing_is_woken_and_the_report_says_who_did_what_last(tmp_path):
     now = [100.0]
-    pulse = Pulse(clock=lambda: now[0])
-    pulse.beat("producer 0", "gave its `sample`")
-    pulse.queues["steps produced and not taken"] = lambda: 3
-    pulse.witnesses["producer 0"] = lambda folder: (folder / "producer-0.txt").write_text("its threads")
+    heartbeat = Heartbeat(clock=lambda: now[0])
+    heartbeat.beat("producer 0", "gave its `sample`")
+    heartbeat.queues["steps produced and not taken"] = lambda: 3
+    heartbeat.stack_dumps["producer 0"] = lambda folder: (folder / "producer-0.txt").write_text("its threads")
     now[0] = 112.5
     with (
         pytest.raises(TrainingError, match=r"for --step-timeout 0\.2 s, at last run: begins; .*stuck/report\.txt has"),
-        Watchdog(tmp_path / "stuck", limit=0.2, pulse=pulse),
+        Watchdog(tmp_path / "stuck", limit=0.2, heartbeat=heartbeat),
     ):
         threading.Event().wait(SOON)
     report = (tmp_path / "stuck" / "report.txt").read_text()
@@ -45,10 +45,10 @@ def test_a_main_thread_that_waits_for_nothing_is_woken_and_the_report_says_who_d
 
 
 def test_a_process_that_makes_progress_is_left_alone_however_long_it_takes(tmp_path):
-    pulse, idle = Pulse(), threading.Event()
-    with Watchdog(tmp_path / "stuck", limit=1.0, pulse=pulse):
+    heartbeat, idle = Heartbeat(), threading.Event()
+    with Watchdog(tmp_path / "stuck", limit=1.0, heartbeat=heartbeat):
         for number in range(15):
-            pulse.beat("learner", f"pass {number}")
+            heartbeat.beat("learner", f"pass {number}")
             idle.wait(0.1)
     assert not (tmp_path / "stuck").exists()
 
@@ -61,7 +61,7 @@ def test_a_main_thread_that_does_not_come_out_is_ended_with_the_reason(tmp_path)
         ended.set()
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {ALARM})  # as deaf as a call into C
-    with Watchdog(tmp_path, limit=0.1, pulse=Pulse(), grace=0.1, force=force):
+    with Watchdog(tmp_path, limit=0.1, heartbeat=Heartbeat(), grace=0.1, force=force):
         assert ended.wait(SOON)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {ALARM})
     assert reasons[0].startswith("nothing has happened for --step-timeout 0.1 s")

@@ -173,7 +173,7 @@ def test_averages_over_all_count_masked_completions_and_the_tokens_of_ungraded_o
     assert counted.tokens_trained == kept.tokens_trained == 4
 
 
-def test_an_ungraded_completion_that_counts_has_a_divergence_and_a_masked_one_has_none():
+def test_an_ungraded_completion_that_counts_has_a_kl_and_a_masked_one_has_none():
     one = group((b"abc", 1.0), (b"quiet", 0.0), (b"loud!", 0.0))
     drops = (None, "no_reward", "truncated")
     groups = [replace(one, rollouts=tuple(map(lambda r, why: replace(r, dropped=why), one.rollouts, drops)))]
@@ -293,7 +293,7 @@ def test_the_reference_moves_towards_the_policy_by_the_mix(mix):
         assert torch.allclose(moved, mix * ours + (1 - mix) * theirs, rtol=0, atol=1e-14)
 
 
-def test_with_a_reference_every_completion_is_trained_on_for_its_divergence():
+def test_with_a_reference_every_completion_is_trained_on_for_its_kl():
     stats = learner(loss=LossConfig(beta=0.5), reference=True).step([group((b"abc", 0.0))], learning_rate=0.0)
     assert (stats.updates, stats.tokens_trained) == (1, 3)
     assert stats.kl > 0

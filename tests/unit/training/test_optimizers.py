@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from paceline.checkpoints.finding import Progress
+from paceline.checkpoints.finding import TrainingState
 from paceline.checkpoints.optimizer_state import load_optimizer
 from paceline.checkpoints.tokenizer_files import TokenizerFiles
 from paceline.config.building import build_config
@@ -66,7 +66,7 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(tmp_path, options):
     updates(loaded, optimizer, (1e-2, 1e-2))
     checkpoint = save_checkpoint(
         tmp_path,
-        Progress(step=2, position=2, policy_version=2),
+        TrainingState(step=2, position=2, policy_version=2),
         loaded=loaded,
         tokenizer=TokenizerFiles(tiny_tokenizer()),
         optimizer=optimizer,

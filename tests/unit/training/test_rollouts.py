@@ -1,4 +1,4 @@
-"""Sampling again for filtered groups, punishment of length, masks, and rewards normalised one by one."""
+"""Sampling again for filtered groups, length penalty, masks, and rewards normalised one by one."""
 
 from dataclasses import replace
 
@@ -93,21 +93,21 @@ def test_the_filter_looks_at_accuracy_and_not_at_a_reward_beside_it():
     assert [group.dropped for group in batch.groups] == ["filtered", None]
 
 
-def test_batch_deviations_are_of_the_groups_that_are_kept():
+def test_batch_stds_are_of_the_groups_that_are_kept():
     script = [MIXED, ALL_RIGHT, ALL_WRONG]
     kept = producer(script, filter_range=(0.0, 1.0), advantage="group_mean_batch_std").make(taking(TASKS), 3)
-    # +-0.5 over the sample deviation of (0.5, -0.5), 0.7071, and 1e-4
+    # +-0.5 over the sample standard deviation of (0.5, -0.5), 0.7071, and 1e-4
     assert kept.groups[0].rollouts[0].advantage == pytest.approx(0.5 / (0.5**0.5 + 1e-4))
 
 
 @pytest.mark.parametrize("text", ["right", "wrong"])
-def test_length_is_punished_the_same_for_right_and_wrong_answers_and_once(text):
+def test_length_is_penalised_the_same_for_right_and_wrong_answers_and_once(text):
     script = [group_of("right", "wrong")]
     made = producer(script, max_completion_length=8, overlong_share=0.5, overlong_weight=2.0).make(taking(TASKS), 1)
     (rollouts,) = [group.rollouts for group in made.groups]
-    punished = {rollout.completion.text: rollout for rollout in rollouts}[text]
-    assert punished.rewards["overlong"] == pytest.approx(-0.25)  # 5 tokens, 1 of 4 beyond 4
-    assert punished.reward == pytest.approx(WORTH[text] - 0.5)
+    penalised = {rollout.completion.text: rollout for rollout in rollouts}[text]
+    assert penalised.rewards["overlong"] == pytest.approx(-0.25)  # 5 tokens, 1 of 4 beyond 4
+    assert penalised.reward == pytest.approx(WORTH[text] - 0.5)
 
 
 def test_masked_completions_stay_in_their_groups_baseline():
@@ -145,7 +145,7 @@ def test_rewards_normalised_one_by_one_weigh_the_same_whatever_their_scale():
         AdvantageConfig(reward_aggregation="normalize_then_sum", advantage="none"),
         num_generations=3,
     ).make(taking(TASKS), 1)
-    # the two rewards say the opposite; each has unit deviation, so they cancel but for the floor of 1e-4
+    # the two rewards say the opposite; each has unit standard deviation, so they cancel but for the floor of 1e-4
     assert [r.advantage for r in both.groups[0].rollouts] == pytest.approx([0, 0, 0], abs=1e-3)
     assert both.groups[0].rollouts[1].reward == 500.0
 
@@ -188,7 +188,7 @@ def test_a_completion_on_which_one_function_failed_is_in_no_loss_and_no_baseline
     made = scripted_producer(script, functions, weights, AdvantageConfig(), num_generations=3, max_failure_rate=1.0)
     batch = made.make(taking(TASKS), 1)
     sound, wrong, failed = batch.groups[0].rollouts
-    # mean and deviation of 2 and 1, as if the third had not been sampled: (2 - 1.5) / 0.7071
+    # mean and standard deviation of 2 and 1, as if the third had not been sampled: (2 - 1.5) / 0.7071
     assert (sound.advantage, wrong.advantage) == (pytest.approx(0.7071, abs=1e-3), pytest.approx(-0.7071, abs=1e-3))
     assert (failed.reward, failed.advantage, failed.dropped) == (None, 0.0, "reward_failed")
     assert failed.rewards == {"fragile": None, "one": 1.0}
@@ -258,7 +258,7 @@ def test_the_age_of_a_steps_tokens_counts_each_by_the_weights_that_drew_it():
     assert [record["weight_changes"] for record in rollout_records(groups)] == [[{"token": 2, "policy_version": 5}], []]
 
 
-def test_what_enters_the_loss_its_mean_advantage_and_the_deviation_within_groups():
+def test_what_enters_the_loss_its_mean_advantage_and_the_std_within_groups():
     cut = [completion("right", finish_reason="length"), completion("wrong")]
     script = [group_of("right", "wrong"), group_of("right", "right"), cut]
     found = producer(script, advantage="none", filter_range=(0.0, 1.0), mask_truncated=True)

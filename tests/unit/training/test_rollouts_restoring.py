@@ -47,7 +47,7 @@ OPTIONS = {
     "plain": {},
     "filtered": {"filter_range": (0.0, 1.0), "filter_func": "right"},
     "surplus": {"filter_range": (-1.0, 1.5), "filter_func": "right", "oversampling": 2.0},
-    "masked, punished": {"mask_truncated": True, "overlong_share": 0.5, "advantage": "leave_one_out"},
+    "masked, penalised": {"mask_truncated": True, "overlong_share": 0.5, "advantage": "leave_one_out"},
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paceline.checkpoints.finding import Checkpoint, Progress, newest_checkpoint
+from paceline.checkpoints.finding import Checkpoint, TrainingState, newest_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.errors import ProcessLost, RewardError, StorageError
@@ -34,10 +34,10 @@ class SlowHalves:
     error: StorageError | None = None
     _begun: Checkpoint | None = None
 
-    def save(self, root, progress, protected):
-        self.events.append(f"begin {progress.step}")
-        self._begun = Checkpoint(path=root / f"step-{progress.step:06d}", progress=progress)
-        return (f"a sentence of {progress.step}",)
+    def save(self, root, state, protected):
+        self.events.append(f"begin {state.step}")
+        self._begun = Checkpoint(path=root / f"step-{state.step:06d}", state=state)
+        return (f"a sentence of {state.step}",)
 
     def saved(self, *, wait):
         if self.error is not None:
@@ -52,7 +52,7 @@ class Diary:
     events: list[str]
 
     def saved(self, checkpoint):
-        self.events.append(f"saved {checkpoint.progress.step}")
+        self.events.append(f"saved {checkpoint.state.step}")
         return Wishes(stop=True)
 
     def tell(self, sentence):
@@ -74,12 +74,12 @@ class Scripted:
             journal=None,
             observer=Diary(self.events),
             guards=None,
-            progress=at(step),
+            state=at(step),
         )
 
 
-def at(step: int) -> Progress:
-    return Progress(step=step, position=step, policy_version=step)
+def at(step: int) -> TrainingState:
+    return TrainingState(step=step, position=step, policy_version=step)
 
 
 def test_a_checkpoint_is_told_of_once_it_is_on_disk_and_the_next_one_waits_for_it():
@@ -87,7 +87,7 @@ def test_a_checkpoint_is_told_of_once_it_is_on_disk_and_the_next_one_waits_for_i
     run = one.at(1)
     assert save(run) == settle(run, wait=False) == Wishes()
     assert one.events == ["begin 1", "a sentence of 1"]
-    run.progress = at(2)
+    run.state = at(2)
     assert save(run) == Wishes(stop=True)
     run.halves.is_written = True
     assert settle(run, wait=False) == Wishes(stop=True)
@@ -107,7 +107,7 @@ def test_a_last_checkpoint_is_not_written_twice():
     run = one.at(1)
     save(run)
     save_last(run)
-    run.progress = at(2)
+    run.state = at(2)
     save_last(run)
     save_last(run)
     assert [event for event in one.events if "sentence" not in event] == ["begin 1", "saved 1", "begin 2", "saved 2"]
@@ -174,7 +174,7 @@ def test_a_step_that_does_not_end_within_the_grace_leaves_the_last_whole_checkpo
     assert why == "SIGTERM: the step in hand did not end within 0.01 s (--stop-grace)"
     assert what.startswith(left)
     found, damaged = newest_checkpoint(tmp_path / "run" / "checkpoints")
-    assert (found and found.progress.step, damaged) == (2 if step == 3 else None, ())
+    assert (found and found.state.step, damaged) == (2 if step == 3 else None, ())
 
 
 def test_a_run_that_saves_in_the_background_leaves_what_one_in_the_foreground_leaves(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.errors import ConfigError, PacelineError, ProcessLost, RewardError, TrainingError
 from paceline.models.parallel.ranks import RankLost
-from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.workers.torchrun.lifelines import Ended, Lifelines
 
 BEAT = 0.02
@@ -167,9 +167,9 @@ def test_a_main_thread_that_does_not_come_out_is_waked_and_then_ended(ranks):
 
 def test_the_first_rank_learns_what_the_others_did_last_and_has_them_write_down_where_they_stand(ranks, tmp_path):
     first, _, _ = ranks.between(2)
-    PULSE.beat("learner", "pass 3 of 8")
+    HEARTBEAT.beat("learner", "pass 3 of 8")
     first.ask_for_stacks(tmp_path)
     for rank in (1, 2):
         until(lambda rank=rank: (tmp_path / f"rank-{rank}.txt").exists())
         assert "most recent call first" in (tmp_path / f"rank-{rank}.txt").read_text()
-    until(lambda: any(event.startswith("rank 2: ") for event in PULSE.events()))
+    until(lambda: any(event.startswith("rank 2: ") for event in HEARTBEAT.events()))

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from paceline.checkpoints.finding import Progress
+from paceline.checkpoints.finding import TrainingState
 from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
@@ -79,7 +79,7 @@ def steps_apart(config: Config, seat: Seat, root: Path) -> dict[str, Any]:
         return {**found, "resumed": sampled(resumed)}
     rank = TrainingRank(seat, config, EXTENT, None)
     found = {"held": update(rank), "way": renewed(rank)}
-    rank.save(root, Progress(step=1, position=4, policy_version=1), ())
+    rank.save(root, TrainingState(step=1, position=4, policy_version=1), ())
     assert rank.saved(True) is not None  # on every rank: what follows reads it
     renewed(rank)
     return found

@@ -119,7 +119,9 @@ class GRPOFields:
     multi_objective_aggregation: str = _option(
         "sum_then_normalize", "Several rewards: sum_then_normalize or normalize_then_sum."
     )
-    scale_rewards: str = _option("group", "What the advantage is divided by: the deviation of group, batch, or none.")
+    scale_rewards: str = _option(
+        "group", "What the advantage is divided by: the standard deviation of group, batch, or none."
+    )
     loss_type: str = _option("dapo", "How tokens are bounded and averaged: grpo, bnpo, dr_grpo, dapo, cispo or sapo.")
     mask_truncated_completions: bool = _option(False, "No gradient from completions cut at max_completion_length.")
     sync_ref_model: bool = _option(False, "Move the reference towards the policy now and then.")

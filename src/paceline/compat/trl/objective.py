@@ -83,7 +83,7 @@ def _refuse_idle(args: "GRPOConfig", bound: str) -> None:
     if args.multi_objective_aggregation == "normalize_then_sum" and changed(args, "scale_rewards"):
         raise ConfigError(
             f"scale_rewards must be left out with multi_objective_aggregation 'normalize_then_sum', got "
-            f"{args.scale_rewards!r}: each reward is divided by its group's deviation, their sum by the batch's"
+            f"{args.scale_rewards!r}: each reward is divided by its group's std, their sum by the batch's"
         )
 
 

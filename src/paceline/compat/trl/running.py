@@ -70,18 +70,18 @@ def run_training(job: Job, start: Start) -> TrainOutput:
         run_dir = closing.enter_context(opened)
         if checkpoint is not None:
             job.parts.consumer.restore(checkpoint)
-            job.parts.engine.take_weights(checkpoint.progress.policy_version)
+            job.parts.engine.take_weights(checkpoint.state.policy_version)
         elif job.parts.consumer.policy_version > 0:
             raise CheckpointError(
                 f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; "
                 "make a new trainer"
             )
         refuse_no_room(job.config, job.output_dir, job.parts.consumer.footprint(), total_steps=job.prepared.total_steps)
-        aside = set_later_aside(run_dir, 0 if checkpoint is None else checkpoint.progress.step)
+        aside = set_later_aside(run_dir, 0 if checkpoint is None else checkpoint.state.step)
         drop_broken_links(job.output_dir)
         changed = start.resumed and _computes_otherwise(run_dir, job.config)
         if changed:
-            run_dir.discard_rollouts_after(0 if checkpoint is None else checkpoint.progress.step)
+            run_dir.discard_rollouts_after(0 if checkpoint is None else checkpoint.state.step)
         feed = make_feed(job.config, job.prepared, checkpoint)
         halves = OneProcess(config=job.config, parts=job.parts, feed=feed)
         run, found = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
@@ -129,10 +129,10 @@ def _steps(run: Run) -> None:
     with stop if threading.current_thread() is threading.main_thread() else nullcontext():
         try:
             run_steps(run, interrupted=lambda: stop.received is not None)
-            if stop.received is None or run.stopping or run.progress.step == run.prepared.total_steps:
+            if stop.received is None or run.stopping or run.state.step == run.prepared.total_steps:
                 return
             save_last(run)
-            how = f"{stop.received} after step {run.progress.step}"
+            how = f"{stop.received} after step {run.state.step}"
         except GraceOver as over:
             how = f"{over}; {last_checkpoint(run)}"
     tell(run, [f"{how}; train(resume_from_checkpoint=True) goes on"])
@@ -148,8 +148,8 @@ def _state(job: Job, checkpoint: Checkpoint | None) -> TrainerState:
     for field in fields(TrainerState):
         setattr(state, field.name, getattr(saved or TrainerState(), field.name))
     if checkpoint is not None:
-        state.global_step = checkpoint.progress.step * updates
-        state.epoch = checkpoint.progress.position / len(job.prepared.tasks.tasks)
+        state.global_step = checkpoint.state.step * updates
+        state.epoch = checkpoint.state.position / len(job.prepared.tasks.tasks)
     state.max_steps = job.prepared.total_steps * updates
     state.num_train_epochs = round(job.args.num_train_epochs)
     state.train_batch_size = job.args.train_batch_size
@@ -162,11 +162,11 @@ def _state(job: Job, checkpoint: Checkpoint | None) -> TrainerState:
 
 
 def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
-    observer, state, step = job.observer, job.observer.state, run.progress.step
+    observer, state, step = job.observer, job.observer.state, run.state.step
     if job.args.load_best_model_at_end and state.best_model_checkpoint is not None:
         best = read_checkpoint(Path(state.best_model_checkpoint))
         restore_weights(job.parts.consumer.policy, best.model)
-        step = best.progress.step
+        step = best.state.step
         tell(run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"])
     losses = [record["loss"] for record in run.run_dir.metrics()]
     completions = sum(record["rollouts"] for record in run.run_dir.metrics())

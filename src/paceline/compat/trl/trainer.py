@@ -228,7 +228,7 @@ class GRPOTrainer:
 
     @property
     def beta(self) -> float:
-        """Weight of the divergence from the reference."""
+        """Weight of the KL from the reference."""
         return self._job.config.loss.beta
 
     def get_learning_rates(self) -> list[float]:

@@ -13,7 +13,7 @@ from paceline.engines.requests import check_requests, limits_of, texts_of, weigh
 from paceline.engines.stopping import Stopping
 from paceline.errors import TrainingError
 from paceline.models.plain_forward import evaluating
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.types import Completion
 
 
@@ -32,7 +32,7 @@ class LocalEngine:
         concurrent_sequences: int,
         compute_dtype: torch.dtype,
         eos_token_ids: frozenset[int],
-        headway: Headway = UNWATCHED,
+        progress: Progress = NULL_PROGRESS,
         take_newer: TakeNewer | None = None,
     ) -> None:
         """Choose the decoder, by a short comparison with the model's own logits.
@@ -43,7 +43,7 @@ class LocalEngine:
             concurrent_sequences: completions computed at the same time, at most; bounds memory, never the result.
             compute_dtype: precision of the forward pass; a copy of the weights is made per call where theirs differs.
             eos_token_ids: a completion ends after any of these.
-            headway: told after each position how many completions have ended and how many tokens there are.
+            progress: told after each position how many completions have ended and how many tokens there are.
             take_newer: asked before each token; None: a call ends with the weights that it began with.
 
         Raises:
@@ -53,7 +53,7 @@ class LocalEngine:
         """How many optimiser updates the weights have seen; copied into completions."""
         self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
-        self._capacity, self._end_tokens, self._headway = concurrent_sequences, eos_token_ids, headway
+        self._capacity, self._end_tokens, self._progress = concurrent_sequences, eos_token_ids, progress
         choice = choose_decoder(model, compute_dtype)
         self._decoder, self.path, self.path_reason = choice.decoder, choice.path, choice.reason
 
@@ -85,7 +85,7 @@ class LocalEngine:
             stopping,
             concurrent_sequences=self._capacity,
             device=self._model.device,
-            headway=self._headway,
+            progress=self._progress,
             on_ended=None if on_finished is None else self._teller(requests, on_finished),
         )
         with torch.inference_mode(self.path == "fused"), evaluating(self._model):

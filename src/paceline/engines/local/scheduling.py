@@ -17,8 +17,8 @@ from paceline.engines.local.decoder import Decoder
 from paceline.engines.local.rows import rounded_up
 from paceline.engines.sampling import as_signed_64, draw, uniforms
 from paceline.engines.stopping import Stopping
-from paceline.runtime.heartbeat import PULSE
-from paceline.runtime.progress import Headway
+from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.runtime.progress import Progress
 
 UNIFORM_BLOCK = 32
 """Positions whose uniform numbers are made at once."""
@@ -63,12 +63,12 @@ class Schedule:
         *,
         concurrent_sequences: int,
         device: torch.device,
-        headway: Headway,
+        progress: Progress,
         on_ended: OnEnded | None,
     ) -> None:
         """`concurrent_sequences` bounds the rows computed at the same time."""
         self._decoder, self._sampling, self._stopping = decoder, sampling, stopping
-        self._capacity, self._device, self._headway = concurrent_sequences, device, headway
+        self._capacity, self._device, self._progress = concurrent_sequences, device, progress
         self._log: list[tuple[np.ndarray, np.ndarray, Tensor, int]] = []
         self._on_ended = on_ended
 
@@ -79,7 +79,7 @@ class Schedule:
         """
         self._version = policy_version
         self._made, self._ended, self._of = 0, 0, sum(len(job.sequences) for job in jobs)
-        self._headway.phase("generate", 0, self._of)
+        self._progress.phase("generate", 0, self._of)
         waiting = sorted(jobs, key=lambda job: -len(job.prompt_ids))
         if self._stopping.watches_text or self._on_ended is not None:
             shape = (sum(len(job.sequences) for job in jobs), self._sampling.max_completion_length)
@@ -164,7 +164,7 @@ class Schedule:
 
     def _next_uniforms(self) -> Float[Tensor, " S"]:
         if self._block_used == UNIFORM_BLOCK:
-            PULSE.beat("engine", f"{self._alive} completions under way")
+            HEARTBEAT.beat("engine", f"{self._alive} completions under way")
             steps = torch.arange(UNIFORM_BLOCK, device=self._device)
             self._block = uniforms(self._to_device(self._keys), self._to_device(self._sampled) + steps[:, None])
             self._block_used = 0
@@ -186,7 +186,7 @@ class Schedule:
         if ended.any():
             self._release(self._numbers(rows)[ended])
         self._made += int(living.sum())
-        self._headway.phase("generate", self._ended, self._of, tokens=self._made)
+        self._progress.phase("generate", self._ended, self._of, tokens=self._made)
 
     def _release(self, gone: np.ndarray) -> None:
         if self._on_ended is not None:

@@ -22,8 +22,8 @@ from paceline.engines.vllm.starting import start
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import DataError, EngineError, PacelineError, TrainingError, first_line
 from paceline.models.plain_forward import evaluating
-from paceline.runtime.heartbeat import PULSE
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.types import Completion
 
 
@@ -41,7 +41,7 @@ class VllmEngine:
         eos_token_ids: frozenset[int],
         room: Room,
         take_newer: TakeNewer | None = None,
-        headway: Headway = UNWATCHED,
+        progress: Progress = NULL_PROGRESS,
     ) -> None:
         """Start vLLM and give it the model's weights.
 
@@ -52,7 +52,7 @@ class VllmEngine:
             eos_token_ids: a completion ends after any of these.
             room: what vLLM may take of the machine.
             take_newer: asked before each step of vLLM; None: a call ends with the weights that it began with.
-            headway: told after each step of vLLM how many completions have ended.
+            progress: told after each step of vLLM how many completions have ended.
 
         Raises:
             ConfigError: the installed vLLM is not one that this was written against.
@@ -65,7 +65,7 @@ class VllmEngine:
         self.policy_version = 0
         """Updates that the weights have seen which vLLM has; copied into completions."""
         self._model, self._tokenizer, self._dtype, self._room = model, tokenizer, compute_dtype, room
-        self._take_newer, self._headway = take_newer, headway
+        self._take_newer, self._progress = take_newer, progress
         self._vocab_size = model.get_output_embeddings().weight.shape[0]
         self._end_tokens = frozenset(token for token in eos_token_ids if token < self._vocab_size)
         self._busy = self._asleep = self._is_complete = False
@@ -137,7 +137,7 @@ class VllmEngine:
     ) -> Iterator[int]:
         """Sample; the index of each completion as soon as it has ended. Leaves nothing behind, however it is left."""
         self._busy, ended, tokens = True, 0, 0
-        self._headway.phase("generate", 0, len(orders))
+        self._progress.phase("generate", 0, len(orders))
         try:
             with self._dying("it took requests"):
                 self._asker.ask(orders, sampling)
@@ -145,7 +145,7 @@ class VllmEngine:
                 self._go_on_with_newer()
                 with self._dying("it sampled"):
                     told = self._asker.step()
-                PULSE.beat("engine", "vLLM made a token of each completion under way")
+                HEARTBEAT.beat("engine", "vLLM made a token of each completion under way")
                 for news in told:
                     stopped = collected[news.index].take(news, stopping)
                     if stopped and not news.has_ended:
@@ -154,7 +154,7 @@ class VllmEngine:
                     if stopped or news.has_ended:
                         ended += 1
                         yield news.index
-                self._headway.phase("generate", ended, len(orders), tokens=tokens)
+                self._progress.phase("generate", ended, len(orders), tokens=tokens)
         finally:
             self._busy = False
             self._asker.abort_all()

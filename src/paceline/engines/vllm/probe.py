@@ -26,7 +26,7 @@ class Allowed:
 
 
 ALLOWED = {
-    # measured: 1.2e-5 at most, on 8 layers of random weights with a deviation of 0.05
+    # measured: 1.2e-5 at most, on 8 layers of random weights with a standard deviation of 0.05
     torch.float32: Allowed(largest=1e-4, mean=1e-4),
     # measured: 0.06 at most, 0.024 in the mean
     torch.bfloat16: Allowed(largest=0.5, mean=0.1),

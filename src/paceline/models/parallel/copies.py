@@ -8,15 +8,15 @@ from torch import Tensor
 
 from paceline.models.parallel.pieces import Piece
 
-BOARD_BYTES = 64 << 20
-"""Of a board of a shelf, at least, and always a power of two, as torch takes locked memory: a large tensor leaves room
+BUFFER_BYTES = 64 << 20
+"""Of a buffer of a shelf, at least, and always a power of two, as torch takes locked memory: a large tensor leaves room
 behind it for others, and what a small model does not touch takes nothing."""
 ALIGNMENT = 64
 """Bytes of a cache line: of no type a number lies across two."""
 
 
 @dataclass(kw_only=True, slots=True)
-class _Board:
+class _Buffer:
     """Memory that copies lie in one behind the other."""
 
     memory: Tensor
@@ -36,39 +36,39 @@ class Shelf:
         """`free` says how many bytes of main memory are left, where the system does; `is_locked`: for a GPU's tensors,
         which are copied to it at the speed of the bus."""
         self.free, self._is_locked = free, is_locked
-        self._boards: list[_Board] = []
+        self._buffers: list[_Buffer] = []
 
     @property
     def nbytes(self) -> int:
         """That it has taken of main memory."""
-        return sum(board.memory.nbytes for board in self._boards)
+        return sum(buffer.memory.nbytes for buffer in self._buffers)
 
     def clear(self) -> None:
         """Nothing on it is needed any more: what is copied next takes its place."""
-        for board in self._boards:
-            board.used = 0
+        for buffer in self._buffers:
+            buffer.used = 0
 
     def give_back(self) -> None:
         """Nothing on it is needed any more, and others need the memory."""
-        self._boards.clear()
+        self._buffers.clear()
 
     def copy(self, tensor: Tensor) -> Tensor:
         """The tensor in memory of its own, in a storage of its own; of a GPU's once its device is synchronised."""
         if not tensor.numel():
             return torch.empty(tensor.shape, dtype=tensor.dtype)
-        board = self._board_for(tensor.nbytes)
+        buffer = self._buffer_for(tensor.nbytes)
         # not a slice of one tensor: whoever writes files takes two tensors of one storage for one
-        place = torch.frombuffer(board.memory.numpy(), dtype=tensor.dtype, count=tensor.numel(), offset=board.used)
-        board.used = _aligned(board.used + tensor.nbytes)
+        place = torch.frombuffer(buffer.memory.numpy(), dtype=tensor.dtype, count=tensor.numel(), offset=buffer.used)
+        buffer.used = _aligned(buffer.used + tensor.nbytes)
         return place.view(tensor.shape).copy_(tensor.detach(), non_blocking=True)
 
-    def _board_for(self, nbytes: int) -> _Board:
-        for board in self._boards:
-            if board.used + nbytes <= board.memory.nbytes:
-                return board
-        size = max(BOARD_BYTES, 1 << (nbytes - 1).bit_length())
-        self._boards.append(_Board(memory=torch.empty(size, dtype=torch.uint8, pin_memory=self._is_locked)))
-        return self._boards[-1]
+    def _buffer_for(self, nbytes: int) -> _Buffer:
+        for buffer in self._buffers:
+            if buffer.used + nbytes <= buffer.memory.nbytes:
+                return buffer
+        size = max(BUFFER_BYTES, 1 << (nbytes - 1).bit_length())
+        self._buffers.append(_Buffer(memory=torch.empty(size, dtype=torch.uint8, pin_memory=self._is_locked)))
+        return self._buffers[-1]
 
 
 def copies(tensors: Mapping[str, Tensor], shelf: Shelf) -> dict[str, Tensor]:

@@ -41,7 +41,7 @@ class RunDisplay:
     ) -> None:
         """`done` steps of `total_steps` are behind; `memory`: bytes in use, None: not known."""
         self.watched = Watched(name=name, total_steps=total_steps, done=done, clock=clock)
-        """What is shown, for whoever has something to tell: a `Headway`."""
+        """What is shown, for whoever has something to tell: a `Progress`."""
         self._console, self._clock, self._memory = console, clock, memory
         self._last_line = clock()
         self._is_live = console.is_terminal and not console.is_dumb_terminal

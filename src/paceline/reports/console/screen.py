@@ -150,5 +150,5 @@ def _columns(cells: Sequence[tuple[str, str]], width: int) -> list[Text]:
 
 def _alarms(seen: Seen) -> Text:
     # steps of older versions have no alarms
-    ringing = () if seen.record is None else seen.record.get("alarms") or ()
-    return _line("alarms", (", ".join(ringing), "bold red") if ringing else "none")
+    active = () if seen.record is None else seen.record.get("alarms") or ()
+    return _line("alarms", (", ".join(active), "bold red") if active else "none")

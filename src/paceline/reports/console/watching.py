@@ -1,4 +1,4 @@
-"""What a run has told so far, kept for a screen: a `Headway`, and the records of steps and evaluations."""
+"""What a run has told so far, kept for a screen: a `Progress`, and the records of steps and evaluations."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -105,13 +105,13 @@ class Watched:
         self._marks = deque[tuple[int, float]](maxlen=PACE_STEPS + 1)
 
     def begin(self, what: str) -> None:
-        """See `Headway`."""
+        """See `Progress`."""
         # what goes on beside the steps, such as sampling ahead, is not over with them
         still = {name: told for name, told in self._told.copy().items() if told.ended is None}
         self._what, self._since, self._told = what, self._clock(), still
 
     def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
-        """See `Headway`."""
+        """See `Progress`."""
         told = self._told
         before = told.get(name)
         started = self._clock() if before is None or not (done or tokens) else before.started

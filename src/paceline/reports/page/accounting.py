@@ -104,9 +104,9 @@ def dropped_counts(run: RunRecord) -> list[DroppedCount]:
 
 
 def _alarms(metrics: Sequence[Record]) -> list[DroppedCount]:
-    """Steps that an alarm held for; no row for one that never rang."""
-    rang = [record["alarms"] for record in metrics if isinstance(record.get("alarms"), list)]
-    steps = Counter(name for alarms in rang for name in alarms if isinstance(name, str))
+    """Steps that an alarm held for; no row for one that was never active."""
+    active = [record["alarms"] for record in metrics if isinstance(record.get("alarms"), list)]
+    steps = Counter(name for alarms in active for name in alarms if isinstance(name, str))
     return [
         DroppedCount(what=f"Steps with the alarm {name}", number=number, of=len(metrics))
         for name, number in steps.items()

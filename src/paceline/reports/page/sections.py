@@ -8,6 +8,7 @@ from paceline.errors import ConfigError
 from paceline.objective.formula import objective
 from paceline.reports.page import charts
 from paceline.reports.page.accounting import dropped_counts, time_split
+from paceline.reports.page.alarm_history import alarm_list
 from paceline.reports.page.cards import pair_cards
 from paceline.reports.page.figures import Chart, figure
 from paceline.reports.page.groups import group_folds, moments, telling
@@ -15,7 +16,6 @@ from paceline.reports.page.notation import as_list
 from paceline.reports.page.numbers import count, duration, percent
 from paceline.reports.page.outcome import fates, first_set, pairs
 from paceline.reports.page.reading import Record, RunRecord, read_lines
-from paceline.reports.page.ringing import alarm_list
 from paceline.reports.page.samples import held_out_pairs, training_pairs
 from paceline.reports.page.series import bin_size
 
@@ -25,7 +25,7 @@ _ROLLOUT_KEYS = ("task_id", "prompt", "completion")
 
 
 def alarms(run: RunRecord) -> str:
-    """Which alarms rang, and at which steps."""
+    """Alarms that were active, and at which steps."""
     return _section("Alarms", alarm_list(run))
 
 

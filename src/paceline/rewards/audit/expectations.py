@@ -23,8 +23,8 @@ _FORM = (
 EXPECTATIONS: Mapping[str, Expectation] = {
     "format": Expectation(counts="without content", reason=_FORM),
     "react_format": Expectation(counts="without content", reason=_FORM),
-    "repetition": Expectation(counts="none", reason="punishes repeated words only, and gives full to anything else"),
-    "soft_overlong": Expectation(counts="none", reason="punishes length only, and gives full to anything short"),
+    "repetition": Expectation(counts="none", reason="penalises repeated words only, and gives full to anything else"),
+    "soft_overlong": Expectation(counts="none", reason="penalises length only, and gives full to anything short"),
     "random": Expectation(counts="none", reason="is the control that has nothing to do with quality"),
 }
 """By the name of a built-in function; every attack counts against the others, and against functions of one's own."""

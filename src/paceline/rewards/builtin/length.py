@@ -10,7 +10,7 @@ from paceline.rewards.builtin.correctness import JUNK, Correctness, begin_correc
 from paceline.rewards.function import BuiltIn, RewardContext
 
 CACHE_SHARE = 5
-"""DAPO punishes within the last 4096 of 20480 tokens, a fifth."""
+"""DAPO penalises within the last 4096 of 20480 tokens, a fifth."""
 
 
 def cosine(
@@ -75,7 +75,7 @@ def cosine(
 
 
 def soft_overlong(context: RewardContext, *, max_length: int | None = None, cache: int | None = None) -> BuiltIn:
-    """A punishment of length for right and wrong answers alike, 0.0 at most and -1.0 at least.
+    """A length penalty for right and wrong answers alike, 0.0 at most and -1.0 at least.
 
     | length in tokens                  | score                                      |
     |-----------------------------------|--------------------------------------------|
@@ -94,7 +94,7 @@ def soft_overlong(context: RewardContext, *, max_length: int | None = None, cach
     if not 1 <= buffer <= longest:
         raise RewardError(
             f"--reward-funcs soft_overlong: cache must lie between 1 and max_length ({longest}) tokens, got {buffer}; "
-            "it is where the punishment starts, counted back from max_length"
+            "it is where the penalty starts, counted back from max_length"
         )
 
     def call(*, completion_ids: list[Sequence[int]], **columns: object) -> list[float]:

@@ -1,4 +1,4 @@
-"""A punishment of saying the same again: repetition."""
+"""A penalty of saying the same again: repetition."""
 
 import unicodedata
 from functools import lru_cache

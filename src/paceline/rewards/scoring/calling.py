@@ -15,8 +15,8 @@ from typing import TypeVar
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.scoring.arguments import Arguments, owned
 from paceline.rewards.scoring.deadline import RewardTimeout, deadline
-from paceline.runtime.heartbeat import PULSE
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 
 GRACE_SECONDS = 1.0
 """Async functions are cancelled at their deadline; one that then still blocks the event loop is interrupted."""
@@ -40,7 +40,7 @@ class Outcome:
 
 
 def outcomes(
-    calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: float, headway: Headway = UNWATCHED
+    calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: float, progress: Progress = NULL_PROGRESS
 ) -> list[Outcome]:
     """Call each function with arguments of its own; nothing that a grader raises passes.
 
@@ -48,14 +48,14 @@ def outcomes(
     """
     called = []
     for number, (function, arguments) in enumerate(calls, start=1):
-        PULSE.beat("rewards", f"function {number} of {len(calls)}")
-        headway.phase("reward", number - 1, len(calls))
+        HEARTBEAT.beat("rewards", f"function {number} of {len(calls)}")
+        progress.phase("reward", number - 1, len(calls))
         called.append(_call(function, arguments, timeout))
     waiting = {place: one for place, one in enumerate(called) if inspect.isawaitable(one.result)}
     if waiting:
         for place, outcome in zip(waiting, _together(list(waiting.values()), timeout), strict=True):
             called[place] = outcome
-    headway.phase("reward", len(calls), len(calls))
+    progress.phase("reward", len(calls), len(calls))
     return called
 
 

@@ -13,7 +13,7 @@ from paceline.rewards.function import RewardFunction
 from paceline.rewards.reading import has_format
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import Tally, batch_of, grade, spread, ungraded
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.types import Completion, Task
 
 
@@ -54,7 +54,7 @@ def score(
     completions: Sequence[Completion],
     *,
     timeout: float,
-    headway: Headway = UNWATCHED,
+    progress: Progress = NULL_PROGRESS,
 ) -> Scores:
     """Grade completions; `tasks[i]` is the task of `completions[i]`.
 
@@ -74,7 +74,7 @@ def score(
         return _nothing(functions)
     batches = [batch for name, one in functions.items() if (batch := batch_of(name, one, tasks, completions)).rows]
     calls = [(batch.function, batch.arguments) for batch in batches]
-    results = outcomes(calls, timeout=timeout, headway=headway)
+    results = outcomes(calls, timeout=timeout, progress=progress)
     graded = dict.fromkeys(functions, ungraded(len(tasks)))
     for batch, outcome in zip(batches, results, strict=True):
         graded[batch.name] = spread(grade(batch, outcome, timeout), batch.rows, len(tasks))

@@ -25,7 +25,7 @@ from paceline.objective.micro_batches import (
     token_weights,
 )
 from paceline.runtime.memory import is_out_of_memory
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.learner.budget import Budget, MicroBatchSize
 from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.optimizers import make_optimizer
@@ -77,7 +77,7 @@ class Learner:
         max_completion_length: int,
         optimizer: torch.optim.Optimizer | None = None,
         ranks: Ranks = ONE_RANK,
-        headway: Headway = UNWATCHED,
+        progress: Progress = NULL_PROGRESS,
     ) -> None:
         """Take the parts; `optimizer` None: as `optim` says.
 
@@ -95,7 +95,7 @@ class Learner:
             tokens=optim.micro_batches(policy.model.device.type)[0], ranks=ranks, device=policy.model.device
         )
         self.policy_version = 0
-        self._headway, self._passed, self._passes_of_step = headway, 0, 0
+        self._progress, self._passed, self._passes_of_step = progress, 0, 0
 
     def step(
         self,
@@ -112,7 +112,7 @@ class Learner:
         Raises:
             TrainingError: memory ran out, and smaller micro-batches are no way out.
         """
-        self._headway.phase("update", 0, 1)
+        self._progress.phase("update", 0, 1)
         samples = samples_of(groups, over=self.loss.average_over)
         runs = minibatches(len(samples), self.optim.num_minibatches)
         trained = [position for position, sample in enumerate(samples) if self._has_gradient(sample)]
@@ -128,7 +128,7 @@ class Learner:
                 updates.append(sums)
                 if after_update is not None and not sums.skipped:
                     after_update()
-        self._headway.phase("update", of := max(self._passes_of_step, 1), of)
+        self._progress.phase("update", of := max(self._passes_of_step, 1), of)
         return summarise_updates(updates, micro_batch_tokens=self.budget.tokens, halved=self.budget.take_halved())
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
@@ -179,7 +179,7 @@ class Learner:
 
         def loss(number: int, values: TokenValues) -> Tensor:
             self._passed += 1  # more than were foreseen where memory ran out and they were cut again
-            self._headway.phase("update", min(self._passed, self._passes_of_step), self._passes_of_step)
+            self._progress.phase("update", min(self._passed, self._passes_of_step), self._passes_of_step)
             if parts[number].is_idle:
                 return 0.0 * values.logprobs.sum()
             value, parts[number], found = self._loss(parts[number], values, first=first)
@@ -267,7 +267,7 @@ class Learner:
         return replace(minibatch, parts=tuple(parts), cut_at=self.budget.tokens)
 
     def _has_gradient(self, sample: Sample) -> bool:
-        """A zero advantage has a gradient of exactly zero, unless divergence or entropy have one of their own."""
+        """A zero advantage has a gradient of exactly zero, unless KL or entropy have one of their own."""
         return not sample.masked and (sample.advantage != 0.0 or self.loss.beta > 0 or self.loss.entropy_coef > 0)
 
     def _reference(self, reference: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:

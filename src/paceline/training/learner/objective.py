@@ -43,7 +43,7 @@ def token_losses(
         loss = kept * (on_policy * weight * policy_loss + beta * kl_penalty - entropy_coef * entropy)
 
     where weight is `rollout_correction`'s; on_policy is 0 for sequences that `off_policy_threshold` leaves out, and
-    kept for those of `skip_threshold`, whose ratio would explode in the divergence too.
+    kept for those of `skip_threshold`, whose ratio would explode in the KL too.
     """
     ratio = policy_ratio(logprobs.policy, logprobs.old, batch.lengths, level=loss.ratio_level)
     losses, sums = _policy_term(batch, logprobs, ratio, loss)
@@ -60,7 +60,7 @@ def token_losses(
 
 
 def _penalty(logprobs: Logprobs, reference: Tensor, ratio: Tensor, loss: LossConfig) -> Tensor:
-    """The divergence as `kl` names it: by its direction, or by the estimator that is differentiated."""
+    """The KL as `kl` names it: by its direction, or by the estimator that is differentiated."""
     if loss.kl == "reverse" or loss.kl == "forward":
         return kl_penalty(logprobs.policy, logprobs.old, reference, kl=loss.kl)
     estimate = kl_estimate(logprobs.policy, reference)

@@ -18,7 +18,7 @@ from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import WHOLE, Split
 from paceline.models.parallel.tokens import Tokens
 from paceline.objective.micro_batches import MicroBatch
-from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.memory import return_free_memory
 
 
@@ -62,7 +62,7 @@ class WholeModel:
         with torch.no_grad():
             found = list[TokenValues | None]()
             for number, batch in enumerate(batches):
-                PULSE.beat("learner", f"pass {number + 1} of {len(batches)}, without gradient")
+                HEARTBEAT.beat("learner", f"pass {number + 1} of {len(batches)}, without gradient")
                 found.append(self._values(loaded, batch))
         self.split.rest(loaded.model)
         return found
@@ -73,7 +73,7 @@ class WholeModel:
         for number, batch in enumerate(batches):
             if is_short:
                 return_free_memory(loaded.model.device)
-            PULSE.beat("learner", f"pass {number + 1} of {len(batches)}")
+            HEARTBEAT.beat("learner", f"pass {number + 1} of {len(batches)}")
             self.split.begin_pass(loaded.model, last=number == len(batches) - 1)
             value = loss(number, self._values(loaded, batch))
             if is_short:

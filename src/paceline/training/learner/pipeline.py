@@ -35,7 +35,7 @@ from paceline.models.parallel.stages import Stages, stage_of
 from paceline.models.parallel.tokens import Tokens
 from paceline.models.rows import take_rows
 from paceline.objective.micro_batches import MicroBatch
-from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.memory import is_out_of_memory, return_free_memory
 from paceline.training.learner.passes import Loss, Passes, TokenValues, WholeModel, head_values
 
@@ -151,7 +151,7 @@ class _StagePass:
 
     def __call__(self, number: int, entering: Tensor) -> Tensor:
         """What leaves the stage: hidden states [longest, H], behind the last one the loss."""
-        PULSE.beat("learner", f"micro-batch {number + 1} of {len(self.tokens)} in a stage")
+        HEARTBEAT.beat("learner", f"micro-batch {number + 1} of {len(self.tokens)} in a stage")
         tokens, split, model = self.tokens[number], self.how.split, self.loaded.model
         before = None if self.is_first else entering[: len(tokens.batch.input_ids)]
         if self.is_last:

@@ -30,7 +30,7 @@ class UpdateStats:
     loss: float
     """Sum over an update's tokens of weight times loss, averaged over updates."""
     policy_loss: float
-    """The share of the policy term in that, without divergence and entropy."""
+    """The share of the policy term in that, without KL and entropy."""
     grad_norm: float
     """Before clipping, averaged over updates."""
     entropy: float | None

@@ -19,7 +19,7 @@ from paceline.training.rollouts.statistics import mean_and_std
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 
 OVERLONG = "overlong"
-"""The name under which a rollout's rewards hold the soft punishment of its length."""
+"""The name under which a rollout's rewards hold the soft penalty of its length."""
 
 Rewards = Mapping[str, float | None]
 
@@ -87,7 +87,7 @@ def _pairs(scored: Scored) -> Iterator[tuple[Rewards, Completion]]:
 
 
 def _with_length(rewards: Rewards, completion: Completion, *, max_length: int, buffer: int) -> Rewards:
-    """The punishment of length beside rewards that are there: alone it would reward a broken grader."""
+    """The length penalty beside rewards that are there: alone it would reward a broken grader."""
     if buffer == 0 or all(reward is None for reward in rewards.values()):
         return rewards
     penalty = overlong_penalty(len(completion.token_ids), max_length=max_length, buffer=buffer)

@@ -15,7 +15,7 @@ from paceline.rewards.function import RewardFunction
 from paceline.rewards.scoring.early import early_start
 from paceline.rewards.scoring.merging import merge_scores, part_of
 from paceline.rewards.scoring.scores import Scores, score
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.rollouts.grouping import Scored, is_inside
 from paceline.types import Completion, Task
 
@@ -60,7 +60,7 @@ class EngineSampler:
     seed: int
     purpose: str = "train"
     """Part of every completion's key, so that training and evaluation do not draw alike."""
-    headway: Headway = UNWATCHED
+    progress: Progress = NULL_PROGRESS
 
     def sample(self, drawn: Drawn) -> Round:
         """See `Sampler`."""
@@ -71,7 +71,7 @@ class EngineSampler:
         generated = time.perf_counter()
         repeated = [task for task in tasks for _ in range(self.num_generations)]
         answers = [one for group in completions for one in group]
-        scores = score(self.functions, repeated, answers, timeout=self.reward_timeout, headway=self.headway)
+        scores = score(self.functions, repeated, answers, timeout=self.reward_timeout, progress=self.progress)
         size = self.num_generations
         scored = (
             self._scored(task, tuple(group), part_of(scores, index * size, size))

@@ -1,11 +1,11 @@
-"""Mean and deviation of numbers of which some may be missing."""
+"""Mean and standard deviation of numbers of which some may be missing."""
 
 import math
 from collections.abc import Sequence
 
 
 def mean_and_std(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Over the values that are there; the sample deviation needs two."""
+    """Over the values that are there; the sample standard deviation needs two."""
     given = [value for value in values if value is not None]
     if not given:
         return None, None

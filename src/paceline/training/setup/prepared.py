@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.data.tasks import TaskSet
 from paceline.rewards.function import RewardFunction
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.plan.batches import BatchPlan
 from paceline.training.setup.measuring import Meter
 
@@ -36,7 +36,7 @@ class Prepared:
     """One per held-out set; none when there are no held-out tasks."""
     plan: BatchPlan
     total_steps: int
-    headway: Headway = UNWATCHED
+    progress: Progress = NULL_PROGRESS
     """Who is told how far the work at hand has come."""
 
     @property

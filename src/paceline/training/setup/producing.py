@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from paceline.config.sections import Config
 from paceline.engines import Engine, Sampling
 from paceline.rewards.function import RewardFunction
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.rollouts.producer import Producer
 from paceline.training.rollouts.sampling import EngineSampler, Sampler
 
 
 def training_sampler(
-    config: Config, engine: Engine, functions: Mapping[str, RewardFunction], *, headway: Headway = UNWATCHED
+    config: Config, engine: Engine, functions: Mapping[str, RewardFunction], *, progress: Progress = NULL_PROGRESS
 ) -> EngineSampler:
     """Sampling and scoring as the options want it for training."""
     sampling = config.sampling
@@ -30,7 +30,7 @@ def training_sampler(
         advantage=config.advantage,
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
-        headway=headway,
+        progress=progress,
     )
 
 

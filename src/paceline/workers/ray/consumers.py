@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
-from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.timeline import Recorder
 from paceline.types import RolloutGroup
 from paceline.workers.ray.consuming import Updated
@@ -102,7 +102,7 @@ class Consumers:
 
     def _start(self, ranks: Sequence[int], method: str, *arguments: object) -> None:
         for rank in ranks:
-            PULSE.beat(f"consumer {rank}", f"was asked for `{method}`")
+            HEARTBEAT.beat(f"consumer {rank}", f"was asked for `{method}`")
             self._begun[rank] = method, self._recorder.clock()
             self._workers.start(rank, method, arguments)
 
@@ -121,7 +121,7 @@ class Consumers:
             finally:
                 method, started = self._begun.pop(rank)
                 self._recorder.end(f"consumer {rank}", method, started)
-                PULSE.beat(f"consumer {rank}", f"ended its `{method}`")
+                HEARTBEAT.beat(f"consumer {rank}", f"ended its `{method}`")
         if out_of_touch:
             raise ProcessLost(str(out_of_touch[0]))
         return [answers[rank] for rank in ranks]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.checkpoints.finding import Checkpoint, Progress, read_checkpoint
+from paceline.checkpoints.finding import Checkpoint, TrainingState, read_checkpoint
 from paceline.config.sections import Config
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import Meeting, process_group
@@ -87,9 +87,9 @@ class ConsumingProcess:
         """One bucket of the weights as they are; of the first rank, which the others help."""
         return read_bucket(self.half.policy.model, names, self.half.learner.ranks)
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
-        return self.half.save(root, progress, protected)
+        return self.half.save(root, state, protected)
 
     def saved(self, wait: bool) -> Checkpoint | None:
         """See `Halves`; of the first rank, which commits for all."""

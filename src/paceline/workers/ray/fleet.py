@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from paceline.errors import TrainingError
-from paceline.runtime.heartbeat import PULSE
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.runtime.timeline import Recorder
 from paceline.training.rollouts.sampling import Round
 
@@ -59,9 +59,9 @@ class Workers(Protocol):
 class Fleet:
     """All workers behind two verbs: share work out among them, or bring them all to one state."""
 
-    def __init__(self, workers: Workers, recorder: Recorder | None = None, headway: Headway = UNWATCHED) -> None:
-        """Of idle workers; what each of them does goes to `recorder`, how many shares are done to `headway`."""
-        self.workers, self._headway = workers, headway
+    def __init__(self, workers: Workers, recorder: Recorder | None = None, progress: Progress = NULL_PROGRESS) -> None:
+        """Of idle workers; what each of them does goes to `recorder`, how many shares are done to `progress`."""
+        self.workers, self._progress = workers, progress
         self.recorder = recorder or Recorder()
         self._begun = dict[int, tuple[str, float]]()
         self.news: list[str] = []
@@ -107,7 +107,7 @@ class Fleet:
         waiting, idle = deque(range(len(shares))), deque(range(self.workers.count))
         busy, answers, losses = dict[int, int](), dict[int, Any](), Counter[int]()
         while len(answers) < len(shares):
-            self._headway.phase("generate", len(answers), len(shares))
+            self._progress.phase("generate", len(answers), len(shares))
             while idle and waiting:
                 worker, share = idle.popleft(), waiting.popleft()
                 self._start(worker, method, shares[share])
@@ -126,11 +126,11 @@ class Fleet:
                 self._replace(worker, lost)
                 waiting.appendleft(share)
             idle.append(worker)
-        self._headway.phase("generate", len(shares), len(shares))
+        self._progress.phase("generate", len(shares), len(shares))
         return [answers[share] for share in range(len(shares))]
 
     def _start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
-        PULSE.beat(producer_row(worker), f"was asked for `{method}`")
+        HEARTBEAT.beat(producer_row(worker), f"was asked for `{method}`")
         self._begun[worker] = method, self.recorder.clock()
         self.workers.start(worker, method, arguments)
 
@@ -140,7 +140,7 @@ class Fleet:
         finally:
             method, started = self._begun.pop(worker)
             self.recorder.end(producer_row(worker), method, started)
-        PULSE.beat(producer_row(worker), f"gave its `{method}`")
+        HEARTBEAT.beat(producer_row(worker), f"gave its `{method}`")
         self.recorder.phases(producer_row(worker), started, _phases(answer))
         return answer
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
 from paceline.runtime.timeline import Span
 from paceline.training.feed import Feed, prompts_of_step
@@ -76,7 +76,7 @@ class ClusterHalves:
         self._newest = consumers.weights(done)
         self._versions = Versions(fleet=fleet, kept={done: self._newest})
         self._config, self._feed, self._done, self._last = config, feed, done, prepared.total_steps
-        self._headway = prepared.headway
+        self._progress = prepared.progress
         self._producer = training_producer(config, SharedSampler(workers=fleet))
         self._max_staleness = config.cluster.max_staleness
         self._continues = config.cluster.on_new_weights == "continue"
@@ -114,10 +114,10 @@ class ClusterHalves:
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
-        self._headway.phase("update", 0, 1)
+        self._progress.phase("update", 0, 1)
         with self._recorder.span(DRIVER, f"update {number}"):
             found, self._newest = self._consumers.update(number, groups, like=self._newest.manifest)
-        self._headway.phase("update", 1, 1)
+        self._progress.phase("update", 1, 1)
         self._versions.kept[number] = self._newest
         self._work.production.publish(number)
         if self._continues:
@@ -132,16 +132,16 @@ class ClusterHalves:
             found: Measurement = self._work.production.measure(lambda: meter.measure(engine, step=step))
         return found
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`. Consumers write it, so `root` must be theirs too.
 
         A run that goes on from it has none of the weights before it, so what is sampled from those is committed first.
         """
-        with self._recorder.span(DRIVER, f"wait for what is sampled from weights before {progress.step}"):
-            self._work.production.reach(min(progress.step + self._max_staleness, self._last))
+        with self._recorder.span(DRIVER, f"wait for what is sampled from weights before {state.step}"):
+            self._work.production.reach(min(state.step + self._max_staleness, self._last))
             self._work.journal.settle()
-        with self._recorder.span(DRIVER, f"checkpoint {progress.step}"):
-            found: tuple[str, ...] = self._consumers.ask_all("save", root.absolute(), progress, protected)
+        with self._recorder.span(DRIVER, f"checkpoint {state.step}"):
+            found: tuple[str, ...] = self._consumers.ask_all("save", root.absolute(), state, protected)
         return found
 
     def saved(self, *, wait: bool) -> Checkpoint | None:

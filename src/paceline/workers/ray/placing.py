@@ -23,11 +23,11 @@ from paceline.workers.ray.ray_actors import Share, driver_address, ray_cluster, 
 def on_a_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
     """The `Place` of a run with `--cluster`."""
     share = Share(cpus=_cores(config), gpus=1 if choose_device(config.model).type == "cuda" else 0)
-    done, path = (0, None) if checkpoint is None else (checkpoint.progress.step, checkpoint.path.absolute())
+    done, path = (0, None) if checkpoint is None else (checkpoint.state.step, checkpoint.path.absolute())
     with ray_cluster(config.cluster, share), _meeting(config.cluster) as meeting:
         recorder = Recorder()
         consumers = Consumers(ray_consumers(config, share, meeting, prepared.extent, path), recorder)
-        fleet = Fleet(ray_producers(config, share), recorder, prepared.headway)
+        fleet = Fleet(ray_producers(config, share), recorder, prepared.progress)
         feed = make_feed(config, prepared, checkpoint)
         halves = ClusterHalves(config, prepared, feed, consumers=consumers, fleet=fleet, done=done)
         try:

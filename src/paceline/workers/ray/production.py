@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.workers.ray.agenda import Agenda, Job
 
 _JOIN_SECONDS = 60.0
@@ -35,8 +35,8 @@ class Production:
         self._failure: BaseException | None = None
         self._closed = False
         self._loaded: int | None = None
-        PULSE.queues["steps produced and not taken"] = lambda: len(self._produced)
-        PULSE.queues["measurements wanted"] = lambda: len(self._measures)
+        HEARTBEAT.queues["steps produced and not taken"] = lambda: len(self._produced)
+        HEARTBEAT.queues["measurements wanted"] = lambda: len(self._measures)
         self._thread = threading.Thread(target=self._work, name="production", daemon=True)
         self._thread.start()
 

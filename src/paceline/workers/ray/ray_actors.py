@@ -21,7 +21,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from paceline.config.sections import ClusterConfig, Config
 from paceline.errors import ConfigError, EngineError, TrainingError, first_line
 from paceline.models.parallel.process_group import Meeting
-from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.watchdog import write_stacks
 from paceline.training.setup.prepared import Extent
 from paceline.workers.ray.consuming import ConsumingProcess, Seat
@@ -48,8 +48,8 @@ class Sign:
     """Ray's name of its machine."""
     process: int
     """Its number there."""
-    pulse: int
-    """Events so far: see `Pulse`."""
+    heartbeat: int
+    """Events so far: see `Heartbeat`."""
     latest: str
 
 
@@ -60,7 +60,7 @@ class _Watch:
     def ping(self) -> Sign:
         """A sign of life, unless it is gone or stopped."""
         node, process = ray.get_runtime_context().get_node_id(), os.getpid()
-        return Sign(node=node, process=process, pulse=PULSE.count, latest=PULSE.latest)
+        return Sign(node=node, process=process, heartbeat=HEARTBEAT.count, latest=HEARTBEAT.latest)
 
     @ray.method(concurrency_group="watch")
     def stacks(self) -> str:
@@ -128,8 +128,8 @@ class Watched:
         """`timeout`: seconds that it may be silent once it is up."""
         self.name, self.actor, self.timeout = name, actor, timeout
         self.call: Any = None
-        self._first_ping, self._silence, self._pulse = actor.ping.remote(), "", -1
-        PULSE.witnesses[name] = self._write_stacks
+        self._first_ping, self._silence, self._heartbeat = actor.ping.remote(), "", -1
+        HEARTBEAT.stack_dumps[name] = self._write_stacks
 
     def start(self, method: str, arguments: Sequence[object]) -> None:
         """Begin a call."""
@@ -150,19 +150,19 @@ class Watched:
         """What goes on in the actor is progress of the run."""
         with suppress(RayActorError):  # the call's answer will say so
             sign: Sign = ray.get(ping)
-            if sign.pulse != self._pulse:
-                self._pulse = sign.pulse
-                PULSE.beat(self.name, sign.latest)
+            if sign.heartbeat != self._heartbeat:
+                self._heartbeat = sign.heartbeat
+                HEARTBEAT.beat(self.name, sign.latest)
 
     def _write_stacks(self, folder: Path) -> None:
-        """See `Pulse.witnesses`; one that is gone or stopped writes nothing."""
+        """See `Heartbeat.stack_dumps`; one that is gone or stopped writes nothing."""
         with suppress(RayActorError, GetTimeoutError):
             text = ray.get(self.actor.stacks.remote(), timeout=STACKS_SECONDS)
             (folder / f"{self.name.replace(' ', '-')}.txt").write_text(text)
 
     def end(self) -> None:
         """End the process; one that is stopped does not hear what Ray tells it."""
-        PULSE.witnesses.pop(self.name, None)
+        HEARTBEAT.stack_dumps.pop(self.name, None)
         ray.kill(self.actor)
         if not ray.wait([self._first_ping], timeout=0)[0]:
             return

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoints.finding import Checkpoint, Progress
+from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.runtime.timeline import Span
 from paceline.training.feed import Feed, prompts_of_step
 from paceline.training.footprint import Footprint
@@ -29,12 +29,12 @@ class SpmdHalves:
     """`Halves` that take turns: ranks sample, then the same or others train."""
 
     def __init__(
-        self, config: Config, feed: Feed, team: Team, *, policy_version: int, headway: Headway = UNWATCHED
+        self, config: Config, feed: Feed, team: Team, *, policy_version: int, progress: Progress = NULL_PROGRESS
     ) -> None:
-        """`policy_version` is that of the weights that the ranks have. `headway` is told of what others do alone."""
+        """`policy_version` is that of the weights that the ranks have. `progress` is told of what others do alone."""
         self._config, self._feed, self._team, self._policy_version = config, feed, team, policy_version
         self._producer = training_producer(config, SharedSampler(workers=team))
-        self._handover, self._is_stale, self._headway = SHARED, False, headway
+        self._handover, self._is_stale, self._progress = SHARED, False, progress
 
     @property
     def policy_version(self) -> int:
@@ -55,9 +55,9 @@ class SpmdHalves:
         self._renew()
         count = prompts_of_step(number, self._config.loop, num_tasks=len(self._feed.tasks))
         with self._team.recorder.span(LEADER, f"produce {number}"):
-            self._headway.phase("generate", 0, 1)
+            self._progress.phase("generate", 0, 1)
             batch = self._producer.make(self._feed.take, count)
-            self._headway.phase("generate", 1, 1)
+            self._progress.phase("generate", 1, 1)
         handover, self._handover = self._handover, SHARED
         return Produced(batch=batch, position=self._feed.position, seconds=clock() - started, handover=handover)
 
@@ -77,10 +77,10 @@ class SpmdHalves:
             self._renew()
             return meter.measure(SharedEngine(workers=self._team), step=step)
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`. Every rank that trains may write a part of it, so `root` must be all ranks' own."""
-        given = root.absolute(), progress, frozenset(protected)
-        with self._team.recorder.span(LEADER, f"checkpoint {progress.step}"):
+        given = root.absolute(), state, frozenset(protected)
+        with self._team.recorder.span(LEADER, f"checkpoint {state.step}"):
             found: tuple[str, ...] = self._team.call_training("save", *given)[0]
         return found
 

@@ -22,10 +22,10 @@ from typing import Any, Self
 from paceline import errors
 from paceline.errors import PacelineError, ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
-from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.watchdog import write_stacks
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 """Between two signs of life."""
 PATIENCE = 2
 """Beats that the error of another rank waits for this one's own, which mostly is the same."""
@@ -66,7 +66,7 @@ class Lifelines:
         limit: float,
         force: Callable[[BaseException], None],
         alarm: Callable[[], None] | None = None,
-        beat: float = BEAT_SECONDS,
+        beat: float = HEARTBEAT_SECONDS,
     ) -> None:
         """Of lines by rank; only the first rank has more than one.
 
@@ -80,7 +80,7 @@ class Lifelines:
         self._peers, self._limit, self._force, self._beat = dict(peers), limit, force, beat
         self._alarm = alarm or _wake_main_thread
         self._uses_signal = alarm is None
-        self._silent, self._pulses = dict.fromkeys(peers, 0), dict[int, int]()
+        self._silent, self._heartbeats = dict.fromkeys(peers, 0), dict[int, int]()
         self._candidates = list[tuple[float, BaseException]]()
         self._verdict: BaseException | None = None
         self._known, self._left = threading.Event(), threading.Event()
@@ -174,15 +174,15 @@ class Lifelines:
             with suppress(OSError):  # the folder may be another machine's
                 write_stacks(Path(words["write_stacks"]))
         # the first rank's own is none of theirs: each would take the other's answer for progress
-        elif "pulse" in words and rank > 0 and words["pulse"] != self._pulses.get(rank):
-            self._pulses[rank] = words["pulse"]
-            PULSE.beat(f"rank {rank}", words["latest"])
+        elif "heartbeat" in words and rank > 0 and words["heartbeat"] != self._heartbeats.get(rank):
+            self._heartbeats[rank] = words["heartbeat"]
+            HEARTBEAT.beat(f"rank {rank}", words["latest"])
         elif "failed" in words:
             is_culprit = words["failed"] != RankLost.__name__
             self._propose(PATIENCE if is_culprit else DOUBT, error_of(rank, words))
 
     def _count(self) -> None:
-        self._tell({"pulse": PULSE.count, "latest": PULSE.latest[:LATEST]})
+        self._tell({"heartbeat": HEARTBEAT.count, "latest": HEARTBEAT.latest[:LATEST]})
         for rank in list(self._peers):
             self._silent[rank] += 1
             if self._silent[rank] * self._beat > self._limit:

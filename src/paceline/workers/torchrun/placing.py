@@ -19,8 +19,8 @@ from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import RankLost
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.devices import choose_device
-from paceline.runtime.heartbeat import PULSE
-from paceline.runtime.progress import UNWATCHED
+from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.runtime.progress import NULL_PROGRESS
 from paceline.runtime.signals import StopRequest
 from paceline.runtime.timeline import Recorder
 from paceline.training.halves import Placed, make_feed
@@ -71,18 +71,18 @@ class Leader:
         path = None if checkpoint is None else checkpoint.path.absolute()
         roles = roles_of(config.parallel, self.place.size)
         team = Team(
-            _part(replace(self.seat, headway=prepared.headway), roles, prepared.functions),
+            _part(replace(self.seat, progress=prepared.progress), roles, prepared.functions),
             (config, prepared.extent, path),
             lines=self.met.lines,
             watch=self.met.lifelines,
             roles=roles,
             recorder=Recorder(),
         )
-        version = 0 if checkpoint is None else checkpoint.progress.policy_version
+        version = 0 if checkpoint is None else checkpoint.state.policy_version
         # where the first rank samples too, its engine says more
-        headway = prepared.headway if roles.are_apart else UNWATCHED
+        progress = prepared.progress if roles.are_apart else NULL_PROGRESS
         feed = make_feed(config, prepared, checkpoint)
-        halves = SpmdHalves(config, feed, team, policy_version=version, headway=headway)
+        halves = SpmdHalves(config, feed, team, policy_version=version, progress=progress)
         said = team.call("sentences")
         others = said[roles.sampling.start] if roles.are_apart else ()
         yield Placed(halves=halves, sentences=(roles.sentence, *others, *said[0]))
@@ -98,7 +98,7 @@ def leading(place: Launched, config: Config) -> Iterator[Leader]:
     met = _meet(place, config)
     with met.lifelines, _told_apart_from_a_loss(met.lifelines):
         try:
-            PULSE.witnesses["ranks"] = met.lifelines.ask_for_stacks
+            HEARTBEAT.stack_dumps["ranks"] = met.lifelines.ask_for_stacks
             with _seated(place, config, met) as seat:
                 leader = Leader(place=place, met=met, seat=seat)
                 yield leader

@@ -13,7 +13,7 @@ from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model
 from paceline.models.pretrained import load_tokenizer
 from paceline.rewards.function import RewardFunction
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.assembly import make_engine
 from paceline.training.produced import Handover
 from paceline.training.records import engine_sentences
@@ -38,7 +38,7 @@ class SamplingRank:
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         self._sampled = load_to_sample(config, found)
         self.engine = make_engine(config, self._sampled, load_tokenizer(config.model))
-        self.engine.take_weights(0 if found is None else found.progress.policy_version)
+        self.engine.take_weights(0 if found is None else found.state.policy_version)
         self.sampler = make_sampler(config, self.engine)
 
     def sentences(self) -> tuple[str, ...]:
@@ -76,9 +76,9 @@ def make_sampler(
     engine: TrainedEngine,
     functions: Mapping[str, RewardFunction] | None = None,
     *,
-    headway: Headway = UNWATCHED,
+    progress: Progress = NULL_PROGRESS,
 ) -> EngineSampler:
     """Sampling and scoring in this process; `functions` None: those of the configuration."""
     if functions is None:
         functions = with_reward_models(configured_functions(config), config)
-    return training_sampler(config, engine, functions, headway=headway)
+    return training_sampler(config, engine, functions, progress=progress)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.runtime.progress import UNWATCHED, Headway
+from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.workers.torchrun.handing import Hand
 
 
@@ -18,5 +18,5 @@ class Seat:
     hand: Hand | None = None
     """The way to the ranks that only sample, of the first rank and of them; None: there are none, or this rank has no
     part in it."""
-    headway: Headway = UNWATCHED
+    progress: Progress = NULL_PROGRESS
     """Is told how far the work of the first rank has come: it has the screen."""

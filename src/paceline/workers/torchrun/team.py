@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from paceline.errors import ProcessLost
 from paceline.models.parallel.ranks import RankLost
-from paceline.runtime.heartbeat import PULSE
+from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.timeline import Recorder
 from paceline.workers.torchrun.roles import Roles
 
@@ -108,7 +108,9 @@ class Team:
         try:
             send({rank: call for rank, call in calls.items() if rank != 0})
             for rank, (method, arguments) in calls.items():
-                PULSE.beat("rank 0", f"waits for what rank {rank} gives of `{method}`" if rank else f"does `{method}`")
+                HEARTBEAT.beat(
+                    "rank 0", f"waits for what rank {rank} gives of `{method}`" if rank else f"does `{method}`"
+                )
                 answers.append(self._lines.receive(rank) if rank else self._do(method, arguments))
                 self.recorder.end(f"rank {rank}", method, started)
         except RankLost as lost:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.checkpoints.finding import Checkpoint, Progress, read_checkpoint
+from paceline.checkpoints.finding import Checkpoint, TrainingState, read_checkpoint
 from paceline.config.sections import Config
 from paceline.models.fingerprints import fingerprint
 from paceline.models.parallel.gathering import full_parameters
@@ -50,7 +50,7 @@ class TrainingRank:
             extent,
             checkpoint=None if checkpoint is None else read_checkpoint(checkpoint),
             ranks=self._ranks,
-            headway=seat.headway,
+            progress=seat.progress,
         )
 
     @property
@@ -83,9 +83,9 @@ class TrainingRank:
         stats, rate = self.half.update(number, groups)
         return Updated(stats=stats, learning_rate=rate, policy_version=self.policy_version, held=self._held())
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
-        return self.half.save(root, progress, protected)
+        return self.half.save(root, state, protected)
 
     def saved(self, wait: bool) -> Checkpoint | None:
         """See `Halves`; of the first rank, which commits for all."""

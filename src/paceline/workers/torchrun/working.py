@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from paceline.checkpoints.finding import Checkpoint, Progress, read_checkpoint
+from paceline.checkpoints.finding import Checkpoint, TrainingState, read_checkpoint
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.models.pretrained import load_tokenizer
@@ -42,9 +42,9 @@ class WorkingRank:
         self._policy, self._is_split = self._training.half.policy, self._training.is_split
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         self._sampled = load_to_sample(config, found) if self._is_split else self._policy
-        self.engine = make_engine(config, self._sampled, load_tokenizer(config.model), headway=seat.headway)
+        self.engine = make_engine(config, self._sampled, load_tokenizer(config.model), progress=seat.progress)
         self.engine.take_weights(self._training.policy_version)
-        self.sampler = make_sampler(config, self.engine, functions, headway=seat.headway)
+        self.sampler = make_sampler(config, self.engine, functions, progress=seat.progress)
 
     def sentences(self) -> tuple[str, ...]:
         """What a person should know of how the model is computed."""
@@ -77,9 +77,9 @@ class WorkingRank:
         self.engine.rest()
         return self._training.update(number, groups)
 
-    def save(self, root: Path, progress: Progress, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
-        return self._training.save(root, progress, protected)
+        return self._training.save(root, state, protected)
 
     def saved(self, wait: bool) -> Checkpoint | None:
         """See `Halves`; of the first rank, which commits for all."""

@@ -6,7 +6,7 @@ from paceline.compat.commands.translation import Note, Translation
 RIGHT = 10.0
 """What ColossalChat gives a right answer."""
 LONGEST_CACHE = 1024
-"""Tokens over which its punishment of length rises, at most."""
+"""Tokens over which its penalty of length rises, at most."""
 REFILLS = 3
 SKIP_THRESHOLD = 20.0
 FALLING_EPISODES = 4
@@ -21,7 +21,7 @@ DIRECTION = Note(
     kind="changed",
     about="-kl",
     text="the penalty is the estimator that is differentiated there, with the gradient of KL(reference || policy); "
-    "leave --kl out for the divergence that it is called after",
+    "leave --kl out for the KL that it is called after",
 )
 
 
@@ -44,7 +44,7 @@ def _dapo(read: Read) -> Translation:
         Note(
             kind="mended",
             about="-a DAPO",
-            text=f"a completion cut at -mnt got 0 and one a token shorter less; here the punishment of the last "
+            text=f"a completion cut at -mnt got 0 and one a token shorter less; here the penalty of the last "
             f"{cache} tokens falls to -1 and stays there, whether the answer is right or wrong",
         ),
         Note(
@@ -77,7 +77,7 @@ def _rloo(read: Read) -> Translation:
     scale = Note(
         kind="changed",
         about="-a RLOO",
-        text=f"a right answer weighs {RIGHT:g} as there: no deviation divides it, and -kl is relative to it",
+        text=f"a right answer weighs {RIGHT:g} as there: no standard deviation divides it, and -kl is relative to it",
     )
     options = {
         "advantage": "leave_one_out",
@@ -96,8 +96,8 @@ def _reinforce(read: Read) -> Translation:
         Note(
             kind="mended",
             about="-a REINFORCE_PPB",
-            text="advantages were multiplied by the deviation of a micro-batch, and the penalty stood inside them with "
-            "a gradient of its own; here they are divided by the step's, and the penalty stands in the loss",
+            text="advantages were multiplied by the standard deviation of a micro-batch, and the penalty stood inside "
+            "them with a gradient of its own; here they are divided by the step's, and the penalty stands in the loss",
         ),
     )
     options = {"preset": "reinforce_pp", "average": "sequence", "beta": read.arguments.kl_coeff}

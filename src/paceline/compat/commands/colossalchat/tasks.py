@@ -57,9 +57,7 @@ def _prompts(one: Arguments) -> Translation:
 def _rewards(one: Arguments) -> Translation:
     notes = [Note(kind="mended", about=f"-rt {one.reward_type}", text=JUDGED[one.reward_type])]
     if one.algo != "RLOO":
-        text = (
-            "what is right is worth 1 instead of 10; advantages are divided by the deviation, so that they are the same"
-        )
+        text = "what is right is worth 1 instead of 10; advantages are divided by the std, so that they are the same"
         notes.append(Note(kind="changed", about=f"-rt {one.reward_type}", text=text))
     if one.code_verifier_api_url is not None:
         text = (

@@ -65,7 +65,7 @@ OWN: Mapping[str, str] = {
     "dynamic_sample": "filter_range",
     "max_resample_times": "max_refills",
     "advantage_estimator": "advantage",
-    "kl_in_reward": "beta: the divergence stands in the loss",
+    "kl_in_reward": "beta: the KL stands in the loss",
     "use_vllm": "engine",
     "vllm_mode": "cluster, for server",
     "vllm_device": "cluster, where the device is one more than those that train",

@@ -14,7 +14,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.rewards.scoring.scores import score
-from paceline.runtime.progress import Headway
+from paceline.runtime.progress import Progress
 from paceline.training.halves import Place, Placed, in_this_process
 from paceline.training.loop import save
 from paceline.training.session import train
@@ -22,16 +22,16 @@ from paceline.training.setup.preparation import prepare
 from paceline.training.setup.prepared import Prepared
 from paceline.workers.ray.fleet import Fleet, Lost
 from tests.cluster_runs import options_in, weights
-from tests.headway import Told
+from tests.recorded_progress import RecordedProgress
 from tests.unit.rewards.test_rewards_scoring import completion, task
 from tests.unit.training.test_train_saving import Scripted
 from tests.unit.workers.test_cluster_fleet import ScriptedWorkers
 
 
-def told_to(headway: Headway) -> Place:
+def told_to(progress: Progress) -> Place:
     @contextmanager
     def place(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
-        with in_this_process(config, replace(prepared, headway=headway), checkpoint) as placed:
+        with in_this_process(config, replace(prepared, progress=progress), checkpoint) as placed:
             yield placed
 
     return place
@@ -46,7 +46,7 @@ def run(folder: Path, place: Place, **options: object) -> None:
 
 
 def test_a_step_samples_scores_and_updates_each_from_nothing_to_the_end(tmp_path):
-    told = Told()
+    told = RecordedProgress()
     run(tmp_path / "told", told_to(told), num_iterations=2, micro_batch_tokens=64)
     phases = [(name, list(said)) for name, said in groupby(told.said, key=lambda one: one[0])]
     assert [name for name, _ in phases] == ["generate", "reward", "update"] * 2
@@ -66,27 +66,27 @@ def test_a_step_samples_scores_and_updates_each_from_nothing_to_the_end(tmp_path
 
 
 def test_reward_functions_are_counted_as_they_are_called():
-    told, seen = Told(), []
+    told, seen = RecordedProgress(), []
 
     def look(completions: list[str]) -> list[float]:
         seen.append(told.said[-1])
         return [1.0] * len(completions)
 
-    score({"a": look, "b": look}, [task(0)], [completion("x")], timeout=60.0, headway=told)
+    score({"a": look, "b": look}, [task(0)], [completion("x")], timeout=60.0, progress=told)
     assert seen == [("reward", 0, 2, 0), ("reward", 1, 2, 0)]
     assert told.said[-1] == ("reward", 2, 2, 0)
 
 
 def test_producers_count_by_the_shares_that_came_back_and_a_lost_one_adds_nothing():
-    told = Told()
+    told = RecordedProgress()
     workers = ScriptedWorkers(1, {(0, 1): Lost("gone")})
-    Fleet(workers, headway=told).share_out("sample", [("a",), ("b",)])
+    Fleet(workers, progress=told).share_out("sample", [("a",), ("b",)])
     assert told.said == [("generate", done, 2, 0) for done in (0, 1, 1, 2)]
 
 
 def test_a_checkpoint_is_what_a_run_turns_to_and_the_screen_says_so():
-    told = Told()
+    told = RecordedProgress()
     one = Scripted().at(1)
-    one.headway = told
+    one.progress = told
     save(one)
     assert told.begun == ["checkpoint"]

@@ -1,4 +1,4 @@
-"""When alarms rang: the steps of a run at which each held, as stretches."""
+"""Steps at which each alarm was active, as stretches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ def stretches(metrics: Sequence[Record]) -> list[Stretch]:
     found: list[Stretch] = []
     open_since: dict[str, int] = {}
     last = 0
-    for record in [*metrics, {"step": 0, "alarms": []}]:  # the end closes what still rings
-        ringing = _alarms(record)
-        over = [name for name in open_since if name not in ringing]
+    for record in [*metrics, {"step": 0, "alarms": []}]:  # the end closes what is still active
+        active = _alarms(record)
+        over = [name for name in open_since if name not in active]
         found += [Stretch(name=name, first=open_since.pop(name), last=last) for name in over]
         last = record["step"]
-        for name in ringing:
+        for name in active:
             open_since.setdefault(name, last)
     return sorted(found, key=lambda one: one.first)
 
 
 def alarm_list(run: RunRecord) -> str:
-    """What rang, when, what it means and what to do; nothing where nothing rang."""
+    """Active alarms, when, what they mean and what to do; empty without any."""
     by_name: dict[str, list[Stretch]] = {}
     for one in stretches(run.metrics):
         by_name.setdefault(one.name, []).append(one)

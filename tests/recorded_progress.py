@@ -1,9 +1,9 @@
-"""A `Headway` that keeps what it is told."""
+"""A `Progress` that keeps what it is told."""
 
 from paceline.runtime.progress import Phase
 
 
-class Told:
+class RecordedProgress:
     """What work said of itself, in order."""
 
     def __init__(self) -> None:
