@@ -9,7 +9,10 @@ from tests.chaos.scene import Scene
 
 SKIPPED = "the checkpoint is named and skipped, the one before is taken, and the run ends as if nothing had happened"
 REFUSED = "refused with status 2 and a sentence, nothing changed; put back, it goes on to the same end"
-STOPPED = "the run stops with status 1 and the function's name; once it is mended, it goes on to the same end"
+STOPPED = (
+    "the run stops with status 1 and the function's name; once it is mended, `--resume` with `--override reward_funcs` "
+    "comes to the same end"
+)
 INTERRUPTED = "a checkpoint after the step in hand, status 130; going on ends as if nothing had happened"
 UNTOUCHED = "the run ends as if nothing had happened"
 KEPT = "status 1 and a sentence, the last whole checkpoint intact; with room again it goes on to the same end"
@@ -111,7 +114,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         graders.dies_by_a_signal,
         "a reward function ends the process by SIGSEGV",
-        "once it is mended, the run goes on to the same end",
+        "once it is mended, `--resume` with `--override reward_funcs` comes to the same end",
     ),
     _fault(graders.is_slow, "a reward function takes 0.2 s more per call", UNTOUCHED),
     _fault(
