@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 BUSY = """
-## Beside other processes
+## On a busy machine
 
-A step's two phases alone, and what is left of their speed beside one and beside two processes that burn a core each.
-The fair share is what a scheduler gives that treats all runnable threads alike. `spinning` is Paceline with the OpenMP
-library's own way of waiting; vLLM samples only. `benchmarks/bench_busy.py` says how it is measured.
+The speed of a step's two phases alone, and the share of it that remains when one or two other processes each use a
+core. The fair share is what a scheduler would give if it treated all runnable threads alike. `spinning` is Paceline
+with the OpenMP library's own way of waiting. vLLM only samples. The method is in `benchmarks/bench_busy.py`.
 """
 HEAD = [
-    "| contender | threads | sampling: tokens/s alone | beside one | beside two | update: seconds alone | beside one "
-    "| beside two | fair share |",
+    "| contender | threads | sampling: tokens/s alone | one other | two others | update: seconds alone | one other "
+    "| two others | fair share |",
     "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
 ]
 
@@ -23,7 +23,7 @@ def busy_parts(results: Sequence[Mapping], machine: Callable[[Mapping], str]) ->
     for result in results:
         rows = [_row(name, one) for name, one in result["contenders"].items() if "error" not in one]
         counts = {len(one["runs"]) for one in result["contenders"].values() if "error" not in one}
-        parts += [f"### `{result['size']}`, beside others\n", f"Repetitions: {max(counts)}.\n", *HEAD, *rows, ""]
+        parts += [f"### `{result['size']}`, on a busy machine\n", f"Repetitions: {max(counts)}.\n", *HEAD, *rows, ""]
     return parts
 
 

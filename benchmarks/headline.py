@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 INTRODUCTION = """
-Paceline is faster by, against the fastest variant of each peer; memory is the step's peak over TRL's.
+The factor by which Paceline is faster than the fastest variant of each peer. Memory is the step's peak relative to
+TRL's.
 
 | workload | generation: `generate` | continuous batching | vLLM | step: TRL | peak memory of the step |
 |---|--:|--:|--:|--:|--:|"""

@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping
 PLAN = """
 ## Planned memory
 
-What `paceline plan` says that a run takes at most, against the most that it took: main memory of the process
-`paceline train` (`benchmarks/bench_plan.py` has the options and every part of each plan). Shapes as above, and `100m`:
-Qwen2, 12 layers, width 768, vocabulary 32,768. The planner's constants for libraries and for what the C library holds
-beside activations were found on these runs, but for the two marked with a star; those two were off by +20 % and -3 %
-at first, the former because the plan left out that a step is trained on in parts, which it counts now.
+The peak memory that `paceline plan` predicts, against the measured peak: main memory of the process `paceline train`.
+`benchmarks/bench_plan.py` has the options and every part of each plan. Shapes are as above, and `100m` is Qwen2 with 12
+layers, width 768 and a vocabulary of 32,768.
+
+The planner's constants, for libraries and for memory that the C library holds besides activations, were fitted to these
+runs, except the two marked with a star. Those two were off by +20 % and -3 % at first. The first error came from a step
+that is trained on in parts, which the plan had not counted and now does.
 """
 HEAD = ["| run | measured | planned | off by |", "|---|--:|--:|--:|"]
 HELD_OUT = ("30m, four updates a step", "100m, adapter, micro-batches of 1,024")

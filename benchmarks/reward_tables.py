@@ -5,34 +5,33 @@ from naming import title
 ANSWERS = """
 ## Rewards: comparing answers
 
-Pairs of a gold answer and an answer per second, each repetition in a fresh process that remembers nothing, its imports
-done and its workers ready. `mixed`: half plain numbers, the other half rows of `tests/math_cases.py`, drawn with
-repeats, as completions of one prompt repeat answers; `distinct`: each pair once; `hostile`: `mixed` with one answer in
-a hundred that is built to be slow or huge. Both contenders may use all cores: Paceline sends what takes a proof to
-worker processes, math-verify is called in a loop, with its own time limits of five seconds.
+Pairs of a gold answer and an answer compared per second. Each repetition is a fresh process without a cache; imports
+and the start of workers are not timed. `mixed` is half plain numbers and half rows of `tests/math_cases.py`, drawn with
+repeats, since completions of one prompt repeat answers. `distinct` has each pair once. `hostile` is `mixed` with one
+answer in a hundred built to be slow or huge. Both contenders may use all cores. Paceline sends answers that need a
+proof to worker processes; math-verify is called in a loop, with its own time limits of five seconds.
 
-`verdicts right` is against what `tests/math_cases.py` says that each pair deserves. Paceline is tested with that table,
-so its own figure says that it keeps what it promises, and no more; the other one says how often a plain call of
-math-verify decides otherwise: units, words, several guesses at once. `wrongly right` are verdicts that would reward a
-wrong answer.
+`verdicts right` compares each verdict with the one in `tests/math_cases.py`. Paceline is tested with that table, so its
+figure only confirms the tests. The other figure says how often a plain call of math-verify decides otherwise: on units,
+words, or several guesses at once. `wrongly right` are verdicts that would reward a wrong answer.
 """
 
 PROGRAMS = """
 ## Rewards: running programs
 
-Small programs that read a line and print, per second; as many at a time as there are threads. Paceline runs each in its
-sandbox, isolated at the level that `--sandbox auto` takes; the other contender starts a fresh `python -I` process for
-each and isolates nothing. The outputs are compared and are the same.
+Small programs that read a line and print, run per second, with one at a time for each thread. Paceline runs each in its
+sandbox, isolated at the level that `--sandbox auto` selects. The other contender starts a fresh `python -I` process for
+each, without isolation. The script checks that the outputs are equal.
 """
 
 SLOW = """
 ## Rewards: programs that are slow on purpose
 
-What a batch of completions costs whose programs loop, sleep, nest directories or print floods, beside right programs
-that all have to keep their verdicts. `cut short` are slow programs that got no more than their first slice, as the
-batch had used up its time for such programs; `programs` and `own` are processor time in the sandbox and in the
-trainer: on a quiet machine, a batch takes as long as the first divided by the number of cores, or a little more.
-When this was measured, other processes took up to one of the two cores, so `batch` is longer than that.
+The cost of a batch of completions whose programs loop, sleep, nest directories or print floods. Correct programs in the
+same batch must keep their verdicts. `cut short` counts slow programs that got only their first time slice, because the
+batch had used up its time for such programs. `programs` and `own` are processor time in the sandbox and in the trainer.
+On a quiet machine a batch takes about as long as `programs` divided by the number of cores. During this measurement
+other processes used up to one of the two cores, so `batch` is longer.
 """
 
 
@@ -78,7 +77,7 @@ def program_rows(workloads: dict) -> list[str]:
 def slow_rows(workloads: dict) -> list[str]:
     """Seconds of a batch with slow programs, by what they do."""
     lines = [
-        "| slow programs | right ones that kept their verdict | `timeout` | batch | programs | own | cut short |",
+        "| slow programs | correct ones that kept their verdict | `timeout` | batch | programs | own | cut short |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     lines += [

@@ -4,19 +4,20 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 SURVIVAL = """
-## What surviving costs
+## The cost of crash safety
 
-Steps with their rollouts on disk and a checkpoint every few steps, over the same steps with nothing written down:
-throughput, with its 95 % interval. A repetition is two runs of the same steps that survive in turns of a few steps,
-so that neither the process nor the machine's hour is measured; `benchmarks/bench_survival.py` says how. The default is
-`background`. The embedded model's steps take as little time as any, and write 256 rollouts each.
+Throughput of steps with rollouts on disk and a checkpoint every few steps, relative to the same steps without any
+writing, with its 95 % interval. A repetition is two runs of the same steps that switch writing on and off in turns of a
+few steps. So differences between processes, or between times of day, cancel out; the method is in
+`benchmarks/bench_survival.py`. The default is `background`. The embedded model's steps are among the shortest there
+are, and write 256 rollouts each.
 """
-HEAD = ["| written down | throughput | a step |", "|---|--:|--:|"]
+HEAD = ["| what is written | throughput | a step |", "|---|--:|--:|"]
 REFUSALS = """
 ## Refusing a wrong command
 
-Each of the {count} wrong commands of `tests/wrong_inputs.py` as a process of its own, from Python's start to its end
-with status 2 and one sentence. The limit is {limit:g} s.
+Each of the {count} wrong commands of `tests/wrong_inputs.py` runs as a process of its own. The time is from the start
+of Python to its exit with status 2 and one sentence. The limit is {limit:g} s.
 """
 SLOWEST = 5
 """Rows of the table."""
@@ -50,10 +51,10 @@ def refusal_parts(result: Mapping) -> list[str]:
     right = sum(not one["wrong"] for one in result["cases"].values())
     return [
         REFUSALS.format(count=len(seconds), limit=result["limit"]),
-        f"{right} of {len(seconds)} were refused as they should be, {within} within {result['limit']:g} s; the median "
+        f"{right} of {len(seconds)} were refused correctly, {within} within {result['limit']:g} s; the median "
         f"took {median(seconds.values()):.2f} s.",
         "",
-        "| the slowest | seconds | of processors |",
+        "| the slowest | seconds | processor seconds |",
         "|---|--:|--:|",
         *(f"| {name} | {seconds[name]:.2f} | {result['cases'][name]['processor_seconds']:.2f} |" for name in slowest),
         "",

@@ -34,28 +34,27 @@ PACKAGES = {
 
 OPENING = """# Benchmarks
 
-Paceline against its peers on the same machine, in the same run, on the same work. This page is made by
-`python benchmarks/table.py` from `benchmarks/results/*.json`, which hold every repetition. To measure again:
+This page compares Paceline with its peers on the same machine, in the same run, on the same work.
+`python benchmarks/table.py` writes it from `benchmarks/results/*.json`, which hold every repetition. To measure again:
 
     make vllm
     make bench
 
-On a CPU the whole takes hours, nearly all of them TRL's with the largest model, and the machine should have nothing
-else to do; each part can be run alone, `python benchmarks/bench_step.py --workload 30m`. On a GPU, `benchmarks/gpu.sh`
-does everything.
+On a CPU this takes hours, nearly all of them for TRL with the largest model. The machine should be otherwise idle. Each
+part runs alone too, for example `python benchmarks/bench_step.py --workload 30m`. On a GPU, run `benchmarks/gpu.sh`.
 """
 
 METHOD = """
 ## How it is measured
 
 Every contender is a process of its own with the same number of threads. After a warm-up they take turns in alternating
-order while the others sleep; the figure is the median, with the smallest and the largest in brackets. Where memory
-holds only one (the step of the largest model), they run one after the other. Each script checks that the contenders
-did the same work, and ends with status 1 when they did not.
+order while the others sleep. The figure is the median, with the smallest and the largest in brackets. If memory holds
+only one contender (the step of the largest model), they run one after the other. Each script checks that the contenders
+did the same work, and exits with status 1 if they did not.
 
-Every peer is measured in float32 and in bfloat16, and is as fast as its fastest variant; Paceline computes in the
-precision that it chooses by itself, with float32 weights and optimiser. Variants that one repetition shows to be much
-slower have that one only.
+Every peer is measured in float32 and in bfloat16, and its fastest variant counts. Paceline computes in the precision
+that it chooses by itself, with float32 weights and optimiser. Variants that turn out much slower in the first
+repetition have only that one.
 
 | workload | model | a repetition: prompts x completions of each |
 |---|---|---|
@@ -64,51 +63,53 @@ slower have that one only.
 | `30m-fixed` | the same | the same x 8 of exactly 128: nothing is padded |
 | `qwen-0.5b` | the exact shape of Qwen2.5-0.5B | 2 of 200 to 600 tokens x 8 of 160 on average, at most 512 |
 
-All but the first have random weights, and lengths drawn from a lognormal distribution (sigma 0.7) by a seed of
-the repetition. Every contender makes exactly those numbers of tokens: Paceline and continuous batching have a limit per
-completion, vLLM a request per completion, `generate` and TRL a logits processor that forces the end token as the last
-one. Answers of the shipped model end by themselves. It has attention heads of 16, which vLLM's CPU build does not know:
-there vLLM gets the same function with the heads filled up to 32 with zeros.
+All models but the first have random weights. Their completion lengths are drawn from a lognormal distribution (sigma
+0.7), with a seed for each repetition. Every contender generates exactly that many tokens. Paceline and continuous
+batching take a limit per completion, and vLLM gets one request per completion. `generate` and TRL get a logits
+processor that forces the end token in the last place. The shipped model ends its answers by itself. Its attention heads
+have a width of 16, which vLLM's CPU build does not support, so vLLM gets the same function with heads padded to 32 with
+zeros.
 """
 
 GENERATION = """
 ## Generation
 
-Tokens of completions per second, from token ids in to token ids out; temperature 1, no truncation. Paceline also gives
-the text and the log-probability of every token, the others do not. The manager of continuous batching keeps running
-from one repetition to the next. vLLM runs in one process and eagerly; its compiled mode is not measured.
+Completion tokens per second, from token ids in to token ids out, at temperature 1 without truncation. Only Paceline
+also returns the text and the log-probability of every token. The manager of continuous batching keeps running from one
+repetition to the next. vLLM runs in one process and eagerly; its compiled mode is not measured.
 """
 
 STEP_TEXT = """
 ## The step
 
-Seconds per optimiser step: generate, grade, update. The same float32 weights, prompts, reward function, token average,
-clip bounds and AdamW; `benchmarks/bench_step.py` lists it all. Peak memory is the process's largest resident size; in
-brackets, how far above its size after the imports.
+Seconds per optimiser step: generate, grade, update. Contenders share the float32 weights, prompts, reward function,
+token average, clip bounds and AdamW; `benchmarks/bench_step.py` lists everything. Peak memory is the process's largest
+resident size; in brackets, its growth since the imports.
 
-TRL generates with transformers' `generate`, with continuous batching or with vLLM. Its version 1.16 takes vLLM 0.22 to
-0.31; the CPU build that goes with this torch is 0.32, so that this backend does not run here. With continuous batching
-and bfloat16 it turns weights and optimiser state into bfloat16 for good, which the others do not: an update of 1e-6
-then leaves most weights as they were.
+TRL generates with transformers' `generate`, with continuous batching or with vLLM. TRL 1.16 supports vLLM 0.22 to 0.31,
+but the CPU build for this torch is 0.32, so its vLLM backend does not run here. With continuous batching and bfloat16,
+TRL keeps weights and optimiser state in bfloat16, which the others do not. An update of 1e-6 then leaves most weights
+unchanged.
 
-Tokens are means per step: generated; trained on, with a gradient; forwarded for that, padding and repeated prompts
-included. Where the reward is `accuracy`, groups whose completions are all right or all wrong have a gradient of exactly
-zero: Paceline leaves them out, TRL computes them. The reward `mean_token` gives every completion a gradient.
+Token counts are means per step: tokens generated; tokens trained on, with a gradient; and tokens forwarded for
+training, with padding and repeated prompts. With the reward `accuracy`, groups whose completions are all right or all
+wrong have a gradient of exactly zero: Paceline leaves them out, TRL computes them. The reward `mean_token` gives every
+completion a gradient.
 """
 
 ROWS = """
 ## A large dataset
 
-{rows:,} rows with prompts of {tokens} tokens, for the embedded model: seconds from the process's start, with its
-imports, until the first step begins and ends, and the most memory that the process had. `benchmarks/bench_rows.py`
-says how.
+{rows:,} rows with prompts of {tokens} tokens, for the embedded model. The table has seconds from the start of the
+process, imports included, until the first step begins and ends, and the peak memory of the process. The method is in
+`benchmarks/bench_rows.py`.
 """
 
 CLOSING = """
 ## What these figures do not say
 
-Random weights have no end of a sentence and no easy tokens; lengths and work are real, texts are not. The largest model
-here is the smallest that people train. vLLM within TRL on a GPU is another comparison, and it is not made here.
+A model with random weights never ends a sentence and has no easy tokens: lengths and work are realistic, texts are not.
+The largest model here is the smallest that people train. vLLM within TRL on a GPU is not measured.
 """
 
 
