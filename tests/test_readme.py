@@ -1,4 +1,4 @@
-"""What the documents name exists: commands with their options and values, targets, rows, rewards, rooms, files."""
+"""What the documents name exists: commands with their options and values, targets, rows, rewards, packages, files."""
 
 import json
 import re
@@ -29,7 +29,7 @@ from paceline.errors import ConfigError
 from paceline.rewards.registry import BUILT_IN
 from paceline.rewards.resolving import resolve
 from tests.documents import DOCUMENTS, ROOT, TEXTS, blocks
-from tests.test_architecture import FLOORS
+from tests.test_architecture import FLOOR_OF
 
 README = TEXTS["README.md"]
 
@@ -160,10 +160,26 @@ def test_the_configuration_file_of_the_example_is_one():
     assert build_config(parse_yaml(text, "run.yaml")).rewards.reward_weights == (1.0, 0.1)
 
 
-def test_the_map_shows_every_room():
-    rooms = set().union(*FLOORS.values()) - {"__main__", "__init__"}
-    table = TEXTS["architecture.md"].split("## Rooms and floors")[1].split("## Laws")[0]
-    assert set(re.findall(r"^\|[^|]*\| `(\w+)` \|", table, re.MULTILINE)) == rooms
+def test_the_map_shows_every_package_on_its_floor():
+    floors = {name: str(floor) for name, floor in FLOOR_OF.items() if name not in {"__main__", "__init__"}}
+    table = TEXTS["architecture.md"].split("## Packages and floors")[1].split("## Laws")[0]
+    assert {name: floor for floor, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", table, re.MULTILINE)} == floors
+
+
+def test_the_walk_quotes_its_files():
+    """A line that a reader is to look at stands in the file of its section word for word."""
+    sections = re.findall(r"^## \d+\. .*?\]\((.+?)\)\n(.+?)(?=^## |\Z)", TEXTS["walk.md"], re.MULTILINE | re.DOTALL)
+    assert 10 <= len(sections) <= 16
+    for target, text in sections:
+        source = (ROOT / "docs" / target).read_text()
+        quoted = re.findall(r"`([^`]+)`", text.split("Look at ")[1])
+        assert quoted
+        assert [line for line in quoted if line not in source] == [], target
+
+
+def test_the_list_of_decisions_names_each_once():
+    listed = re.findall(r"^- \[.+\]\((.+)\)$", TEXTS["decisions/index.md"], re.MULTILINE)
+    assert sorted([*listed, "index.md"]) == sorted(path.name for path in (ROOT / "docs/decisions").glob("*.md"))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)

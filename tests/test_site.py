@@ -70,7 +70,7 @@ def test_the_site_is_built_without_a_warning_and_asks_no_other_host(tmp_path: Pa
         text=True,
     )
     assert (built.returncode, built.stdout) == (0, ""), built.stderr
-    for page in (*PAGES, *(file.name for file in (ROOT / "docs").glob("*.md"))):
+    for page in (*PAGES, *(str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md"))):
         assert (tmp_path / page).with_suffix(".html").exists(), page
     asked = r'(?:src|data-src)="https?:|<link[^>]+href="https?:|@import[^;]+https?:|url\(["\']?https?:'
     files = [file for file in tmp_path.rglob("*") if file.suffix in (".html", ".css")]
