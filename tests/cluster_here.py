@@ -1,4 +1,4 @@
-"""A cluster's halves in this process: its agenda, its threads and its ways of weights, without Ray and its seconds."""
+"""A cluster's halves in this process: its schedule, threads and weight sync, without Ray and its seconds."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ from paceline.config.sections import Config
 from paceline.training.halves import Placed, make_feed
 from paceline.training.setup.prepared import Prepared
 from paceline.workers.ray.consumers import Consumers
-from paceline.workers.ray.consuming import ConsumingProcess, Seat
-from paceline.workers.ray.fleet import Fleet
+from paceline.workers.ray.consuming import ConsumerContext, ConsumingProcess
 from paceline.workers.ray.halves import ClusterHalves
 from paceline.workers.ray.producing import ProducingProcess
+from paceline.workers.ray.worker_group import WorkerGroup
 
 
 @dataclass
@@ -61,13 +61,13 @@ def cluster_here(
 ) -> Iterator[Placed]:
     """A `Place`: one consumer, which may be wrapped into another, and the producers."""
     place, path = Path.cwd(), None if checkpoint is None else checkpoint.path
-    trains = ConsumingProcess(config, place, Seat(rank=0, size=1, meeting=None), prepared.extent, path)
+    trains = ConsumingProcess(config, place, ConsumerContext(rank=0, size=1, meeting=None), prepared.extent, path)
     halves = ClusterHalves(
         config,
         prepared,
         make_feed(config, prepared, checkpoint),
         consumers=Consumers(Here([consumer(trains)])),
-        fleet=Fleet(Here([ProducingProcess(config, place) for _ in range(config.cluster.num_producers)])),
+        group=WorkerGroup(Here([ProducingProcess(config, place) for _ in range(config.cluster.num_producers)])),
         done=0 if checkpoint is None else checkpoint.state.step,
     )
     try:

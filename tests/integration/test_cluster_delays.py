@@ -23,8 +23,8 @@ from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.prepared import Prepared
 from paceline.workers.ray.consumers import Consumers, KeepingWorkers
-from paceline.workers.ray.fleet import Fleet
 from paceline.workers.ray.halves import ClusterHalves
+from paceline.workers.ray.worker_group import WorkerGroup
 from tests.cluster_runs import REWARD, ROWS, completions, options_in
 
 STEPS, PROMPTS, GENERATIONS, STALENESS = 200, 4, 4, 2
@@ -87,9 +87,9 @@ def late_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | No
     share = Share(cpus=1, gpus=0)
     with ray_cluster(config.cluster, share):
         consumers = Consumers(LateWorkers(ray_consumers(config, share, None, prepared.extent, None), seed=1))
-        fleet = Fleet(LateWorkers(ray_producers(config, share), seed=2))
+        group = WorkerGroup(LateWorkers(ray_producers(config, share), seed=2))
         feed = make_feed(config, prepared, checkpoint)
-        halves = ClusterHalves(config, prepared, feed, consumers=consumers, fleet=fleet, done=0)
+        halves = ClusterHalves(config, prepared, feed, consumers=consumers, group=group, done=0)
         try:
             yield Placed(halves=halves, sentences=())
         finally:

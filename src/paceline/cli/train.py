@@ -34,7 +34,7 @@ from paceline.workers.torchrun.environment import Launched, check_launched, laun
 
 if TYPE_CHECKING:
     from paceline.training.halves import Place
-    from paceline.workers.torchrun.placing import Leader
+    from paceline.workers.torchrun.backend import Leader
 
 HEARD_SECONDS = 20.0
 """That a rank which has nothing to say waits to be ended: a launcher ends all ranks with the first that fails, and the
@@ -171,7 +171,7 @@ def _on_ranks(
 ) -> int:
     # All ranks meet before the first of them prepares: what it refuses, the others hear of.
     with loading_libraries():
-        from paceline.workers.torchrun.placing import follow, leading
+        from paceline.workers.torchrun.backend import follow, leading
 
     if not place.leads:
         return follow(place, config)
@@ -202,7 +202,7 @@ def _to_the_end(
 def _place(config: Config) -> "Place":
     """Where both halves are, if no launcher has said it."""
     if config.cluster.cluster:
-        from paceline.workers.ray.placing import on_a_cluster
+        from paceline.workers.ray.backend import on_a_cluster
 
         return on_a_cluster
     from paceline.training.halves import in_this_process

@@ -20,12 +20,12 @@ from paceline.training.loop import save
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.prepared import Prepared
-from paceline.workers.ray.fleet import Fleet, Lost
+from paceline.workers.ray.worker_group import Lost, WorkerGroup
 from tests.cluster_runs import options_in, weights
 from tests.recorded_progress import RecordedProgress
 from tests.unit.rewards.test_rewards_scoring import completion, task
 from tests.unit.training.test_train_saving import Scripted
-from tests.unit.workers.test_cluster_fleet import ScriptedWorkers
+from tests.unit.workers.test_ray_worker_group import ScriptedWorkers
 
 
 def told_to(progress: Progress) -> Place:
@@ -80,7 +80,7 @@ def test_reward_functions_are_counted_as_they_are_called():
 def test_producers_count_by_the_shares_that_came_back_and_a_lost_one_adds_nothing():
     told = RecordedProgress()
     workers = ScriptedWorkers(1, {(0, 1): Lost("gone")})
-    Fleet(workers, progress=told).share_out("sample", [("a",), ("b",)])
+    WorkerGroup(workers, progress=told).share_out("sample", [("a",), ("b",)])
     assert told.said == [("generate", done, 2, 0) for done in (0, 1, 1, 2)]
 
 

@@ -9,9 +9,9 @@ from paceline.rewards.scoring.scores import Scores
 from paceline.runtime.timeline import Recorder, Span, trace
 from paceline.training.rollouts.sampling import Round
 from paceline.workers.ray.consumers import Consumers
-from paceline.workers.ray.fleet import Fleet, Lost
-from tests.unit.workers.test_cluster_consumers import ScriptedRanks, manifest
-from tests.unit.workers.test_cluster_fleet import ScriptedWorkers
+from paceline.workers.ray.worker_group import Lost, WorkerGroup
+from tests.unit.workers.test_ray_consumers import ScriptedRanks, manifest
+from tests.unit.workers.test_ray_worker_group import ScriptedWorkers
 
 
 class Clock:
@@ -66,9 +66,9 @@ def test_phases_lie_end_to_end():
 
 
 def test_every_call_of_a_producer_is_a_span_of_its_row_also_one_that_is_lost():
-    fleet = Fleet(ScriptedWorkers(2, {(1, 0): Lost("gone")}), Recorder(Clock()))
-    fleet.share_out("do", [("a",), ("b",)])
-    assert spans_of(fleet.recorder) == [
+    group = WorkerGroup(ScriptedWorkers(2, {(1, 0): Lost("gone")}), Recorder(Clock()))
+    group.share_out("do", [("a",), ("b",)])
+    assert spans_of(group.recorder) == [
         ("producer 1", "do", 101.0, 1.0),  # lost
         ("producer 1", "do", 103.0, 1.0),
         ("producer 0", "do", 100.0, 5.0),
@@ -92,9 +92,9 @@ def test_every_call_of_a_consumer_is_a_span_of_its_rank_also_one_that_is_lost():
 def test_a_round_of_samples_shows_its_two_phases_inside_the_call():
     scores = Scores(values={}, failed={}, seconds={}, first_failures={}, notes={}, tallies={}, formed=())
     part = Round(scored=(), scores=scores, generate_seconds=0.5, reward_seconds=0.25)
-    fleet = Fleet(ScriptedWorkers(1, {(0, 0): part}), Recorder(Clock()))
-    fleet.share_out("sample", [("a",)])
-    assert spans_of(fleet.recorder) == [
+    group = WorkerGroup(ScriptedWorkers(1, {(0, 0): part}), Recorder(Clock()))
+    group.share_out("sample", [("a",)])
+    assert spans_of(group.recorder) == [
         ("producer 0", "sample", 100.0, 1.0),
         ("producer 0", "generate", 100.0, 0.5),
         ("producer 0", "reward", 100.5, 0.25),

@@ -14,7 +14,7 @@ from paceline.runtime.timeline import Recorder
 from paceline.training.feed import Feed
 from paceline.training.produced import Handover, Produced
 from paceline.training.rollout_journal import Journal, of_these_tasks
-from paceline.workers.torchrun.halves import SpmdHalves
+from paceline.workers.torchrun.halves import TorchrunHalves
 from tests.scripted import completion, scripted_producer, task
 
 TASKS = tuple(replace(task(str(number), prompt=f"{number} + 1"), columns={"level": number}) for number in range(4))
@@ -98,7 +98,7 @@ def test_a_closed_journal_takes_nothing_more(run):
 
 
 class Busy:
-    """A `Team` that may not be asked for anything."""
+    """A `RankGroup` that may not be asked for anything."""
 
     recorder = Recorder()
     count = 2
@@ -113,7 +113,7 @@ def test_ranks_are_not_asked_for_what_is_committed_and_go_on_behind_it(run):
     first, second = committed(run, 2)
     config = build_config({"model": "embedded", "dataset": "arithmetic", "prompts_per_step": 2, "max_steps": 3})
     feed = fresh()
-    halves = SpmdHalves(config, feed, Busy(), policy_version=0)
+    halves = TorchrunHalves(config, feed, Busy(), policy_version=0)
     halves.begin(Journal(run, fresh(), run.truncate_after(0)))
     assert [halves.produce(number) for number in (1, 2)] == [first, second]
     assert feed.position == 4

@@ -5,8 +5,8 @@ from collections.abc import Collection
 from typing import Any
 
 
-class ScriptedLines:
-    """Lines to them, from the first rank."""
+class ScriptedChannels:
+    """Channels to them, from the first rank."""
 
     def __init__(self, answers: dict[int, list[Any]]) -> None:
         """Answers by rank, behind the one to its making."""

@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from paceline.compat.commands.colossalchat import ColossalChat
 from paceline.compat.commands.scripts import Scripts
 from paceline.compat.commands.swift import Swift
-from paceline.compat.commands.translation import CommandLine, Dialect, ReadText, Translation, no_files
+from paceline.compat.commands.translation import CommandLine, CommandReader, ReadText, Translation, no_files
 from paceline.compat.commands.trl import Trl
 from paceline.compat.commands.writing import without_defaults
 from paceline.config.building import build_config
 from paceline.errors import ConfigError
 
-DIALECTS: tuple[Dialect, ...] = (ColossalChat(), Swift(), Trl(), Scripts())
+COMMAND_READERS: tuple[CommandReader, ...] = (ColossalChat(), Swift(), Trl(), Scripts())
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 COPIES: Mapping[str, str] = {"NPROC_PER_NODE": "nproc_per_node"}
@@ -45,16 +45,16 @@ def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no
         ConfigError: no known tool's command, a flag or value that it does not have, or options at odds.
     """
     command = dataclasses.replace(read_command(words), read=read)
-    dialect = next((one for one in DIALECTS if one.recognises(command)), None)
-    if dialect is None:
-        known = "; ".join(f"{one.name}'s `{one.example}`" for one in DIALECTS)
+    reader = next((one for one in COMMAND_READERS if one.recognises(command)), None)
+    if reader is None:
+        known = "; ".join(f"{one.name}'s `{one.example}`" for one in COMMAND_READERS)
         start = command.words[0] if command.words else "nothing"
         raise ConfigError(f"`paceline translate` knows {known}, got {start!r}; write the whole command after --")
-    found = dialect.translate(command, repair=repair)
+    found = reader.translate(command, repair=repair)
     try:
         build_config(found.options)
     except ConfigError as error:
-        raise ConfigError(f"what {dialect.name}'s command amounts to is refused: {error}") from None
+        raise ConfigError(f"what {reader.name}'s command amounts to is refused: {error}") from None
     return dataclasses.replace(found, options=without_defaults(found.options))
 
 

@@ -72,7 +72,7 @@ class Translation:
         )
 
 
-class Dialect(Protocol):
+class CommandReader(Protocol):
     """One tool's vocabulary. Reads no file but by the command's own `read`."""
 
     @property

@@ -73,7 +73,7 @@ def _whole(tensors: Mapping[str, Tensor], ranks: Ranks, *, everywhere: bool) -> 
         found = _full(own, ranks) if isinstance(own, DTensor) else own
         if not kept.is_everywhere and (everywhere or kept.holder != 0):
             here = torch.empty(kept.shape, dtype=kept.dtype, device=_device(tensors)) if found is None else found
-            found = ranks.hand_on(here.contiguous(), source=kept.holder)
+            found = ranks.broadcast(here.contiguous(), source=kept.holder)
         if everywhere or ranks.rank == 0:
             assert found is not None  # it was here, or has been handed on
             yield kept.name, found

@@ -126,7 +126,7 @@ class MeshRanks:
                 self._aside = Aside()
         return self._aside
 
-    def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
+    def broadcast(self, tensor: Tensor, *, source: int) -> Tensor:
         """See `Ranks`."""
         with lost(f"rank {self.rank} was handing a weight on"):
             dist.broadcast(tensor, source)

@@ -123,7 +123,7 @@ class Ranks(Protocol):
             RankLost: another rank is gone, or silent for too long.
         """
 
-    def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
+    def broadcast(self, tensor: Tensor, *, source: int) -> Tensor:
         """A rank's tensor on all ranks: there it is `tensor`; elsewhere the same comes back in the memory of `tensor`.
 
         Raises:
@@ -198,7 +198,7 @@ class _OneRank:
         """See `Ranks`."""
         return self
 
-    def hand_on(self, tensor: Tensor, *, source: int) -> Tensor:
+    def broadcast(self, tensor: Tensor, *, source: int) -> Tensor:
         """See `Ranks`."""
         return tensor
 

@@ -9,9 +9,9 @@ from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.timeline import Recorder
 from paceline.types import RolloutGroup
-from paceline.workers.ray.consuming import Updated
-from paceline.workers.ray.fleet import Lost, Workers
+from paceline.workers.ray.consuming import ConsumerUpdate
 from paceline.workers.ray.weights import Manifest
+from paceline.workers.ray.worker_group import Lost, Workers
 
 SPEAKER = 0
 """The rank whose answer counts where all would give the same."""
@@ -52,7 +52,7 @@ class Consumers:
         manifest = _same(self._call(range(self._workers.count), "manifest", version))
         return Weights(manifest=manifest, buckets=self._fetch(manifest))
 
-    def update(self, number: int, groups: Sequence[RolloutGroup], *, like: Manifest) -> tuple[Updated, Weights]:
+    def update(self, number: int, groups: Sequence[RolloutGroup], *, like: Manifest) -> tuple[ConsumerUpdate, Weights]:
         """All updates of a step, and the weights that they made; `like`: the manifest of an earlier version.
 
         Raises:
@@ -63,7 +63,7 @@ class Consumers:
         self._start(ranks, "update", number, groups)
         # calls are done in order: these read what this update makes, before the next one changes it
         buckets = self._fetch(like)
-        found: list[Updated] = self._answers(ranks)
+        found: list[ConsumerUpdate] = self._answers(ranks)
         return found[SPEAKER], Weights(manifest=_same([one.manifest for one in found]), buckets=buckets)
 
     def ask(self, method: str, *arguments: object) -> Any:

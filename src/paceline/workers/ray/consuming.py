@@ -29,7 +29,7 @@ is found out by the driver, and sooner."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
+class ConsumerContext:
     """Which of the consumers a process is."""
 
     rank: int
@@ -39,7 +39,7 @@ class Seat:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Updated:
+class ConsumerUpdate:
     """What a step's updates did, and the weights that they made."""
 
     stats: UpdateStats
@@ -50,7 +50,9 @@ class Updated:
 class ConsumingProcess:
     """What a consumer's actor does. All ranks are given the same calls, and save and export together."""
 
-    def __init__(self, config: Config, directory: Path, seat: Seat, extent: Extent, checkpoint: Path | None) -> None:
+    def __init__(
+        self, config: Config, directory: Path, context: ConsumerContext, extent: Extent, checkpoint: Path | None
+    ) -> None:
         """Meet the other ranks and read the weights, from a checkpoint where there is one.
 
         `directory` is what the configuration's paths are relative to.
@@ -58,10 +60,10 @@ class ConsumingProcess:
         os.chdir(directory)
         self._open = ExitStack()
         ranks: Ranks = ONE_RANK
-        if seat.meeting is not None:
+        if context.meeting is not None:
             device = choose_device(config.model)
             joined = process_group(
-                seat.meeting, rank=seat.rank, size=seat.size, device=device, timeout=COLLECTIVE_SECONDS
+                context.meeting, rank=context.rank, size=context.size, device=device, timeout=COLLECTIVE_SECONDS
             )
             self._open.enter_context(joined)
             ranks = make_ranks(config.parallel, device)
@@ -73,10 +75,10 @@ class ConsumingProcess:
         """What a person should know of how the model is computed."""
         return tuple(consumer_sentences(self.half))
 
-    def update(self, number: int, groups: Sequence[RolloutGroup]) -> Updated:
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> ConsumerUpdate:
         """See `Halves`."""
         stats, rate = self.half.update(number, groups)
-        return Updated(stats=stats, learning_rate=rate, manifest=self.manifest(number))
+        return ConsumerUpdate(stats=stats, learning_rate=rate, manifest=self.manifest(number))
 
     def manifest(self, version: int) -> Manifest:
         """Of the weights as they are."""

@@ -3,8 +3,8 @@
 import math
 from statistics import fmean
 
-from paceline.workers.ray.forecast import WORTH, Forecast, Split
-from paceline.workers.ray.timings import Measured
+from paceline.workers.ray.forecast import WORTH, ClusterSplit, Forecast
+from paceline.workers.ray.timings import MeasuredRun
 
 PHASES = {
     "generate": "sampling",
@@ -16,7 +16,7 @@ PHASES = {
 """Of a `MeasuredStep`, as a person calls them."""
 
 
-def describe_forecast(forecast: Forecast, measured: Measured) -> str:
+def describe_forecast(forecast: Forecast, measured: MeasuredRun) -> str:
     """Times, table, advice, and what the numbers do not know."""
     return "\n".join(
         [
@@ -30,7 +30,7 @@ def describe_forecast(forecast: Forecast, measured: Measured) -> str:
     )
 
 
-def _times(measured: Measured) -> str:
+def _times(measured: MeasuredRun) -> str:
     steps = measured.steps
     phases = ", ".join(f"{said} {fmean(getattr(step, phase) for step in steps):.3f}" for phase, said in PHASES.items())
     layout = "one process"
@@ -44,7 +44,7 @@ def _times(measured: Measured) -> str:
     )
 
 
-def _table(forecast: Forecast, measured: Measured) -> list[str]:
+def _table(forecast: Forecast, measured: MeasuredRun) -> list[str]:
     """One line per split; `~` where the measured run had other numbers of processes."""
     completions = fmean(sum(map(len, step.lengths)) for step in measured.steps)
     alone = forecast.one_process
@@ -63,11 +63,11 @@ def _table(forecast: Forecast, measured: Measured) -> list[str]:
     return lines
 
 
-def _is_estimate(split: Split, measured: Measured) -> bool:
+def _is_estimate(split: ClusterSplit, measured: MeasuredRun) -> bool:
     return (split.num_producers, split.num_consumers) != (measured.num_producers, measured.num_consumers)
 
 
-def _advice(forecast: Forecast, measured: Measured) -> str:
+def _advice(forecast: Forecast, measured: MeasuredRun) -> str:
     produce = fmean(step.generate + step.reward for step in measured.steps)
     update = fmean(step.update for step in measured.steps)
     ratio = f"Sampling and scoring took {produce / update:.1f}x the update"
@@ -83,7 +83,7 @@ def _advice(forecast: Forecast, measured: Measured) -> str:
     )
 
 
-def _gains_beyond(forecast: Forecast, best: Split) -> str:
+def _gains_beyond(forecast: Forecast, best: ClusterSplit) -> str:
     """What more of either would bring, so that a reader sees why not."""
     layout = (best.num_producers, best.num_consumers)
     staler = [
@@ -99,7 +99,7 @@ def _gains_beyond(forecast: Forecast, best: Split) -> str:
     )
 
 
-def _limits(forecast: Forecast, measured: Measured) -> str:
+def _limits(forecast: Forecast, measured: MeasuredRun) -> str:
     sentences = ["Every process is taken to have as much of a machine to itself as it had there."]
     if not measured.is_cluster:
         sentences.append(

@@ -6,9 +6,9 @@ from itertools import product
 from statistics import fmean
 
 from paceline.training.rollouts.sharing import even_shares
-from paceline.workers.ray.scaling import Cost, Work, fit_cost, sampling_work, update_work
+from paceline.workers.ray.scaling import Cost, StepWork, fit_cost, sampling_work, update_work
 from paceline.workers.ray.simulation import Pace, StepSeconds, steady_pace
-from paceline.workers.ray.timings import Measured, MeasuredStep
+from paceline.workers.ray.timings import MeasuredRun, MeasuredStep
 
 STALENESSES = (0, 1, 2, 3)
 WORTH = 1.05
@@ -16,7 +16,7 @@ WORTH = 1.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Split:
+class ClusterSplit:
     """A way to lay a run out, and what is to be expected of it."""
 
     num_producers: int
@@ -36,16 +36,16 @@ class Forecast:
 
     one_process: float
     """Seconds per step where one process samples and trains in turn."""
-    splits: tuple[Split, ...]
+    splits: tuple[ClusterSplit, ...]
 
-    def at(self, num_producers: int, num_consumers: int, max_staleness: int) -> Split:
+    def at(self, num_producers: int, num_consumers: int, max_staleness: int) -> ClusterSplit:
         """One of them."""
         layout = (num_producers, num_consumers, max_staleness)
         (found,) = (s for s in self.splits if (s.num_producers, s.num_consumers, s.max_staleness) == layout)
         return found
 
     @property
-    def advice(self) -> Split | None:
+    def advice(self) -> ClusterSplit | None:
         """Of those that no other beats by much, the one that costs least; None: one process is as good."""
         least = min(split.pace.seconds for split in self.splits)
         near = [split for split in self.splits if split.pace.seconds <= WORTH * least]
@@ -61,14 +61,14 @@ class Costs:
     update: Cost
 
 
-def make_forecast(measured: Measured, *, producers: Sequence[int], consumers: Sequence[int]) -> Forecast:
+def make_forecast(measured: MeasuredRun, *, producers: Sequence[int], consumers: Sequence[int]) -> Forecast:
     """For every pair of these numbers."""
     costs = fit_costs(measured)
     splits = []
     for num_producers, num_consumers in product(producers, consumers):
         steps = [seconds_with(step, num_producers, num_consumers, measured, costs) for step in measured.steps]
         splits += [
-            Split(
+            ClusterSplit(
                 num_producers=num_producers,
                 num_consumers=num_consumers,
                 max_staleness=staleness,
@@ -83,7 +83,7 @@ def make_forecast(measured: Measured, *, producers: Sequence[int], consumers: Se
     )
 
 
-def fit_costs(measured: Measured) -> Costs:
+def fit_costs(measured: MeasuredRun) -> Costs:
     """From the measured steps."""
     steps = measured.steps
     return Costs(
@@ -99,7 +99,7 @@ def fit_costs(measured: Measured) -> Costs:
 
 
 def seconds_with(
-    step: MeasuredStep, num_producers: int, num_consumers: int, measured: Measured, costs: Costs
+    step: MeasuredStep, num_producers: int, num_consumers: int, measured: MeasuredRun, costs: Costs
 ) -> StepSeconds:
     """A measured step's phases with as many processes: as measured where they are as many, else in proportion."""
     sampling = [_sampling(step, count, measured.slots) for count in (measured.num_producers, num_producers)]
@@ -114,7 +114,7 @@ def seconds_with(
     )
 
 
-def _sampling(step: MeasuredStep, num_producers: int, slots: int) -> Work:
+def _sampling(step: MeasuredStep, num_producers: int, slots: int) -> StepWork:
     return sampling_work(step.lengths, num_producers=num_producers, slots=slots)
 
 

@@ -19,12 +19,12 @@ from paceline.training.setup.measuring import Measurement, Meter
 from paceline.training.setup.prepared import Prepared
 from paceline.training.setup.producing import training_producer
 from paceline.types import RolloutGroup
-from paceline.workers.ray.agenda import Agenda
 from paceline.workers.ray.consumers import Consumers, Weights
-from paceline.workers.ray.fleet import Fleet
-from paceline.workers.ray.production import Production
+from paceline.workers.ray.producer_thread import ProducerThread
+from paceline.workers.ray.schedule import StalenessSchedule
 from paceline.workers.ray.simulation import simulate
 from paceline.workers.ray.timings import step_seconds
+from paceline.workers.ray.worker_group import WorkerGroup
 
 DRIVER = "driver"
 """The row of a timeline that shows what the others are waited for."""
@@ -32,17 +32,17 @@ DRIVER = "driver"
 
 @dataclass(kw_only=True, slots=True)
 class Versions:
-    """The weights that producers may still be asked to take, and how they get them: a `Crew`."""
+    """The weights that producers may still be asked to take, and how they get them: a `SamplerWeights`."""
 
-    fleet: Fleet
+    group: WorkerGroup
     kept: dict[int, Weights] = field(default_factory=dict)
     _handover: Handover = field(init=False, default=SHARED)
 
     def load(self, version: int) -> None:
-        """See `Crew`."""
+        """See `SamplerWeights`."""
         started = time.perf_counter()
         weights = self.kept[version]
-        self.fleet.bring_to("load", weights.manifest, *weights.buckets)
+        self.group.bring_to("load", weights.manifest, *weights.buckets)
         before, seconds = self._handover, time.perf_counter() - started
         self._handover = Handover(seconds=before.seconds + seconds, nbytes=before.nbytes + weights.manifest.nbytes)
 
@@ -52,7 +52,7 @@ class Versions:
         return taken
 
     def forget(self, older_than: int) -> None:
-        """See `Crew`."""
+        """See `SamplerWeights`."""
         for version in [version for version in list(self.kept) if version < older_than]:  # another thread adds to it
             del self.kept[version]
 
@@ -62,22 +62,22 @@ class _Begun:
     """What there is once it is known which steps are on disk already."""
 
     journal: Journal
-    production: Production
+    producer_thread: ProducerThread
 
 
 class ClusterHalves:
     """`Halves` of which the producers' works ahead by as many steps as `max_staleness` allows."""
 
     def __init__(
-        self, config: Config, prepared: Prepared, feed: Feed, *, consumers: Consumers, fleet: Fleet, done: int
+        self, config: Config, prepared: Prepared, feed: Feed, *, consumers: Consumers, group: WorkerGroup, done: int
     ) -> None:
         """`done` is the number of steps that the consumers' weights have seen."""
-        self._consumers, self._fleet, self._recorder = consumers, fleet, fleet.recorder
+        self._consumers, self._group, self._recorder = consumers, group, group.recorder
         self._newest = consumers.weights(done)
-        self._versions = Versions(fleet=fleet, kept={done: self._newest})
+        self._versions = Versions(group=group, kept={done: self._newest})
         self._config, self._feed, self._done, self._last = config, feed, done, prepared.total_steps
         self._progress = prepared.progress
-        self._producer = training_producer(config, SharedSampler(workers=fleet))
+        self._producer = training_producer(config, SharedSampler(workers=group))
         self._max_staleness = config.cluster.max_staleness
         self._continues = config.cluster.on_new_weights == "continue"
         self._begun: _Begun | None = None
@@ -85,7 +85,7 @@ class ClusterHalves:
     def begin(self, journal: Journal) -> None:
         """See `Halves`. From here on producers sample."""
         self._feed.position = journal.position
-        agenda = Agenda(
+        schedule = StalenessSchedule(
             done=self._done,
             last=self._last,
             max_staleness=self._max_staleness,
@@ -98,7 +98,7 @@ class ClusterHalves:
             journal.commit(number, found)
             return found
 
-        self._begun = _Begun(journal=journal, production=Production(agenda, self._versions, produce))
+        self._begun = _Begun(journal=journal, producer_thread=ProducerThread(schedule, self._versions, produce))
 
     @property
     def policy_version(self) -> int:
@@ -109,7 +109,7 @@ class ClusterHalves:
         """See `Halves`."""
         with self._recorder.span(DRIVER, f"wait for the rollouts of {number}"):
             again = self._work.journal.find(number)
-            found: Produced = self._work.production.take(number) if again is None else again
+            found: Produced = self._work.producer_thread.take(number) if again is None else again
         return found
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
@@ -119,17 +119,17 @@ class ClusterHalves:
             found, self._newest = self._consumers.update(number, groups, like=self._newest.manifest)
         self._progress.phase("update", 1, 1)
         self._versions.kept[number] = self._newest
-        self._work.production.publish(number)
+        self._work.producer_thread.publish(number)
         if self._continues:
             # after it is published: the next step is then begun with these at least, and no producer goes back
-            self._fleet.tell("offer", self._newest.manifest, *self._newest.buckets)
+            self._group.tell("offer", self._newest.manifest, *self._newest.buckets)
         return found.stats, found.learning_rate
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:
         """See `Halves`."""
-        engine = SharedEngine(workers=self._fleet)
+        engine = SharedEngine(workers=self._group)
         with self._recorder.span(DRIVER, f"evaluate {step}"):
-            found: Measurement = self._work.production.measure(lambda: meter.measure(engine, step=step))
+            found: Measurement = self._work.producer_thread.measure(lambda: meter.measure(engine, step=step))
         return found
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class ClusterHalves:
         A run that goes on from it has none of the weights before it, so what is sampled from those is committed first.
         """
         with self._recorder.span(DRIVER, f"wait for what is sampled from weights before {state.step}"):
-            self._work.production.reach(min(state.step + self._max_staleness, self._last))
+            self._work.producer_thread.reach(min(state.step + self._max_staleness, self._last))
             self._work.journal.settle()
         with self._recorder.span(DRIVER, f"checkpoint {state.step}"):
             found: tuple[str, ...] = self._consumers.ask_all("save", root.absolute(), state, protected)
@@ -160,7 +160,7 @@ class ClusterHalves:
 
     def news(self) -> list[str]:
         """See `Halves`."""
-        taken, self._fleet.news = self._fleet.news, []
+        taken, self._group.news = self._group.news, []
         return taken
 
     def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
@@ -174,11 +174,11 @@ class ClusterHalves:
     def close(self) -> None:
         """Sample and train nothing any more, and end all processes."""
         if self._begun is not None:
-            self._begun.production.close()
-        self._fleet.workers.end()
+            self._begun.producer_thread.close()
+        self._group.workers.end()
         self._consumers.end()
         if self._begun is not None:
-            self._begun.production.join()
+            self._begun.producer_thread.join()
 
     @property
     def _work(self) -> _Begun:

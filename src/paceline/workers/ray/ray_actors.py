@@ -24,10 +24,10 @@ from paceline.models.parallel.process_group import Meeting
 from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.watchdog import write_stacks
 from paceline.training.setup.prepared import Extent
-from paceline.workers.ray.consuming import ConsumingProcess, Seat
-from paceline.workers.ray.fleet import Lost
+from paceline.workers.ray.consuming import ConsumerContext, ConsumingProcess
 from paceline.workers.ray.producing import ProducingProcess
 from paceline.workers.ray.weights import Manifest
+from paceline.workers.ray.worker_group import Lost
 
 START_SECONDS = 600.0
 """An actor that takes longer to read its model counts as lost."""
@@ -121,7 +121,7 @@ def ray_cluster(options: ClusterConfig, share: Share) -> Iterator[None]:
         ray.shutdown()
 
 
-class Watched:
+class WatchedActor:
     """An actor that does one call at a time and is asked for signs of life meanwhile."""
 
     def __init__(self, name: str, actor: Any, *, timeout: float) -> None:
@@ -196,7 +196,7 @@ def reason_of(error: RayActorError) -> str:
     return str(error).strip().splitlines()[-1].strip() if "creation task" in first else first
 
 
-def first_to_end(actors: Sequence[Watched]) -> Watched:
+def first_to_end(actors: Sequence[WatchedActor]) -> WatchedActor:
     """Any of these whose call has ended, or which is silent."""
     calls = {one.call: one for one in actors}
     while True:
@@ -211,7 +211,7 @@ def first_to_end(actors: Sequence[Watched]) -> Watched:
 class RayWorkers:
     """`KeepingWorkers` on actors of Ray."""
 
-    def __init__(self, start: Callable[[int], Watched], count: int) -> None:
+    def __init__(self, start: Callable[[int], WatchedActor], count: int) -> None:
         """Start them all, by their numbers; they read their models side by side."""
         self._start, self._ended = start, False
         self._actors = [start(number) for number in range(count)]
@@ -259,7 +259,7 @@ def ray_producers(config: Config, share: Share) -> RayWorkers:
     """All producers, each a `ProducingProcess`."""
     scheduling = "SPREAD" if config.cluster.placement == "spread" else "DEFAULT"
 
-    def start(number: int) -> Watched:
+    def start(number: int) -> WatchedActor:
         return _watched(ProducerActor, share, f"producer {number}", config, scheduling=scheduling)
 
     return RayWorkers(start, config.cluster.num_producers)
@@ -271,19 +271,19 @@ def ray_consumers(
     """All consumers, each a `ConsumingProcess`; `meeting` None: there is one."""
     size = config.cluster.num_consumers
 
-    def start(number: int) -> Watched:
-        seat = Seat(rank=number, size=size, meeting=meeting)
-        return _watched(ConsumerActor, share, f"consumer {number}", config, seat, extent, checkpoint)
+    def start(number: int) -> WatchedActor:
+        context = ConsumerContext(rank=number, size=size, meeting=meeting)
+        return _watched(ConsumerActor, share, f"consumer {number}", config, context, extent, checkpoint)
 
     return RayWorkers(start, size)
 
 
 def _watched(
     kind: Any, share: Share, name: str, config: Config, *arguments: object, scheduling: str = "DEFAULT"
-) -> Watched:
+) -> WatchedActor:
     options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "scheduling_strategy": scheduling}
     actor = kind.options(**options).remote(config, Path.cwd(), *arguments)
-    return Watched(name, actor, timeout=config.cluster.actor_timeout)
+    return WatchedActor(name, actor, timeout=config.cluster.actor_timeout)
 
 
 def driver_address() -> str:

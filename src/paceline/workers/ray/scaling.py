@@ -22,7 +22,7 @@ Lengths = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class StepWork:
     """What processes have to do in a step, of each number the one who has most."""
 
     passes: int
@@ -36,33 +36,33 @@ class Cost:
     per_pass: float
     per_token: float
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: StepWork) -> float:
         """What work takes."""
         return self.per_pass * work.passes + self.per_token * work.tokens
 
-    def in_proportion(self, measured: float, before: Work, after: Work) -> float:
+    def in_proportion(self, measured: float, before: StepWork, after: StepWork) -> float:
         """What took `measured` seconds, with other work; unchanged where the cost knows nothing of it."""
         known = self.seconds(before)
         return measured * self.seconds(after) / known if known > 0 else measured
 
 
-def sampling_work(lengths: Lengths, *, num_producers: int, slots: int) -> Work:
+def sampling_work(lengths: Lengths, *, num_producers: int, slots: int) -> StepWork:
     """A step's work for so many producers, each of which samples `slots` completions side by side.
 
     >>> sampling_work([[5, 1], [2, 2]], num_producers=1, slots=4)
-    Work(passes=5, tokens=10)
+    StepWork(passes=5, tokens=10)
     >>> sampling_work([[5, 1], [2, 2]], num_producers=2, slots=4)
-    Work(passes=5, tokens=6)
+    StepWork(passes=5, tokens=6)
     """
     shares = [
         [length for group in lengths[share] for length in group] for share in even_shares(len(lengths), num_producers)
     ]
-    return Work(passes=max(passes_of(share, slots) for share in shares), tokens=max(map(sum, shares)))
+    return StepWork(passes=max(passes_of(share, slots) for share in shares), tokens=max(map(sum, shares)))
 
 
-def update_work(tokens: int, *, num_consumers: int) -> Work:
+def update_work(tokens: int, *, num_consumers: int) -> StepWork:
     """A step's work for so many consumers."""
-    return Work(passes=1, tokens=tokens / num_consumers)
+    return StepWork(passes=1, tokens=tokens / num_consumers)
 
 
 def passes_of(lengths: Sequence[int], slots: int) -> int:
@@ -77,7 +77,7 @@ def passes_of(lengths: Sequence[int], slots: int) -> int:
     return max(ends)
 
 
-def fit_cost(works: Sequence[Work], seconds: Sequence[float]) -> Cost:
+def fit_cost(works: Sequence[StepWork], seconds: Sequence[float]) -> Cost:
     """The cost that comes nearest to what was measured, by least squares, with no part below 0.
 
     Where steps are too alike to tell passes from tokens it is all of passes: then more processes promise nothing.

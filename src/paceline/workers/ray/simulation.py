@@ -1,7 +1,7 @@
-"""The agenda on a simulated clock: when every step would be done, and who would wait, from the seconds of its phases.
+"""The schedule on a simulated clock: when each step would end and who would wait, from the seconds of its phases.
 
-The run's own `Agenda` is asked what comes next, so a forecast knows no other order than the run. One job at a time for
-all producers, one step at a time for all consumers:
+The run's own `StalenessSchedule` gives the order, so a forecast knows no other order than the run. All producers do one
+job at a time, all consumers one step at a time:
 
     produce   weights to the producers, sampling, scoring, completions back
     update    completions to the consumers, their updates, new weights published
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from paceline.workers.ray.agenda import Agenda, Job
+from paceline.workers.ray.schedule import ScheduledJob, StalenessSchedule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,26 +55,26 @@ def simulate(steps: Sequence[StepSeconds], *, max_staleness: int) -> Timeline:
     >>> simulate(turns, max_staleness=0).recorded, simulate(turns, max_staleness=1).recorded
     ((3.0, 6.0, 9.0), (3.0, 5.0, 7.0))
     """
-    agenda = Agenda(done=0, last=len(steps), max_staleness=max_staleness)
+    schedule = StalenessSchedule(done=0, last=len(steps), max_staleness=max_staleness)
     produced, published, recorded = list[float](), list[float](), list[float]()
     ends = dict[str, float]()  # of the phases that are under way
-    job: Job | None = None
+    job: ScheduledJob | None = None
     now = 0.0
     while len(recorded) < len(steps):
-        if job is None and (job := agenda.next()) is not None:
+        if job is None and (job := schedule.next()) is not None:
             ends["produce"] = now + steps[job.number - 1].produce
-        if ends.keys() <= {"produce"} and len(recorded) < agenda.produced:
+        if ends.keys() <= {"produce"} and len(recorded) < schedule.produced:
             ends["update"] = now + steps[len(recorded)].update
         phase, now = min(ends.items(), key=lambda one: one[1])
         del ends[phase]
         if phase == "produce":
             assert job is not None
-            agenda.finish(job)
+            schedule.finish(job)
             job = None
             produced.append(now)
         elif phase == "update":
             published.append(now)
-            agenda.publish(len(published))
+            schedule.publish(len(published))
             ends["record"] = now + steps[len(recorded)].record
         else:
             recorded.append(now)

@@ -34,7 +34,7 @@ class MeasuredStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class MeasuredRun:
     """The steps of a run and how it was laid out."""
 
     steps: tuple[MeasuredStep, ...]
@@ -56,7 +56,7 @@ def step_seconds(record: Mapping[str, Any]) -> StepSeconds:
     )
 
 
-def read_measured(run: RunDir, config: Config) -> Measured:
+def read_measured(run: RunDir, config: Config) -> MeasuredRun:
     """The newest steps of a run that `config` made; without its first one, in which caches fill.
 
     Raises:
@@ -75,7 +75,7 @@ def read_measured(run: RunDir, config: Config) -> Measured:
             f"--timings {run.path} must have `produce` and `wait` in the clock of every step, which step {old[0]} "
             "lacks; run again with this version"
         )
-    return Measured(
+    return MeasuredRun(
         steps=tuple(_measured_step(record, _lengths(run, record["step"])) for record in records[-MOST_STEPS:]),
         is_cluster=config.cluster.cluster,
         num_producers=config.cluster.num_producers,

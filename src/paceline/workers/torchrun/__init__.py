@@ -1,20 +1,19 @@
 """A run whose processes were started by torchrun, accelerate or Slurm: ranks that all run the same command.
 
-environment.py  which rank a process is, from its environment
-secret.py       what only the ranks of a launch know
-meeting.py      where ranks find each other: a process group, and lines between the first of them and every other
-lifelines.py    who is still there: the end of one is the end of all, with the culprit named
-roles.py        which ranks train, and which sample
-team.py         the first rank asks them; they answer
-seats.py        what a process is among them, and what it computes with
-training.py     what a rank does that trains: updates, saves
-sampling.py     what a rank does that only samples
-working.py      what a rank does that does both
-resident.py     a copy of the whole model to sample from, where training has it in parts
-handing.py      the trained weights to the ranks that only sample
-agreeing.py     whether ranks that should hold the same weights do
-halves.py       both halves of all ranks as the loop sees them
-placing.py      the way in, for the first rank and for the others
+environment.py   rank and size of a process, from its environment
+secret.py        the shared secret of a launch
+rendezvous.py    where ranks find each other: a store, and channels between the first rank and every other
+heartbeats.py    liveness: the end of one rank is the end of all, with the culprit named
+roles.py         which ranks train, and which sample
+rank_group.py    calls from the first rank to the others, and their answers
+rank_context.py  what a process is among the ranks, and what it computes with
+training.py      a rank that trains: updates, saves
+sampling.py      a rank that only samples
+colocated.py     a rank that does both
+broadcast.py     trained weights to the ranks that only sample
+replicas.py      comparison of weights that ranks hold copies of
+halves.py        sampler and trainer of all ranks, as the loop sees them
+backend.py       the entry points of the first rank and of the others
 
 Nothing is imported here: `environment` can be had without torch.
 """

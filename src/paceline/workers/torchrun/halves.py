@@ -17,23 +17,23 @@ from paceline.training.rollouts.sharing import SharedEngine, SharedSampler
 from paceline.training.setup.measuring import Measurement, Meter
 from paceline.training.setup.producing import training_producer
 from paceline.types import RolloutGroup
-from paceline.workers.torchrun.agreeing import Renewed, check_copies
-from paceline.workers.torchrun.team import Team
-from paceline.workers.torchrun.training import Updated
+from paceline.workers.torchrun.rank_group import RankGroup
+from paceline.workers.torchrun.replicas import Renewed, check_copies
+from paceline.workers.torchrun.training import RankUpdate
 
 LEADER = "first rank"
 """The row of a timeline that shows what all are waited for."""
 
 
-class SpmdHalves:
+class TorchrunHalves:
     """`Halves` that take turns: ranks sample, then the same or others train."""
 
     def __init__(
-        self, config: Config, feed: Feed, team: Team, *, policy_version: int, progress: Progress = NULL_PROGRESS
+        self, config: Config, feed: Feed, group: RankGroup, *, policy_version: int, progress: Progress = NULL_PROGRESS
     ) -> None:
         """`policy_version` is that of the weights that the ranks have. `progress` is told of what others do alone."""
-        self._config, self._feed, self._team, self._policy_version = config, feed, team, policy_version
-        self._producer = training_producer(config, SharedSampler(workers=team))
+        self._config, self._feed, self._group, self._policy_version = config, feed, group, policy_version
+        self._producer = training_producer(config, SharedSampler(workers=group))
         self._handover, self._is_stale, self._progress = SHARED, False, progress
 
     @property
@@ -50,11 +50,11 @@ class SpmdHalves:
         return self._journal.produce(number, self._make)
 
     def _make(self, number: int) -> Produced:
-        clock = self._team.recorder.clock
+        clock = self._group.recorder.clock
         started = clock()
         self._renew()
         count = prompts_of_step(number, self._config.loop, num_tasks=len(self._feed.tasks))
-        with self._team.recorder.span(LEADER, f"produce {number}"):
+        with self._group.recorder.span(LEADER, f"produce {number}"):
             self._progress.phase("generate", 0, 1)
             batch = self._producer.make(self._feed.take, count)
             self._progress.phase("generate", 1, 1)
@@ -63,8 +63,8 @@ class SpmdHalves:
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Halves`."""
-        with self._team.recorder.span(LEADER, f"update {number}"):
-            answers: list[Updated] = self._team.call_training("update", number, groups)
+        with self._group.recorder.span(LEADER, f"update {number}"):
+            answers: list[RankUpdate] = self._group.call_training("update", number, groups)
         found = answers[0]
         check_copies([one.held for one in answers], policy_version=found.policy_version)
         self._is_stale = self._is_stale or found.policy_version != self._policy_version
@@ -73,30 +73,30 @@ class SpmdHalves:
 
     def measure(self, meter: Meter, *, step: int) -> Measurement:
         """See `Halves`."""
-        with self._team.recorder.span(LEADER, f"evaluate {step}"):
+        with self._group.recorder.span(LEADER, f"evaluate {step}"):
             self._renew()
-            return meter.measure(SharedEngine(workers=self._team), step=step)
+            return meter.measure(SharedEngine(workers=self._group), step=step)
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`. Every rank that trains may write a part of it, so `root` must be all ranks' own."""
         given = root.absolute(), state, frozenset(protected)
-        with self._team.recorder.span(LEADER, f"checkpoint {state.step}"):
-            found: tuple[str, ...] = self._team.call_training("save", *given)[0]
+        with self._group.recorder.span(LEADER, f"checkpoint {state.step}"):
+            found: tuple[str, ...] = self._group.call_training("save", *given)[0]
         return found
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
         """See `Halves`. The first rank commits for all, so nobody else is asked: that holds after an error too."""
-        found: Checkpoint | None = self._team.ask_own("saved", wait)
+        found: Checkpoint | None = self._group.ask_own("saved", wait)
         return found
 
     def footprint(self) -> Footprint:
         """See `Halves`."""
-        found: Footprint = self._team.call_training("footprint")[0]
+        found: Footprint = self._group.call_training("footprint")[0]
         return found
 
     def export(self, folder: Path) -> None:
         """See `Halves`."""
-        self._team.call_training("export", folder.absolute())
+        self._group.call_training("export", folder.absolute())
 
     def news(self) -> list[str]:
         """See `Halves`."""
@@ -108,13 +108,13 @@ class SpmdHalves:
 
     def spans(self) -> list[Span]:
         """See `Halves`."""
-        return self._team.recorder.take()
+        return self._group.recorder.take()
 
     def _renew(self) -> None:
         """What is sampled next is sampled from the weights as they are."""
         if not self._is_stale:
             return
-        answers: list[Renewed] = self._team.call("renew", self._policy_version)
+        answers: list[Renewed] = self._group.call("renew", self._policy_version)
         check_copies([one.held for one in answers], policy_version=self._policy_version)
         before, found, self._is_stale = self._handover, answers[0].handover, False
         self._handover = Handover(seconds=before.seconds + found.seconds, nbytes=before.nbytes + found.nbytes)

@@ -22,19 +22,19 @@ from paceline.training.setup.functions import configured_functions, with_reward_
 from paceline.training.setup.prepared import Extent
 from paceline.training.setup.producing import training_sampler
 from paceline.types import Completion
-from paceline.workers.torchrun.agreeing import Held, Renewed
-from paceline.workers.torchrun.handing import take_weights
-from paceline.workers.torchrun.seats import Seat
+from paceline.workers.torchrun.broadcast import take_weights
+from paceline.workers.torchrun.rank_context import RankContext
+from paceline.workers.torchrun.replicas import Renewed, WeightsChecksum
 
 
 class SamplingRank:
     """A rank's part of the producer half, on a whole copy of the weights. It makes no gradients."""
 
-    def __init__(self, seat: Seat, config: Config, extent: Extent, checkpoint: Path | None) -> None:
+    def __init__(self, context: RankContext, config: Config, extent: Extent, checkpoint: Path | None) -> None:
         """Read the weights, from a checkpoint where there is one. `extent` is for those who train."""
-        assert seat.hand is not None  # those who train hand it their weights
-        torch.set_num_threads(seat.cores)
-        self._hand, self._device = seat.hand, seat.device
+        assert context.broadcast_group is not None  # those who train broadcast_group it their weights
+        torch.set_num_threads(context.cores)
+        self._broadcast_group, self._device = context.broadcast_group, context.device
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         self._sampled = load_to_sample(config, found)
         self.engine = make_engine(config, self._sampled, load_tokenizer(config.model))
@@ -57,10 +57,10 @@ class SamplingRank:
         """Take the weights as so many updates have made them, from the ranks that train."""
         started = time.perf_counter()
         self.engine.rest()
-        found, nbytes = take_weights(self._hand, self._sampled.model, self._device)
+        found, nbytes = take_weights(self._broadcast_group, self._sampled.model, self._device)
         self.engine.take_weights(policy_version)
         handover = Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
-        return Renewed(handover=handover, held=Held(part=(), fingerprint=found))
+        return Renewed(handover=handover, held=WeightsChecksum(part=(), fingerprint=found))
 
 
 def load_to_sample(config: Config, checkpoint: Checkpoint | None) -> Loaded:

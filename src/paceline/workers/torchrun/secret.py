@@ -1,4 +1,4 @@
-"""The secret by which ranks of a launch know each other: lines between them carry pickles, so who is let in runs code.
+"""The shared secret of a launch: channels between ranks carry pickles, so whoever is let in runs code.
 
 The store where they meet answers whoever reaches its port, so nothing that lets one in lies there. On one machine the
 secret is a file that its user alone may read; on several it is a variable of the launch.

@@ -21,36 +21,36 @@ from paceline.training.produced import SHARED, Handover
 from paceline.training.records import consumer_sentences
 from paceline.training.setup.prepared import Extent
 from paceline.types import RolloutGroup
-from paceline.workers.torchrun.agreeing import Held, Renewed
-from paceline.workers.torchrun.handing import give_weights
-from paceline.workers.torchrun.seats import Seat
+from paceline.workers.torchrun.broadcast import give_weights
+from paceline.workers.torchrun.rank_context import RankContext
+from paceline.workers.torchrun.replicas import Renewed, WeightsChecksum
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Updated:
+class RankUpdate:
     """What a step's updates did."""
 
     stats: UpdateStats
     learning_rate: float
     policy_version: int
-    held: Held | None
+    held: WeightsChecksum | None
     """What this rank has of the weights now; None: no other holds the same."""
 
 
 class TrainingRank:
     """A rank's part of the consumer half. Calls are made on all ranks that train together."""
 
-    def __init__(self, seat: Seat, config: Config, extent: Extent, checkpoint: Path | None) -> None:
+    def __init__(self, context: RankContext, config: Config, extent: Extent, checkpoint: Path | None) -> None:
         """Read the weights, from a checkpoint where there is one."""
-        torch.set_num_threads(seat.cores)  # launchers leave one, and what reads the weights takes what it finds
-        self._seat, self._ranks = seat, make_ranks(config.parallel, seat.device)
+        torch.set_num_threads(context.cores)  # launchers leave one, and what reads the weights takes what it finds
+        self._context, self._ranks = context, make_ranks(config.parallel, context.device)
         self.half = make_consumer(
             config,
             load_tokenizer(config.model),
             extent,
             checkpoint=None if checkpoint is None else read_checkpoint(checkpoint),
             ranks=self._ranks,
-            progress=seat.progress,
+            progress=context.progress,
         )
 
     @property
@@ -68,20 +68,20 @@ class TrainingRank:
         return tuple(consumer_sentences(self.half))
 
     def renew(self, policy_version: int) -> Renewed:
-        """Hand the weights on to the ranks that only sample; they are as so many updates have made them."""
+        """BroadcastGroup the weights on to the ranks that only sample; they are as so many updates have made them."""
         weights = full_parameters(self.half.policy.model, self._ranks)
-        if self._seat.hand is None:
+        if self._context.broadcast_group is None:
             assert not [*weights]  # those who have parts of it help the first one, and get none
             return Renewed(handover=SHARED, held=None)
         started = time.perf_counter()
-        found, nbytes = give_weights(self._seat.hand, weights, self._seat.device)
+        found, nbytes = give_weights(self._context.broadcast_group, weights, self._context.device)
         handover = Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
-        return Renewed(handover=handover, held=Held(part=(), fingerprint=found))
+        return Renewed(handover=handover, held=WeightsChecksum(part=(), fingerprint=found))
 
-    def update(self, number: int, groups: Sequence[RolloutGroup]) -> Updated:
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> RankUpdate:
         """See `Halves`."""
         stats, rate = self.half.update(number, groups)
-        return Updated(stats=stats, learning_rate=rate, policy_version=self.policy_version, held=self._held())
+        return RankUpdate(stats=stats, learning_rate=rate, policy_version=self.policy_version, held=self._held())
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Halves`."""
@@ -99,9 +99,11 @@ class TrainingRank:
         """See `Halves`."""
         self.half.export(folder)
 
-    def _held(self) -> Held | None:
+    def _held(self) -> WeightsChecksum | None:
         mesh = self._ranks.mesh
         if not mesh.has_copies:
             return None
         trained = (one for one in self.half.policy.model.parameters() if one.requires_grad)
-        return Held(part=mesh.part, fingerprint=fingerprint(piece_of(one).tensor.contiguous() for one in trained))
+        return WeightsChecksum(
+            part=mesh.part, fingerprint=fingerprint(piece_of(one).tensor.contiguous() for one in trained)
+        )

@@ -23,17 +23,17 @@ PARTS = (tasks, sampling, objective, rounds, keeping)
 
 
 class ColossalChat:
-    """See `Dialect`."""
+    """See `CommandReader`."""
 
     name = "ColossalChat"
     example = "python rl_example.py --dataset D --model M -t 4 -i 4 -b vllm ..."
 
     def recognises(self, command: CommandLine) -> bool:
-        """See `Dialect`."""
+        """See `CommandReader`."""
         return script_of(command.words) in SCRIPTS
 
     def translate(self, command: CommandLine, *, repair: bool) -> Translation:
-        """See `Dialect`."""
+        """See `CommandReader`."""
         found = read(command.words)
         arguments, notes = settle(found.arguments, repair=repair)
         settled = Read(arguments=arguments, given=found.given, script=found.script)

@@ -16,22 +16,22 @@ from paceline.compat.commands.translation import CommandLine, Translation
 from paceline.errors import ConfigError
 
 OTHERS = ("rl_example.py", "rl_example_zero_bubble.py")
-"""Scripts with a dialect of their own."""
+"""Scripts with a reader of their own."""
 
 
 class Scripts:
-    """See `Dialect`."""
+    """See `CommandReader`."""
 
     name = "a script of TRL or of GRPO From Scratch"
     example = "python train_grpo.py"
 
     def recognises(self, command: CommandLine) -> bool:
-        """See `Dialect`."""
+        """See `CommandReader`."""
         script = _script(started(command).words)
         return script is not None and PurePosixPath(script).name not in OTHERS
 
     def translate(self, command: CommandLine, *, repair: bool) -> Translation:
-        """See `Dialect`."""
+        """See `CommandReader`."""
         start = started(command)
         place = _script(start.words)
         assert place is not None

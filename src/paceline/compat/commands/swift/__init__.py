@@ -28,18 +28,18 @@ CORRECTION_MAX = 2.0
 
 
 class Swift:
-    """See `Dialect`."""
+    """See `CommandReader`."""
 
     name = NAME
     example = "swift rlhf --rlhf_type grpo --model M --dataset D ..."
 
     def recognises(self, command: CommandLine) -> bool:
-        """See `Dialect`."""
+        """See `CommandReader`."""
         words = started(command).words
         return words[:1] in (("swift",), ("megatron",)) or _script_at(words) >= 0
 
     def translate(self, command: CommandLine, *, repair: bool) -> Translation:
-        """See `Dialect`."""
+        """See `CommandReader`."""
         start = started(command)
         flags = _after_rlhf(start.words)
         given, repeated = read_flags(flags, (*field_names(), *KNOWN), NAME)

@@ -24,18 +24,18 @@ PEFT_RANK, PEFT_ALPHA = 16, 32.0
 
 
 class Trl:
-    """See `Dialect`."""
+    """See `CommandReader`."""
 
     name = NAME
     example = "trl grpo --model_name_or_path M --dataset_name D ..."
 
     def recognises(self, command: CommandLine) -> bool:
-        """See `Dialect`."""
+        """See `CommandReader`."""
         words = started(command).words
         return words[:1] == ("trl",) or _is_script(words)
 
     def translate(self, command: CommandLine, *, repair: bool) -> Translation:
-        """See `Dialect`."""
+        """See `CommandReader`."""
         start = started(command)
         words = start.words
         if words[0] == "trl" and words[1:2] != ("grpo",):

@@ -56,8 +56,8 @@ class Ended(BaseException):
         self.status = status
 
 
-class Lifelines:
-    """Lines to ranks whose end is this one's too, for as long as this lasts."""
+class PeerHeartbeats:
+    """Channels to ranks whose end is this one's too, for as long as this lasts."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class Lifelines:
         alarm: Callable[[], None] | None = None,
         beat: float = HEARTBEAT_SECONDS,
     ) -> None:
-        """Of lines by rank; only the first rank has more than one.
+        """Of channels by rank; only the first rank has more than one.
 
         Args:
-            peers: their other ends are Lifelines too.
+            peers: their other ends are PeerHeartbeats too.
             limit: seconds without a sign of life after which a rank counts as lost.
             force: ends the process where the main thread does not come out; given why.
             alarm: has the main thread run `raise_verdict`; None: by a signal.
@@ -87,7 +87,7 @@ class Lifelines:
         self._is_raised = False
         self._telling = threading.Lock()
         self._wake, self._waker = Pipe(duplex=False)
-        self._thread = threading.Thread(target=self._listen, name="lifelines", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="heartbeats", daemon=True)
 
     def __enter__(self) -> Self:
         if self._uses_signal:
@@ -135,10 +135,10 @@ class Lifelines:
         """To some ranks; None: to all."""
         said = json.dumps(words).encode()
         with self._telling:  # the work tells how it ends, the thread that it is alive
-            for rank, line in list(self._peers.items()):
+            for rank, channel in list(self._peers.items()):
                 with suppress(OSError):  # one that is gone knows what it needs to
                     if ranks is None or rank in ranks:
-                        line.send_bytes(said)
+                        channel.send_bytes(said)
 
     def _listen(self) -> None:
         next_beat = time.monotonic()
@@ -147,7 +147,7 @@ class Lifelines:
             ready = wait([*self._peers.values(), self._wake], timeout=max(0.0, due - time.monotonic()))
             if self._wake in ready:
                 return
-            for rank in [rank for rank, line in self._peers.items() if line in ready]:
+            for rank in [rank for rank, channel in self._peers.items() if channel in ready]:
                 self._hear(rank)
             now = time.monotonic()
             if now >= next_beat:

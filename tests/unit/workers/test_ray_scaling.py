@@ -2,9 +2,9 @@
 
 import pytest
 
-from paceline.workers.ray.scaling import Cost, Work, fit_cost, passes_of, sampling_work, update_work
+from paceline.workers.ray.scaling import Cost, StepWork, fit_cost, passes_of, sampling_work, update_work
 
-WORKS = [Work(passes=p, tokens=t) for p, t in ((10, 80), (15, 80), (20, 100))]
+WORKS = [StepWork(passes=p, tokens=t) for p, t in ((10, 80), (15, 80), (20, 100))]
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ def test_completions_that_find_no_slot_wait_for_the_first_that_is_free(slots, pa
 
 def test_a_share_is_of_whole_groups_and_the_largest_of_each_number_counts():
     lengths = [[9, 1], [4, 4], [4, 4]]
-    assert sampling_work(lengths, num_producers=1, slots=8) == Work(passes=9, tokens=26)
+    assert sampling_work(lengths, num_producers=1, slots=8) == StepWork(passes=9, tokens=26)
     # one producer has the first group, the other has the rest
-    assert sampling_work(lengths, num_producers=2, slots=8) == Work(passes=9, tokens=16)
-    assert sampling_work(lengths, num_producers=9, slots=8) == Work(passes=9, tokens=10)
+    assert sampling_work(lengths, num_producers=2, slots=8) == StepWork(passes=9, tokens=16)
+    assert sampling_work(lengths, num_producers=9, slots=8) == StepWork(passes=9, tokens=10)
 
 
 def test_consumers_share_the_tokens_of_one_pass():
-    assert update_work(300, num_consumers=2) == Work(passes=1, tokens=150)
+    assert update_work(300, num_consumers=2) == StepWork(passes=1, tokens=150)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_steps_that_are_all_alike_promise_nothing_to_more_producers():
 
 def test_what_was_measured_changes_in_proportion_to_what_the_cost_knows():
     cost = Cost(per_pass=1.0, per_token=0.01)
-    before, after = Work(passes=1, tokens=100), Work(passes=1, tokens=50)
+    before, after = StepWork(passes=1, tokens=100), StepWork(passes=1, tokens=50)
     assert cost.in_proportion(3.0, before, after) == pytest.approx(2.25)  # a cost of 2 becomes one of 1.5
     assert cost.in_proportion(3.0, before, before) == 3.0
-    assert Cost(per_pass=0.0, per_token=1.0).in_proportion(3.0, Work(passes=1, tokens=0), after) == 3.0
+    assert Cost(per_pass=0.0, per_token=1.0).in_proportion(3.0, StepWork(passes=1, tokens=0), after) == 3.0

@@ -56,7 +56,7 @@ class Workers(Protocol):
         """End them all."""
 
 
-class Fleet:
+class WorkerGroup:
     """All workers behind two verbs: share work out among them, or bring them all to one state."""
 
     def __init__(self, workers: Workers, recorder: Recorder | None = None, progress: Progress = NULL_PROGRESS) -> None:

@@ -18,10 +18,10 @@ NAME_BYTES = 512
 """Of a parameter's name on its way, at most."""
 
 
-class Hand(Protocol):
+class BroadcastGroup(Protocol):
     """The first rank and those that only sample; all make the same calls."""
 
-    def hand_on(self, tensor: Tensor) -> None:
+    def broadcast(self, tensor: Tensor) -> None:
         """The first rank's tensor into the memory of the others': contiguous, of one size and precision everywhere.
 
         Raises:
@@ -30,7 +30,7 @@ class Hand(Protocol):
 
 
 class WeightsGroup:
-    """A `Hand`: gloo on CPUs, NCCL on GPUs."""
+    """A `BroadcastGroup`: gloo on CPUs, NCCL on GPUs."""
 
     def __init__(self, store: dist.Store, *, rank: int, size: int, device: torch.device, timeout: float) -> None:
         """Meet the others there, as number `rank` of `size`; 0 is who hands on. `timeout`: seconds that one may wait.
@@ -47,43 +47,45 @@ class WeightsGroup:
             else:
                 self._group = dist.ProcessGroupGloo(store, rank, size, longest)
 
-    def hand_on(self, tensor: Tensor) -> None:
-        """See `Hand`."""
+    def broadcast(self, tensor: Tensor) -> None:
+        """See `BroadcastGroup`."""
         with lost("weights were handed on to the ranks that sample"):
             self._group.broadcast(tensor, 0).wait()
 
 
 @torch.no_grad()
-def give_weights(hand: Hand, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> tuple[int, int]:
-    """Hand all on, each behind its name, an empty name behind the last; their fingerprint and their bytes."""
+def give_weights(
+    broadcast_group: BroadcastGroup, weights: Iterable[tuple[str, Tensor]], device: torch.device
+) -> tuple[int, int]:
+    """Broadcast all, each behind its name, an empty name behind the last; their fingerprint and their bytes."""
     sums, nbytes = list[Tensor](), 0
     for name, weight in weights:
-        hand.hand_on(_as_bytes(name, device))
+        broadcast_group.broadcast(_as_bytes(name, device))
         whole = weight.contiguous()
-        hand.hand_on(whole)
+        broadcast_group.broadcast(whole)
         sums.append(bit_sums(whole))
         nbytes += whole.nbytes
-    hand.hand_on(_as_bytes("", device))
+    broadcast_group.broadcast(_as_bytes("", device))
     return folded(sums), nbytes
 
 
 @torch.no_grad()
-def take_weights(hand: Hand, model: nn.Module, device: torch.device) -> tuple[int, int]:
+def take_weights(broadcast_group: BroadcastGroup, model: nn.Module, device: torch.device) -> tuple[int, int]:
     """What `give_weights` hands on, into the model's parameters of these names; the fingerprint of what is there then,
     and how many bytes came."""
     sums, nbytes = list[Tensor](), 0
-    for name in _names(hand, device):
+    for name in _names(broadcast_group, device):
         parameter = model.get_parameter(name).detach()
-        hand.hand_on(parameter)
+        broadcast_group.broadcast(parameter)
         sums.append(bit_sums(parameter))
         nbytes += parameter.nbytes
     return folded(sums), nbytes
 
 
-def _names(hand: Hand, device: torch.device) -> Iterator[str]:
+def _names(broadcast_group: BroadcastGroup, device: torch.device) -> Iterator[str]:
     while True:
         said = torch.empty(NAME_BYTES, dtype=torch.uint8, device=device)
-        hand.hand_on(said)
+        broadcast_group.broadcast(said)
         name = bytes(said.tolist()).rstrip(b"\0").decode()
         if not name:
             return

@@ -16,11 +16,11 @@ LEAVE = "leave"
 BLAME_SECONDS = 5.0
 """That a lost touch waits for the name of the rank that is the cause."""
 
-Call = tuple[str, tuple[Any, ...]]
+RankCall = tuple[str, tuple[Any, ...]]
 """A method and its arguments."""
 
 
-class Lines(Protocol):
+class Channels(Protocol):
     """Ways to the other ranks, from the first one; from them, the way to it."""
 
     def send(self, ranks: Collection[int], message: Any) -> None:
@@ -41,7 +41,7 @@ class Watch(Protocol):
         """Why the run is over, once it is known; None: it is not within so many seconds."""
 
 
-class Team:
+class RankGroup:
     """`SamplingWorkers`, and more: ranks do what they are asked, the first one here."""
 
     def __init__(
@@ -49,13 +49,13 @@ class Team:
         make_own: Callable[..., Any],
         arguments: tuple[Any, ...],
         *,
-        lines: Lines,
+        channels: Channels,
         watch: Watch,
         roles: Roles,
         recorder: Recorder,
     ) -> None:
         """Have every rank make its part with these arguments; what each of them does goes to `recorder`."""
-        self._lines, self._watch, self._make_own, self.recorder = lines, watch, make_own, recorder
+        self._channels, self._watch, self._make_own, self.recorder = channels, watch, make_own, recorder
         self.roles = roles
         self._own: Any = None
         self._ask_same(roles.all, BUILD, arguments)
@@ -103,7 +103,7 @@ class Team:
     def _ask_same(self, ranks: range, method: str, arguments: tuple[Any, ...]) -> list[Any]:
         return self._together(dict.fromkeys(ranks, (method, arguments)), self._send_all)
 
-    def _together(self, calls: Mapping[int, Call], send: Callable[[Mapping[int, Call]], None]) -> list[Any]:
+    def _together(self, calls: Mapping[int, RankCall], send: Callable[[Mapping[int, RankCall]], None]) -> list[Any]:
         started, answers = self.recorder.clock(), list[Any]()
         try:
             send({rank: call for rank, call in calls.items() if rank != 0})
@@ -111,7 +111,7 @@ class Team:
                 HEARTBEAT.beat(
                     "rank 0", f"waits for what rank {rank} gives of `{method}`" if rank else f"does `{method}`"
                 )
-                answers.append(self._lines.receive(rank) if rank else self._do(method, arguments))
+                answers.append(self._channels.receive(rank) if rank else self._do(method, arguments))
                 self.recorder.end(f"rank {rank}", method, started)
         except RankLost as lost:
             raise (self._watch.verdict(BLAME_SECONDS) or ProcessLost(str(lost))) from None
@@ -123,17 +123,17 @@ class Team:
             return None
         return getattr(self._own, method)(*arguments)
 
-    def _send_each(self, calls: Mapping[int, Call]) -> None:
+    def _send_each(self, calls: Mapping[int, RankCall]) -> None:
         for rank, call in calls.items():
-            self._lines.send([rank], call)
+            self._channels.send([rank], call)
 
-    def _send_all(self, calls: Mapping[int, Call]) -> None:
+    def _send_all(self, calls: Mapping[int, RankCall]) -> None:
         """What all are asked alike, turned into bytes once."""
         if calls:
-            self._lines.send(list(calls), next(iter(calls.values())))
+            self._channels.send(list(calls), next(iter(calls.values())))
 
 
-def answer_calls(make: Callable[..., Any], lines: Lines) -> None:
+def answer_calls(make: Callable[..., Any], channels: Channels) -> None:
     """Of a rank that is not the first: do what it asks, until it asks for nothing more.
 
     Raises:
@@ -142,11 +142,11 @@ def answer_calls(make: Callable[..., Any], lines: Lines) -> None:
     """
     part: Any = None
     while True:
-        method, arguments = lines.receive(0)
+        method, arguments = channels.receive(0)
         if method == LEAVE:
             return
         if method == BUILD:
             part, answer = make(*arguments), None
         else:
             answer = getattr(part, method)(*arguments)
-        lines.send([0], answer)
+        channels.send([0], answer)

@@ -1,18 +1,18 @@
-"""The producers' side of the driver: one thread that works the agenda off while the other trains."""
+"""The producers' side of the driver: one thread that works the schedule off while the other trains."""
 
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from paceline.runtime.heartbeat import HEARTBEAT
-from paceline.workers.ray.agenda import Agenda, Job
+from paceline.workers.ray.schedule import ScheduledJob, StalenessSchedule
 
 _JOIN_SECONDS = 60.0
 _LOOK_UP_SECONDS = 5.0
 """How long a wait goes on before it is asked again whether the other side is still there."""
 
 
-class Crew(Protocol):
+class SamplerWeights(Protocol):
     """Whatever does the jobs; each call has deadlines of its own."""
 
     def load(self, version: int) -> None:
@@ -22,12 +22,12 @@ class Crew(Protocol):
         """Weights before this version are not asked for again."""
 
 
-class Production:
-    """Does jobs in the agenda's order, each with the weights that it asks for; results wait until they are taken."""
+class ProducerThread:
+    """Does jobs in the schedule's order, each with the weights that it asks for; results wait until they are taken."""
 
-    def __init__(self, agenda: Agenda, crew: Crew, produce: Callable[[int], Any]) -> None:
+    def __init__(self, schedule: StalenessSchedule, weights: SamplerWeights, produce: Callable[[int], Any]) -> None:
         """`produce` makes the rollouts of a step."""
-        self._agenda, self._crew, self._produce = agenda, crew, produce
+        self._schedule, self._weights, self._produce = schedule, weights, produce
         self._changed = threading.Condition()
         self._produced = dict[int, Any]()
         self._measures = list[Callable[[], Any]]()
@@ -37,14 +37,14 @@ class Production:
         self._loaded: int | None = None
         HEARTBEAT.queues["steps produced and not taken"] = lambda: len(self._produced)
         HEARTBEAT.queues["measurements wanted"] = lambda: len(self._measures)
-        self._thread = threading.Thread(target=self._work, name="production", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="producer", daemon=True)
         self._thread.start()
 
     def take(self, number: int) -> Any:
         """The rollouts of a step, once they are there.
 
         Raises:
-            Exception: whatever ended the production.
+            Exception: whatever ended the thread.
         """
         with self._changed:
             self._wait_for(lambda: number in self._produced)
@@ -54,24 +54,24 @@ class Production:
         """Wait until the rollouts of a step have been made, taken or not.
 
         Raises:
-            Exception: whatever ended the production.
+            Exception: whatever ended the thread.
         """
         with self._changed:
-            self._wait_for(lambda: self._agenda.produced >= number)
+            self._wait_for(lambda: self._schedule.produced >= number)
 
     def publish(self, version: int) -> None:
         """Weights of this version can be loaded."""
         with self._changed:
-            self._agenda.publish(version)
+            self._schedule.publish(version)
             # not by the next job alone: for steps that are there already there is none
-            self._crew.forget(self._agenda.oldest_needed)
+            self._weights.forget(self._schedule.oldest_needed)
             self._changed.notify_all()
 
     def measure(self, measure: Callable[[], Any]) -> Any:
         """The result of `measure`, called in between two jobs when the newest weights are loaded."""
         with self._changed:
             self._measures.append(measure)
-            self._agenda.want_measurement()
+            self._schedule.want_measurement()
             self._changed.notify_all()
             self._wait_for(lambda: bool(self._measured))
             return self._measured.pop()
@@ -99,7 +99,7 @@ class Production:
             while (job := self._next()) is not None:
                 result = self._do(job)
                 with self._changed:
-                    self._agenda.finish(job)
+                    self._schedule.finish(job)
                     if job.kind == "measure":
                         self._measured.append(result)
                     else:
@@ -110,18 +110,18 @@ class Production:
                 self._failure = failure
                 self._changed.notify_all()
 
-    def _next(self) -> Job | None:
+    def _next(self) -> ScheduledJob | None:
         with self._changed:
             while not self._closed:
-                job = self._agenda.next()
+                job = self._schedule.next()
                 if job is not None:
                     return job
                 self._changed.wait(_LOOK_UP_SECONDS)
         return None
 
-    def _do(self, job: Job) -> Any:
+    def _do(self, job: ScheduledJob) -> Any:
         if self._loaded != job.version:
-            self._crew.load(job.version)
+            self._weights.load(job.version)
             self._loaded = job.version
-        self._crew.forget(self._agenda.oldest_needed)
+        self._weights.forget(self._schedule.oldest_needed)
         return self._measures.pop(0)() if job.kind == "measure" else self._produce(job.number)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from paceline.models.fingerprints import fingerprint
 from paceline.models.parallel.ranks import RankLost
-from paceline.workers.torchrun.handing import NAME_BYTES, WeightsGroup, give_weights, take_weights
+from paceline.workers.torchrun.broadcast import NAME_BYTES, WeightsGroup, give_weights, take_weights
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ class Gives:
     def __init__(self) -> None:
         self.sent = deque[Tensor]()
 
-    def hand_on(self, tensor: Tensor) -> None:
+    def broadcast(self, tensor: Tensor) -> None:
         self.sent.append(tensor.clone())
 
 
@@ -31,7 +31,7 @@ class Takes:
     def __init__(self, sent: deque[Tensor]) -> None:
         self.sent = sent
 
-    def hand_on(self, tensor: Tensor) -> None:
+    def broadcast(self, tensor: Tensor) -> None:
         tensor.copy_(self.sent.popleft())
 
 
@@ -67,5 +67,5 @@ def test_who_waits_for_weights_that_do_not_come_knows_in_the_end():
     with ThreadPoolExecutor(2) as threads:
         first, last = threads.map(join, range(2))
     with pytest.raises(RankLost, match="weights were handed on to the ranks that sample when another rank went away"):
-        last.hand_on(torch.zeros(3))
+        last.broadcast(torch.zeros(3))
     del first

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from paceline.training.rollouts.sharing import even_shares
-from paceline.workers.ray.agenda import Agenda, Job
-from paceline.workers.ray.fleet import MOST_LOSSES, Fleet, Lost
+from paceline.workers.ray.schedule import ScheduledJob, StalenessSchedule
+from paceline.workers.ray.worker_group import MOST_LOSSES, Lost, WorkerGroup
 
 SCHEDULES = 10_000
 LONG_SCHEDULES = 200
@@ -69,24 +69,26 @@ class SimulatedProducers:
 
 
 class Simulated:
-    """A run on a simulated clock: producers work the agenda off, a consumer trains, durations and losses are drawn."""
+    """A run on a simulated clock: producers follow the schedule, a consumer trains, durations and losses are drawn."""
 
     def __init__(self, seed: int, *, least: int = 1, most: int = 12) -> None:
         self.chance = random.Random(seed)
         self.staleness, self.done = self.chance.randrange(5), self.chance.choice([0, 0, 3])
         self.last = self.done + self.chance.randint(least, most)
         self.newest = self.chance.random() < 0.5
-        self.agenda = Agenda(done=self.done, last=self.last, max_staleness=self.staleness, takes_newest=self.newest)
+        self.schedule = StalenessSchedule(
+            done=self.done, last=self.last, max_staleness=self.staleness, takes_newest=self.newest
+        )
         self.producers = SimulatedProducers(self.chance)
-        self.fleet = Fleet(self.producers)
-        self.events: list[tuple[float, int, str, Job | int]] = []
+        self.group = WorkerGroup(self.producers)
+        self.events: list[tuple[float, int, str, ScheduledJob | int]] = []
         self.order = itertools.count()
         self.clock = 0.0
-        self.working: Job | None = None
+        self.working: ScheduledJob | None = None
         self.loaded: int | None = None
         self.training = self.trained = self.done
-        self.produced: list[Job] = []
-        self.measured: list[Job] = []
+        self.produced: list[ScheduledJob] = []
+        self.measured: list[ScheduledJob] = []
         self.published_at_end: list[int] = []
         self.completions: list[list[tuple[int, int | None]]] = []
         self.kept = {self.done}
@@ -101,46 +103,46 @@ class Simulated:
         return self
 
     def begin(self) -> None:
-        job = self.agenda.next()
+        job = self.schedule.next()
         if self.working is None and job is not None:
             assert job.version in self.kept
             self.working = job
             self.later("job_done", job, self.work(job))
-            self.kept = {version for version in self.kept if version >= self.agenda.oldest_needed}
+            self.kept = {version for version in self.kept if version >= self.schedule.oldest_needed}
         if self.training == self.trained and self.trained < len(self.produced) + self.done:
             self.training = self.trained + 1
             self.later("step_done", self.training, duration(self.chance))
 
-    def work(self, job: Job) -> float:
+    def work(self, job: ScheduledJob) -> float:
         """The time that the producers need for a job."""
         self.producers.clock = self.clock
         if self.loaded != job.version:
-            self.fleet.bring_to("load", job.version)
+            self.group.bring_to("load", job.version)
             self.loaded = job.version
         if job.kind == "produce":
             prompts = range(PROMPTS * (job.number - 1), PROMPTS * job.number)
             shares = [(prompts[share],) for share in even_shares(PROMPTS, self.producers.count)]
-            self.completions.append([one for share in self.fleet.share_out("sample", shares) for one in share])
-        self.fleet.recorder.take()
+            self.completions.append([one for share in self.group.share_out("sample", shares) for one in share])
+        self.group.recorder.take()
         return self.producers.clock - self.clock
 
-    def later(self, kind: str, what: Job | int, seconds: float) -> None:
+    def later(self, kind: str, what: ScheduledJob | int, seconds: float) -> None:
         heapq.heappush(self.events, (self.clock + seconds, next(self.order), kind, what))
 
-    def job_done(self, job: Job) -> None:
-        self.agenda.finish(job)
+    def job_done(self, job: ScheduledJob) -> None:
+        self.schedule.finish(job)
         (self.produced if job.kind == "produce" else self.measured).append(job)
         if job.kind == "produce":
-            self.published_at_end.append(self.agenda.published)
+            self.published_at_end.append(self.schedule.published)
         self.working = None
 
     def step_done(self, number: int) -> None:
         self.trained = number
         self.kept.add(number)
         self.most_kept = max(self.most_kept, len(self.kept))
-        self.agenda.publish(number)
+        self.schedule.publish(number)
         if self.chance.random() < 0.2:
-            self.agenda.want_measurement()
+            self.schedule.want_measurement()
 
 
 @pytest.fixture(scope="module")
@@ -210,57 +212,57 @@ def test_no_more_versions_are_kept_than_the_bound_and_the_newest_ask_for(runs):
 
 
 def test_with_no_staleness_a_step_waits_for_the_weights_of_the_one_before():
-    agenda = Agenda(done=0, last=2, max_staleness=0)
-    first = agenda.next()
-    assert first == Job(kind="produce", number=1, version=0)
-    agenda.finish(first)
-    assert agenda.next() is None
-    agenda.publish(1)
-    assert agenda.next() == Job(kind="produce", number=2, version=1)
+    schedule = StalenessSchedule(done=0, last=2, max_staleness=0)
+    first = schedule.next()
+    assert first == ScheduledJob(kind="produce", number=1, version=0)
+    schedule.finish(first)
+    assert schedule.next() is None
+    schedule.publish(1)
+    assert schedule.next() == ScheduledJob(kind="produce", number=2, version=1)
 
 
 def test_with_a_staleness_of_one_the_next_step_is_sampled_while_one_is_trained():
-    agenda = Agenda(done=0, last=3, max_staleness=1)
+    schedule = StalenessSchedule(done=0, last=3, max_staleness=1)
     for number in (1, 2):
-        job = agenda.next()
-        assert job == Job(kind="produce", number=number, version=0)
-        agenda.finish(job)
-    assert agenda.next() is None  # step 3 is sampled from what step 1 makes
+        job = schedule.next()
+        assert job == ScheduledJob(kind="produce", number=number, version=0)
+        schedule.finish(job)
+    assert schedule.next() is None  # step 3 is sampled from what step 1 makes
 
 
 def test_the_newest_weights_are_taken_where_that_is_wanted_and_no_step_is_begun_earlier():
-    agenda = Agenda(done=0, last=4, max_staleness=2, takes_newest=True)
+    schedule = StalenessSchedule(done=0, last=4, max_staleness=2, takes_newest=True)
     for number in (1, 2):
-        job = agenda.next()
-        assert job == Job(kind="produce", number=number, version=0)
-        agenda.finish(job)
-    agenda.publish(1)
-    third = agenda.next()
-    assert third == Job(kind="produce", number=3, version=1)  # and not 0
-    assert agenda.oldest_needed == 1
-    agenda.finish(third)
-    agenda.finish(agenda.next())
-    assert agenda.next() is None
+        job = schedule.next()
+        assert job == ScheduledJob(kind="produce", number=number, version=0)
+        schedule.finish(job)
+    schedule.publish(1)
+    third = schedule.next()
+    assert third == ScheduledJob(kind="produce", number=3, version=1)  # and not 0
+    assert schedule.oldest_needed == 1
+    schedule.finish(third)
+    schedule.finish(schedule.next())
+    assert schedule.next() is None
 
 
 def test_a_measurement_comes_before_the_next_step():
-    agenda = Agenda(done=0, last=3, max_staleness=1)
-    agenda.want_measurement()
-    assert agenda.next() == Job(kind="measure", number=0, version=0)
-    agenda.finish(agenda.next())
-    assert agenda.next().kind == "produce"
+    schedule = StalenessSchedule(done=0, last=3, max_staleness=1)
+    schedule.want_measurement()
+    assert schedule.next() == ScheduledJob(kind="measure", number=0, version=0)
+    schedule.finish(schedule.next())
+    assert schedule.next().kind == "produce"
 
 
 def test_a_run_that_has_the_steps_from_before_its_checkpoint_goes_on_in_the_order_of_one_that_was_not_stopped():
-    unbroken, jobs = Agenda(done=0, last=6, max_staleness=2), list[Job]()
-    again, later = Agenda(done=3, last=6, max_staleness=2, again=2), list[Job]()
+    unbroken, jobs = StalenessSchedule(done=0, last=6, max_staleness=2), list[ScheduledJob]()
+    again, later = StalenessSchedule(done=3, last=6, max_staleness=2, again=2), list[ScheduledJob]()
     for version in range(1, 7):
-        for agenda, found in ((unbroken, jobs), (again, later)):
-            while (job := agenda.next()) is not None:
-                agenda.finish(job)
+        for schedule, found in ((unbroken, jobs), (again, later)):
+            while (job := schedule.next()) is not None:
+                schedule.finish(job)
                 found.append(job)
         unbroken.publish(version)
         if version > 3:
             again.publish(version)
     # steps 4 and 5 are there: 6 is the first from the checkpoint's own weights
-    assert later == [job for job in jobs if job.number > 5] == [Job(kind="produce", number=6, version=3)]
+    assert later == [job for job in jobs if job.number > 5] == [ScheduledJob(kind="produce", number=6, version=3)]

@@ -14,9 +14,9 @@ from paceline.runtime.timeline import Recorder
 from paceline.training.halves import Placed, make_feed
 from paceline.training.setup.prepared import Prepared
 from paceline.workers.ray.consumers import Consumers
-from paceline.workers.ray.fleet import Fleet
 from paceline.workers.ray.halves import ClusterHalves
 from paceline.workers.ray.ray_actors import Share, driver_address, ray_cluster, ray_consumers, ray_producers
+from paceline.workers.ray.worker_group import WorkerGroup
 
 
 @contextmanager
@@ -27,9 +27,9 @@ def on_a_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | No
     with ray_cluster(config.cluster, share), _meeting(config.cluster) as meeting:
         recorder = Recorder()
         consumers = Consumers(ray_consumers(config, share, meeting, prepared.extent, path), recorder)
-        fleet = Fleet(ray_producers(config, share), recorder, prepared.progress)
+        group = WorkerGroup(ray_producers(config, share), recorder, prepared.progress)
         feed = make_feed(config, prepared, checkpoint)
-        halves = ClusterHalves(config, prepared, feed, consumers=consumers, fleet=fleet, done=done)
+        halves = ClusterHalves(config, prepared, feed, consumers=consumers, group=group, done=done)
         try:
             yield Placed(halves=halves, sentences=(_layout(config), *consumers.ask("sentences")))
         finally:

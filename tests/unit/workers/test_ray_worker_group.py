@@ -7,7 +7,7 @@ import pytest
 
 from paceline.errors import RewardError, TrainingError
 from paceline.training.rollouts.sharing import even_shares
-from paceline.workers.ray.fleet import MOST_LOSSES, Fleet, Lost
+from paceline.workers.ray.worker_group import MOST_LOSSES, Lost, WorkerGroup
 
 
 class ScriptedWorkers:
@@ -46,29 +46,29 @@ class ScriptedWorkers:
         raise AssertionError("nobody ends these")
 
 
-def calls_of(fleet: Fleet, shares: Sequence[object]) -> list[str]:
-    return fleet.share_out("do", [(share,) for share in shares])
+def calls_of(group: WorkerGroup, shares: Sequence[object]) -> list[str]:
+    return group.share_out("do", [(share,) for share in shares])
 
 
 def test_answers_come_in_the_order_of_the_shares_whoever_is_first():
     workers = ScriptedWorkers(2)
-    assert calls_of(Fleet(workers), "abcde") == [f"do({letter})" for letter in "abcde"]
+    assert calls_of(WorkerGroup(workers), "abcde") == [f"do({letter})" for letter in "abcde"]
     assert len(workers.calls) == 5
 
 
 def test_a_lost_workers_share_is_done_again_and_once_only():
     workers = ScriptedWorkers(2, {(1, 0): Lost("gone")})
-    fleet = Fleet(workers)
-    assert calls_of(fleet, "abc") == ["do(a)", "do(b)", "do(c)"]
+    group = WorkerGroup(workers)
+    assert calls_of(group, "abc") == ["do(a)", "do(b)", "do(c)"]
     assert sorted(arguments for _, _, arguments in workers.calls) == [("a",), ("b",), ("b",), ("c",)]
-    assert (workers.replaced, fleet.news) == ([1], ["gone: another takes its place"])
+    assert (workers.replaced, group.news) == ([1], ["gone: another takes its place"])
 
 
 def test_a_replacement_is_brought_to_the_state_of_all_before_it_works():
     workers = ScriptedWorkers(1, {(0, 1): Lost("gone")})
-    fleet = Fleet(workers)
-    fleet.bring_to("load", "version 7")
-    calls_of(fleet, "a")
+    group = WorkerGroup(workers)
+    group.bring_to("load", "version 7")
+    calls_of(group, "a")
     assert [call[1:] for call in workers.calls] == [
         ("load", ("version 7",)),
         ("do", ("a",)),
@@ -79,7 +79,7 @@ def test_a_replacement_is_brought_to_the_state_of_all_before_it_works():
 
 def test_a_worker_lost_while_it_is_brought_to_a_state_is_replaced_too():
     workers = ScriptedWorkers(2, {(1, 0): Lost("gone"), (1, 1): Lost("gone again")})
-    Fleet(workers).bring_to("load", "version 7")
+    WorkerGroup(workers).bring_to("load", "version 7")
     assert workers.replaced == [1, 1]
     assert workers.number == [1, 3]
 
@@ -87,19 +87,19 @@ def test_a_worker_lost_while_it_is_brought_to_a_state_is_replaced_too():
 def test_a_share_that_every_worker_is_lost_with_ends_the_run_with_how():
     workers = ScriptedWorkers(1, {(0, call): Lost(f"loss {call}") for call in range(MOST_LOSSES)})
     with pytest.raises(TrainingError, match=r"3 producers were lost .* at last loss 2; lower --concurrent"):
-        calls_of(Fleet(workers), "a")
+        calls_of(WorkerGroup(workers), "a")
 
 
 def test_a_worker_that_is_lost_again_and_again_while_it_starts_ends_the_run():
     workers = ScriptedWorkers(1, {(0, call): Lost(f"loss {call}") for call in range(9)})
     with pytest.raises(TrainingError, match=r"3 replacements of a producer were lost .* at last loss 3"):
-        Fleet(workers).bring_to("load")
+        WorkerGroup(workers).bring_to("load")
 
 
 def test_everybody_is_told_and_nobody_is_waited_for():
     workers = ScriptedWorkers(2)
     workers.start(1, "do", ("a",))
-    Fleet(workers).tell("offer", "version 8")
+    WorkerGroup(workers).tell("offer", "version 8")
     assert workers.calls[1:] == [(0, "offer", ("version 8",)), (1, "offer", ("version 8",))]
     assert workers.pending == {1: "do(a)"}
 
@@ -107,7 +107,7 @@ def test_everybody_is_told_and_nobody_is_waited_for():
 def test_what_a_call_raises_is_raised():
     workers = ScriptedWorkers(2, {(0, 0): RewardError("the reward is a str")})
     with pytest.raises(RewardError, match="the reward is a str"):
-        calls_of(Fleet(workers), "ab")
+        calls_of(WorkerGroup(workers), "ab")
 
 
 def test_shares_are_neighbours_of_nearly_one_size():

@@ -15,7 +15,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class ScheduledJob:
     """One thing for all producers to do together."""
 
     kind: Literal["produce", "measure"]
@@ -26,7 +26,7 @@ class Job:
 
 
 @dataclass(kw_only=True, slots=True)
-class Agenda:
+class StalenessSchedule:
     """Steps in order, each sampled once; measurements in between, as soon as they are asked for.
 
     One job is done at a time: the order of the data is fixed by what earlier steps took, refills included.
@@ -60,17 +60,17 @@ class Agenda:
         """The newest weights are to be measured before anything else is begun."""
         self._measurements.append(self.published)
 
-    def next(self) -> Job | None:
+    def next(self) -> ScheduledJob | None:
         """What can be begun now; None: weights must come first, or nothing is left."""
         if self._measurements:
-            return Job(kind="measure", number=self._measurements[0], version=self._measurements[0])
+            return ScheduledJob(kind="measure", number=self._measurements[0], version=self._measurements[0])
         number = self.produced + 1
         oldest = self.oldest_for(number)
         if number > self.last or oldest > self.published:
             return None
-        return Job(kind="produce", number=number, version=self.published if self.takes_newest else oldest)
+        return ScheduledJob(kind="produce", number=number, version=self.published if self.takes_newest else oldest)
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: ScheduledJob) -> None:
         """The job that `next` gave is done."""
         if job.kind == "measure":
             self._measurements.remove(job.number)

@@ -19,11 +19,11 @@ from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.training.setup.prepared import Extent
-from paceline.workers.torchrun.handing import Hand, WeightsGroup
+from paceline.workers.torchrun.broadcast import BroadcastGroup, WeightsGroup
+from paceline.workers.torchrun.colocated import ColocatedRank
+from paceline.workers.torchrun.rank_context import RankContext
 from paceline.workers.torchrun.sampling import SamplingRank
-from paceline.workers.torchrun.seats import Seat
 from paceline.workers.torchrun.training import TrainingRank
-from paceline.workers.torchrun.working import WorkingRank
 from tests.cluster_runs import options_in
 from tests.laws.layouts import CPU, groups_of
 
@@ -43,7 +43,7 @@ TRAINING, APART = 2, 2
 """Ranks that train, and the one that samples for them."""
 
 
-def sampled(rank: WorkingRank | SamplingRank) -> list[dict[str, Any]]:
+def sampled(rank: ColocatedRank | SamplingRank) -> list[dict[str, Any]]:
     groups = rank.generate(REQUESTS, SAMPLING)
     return [
         {"tokens": list(one.token_ids), "logprobs": list(one.logprobs), "version": one.policy_version}
@@ -52,32 +52,32 @@ def sampled(rank: WorkingRank | SamplingRank) -> list[dict[str, Any]]:
     ]
 
 
-def update(rank: WorkingRank | TrainingRank) -> dict[str, Any] | None:
+def update(rank: ColocatedRank | TrainingRank) -> dict[str, Any] | None:
     held = rank.update(1, groups_of((3, 2, 4, 1), random.Random(5))).held
     return None if held is None else {"part": list(held.part), "fingerprint": held.fingerprint}
 
 
-def renewed(rank: WorkingRank | TrainingRank | SamplingRank) -> dict[str, Any]:
+def renewed(rank: ColocatedRank | TrainingRank | SamplingRank) -> dict[str, Any]:
     found = rank.renew(1)
     return {"nbytes": found.handover.nbytes, "fingerprint": found.held and found.held.fingerprint}
 
 
-def steps(config: Config, seat: Seat) -> dict[str, Any]:
+def steps(config: Config, context: RankContext) -> dict[str, Any]:
     """What a rank samples before and after an update, and what the way of its weights to the engine was."""
-    rank = WorkingRank(seat, {}, config, EXTENT, None)
+    rank = ColocatedRank(context, {}, config, EXTENT, None)
     before, held = sampled(rank), update(rank)
     return {"before": before, "held": held, "way": renewed(rank), "again": renewed(rank), "after": sampled(rank)}
 
 
-def steps_apart(config: Config, seat: Seat, root: Path) -> dict[str, Any]:
+def steps_apart(config: Config, context: RankContext, root: Path) -> dict[str, Any]:
     """The same where the last rank samples and the others train; and what it samples from their checkpoint."""
-    if seat.rank == APART:
-        rank = SamplingRank(seat, config, EXTENT, None)
+    if context.rank == APART:
+        rank = SamplingRank(context, config, EXTENT, None)
         found = {"before": sampled(rank), "way": renewed(rank), "after": sampled(rank)}
         renewed(rank)  # the checkpoint is there when these weights have come
-        resumed = SamplingRank(seat, config, EXTENT, root / "step-000001")
+        resumed = SamplingRank(context, config, EXTENT, root / "step-000001")
         return {**found, "resumed": sampled(resumed)}
-    rank = TrainingRank(seat, config, EXTENT, None)
+    rank = TrainingRank(context, config, EXTENT, None)
     found = {"held": update(rank), "way": renewed(rank)}
     rank.save(root, TrainingState(step=1, position=4, policy_version=1), ())
     assert rank.saved(True) is not None  # on every rank: what follows reads it
@@ -85,7 +85,7 @@ def steps_apart(config: Config, seat: Seat, root: Path) -> dict[str, Any]:
     return found
 
 
-def hand_of(number: int, folder: str) -> Hand | None:
+def broadcast_group_of(number: int, folder: str) -> BroadcastGroup | None:
     if number not in (0, APART):
         return None
     store = dist.FileStore(str(Path(folder, "sampling")), 2)
@@ -103,10 +103,10 @@ def work(number: int, folder: str, options: Mapping[str, object]) -> None:
             meeting = Meeting(file=Path(folder, "meeting"))
             group = process_group(meeting, rank=number, size=TRAINING, device=CPU, timeout=60)
             open_groups.enter_context(group)
-            seat = Seat(rank=number, device=CPU, cores=1)
-            found["together"] = {name: steps(config, seat) for name, config in configs.items()}
-        seat = Seat(rank=number, device=CPU, cores=1, hand=hand_of(number, folder))
-        found["apart"] = {name: steps_apart(config, seat, Path(folder, name)) for name, config in configs.items()}
+            context = RankContext(rank=number, device=CPU, cores=1)
+            found["together"] = {name: steps(config, context) for name, config in configs.items()}
+        context = RankContext(rank=number, device=CPU, cores=1, broadcast_group=broadcast_group_of(number, folder))
+        found["apart"] = {name: steps_apart(config, context, Path(folder, name)) for name, config in configs.items()}
     Path(folder, f"{number}.json").write_text(json.dumps(found))
 
 

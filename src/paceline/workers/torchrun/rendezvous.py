@@ -1,7 +1,7 @@
-"""Where the ranks of a launch find each other: a store, and lines between the first of them and every other.
+"""Where the ranks of a launch find each other: a store, and channels between the first of them and every other.
 
-A process group tells a rank that another is late, and after half an hour; a line ends the moment its other end does. So
-calls and answers go over lines, gradients over the group.
+A process group reports a late rank after half an hour; a channel ends the moment its other end does. So calls and
+answers go over channels, gradients over the group.
 """
 
 import hmac
@@ -29,20 +29,20 @@ from paceline.workers.torchrun.secret import REMEDY, offered_key, shared_key
 HELLO_SECONDS = 10.0
 """That one who has come may take for each thing that it says of itself."""
 HELLO_BYTES = 4096
-PLACE = "lines"
+PLACE = "channels"
 """Where the store has the first rank's address."""
 KINDS = ("calls", "life")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lines:
+class Channels:
     """By rank of who is at their other end: the first rank has one of each to every other, each other one to it."""
 
     calls: Mapping[int, Connection]
     life: Mapping[int, Connection]
 
     def send(self, ranks: Collection[int], message: Any) -> None:
-        """The same message to several, turned into bytes once; a rank that is gone is found out by its lifeline."""
+        """Send the same message to several ranks, pickled once."""
         packed = ForkingPickler.dumps(message)
         for rank in ranks:
             try:
@@ -63,8 +63,8 @@ class Lines:
 
     def close(self) -> None:
         """Close them all."""
-        for line in (*self.calls.values(), *self.life.values()):
-            line.close()
+        for channel in (*self.calls.values(), *self.life.values()):
+            channel.close()
 
 
 def open_store(place: Launched) -> dist.Store:
@@ -90,8 +90,8 @@ def open_store(place: Launched) -> dist.Store:
     return dist.PrefixStore(f"paceline/{place.attempt}", store)
 
 
-def draw_lines(place: Launched, store: dist.Store) -> Lines:
-    """A line for calls and one for signs of life between the first rank and every other.
+def open_channels(place: Launched, store: dist.Store) -> Channels:
+    """A channel for calls and one for signs of life between the first rank and every other.
 
     Raises:
         ProcessLost: not all of them came.
@@ -99,87 +99,87 @@ def draw_lines(place: Launched, store: dist.Store) -> Lines:
     return _accept(place, store) if place.leads else _connect(place, store)
 
 
-def _accept(place: Launched, store: dist.Store) -> Lines:
+def _accept(place: Launched, store: dist.Store) -> Channels:
     host = "127.0.0.1" if place.is_one_machine else place.host
     deadline, found = time.monotonic() + JOIN_SECONDS, {kind: dict[int, Connection]() for kind in KINDS}
     with offered_key(place) as key, socket.create_server((host, 0), backlog=2 * place.size) as server:
         store.set(PLACE, json.dumps({"host": host, "port": server.getsockname()[1]}))
-        while any(len(lines) < place.size - 1 for lines in found.values()):
+        while any(len(channels) < place.size - 1 for channels in found.values()):
             server.settimeout(max(0.1, deadline - time.monotonic()))
             try:
-                line = _line(server.accept()[0], patience=HELLO_SECONDS)
+                channel = _channel(server.accept()[0], patience=HELLO_SECONDS)
             except TimeoutError:
                 missing = [rank for rank in range(1, place.size) if rank not in found["life"]]
                 raise ProcessLost(
                     f"ranks {', '.join(map(str, missing))} of {place.size} did not come within {JOIN_SECONDS:g} s"
                 ) from None
-            who = _hello(line, key)
+            who = _hello(channel, key)
             if who is None:
-                line.close()  # a stranger
+                channel.close()  # a stranger
                 continue
-            found[who[0]][who[1]] = line
-    return Lines(**found)
+            found[who[0]][who[1]] = channel
+    return Channels(**found)
 
 
-def _hello(line: Connection, key: bytes) -> tuple[str, int] | None:
+def _hello(channel: Connection, key: bytes) -> tuple[str, int] | None:
     """Kind and rank of one who has come, and has proved that it has the key; None: a stranger.
 
     Each end proves it over random bytes of both, so neither a proof that was overheard nor the key itself is of use.
     """
     ours = secrets.token_hex(32)
     try:
-        line.send_bytes(json.dumps(ours).encode())
-        said = json.loads(line.recv_bytes(HELLO_BYTES))
+        channel.send_bytes(json.dumps(ours).encode())
+        said = json.loads(channel.recv_bytes(HELLO_BYTES))
         kind, rank, theirs = KINDS[KINDS.index(said["kind"])], int(said["rank"]), str(said["random"])
         if not hmac.compare_digest(str(said["proof"]).encode(), _proof(key, "rank", ours, theirs, kind, rank)):
             return None
-        line.send_bytes(_proof(key, "first rank", ours, theirs, kind, rank))
-        _be_patient(line, 0.0)
+        channel.send_bytes(_proof(key, "first rank", ours, theirs, kind, rank))
+        _be_patient(channel, 0.0)
     except (EOFError, OSError, ValueError, KeyError, TypeError):
         return None
     return kind, rank
 
 
-def _connect(place: Launched, store: dist.Store) -> Lines:
-    lines = dict[str, dict[int, Connection]]()
+def _connect(place: Launched, store: dist.Store) -> Channels:
+    channels = dict[str, dict[int, Connection]]()
     try:
         where = json.loads(store.get(PLACE))
         key = shared_key(place)
         for kind in KINDS:
             connected = socket.create_connection((where["host"], where["port"]), timeout=JOIN_SECONDS)
-            line = _line(connected, patience=JOIN_SECONDS)
-            theirs, ours = str(json.loads(line.recv_bytes(HELLO_BYTES))), secrets.token_hex(32)
+            channel = _channel(connected, patience=JOIN_SECONDS)
+            theirs, ours = str(json.loads(channel.recv_bytes(HELLO_BYTES))), secrets.token_hex(32)
             proof = _proof(key, "rank", theirs, ours, kind, place.rank).decode()
             hello = {"kind": kind, "rank": place.rank, "random": ours, "proof": proof}
-            line.send_bytes(json.dumps(hello).encode())
+            channel.send_bytes(json.dumps(hello).encode())
             answer = _proof(key, "first rank", theirs, ours, kind, place.rank)
-            if not hmac.compare_digest(line.recv_bytes(HELLO_BYTES), answer):
+            if not hmac.compare_digest(channel.recv_bytes(HELLO_BYTES), answer):
                 raise EOFError
-            _be_patient(line, 0.0)
-            lines[kind] = {0: line}
+            _be_patient(channel, 0.0)
+            channels[kind] = {0: channel}
     except EOFError:
         raise ProcessLost(
             f"rank {place.rank} of {place.size} and the first rank have not the same secret; {REMEDY}"
         ) from None
-    except (RuntimeError, OSError, ValueError) as error:  # of the store, of the line
+    except (RuntimeError, OSError, ValueError) as error:  # of the store, of the channel
         reason = first_line(error)
         raise ProcessLost(f"rank {place.rank} of {place.size} cannot reach the first rank ({reason})") from None
-    return Lines(**lines)
+    return Channels(**channels)
 
 
 def _proof(key: bytes, whose: str, *said: str | int) -> bytes:
     return hmac.new(key, json.dumps([whose, *said]).encode(), "sha256").hexdigest().encode()
 
 
-def _line(connected: socket.socket, *, patience: float) -> Connection:
+def _channel(connected: socket.socket, *, patience: float) -> Connection:
     connected.settimeout(None)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    line = Connection(connected.detach())
-    _be_patient(line, patience)
-    return line
+    channel = Connection(connected.detach())
+    _be_patient(channel, patience)
+    return channel
 
 
-def _be_patient(line: Connection, seconds: float) -> None:
-    """How long one part of a message is waited for; 0: for ever, as a lifeline tells of the end of a rank."""
-    with socket.socket(fileno=os.dup(line.fileno())) as same:
+def _be_patient(channel: Connection, seconds: float) -> None:
+    """How long one part of a message is waited for; 0: for ever, as a heartbeat channel tells of the end of a rank."""
+    with socket.socket(fileno=os.dup(channel.fileno())) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 import torch
 
 from paceline.runtime.progress import NULL_PROGRESS, Progress
-from paceline.workers.torchrun.handing import Hand
+from paceline.workers.torchrun.broadcast import BroadcastGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
+class RankContext:
     """A process's place."""
 
     rank: int
     device: torch.device
     cores: int
-    hand: Hand | None = None
+    broadcast_group: BroadcastGroup | None = None
     """The way to the ranks that only sample, of the first rank and of them; None: there are none, or this rank has no
     part in it."""
     progress: Progress = NULL_PROGRESS

@@ -12,7 +12,7 @@ from paceline.config.building import build_config
 from paceline.config.flat_yaml import to_yaml
 from paceline.errors import ConfigError
 from paceline.workers.ray.forecast import make_forecast
-from paceline.workers.ray.timings import LEAST_STEPS, Measured, MeasuredStep, read_measured
+from paceline.workers.ray.timings import LEAST_STEPS, MeasuredRun, MeasuredStep, read_measured
 
 OPTIONS = {"model": "org/some-model", "dataset": "rows.jsonl", "prompts_per_step": 4, "num_generations": 2}
 ROWS = '{"question": "1+1?", "answer": "2"}\n' * 8
@@ -22,9 +22,9 @@ LENGTHS = ([[10, 10]] * 4, [[15, 5]] * 4)
 
 def measured(
     *, update: float, tokens: tuple[int, int] = (150, 150), hand_over: float = 0.0, is_cluster: bool = False
-) -> Measured:
+) -> MeasuredRun:
     """Two steps in turn: sampling takes 2 s, and updates `update` seconds per 150 tokens."""
-    return Measured(
+    return MeasuredRun(
         steps=tuple(
             MeasuredStep(
                 generate=2.0,

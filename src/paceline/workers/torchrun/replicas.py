@@ -8,7 +8,7 @@ from paceline.training.produced import Handover
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
+class WeightsChecksum:
     """Weights on a rank."""
 
     part: tuple[int, ...]
@@ -21,11 +21,11 @@ class Renewed:
     """A rank's share in the way of the weights to those who sample."""
 
     handover: Handover
-    held: Held | None
+    held: WeightsChecksum | None
     """What it sent, or has now; None: nothing came to it, or from it."""
 
 
-def check_copies(held: Sequence[Held | None], *, policy_version: int) -> None:
+def check_copies(held: Sequence[WeightsChecksum | None], *, policy_version: int) -> None:
     """Compare what ranks, in their order, hold of the weights after so many updates; None: nothing to compare.
 
     Raises:

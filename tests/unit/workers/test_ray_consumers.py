@@ -10,9 +10,9 @@ from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
 from paceline.training.learner.stats import summarise_updates
 from paceline.workers.ray.consumers import Consumers
-from paceline.workers.ray.consuming import Updated
-from paceline.workers.ray.fleet import Lost
+from paceline.workers.ray.consuming import ConsumerUpdate
 from paceline.workers.ray.weights import Manifest
+from paceline.workers.ray.worker_group import Lost
 
 
 def manifest(version: int, fingerprint: int = 7) -> Manifest:
@@ -21,8 +21,10 @@ def manifest(version: int, fingerprint: int = 7) -> Manifest:
     )
 
 
-def updated(version: int, rate: float = 0.1) -> Updated:
-    return Updated(stats=summarise_updates([], micro_batch_tokens=4096), learning_rate=rate, manifest=manifest(version))
+def updated(version: int, rate: float = 0.1) -> ConsumerUpdate:
+    return ConsumerUpdate(
+        stats=summarise_updates([], micro_batch_tokens=4096), learning_rate=rate, manifest=manifest(version)
+    )
 
 
 class ScriptedRanks:

@@ -12,7 +12,7 @@ import pytest
 from paceline.errors import ConfigError, PacelineError, ProcessLost, RewardError, TrainingError
 from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.heartbeat import HEARTBEAT
-from paceline.workers.torchrun.lifelines import Ended, Lifelines
+from paceline.workers.torchrun.heartbeats import Ended, PeerHeartbeats
 
 BEAT = 0.02
 SOON = 30.0
@@ -33,25 +33,31 @@ class Ends:
 
 
 class Ranks:
-    """The first rank and others in one process, with lines between them."""
+    """The first rank and others in one process, with channels between them."""
 
     def __init__(self, opened: ExitStack) -> None:
         self.opened, self.ends = opened, Ends()
 
-    def between(self, others: int, *, limit: float = SOON) -> tuple[Lifelines, list[Lifelines], list[Connection]]:
-        """The first rank, the others, and their ends of the lines."""
+    def between(
+        self, others: int, *, limit: float = SOON
+    ) -> tuple[PeerHeartbeats, list[PeerHeartbeats], list[Connection]]:
+        """The first rank, the others, and their ends of the channels."""
         pairs = [Pipe() for _ in range(others)]
-        first = self.lifelines({rank: own for rank, (own, _) in enumerate(pairs, start=1)}, limit=limit)
-        return first, [self.lifelines({0: line}, limit=SOON) for _, line in pairs], [line for _, line in pairs]
+        first = self.heartbeats({rank: own for rank, (own, _) in enumerate(pairs, start=1)}, limit=limit)
+        return (
+            first,
+            [self.heartbeats({0: channel}, limit=SOON) for _, channel in pairs],
+            [channel for _, channel in pairs],
+        )
 
-    def first(self, others: int, *, limit: float = SOON) -> tuple[Lifelines, list[Connection]]:
-        """The first rank, and lines of others that do nothing by themselves."""
+    def first(self, others: int, *, limit: float = SOON) -> tuple[PeerHeartbeats, list[Connection]]:
+        """The first rank, and channels of others that do nothing by themselves."""
         pairs = [Pipe() for _ in range(others)]
-        first = self.lifelines({rank: own for rank, (own, _) in enumerate(pairs, start=1)}, limit=limit)
-        return first, [line for _, line in pairs]
+        first = self.heartbeats({rank: own for rank, (own, _) in enumerate(pairs, start=1)}, limit=limit)
+        return first, [channel for _, channel in pairs]
 
-    def lifelines(self, peers: dict[int, Any], *, limit: float) -> Lifelines:
-        one = Lifelines(peers, limit=limit, force=self.ends.force, alarm=self.ends.alarm, beat=BEAT)
+    def heartbeats(self, peers: dict[int, Any], *, limit: float) -> PeerHeartbeats:
+        one = PeerHeartbeats(peers, limit=limit, force=self.ends.force, alarm=self.ends.alarm, beat=BEAT)
         return self.opened.enter_context(one)
 
 
@@ -69,15 +75,15 @@ def until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
-def said(lifelines: Lifelines) -> str:
-    verdict = lifelines.verdict(SOON)
+def said(heartbeats: PeerHeartbeats) -> str:
+    verdict = heartbeats.verdict(SOON)
     assert isinstance(verdict, PacelineError)
     return f"{type(verdict).__name__}: {verdict}"
 
 
 def test_a_rank_whose_line_ends_is_gone(ranks):
-    first, lines = ranks.first(2)
-    lines[1].close()
+    first, channels = ranks.first(2)
+    channels[1].close()
     assert said(first) == "ProcessLost: rank 2 is gone"
 
 
@@ -107,14 +113,14 @@ def test_an_error_that_nobody_raised_on_purpose_comes_with_where_it_came_from(ra
         other.tell_failure(error)
     sentence, _, trace = said(first).partition("\nTraceback (most recent call last):\n")
     assert sentence == "TrainingError: rank 1 failed: KeyError: 'no such key'"
-    assert "test_spmd_lifelines.py" in trace
+    assert "test_torchrun_heartbeats.py" in trace
 
 
 def test_a_rank_that_only_lost_touch_leaves_it_to_the_culprit_to_be_named(ranks):
-    first, others, lines = ranks.between(2)
+    first, others, channels = ranks.between(2)
     others[0].tell_failure(RankLost("rank 1 was adding up gradients when another rank went away"))
     others[1].__exit__(None, None, None)
-    lines[1].close()
+    channels[1].close()
     assert said(first) == "ProcessLost: rank 2 is gone"
 
 
@@ -131,8 +137,8 @@ def test_all_ranks_end_with_the_status_of_the_first(ranks):
 
 
 def test_a_rank_whose_first_one_is_gone_ends_as_a_failed_run(ranks):
-    own, line = Pipe()
-    other = ranks.lifelines({0: line}, limit=SOON)
+    own, channel = Pipe()
+    other = ranks.heartbeats({0: channel}, limit=SOON)
     own.close()
     verdict = other.verdict(SOON)
     assert isinstance(verdict, Ended)
@@ -140,8 +146,8 @@ def test_a_rank_whose_first_one_is_gone_ends_as_a_failed_run(ranks):
 
 
 def test_the_main_thread_raises_the_verdict_once(ranks):
-    first, lines = ranks.first(1)
-    lines[0].close()
+    first, channels = ranks.first(1)
+    channels[0].close()
     first.verdict(SOON)
     with pytest.raises(ProcessLost, match="rank 1 is gone"):
         first.raise_verdict()
@@ -149,9 +155,9 @@ def test_the_main_thread_raises_the_verdict_once(ranks):
 
 
 def test_a_main_thread_that_is_on_its_way_out_is_left_alone(ranks):
-    first, lines = ranks.first(1)
+    first, channels = ranks.first(1)
     first.leave()
-    lines[0].close()
+    channels[0].close()
     first.verdict(SOON)
     first.raise_verdict()
     first.__exit__(None, None, None)
@@ -159,8 +165,8 @@ def test_a_main_thread_that_is_on_its_way_out_is_left_alone(ranks):
 
 
 def test_a_main_thread_that_does_not_come_out_is_waked_and_then_ended(ranks):
-    _, lines = ranks.first(1)
-    lines[0].close()
+    _, channels = ranks.first(1)
+    channels[0].close()
     assert ranks.ends.forced.wait(SOON)
     assert ranks.ends.alarms > 1
 

@@ -3,11 +3,11 @@
 import pytest
 
 from paceline.errors import TrainingError
-from paceline.workers.torchrun.agreeing import Held, check_copies
+from paceline.workers.torchrun.replicas import WeightsChecksum, check_copies
 
 
-def held(part: tuple[int, ...], fingerprint: int) -> Held:
-    return Held(part=part, fingerprint=fingerprint)
+def held(part: tuple[int, ...], fingerprint: int) -> WeightsChecksum:
+    return WeightsChecksum(part=part, fingerprint=fingerprint)
 
 
 def test_ranks_with_the_same_part_and_the_same_bits_go_on():

@@ -25,21 +25,21 @@ from paceline.runtime.signals import StopRequest
 from paceline.runtime.timeline import Recorder
 from paceline.training.halves import Placed, make_feed
 from paceline.training.setup.prepared import Prepared
+from paceline.workers.torchrun.broadcast import BroadcastGroup, WeightsGroup
+from paceline.workers.torchrun.colocated import ColocatedRank
 from paceline.workers.torchrun.environment import Launched, device_index
-from paceline.workers.torchrun.halves import SpmdHalves
-from paceline.workers.torchrun.handing import Hand, WeightsGroup
-from paceline.workers.torchrun.lifelines import Ended, Lifelines, end_follower, end_leader
-from paceline.workers.torchrun.meeting import Lines, draw_lines, open_store
+from paceline.workers.torchrun.halves import TorchrunHalves
+from paceline.workers.torchrun.heartbeats import Ended, PeerHeartbeats, end_follower, end_leader
+from paceline.workers.torchrun.rank_context import RankContext
+from paceline.workers.torchrun.rank_group import BLAME_SECONDS, LEAVE, RankGroup, answer_calls
+from paceline.workers.torchrun.rendezvous import Channels, open_channels, open_store
 from paceline.workers.torchrun.roles import Roles, roles_of
 from paceline.workers.torchrun.sampling import SamplingRank
-from paceline.workers.torchrun.seats import Seat
-from paceline.workers.torchrun.team import BLAME_SECONDS, LEAVE, Team, answer_calls
 from paceline.workers.torchrun.training import TrainingRank
-from paceline.workers.torchrun.working import WorkingRank
 
 COLLECTIVE_SECONDS = 1800.0
 """That a rank waits for the others' shares of an update, which may be larger than its own. One that is gone or stopped
-is found out by its lifeline, and sooner."""
+is found out by its heartbeat channel, and sooner."""
 FAREWELL_SECONDS = 30.0
 """That a rank which has told its error waits until the first one has said it."""
 INTERRUPTED = 128 + signal.SIGINT
@@ -51,8 +51,8 @@ class Met:
 
     store: dist.Store
     """Kept as long as anybody may need it: the first rank's is the server."""
-    lines: Lines
-    lifelines: Lifelines
+    channels: Channels
+    heartbeats: PeerHeartbeats
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class Leader:
 
     place: Launched
     met: Met
-    seat: Seat
+    context: RankContext
     status: int = PacelineError.exit_status
     """That all ranks end with."""
 
@@ -70,11 +70,11 @@ class Leader:
         """The `Place` of a run on them."""
         path = None if checkpoint is None else checkpoint.path.absolute()
         roles = roles_of(config.parallel, self.place.size)
-        team = Team(
-            _part(replace(self.seat, progress=prepared.progress), roles, prepared.functions),
+        group = RankGroup(
+            _part(replace(self.context, progress=prepared.progress), roles, prepared.functions),
             (config, prepared.extent, path),
-            lines=self.met.lines,
-            watch=self.met.lifelines,
+            channels=self.met.channels,
+            watch=self.met.heartbeats,
             roles=roles,
             recorder=Recorder(),
         )
@@ -82,8 +82,8 @@ class Leader:
         # where the first rank samples too, its engine says more
         progress = prepared.progress if roles.are_apart else NULL_PROGRESS
         feed = make_feed(config, prepared, checkpoint)
-        halves = SpmdHalves(config, feed, team, policy_version=version, progress=progress)
-        said = team.call("sentences")
+        halves = TorchrunHalves(config, feed, group, policy_version=version, progress=progress)
+        said = group.call("sentences")
         others = said[roles.sampling.start] if roles.are_apart else ()
         yield Placed(halves=halves, sentences=(roles.sentence, *others, *said[0]))
 
@@ -96,22 +96,22 @@ def leading(place: Launched, config: Config) -> Iterator[Leader]:
         ProcessLost: not all of them came; later on, one of them is gone or silent.
     """
     met = _meet(place, config)
-    with met.lifelines, _told_apart_from_a_loss(met.lifelines):
+    with met.heartbeats, _told_apart_from_a_loss(met.heartbeats):
         try:
-            HEARTBEAT.stack_dumps["ranks"] = met.lifelines.ask_for_stacks
-            with _seated(place, config, met) as seat:
-                leader = Leader(place=place, met=met, seat=seat)
+            HEARTBEAT.stack_dumps["ranks"] = met.heartbeats.ask_for_stacks
+            with _ready(place, config, met) as context:
+                leader = Leader(place=place, met=met, context=context)
                 yield leader
-                met.lines.send(range(1, place.size), (LEAVE, ()))
+                met.channels.send(range(1, place.size), (LEAVE, ()))
         except BaseException as error:
-            culprit = met.lifelines.verdict(BLAME_SECONDS) if isinstance(error, RankLost) else None
-            met.lifelines.leave()
-            met.lifelines.tell_end(_status_of(culprit or error))
+            culprit = met.heartbeats.verdict(BLAME_SECONDS) if isinstance(error, RankLost) else None
+            met.heartbeats.leave()
+            met.heartbeats.tell_end(_status_of(culprit or error))
             if culprit is not None:
                 raise culprit from None
             raise
-        met.lifelines.leave()
-        met.lifelines.tell_end(leader.status)
+        met.heartbeats.leave()
+        met.heartbeats.tell_end(leader.status)
 
 
 def follow(place: Launched, config: Config) -> int:
@@ -125,10 +125,10 @@ def follow(place: Launched, config: Config) -> int:
     with StopRequest():
         try:
             met = _meet(place, config)
-            with met.lifelines:
+            with met.heartbeats:
                 _answer(place, config, met)
-                met.lifelines.verdict(FAREWELL_SECONDS)
-                met.lifelines.raise_verdict()
+                met.heartbeats.verdict(FAREWELL_SECONDS)
+                met.heartbeats.raise_verdict()
         except Ended as ended:
             return ended.status
     return PacelineError.exit_status
@@ -136,23 +136,25 @@ def follow(place: Launched, config: Config) -> int:
 
 def _answer(place: Launched, config: Config, met: Met) -> None:
     try:
-        with _seated(place, config, met) as seat:
-            answer_calls(_part(seat, roles_of(config.parallel, place.size), None), met.lines)
+        with _ready(place, config, met) as context:
+            answer_calls(_part(context, roles_of(config.parallel, place.size), None), met.channels)
     except Exception as error:  # noqa: BLE001 - not swallowed: the first rank says it and ends all
-        met.lifelines.tell_failure(error)
+        met.heartbeats.tell_failure(error)
 
 
 def _meet(place: Launched, config: Config) -> Met:
     store = open_store(place)
-    lines = draw_lines(place, store)
+    channels = open_channels(place, store)
     force = end_leader if place.leads else end_follower
     return Met(
-        store=store, lines=lines, lifelines=Lifelines(lines.life, limit=config.cluster.actor_timeout, force=force)
+        store=store,
+        channels=channels,
+        heartbeats=PeerHeartbeats(channels.life, limit=config.cluster.actor_timeout, force=force),
     )
 
 
 @contextmanager
-def _seated(place: Launched, config: Config, met: Met) -> Iterator[Seat]:
+def _ready(place: Launched, config: Config, met: Met) -> Iterator[RankContext]:
     """This rank with its device, among those that train, and in touch with those that only sample."""
     device = choose_device(config.model)
     if device.type == "cuda":
@@ -162,7 +164,12 @@ def _seated(place: Launched, config: Config, met: Met) -> Iterator[Seat]:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing listens where others could reach it
     roles = roles_of(config.parallel, place.size)
     with _training_group(place, roles, met, device):
-        yield Seat(rank=place.rank, device=device, cores=_cores(place), hand=_hand(place, roles, met, device))
+        yield RankContext(
+            rank=place.rank,
+            device=device,
+            cores=_cores(place),
+            broadcast_group=_broadcast_group(place, roles, met, device),
+        )
 
 
 def _training_group(place: Launched, roles: Roles, met: Met, device: torch.device) -> AbstractContextManager[None]:
@@ -173,7 +180,7 @@ def _training_group(place: Launched, roles: Roles, met: Met, device: torch.devic
     return process_group(meeting, rank=place.rank, size=size, device=device, timeout=COLLECTIVE_SECONDS)
 
 
-def _hand(place: Launched, roles: Roles, met: Met, device: torch.device) -> Hand | None:
+def _broadcast_group(place: Launched, roles: Roles, met: Met, device: torch.device) -> BroadcastGroup | None:
     there = [0, *roles.sampling]
     if not roles.are_apart or place.rank not in there:
         return None
@@ -186,20 +193,20 @@ def _cores(place: Launched) -> int:
     return place.cores or max(1, there // place.local_size)
 
 
-def _part(seat: Seat, roles: Roles, functions: Mapping[str, RewardFunction] | None) -> Callable[..., Any]:
+def _part(context: RankContext, roles: Roles, functions: Mapping[str, RewardFunction] | None) -> Callable[..., Any]:
     """What makes this rank's part of a run, given its configuration, extent and checkpoint."""
     if not roles.are_apart:
-        return partial(WorkingRank, seat, functions)
-    return partial(TrainingRank if seat.rank in roles.training else SamplingRank, seat)
+        return partial(ColocatedRank, context, functions)
+    return partial(TrainingRank if context.rank in roles.training else SamplingRank, context)
 
 
 @contextmanager
-def _told_apart_from_a_loss(lifelines: Lifelines) -> Iterator[None]:
+def _told_apart_from_a_loss(heartbeats: PeerHeartbeats) -> Iterator[None]:
     """SIGTERM interrupts, outside the loop, which heeds it itself; but launchers send it when a rank has died, too."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        lifelines.verdict(1.0)
-        lifelines.raise_verdict()
+        heartbeats.verdict(1.0)
+        heartbeats.raise_verdict()
         raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGTERM, stop)

@@ -1,4 +1,4 @@
-"""The agenda on a simulated clock: schedules worked out by hand, and laws of any schedule."""
+"""The schedule on a simulated clock: schedules worked out by hand, and laws of any schedule."""
 
 import random
 

@@ -9,7 +9,7 @@ from paceline.engines import Request, Sampling
 from paceline.training.evaluation import EvalSet, Evaluator
 from paceline.training.rollouts.sharing import SharedEngine
 from paceline.types import Completion
-from paceline.workers.ray.fleet import Fleet, Lost
+from paceline.workers.ray.worker_group import Lost, WorkerGroup
 from tests.scripted import completion, task
 
 
@@ -60,7 +60,7 @@ def evaluator(name: str, size: int) -> Evaluator:
 @pytest.mark.parametrize("lost", [(), (1,), (2, 3)])
 def test_every_row_of_every_set_is_counted_once_however_many_producers_share_them(producers, lost):
     workers = ReadingWorkers(producers, lost)
-    engine = SharedEngine(workers=Fleet(workers))
+    engine = SharedEngine(workers=WorkerGroup(workers))
     found = [evaluator(name, size).measure(engine, step=4) for name, size in (("math", 7), ("code", 4))]
     assert [(one.record()["set"], one.record()["n"], one.record()["correct"]) for one in found] == [
         ("math", 7, 4),

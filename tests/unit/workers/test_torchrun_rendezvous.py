@@ -1,4 +1,4 @@
-"""How ranks of a launch meet, and who is not let in: lines carry pickles."""
+"""How ranks of a launch meet, and who is not let in: channels carry pickles."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from paceline.errors import ProcessLost
 from paceline.workers.torchrun.environment import Launched
-from paceline.workers.torchrun.meeting import PLACE, draw_lines
+from paceline.workers.torchrun.rendezvous import PLACE, open_channels
 
 
 @pytest.fixture
@@ -41,11 +41,11 @@ class Leading(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        self.lines = draw_lines(self.place, self.store)
+        self.channels = open_channels(self.place, self.store)
 
 
 def connected(store: dist.Store) -> Connection:
-    """A line of one who knows what the store says."""
+    """A channel of one who knows what the store says."""
     where = json.loads(store.get(PLACE))
     return Connection(socket.create_connection((where["host"], where["port"])).detach())
 
@@ -57,9 +57,9 @@ def test_ranks_of_one_machine_meet_by_a_file_that_is_gone_afterwards(first, tmp_
     (file,) = tmp_path.iterdir()
     assert (file.stat().st_mode & 0o777, file.stat().st_uid) == (0o600, os.getuid())
     assert file.read_text() not in store.get(PLACE).decode()
-    theirs = draw_lines(replace(first, rank=1), store)
+    theirs = open_channels(replace(first, rank=1), store)
     leading.join(timeout=60)
-    leading.lines.send([1], "update")
+    leading.channels.send([1], "update")
     assert theirs.receive(0) == "update"
     assert list(tmp_path.iterdir()) == []
 
@@ -73,9 +73,9 @@ def test_who_knows_the_store_alone_is_not_let_in_and_keeps_nobody_out(first):
     stranger.send_bytes(json.dumps({"kind": "calls", "rank": 1, "random": theirs, "proof": theirs}).encode())
     with pytest.raises((EOFError, ConnectionResetError)):
         stranger.recv_bytes()
-    lines = draw_lines(replace(first, rank=1), store)
+    channels = open_channels(replace(first, rank=1), store)
     leading.join(timeout=60)
-    assert (list(leading.lines.calls), list(lines.calls)) == ([1], [0])
+    assert (list(leading.channels.calls), list(channels.calls)) == ([1], [0])
 
 
 def test_a_false_first_rank_is_not_believed(first):
@@ -84,14 +84,14 @@ def test_a_false_first_rank_is_not_believed(first):
         store.set(PLACE, json.dumps({"host": "127.0.0.1", "port": server.getsockname()[1]}))
 
         def lead():
-            line = Connection(server.accept()[0].detach())
-            line.send_bytes(b'"00"')
-            hello = json.loads(line.recv_bytes())
-            line.send_bytes(hello["proof"].encode())  # its own proof, sent back
+            channel = Connection(server.accept()[0].detach())
+            channel.send_bytes(b'"00"')
+            hello = json.loads(channel.recv_bytes())
+            channel.send_bytes(hello["proof"].encode())  # its own proof, sent back
 
         threading.Thread(target=lead, daemon=True).start()
         with pytest.raises(ProcessLost, match="rank 1 of 2 and the first rank have not the same secret; set PACELINE_"):
-            draw_lines(place, store)
+            open_channels(place, store)
 
 
 def test_a_file_that_others_can_read_is_no_secret(first, tmp_path):
@@ -101,4 +101,4 @@ def test_a_file_that_others_can_read_is_no_secret(first, tmp_path):
     file.write_text("known to all")
     file.chmod(0o644)
     with pytest.raises(ProcessLost, match="is not this user's alone; set PACELINE_RANKS_SECRET"):
-        draw_lines(replace(first, rank=1), store)
+        open_channels(replace(first, rank=1), store)

@@ -4,9 +4,16 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from paceline.checkpoints.finding import Checkpoint, TrainingState, read_checkpoint
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
+from paceline.models.fingerprints import bit_sums, folded
+from paceline.models.loaded import Loaded
+from paceline.models.parallel.gathering import full_parameters
+from paceline.models.parallel.ranks import Ranks
 from paceline.models.pretrained import load_tokenizer
 from paceline.rewards.function import RewardFunction
 from paceline.training.assembly import make_engine
@@ -16,14 +23,13 @@ from paceline.training.records import engine_sentences
 from paceline.training.rollouts.sampling import Drawn, Round
 from paceline.training.setup.prepared import Extent
 from paceline.types import Completion, RolloutGroup
-from paceline.workers.torchrun.agreeing import Held, Renewed
-from paceline.workers.torchrun.resident import renew
+from paceline.workers.torchrun.rank_context import RankContext
+from paceline.workers.torchrun.replicas import Renewed, WeightsChecksum
 from paceline.workers.torchrun.sampling import load_to_sample, make_sampler
-from paceline.workers.torchrun.seats import Seat
-from paceline.workers.torchrun.training import TrainingRank, Updated
+from paceline.workers.torchrun.training import RankUpdate, TrainingRank
 
 
-class WorkingRank:
+class ColocatedRank:
     """A rank's part of a run whose ranks all do both.
 
     Calls are made on all ranks together, but for `sample` and `generate`, of which each has a share.
@@ -31,20 +37,20 @@ class WorkingRank:
 
     def __init__(
         self,
-        seat: Seat,
+        context: RankContext,
         functions: Mapping[str, RewardFunction] | None,
         config: Config,
         extent: Extent,
         checkpoint: Path | None,
     ) -> None:
         """Read the weights, from a checkpoint where there is one; `functions` None: those of the configuration."""
-        self._training = TrainingRank(seat, config, extent, checkpoint)
+        self._training = TrainingRank(context, config, extent, checkpoint)
         self._policy, self._is_split = self._training.half.policy, self._training.is_split
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         self._sampled = load_to_sample(config, found) if self._is_split else self._policy
-        self.engine = make_engine(config, self._sampled, load_tokenizer(config.model), progress=seat.progress)
+        self.engine = make_engine(config, self._sampled, load_tokenizer(config.model), progress=context.progress)
         self.engine.take_weights(self._training.policy_version)
-        self.sampler = make_sampler(config, self.engine, functions, progress=seat.progress)
+        self.sampler = make_sampler(config, self.engine, functions, progress=context.progress)
 
     def sentences(self) -> tuple[str, ...]:
         """What a person should know of how the model is computed."""
@@ -66,13 +72,13 @@ class WorkingRank:
         found = Renewed(handover=SHARED, held=None)
         if self._is_split and self.engine.policy_version != policy_version:
             started = time.perf_counter()
-            fingerprint, nbytes = renew(self._sampled, self._policy, self._training.half.learner.ranks)
+            fingerprint, nbytes = copy_weights(self._sampled, self._policy, self._training.half.learner.ranks)
             handover = Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
-            found = Renewed(handover=handover, held=Held(part=(), fingerprint=fingerprint))
+            found = Renewed(handover=handover, held=WeightsChecksum(part=(), fingerprint=fingerprint))
         self.engine.take_weights(policy_version)
         return found
 
-    def update(self, number: int, groups: Sequence[RolloutGroup]) -> Updated:
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> RankUpdate:
         """See `Halves`."""
         self.engine.rest()
         return self._training.update(number, groups)
@@ -92,3 +98,17 @@ class WorkingRank:
     def export(self, folder: Path) -> None:
         """See `Halves`."""
         self._training.export(folder)
+
+
+@torch.no_grad()
+def copy_weights(resident: Loaded, policy: Loaded, ranks: Ranks) -> tuple[int, int]:
+    """Copy the trained weights, gathered one parameter at a time, into a whole copy; all ranks call it together.
+
+    Returns:
+        The fingerprint of the copy and the bytes that were copied.
+    """
+    sums, nbytes = list[Tensor](), 0
+    for name, whole in full_parameters(policy.model, ranks, everywhere=True):
+        sums.append(bit_sums(resident.model.get_parameter(name), whole.contiguous()))
+        nbytes += whole.nbytes
+    return folded(sums), nbytes
