@@ -35,9 +35,9 @@ ROWS = '{"question": "3 + 4", "answer": "7"}\n{"question": "12 + 30, and then ha
 REWARDS = "def varied(completion_ids, **columns):\n    return [sum(ids) % 7 / 7 for ids in completion_ids]\n"
 HEAD = """# Models
 
-Any causal language model of transformers is tried before it is trained. The engine's decoder and the learner's forward
-pass are held to the model's own forward pass over one row of tokens, in evaluation mode; the fastest that agrees is
-taken, and a model that none is right for is refused in a sentence. The start of a run says which ways it takes.
+Paceline tests any causal language model of transformers before it trains it. It compares the engine's decoder and the
+trainer's forward pass with the model's own forward pass, over one row of tokens in evaluation mode. It uses the fastest
+ways that agree, and refuses a model if none does. The start of a run prints the ways in use.
 
 | engine | what it does |
 |---|---|
@@ -45,26 +45,29 @@ taken, and a model that none is right for is refused in a sentence. The start of
 | plain | the model's own forward pass with its own cache |
 | recomputing | no cache: the whole context is computed again for each token, far slower |
 
-| learner | what it does |
+| trainer | what it does |
 |---|---|
 | packed | prompts and completions end to end without padding, each prompt computed once |
 | padded | rows of prompt and completion, padded to one length |
 
-Below, each family as its configuration makes it by default (but for what is said beside its name), scaled down to some
-50,000 random weights, with windows shorter than the sequences: {steps} steps of GRPO by the command line's own assembly
-in float32, {prompts} prompts of different lengths, {generations} completions each. *Mismatch* is the largest difference
-between the engine's logprobs and the trainer's (`logprob_mismatch_max`); *off its own* is the largest difference that
-engine, learner or padded rows have from the model's own forward pass. Both are in nats, and rounding.
-`make models-table` makes this page, with transformers {version}.
+The table lists each family as its configuration makes it by default, except for what stands after its name. Models are
+scaled down to about 50,000 random weights, with windows shorter than the sequences. Each is trained for {steps} steps
+of GRPO in float32, assembled as by the command line, on {prompts} prompts of different lengths with {generations}
+completions each.
+
+*Mismatch* is the largest difference between the engine's logprobs and the trainer's (`logprob_mismatch_max`). *Own
+pass* is the largest difference of engine, trainer or padded rows from the model's own forward pass. Both are in nats,
+and come from rounding. `make models-table` writes this page, with transformers {version}.
 
 """
-TRAINED = "| family | engine | learner | mismatch | off its own |\n|---|---|---|---|---|\n"
+TRAINED = "| family | engine | trainer | mismatch | own pass |\n|---|---|---|---|---|\n"
 REFUSED = """
 ## Refused
 
-By config.json where it tells, before weights are read; else by the probe, before a run directory is made.
+A model is refused before its weights are read if config.json gives the reason. Otherwise the test finds it, before a
+run directory is created.
 
-| family | when | sentence |
+| family | when | error |
 |---|---|---|
 """
 

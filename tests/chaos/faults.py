@@ -7,15 +7,15 @@ from typing import Literal
 from tests.chaos import clusters, damage, graders, interruptions
 from tests.chaos.scene import Scene
 
-SKIPPED = "the checkpoint is named and skipped, the one before is taken, and the run ends as if nothing had happened"
-REFUSED = "refused with status 2 and a sentence, nothing changed; put back, it goes on to the same end"
+SKIPPED = "the checkpoint is named and skipped, the one before is used, and the run ends as if nothing had happened"
+REFUSED = "refused with status 2 and an error, nothing changed; once it is undone, the resumed run ends the same"
 STOPPED = (
-    "the run stops with status 1 and the function's name; once it is mended, `--resume` with `--override reward_funcs` "
-    "comes to the same end"
+    "the run stops with status 1 and the function's name; once it is fixed, `--resume` with `--override reward_funcs` "
+    "ends the same"
 )
-INTERRUPTED = "a checkpoint after the step in hand, status 130; going on ends as if nothing had happened"
+INTERRUPTED = "a checkpoint after the current step, status 130; the resumed run ends as if nothing had happened"
 UNTOUCHED = "the run ends as if nothing had happened"
-KEPT = "status 1 and a sentence, the last whole checkpoint intact; with room again it goes on to the same end"
+KEPT = "status 1 and an error, the last whole checkpoint intact; once the disk works, the resumed run ends the same"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,16 +46,18 @@ FAULTS: tuple[Fault, ...] = (
     _fault(damage.missing_optimiser, "the newest checkpoint's optimiser state is deleted", SKIPPED),
     _fault(damage.missing_progress, "the newest checkpoint's `progress.json` is deleted", SKIPPED),
     _fault(damage.emptied_manifest, "the newest checkpoint's manifest is emptied", SKIPPED),
-    _fault(damage.no_newest_checkpoint, "the newest checkpoint is deleted", UNTOUCHED + ", from the one before"),
-    _fault(damage.no_whole_checkpoint, "every checkpoint is damaged", "refused with every name, nothing changed"),
+    _fault(damage.no_newest_checkpoint, "the newest checkpoint is deleted", UNTOUCHED + ", from the checkpoint before"),
+    _fault(damage.no_whole_checkpoint, "every checkpoint is damaged", "refused with the name of each, nothing changed"),
     _fault(damage.half_written_checkpoint, "a half-written checkpoint is left behind", "it is removed; " + UNTOUCHED),
     _fault(
         damage.pickles_in_a_checkpoint,
-        "pickles that run a command lie in a checkpoint, under names that trainers load",
+        "a checkpoint contains pickles that run a command, under names that trainers load",
         "none is loaded; " + UNTOUCHED,
     ),
     _fault(damage.torn_metrics_line, "the last line of `metrics.jsonl` is torn", "it is cut and counted; " + UNTOUCHED),
-    _fault(damage.damaged_metrics_line, "a line in the midst of `metrics.jsonl` is damaged", "refused with its number"),
+    _fault(
+        damage.damaged_metrics_line, "a line in the middle of `metrics.jsonl` is damaged", "refused with its number"
+    ),
     _fault(
         damage.torn_journal_line,
         "the last line of the journal is torn",
@@ -63,44 +65,44 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault(
         damage.damaged_journal_line,
-        "a line in the midst of the journal is damaged",
-        "it is named, its step is made again; " + UNTOUCHED,
+        "a line in the middle of the journal is damaged",
+        "it is named, its step is computed again; " + UNTOUCHED,
     ),
     _fault(
         damage.damaged_rollouts,
         "one bit of a committed step's rollouts is changed",
-        "they are named and made again; " + UNTOUCHED,
+        "they are named and sampled again; " + UNTOUCHED,
     ),
-    # what a run is goes on being
-    _fault(damage.changed_option, "`--resume` is given another learning rate", REFUSED + "; taken with `--override`"),
+    # what a run is stays
+    _fault(damage.changed_option, "`--resume` gets another learning rate", REFUSED + "; accepted with `--override`"),
     _fault(damage.edited_configuration, "`config.yaml` is edited", REFUSED),
-    _fault(damage.changed_row, "one answer of the data file is another", REFUSED),
+    _fault(damage.changed_row, "one answer in the data file is changed", REFUSED),
     _fault(damage.changed_model, "one bit of the model's file is changed", REFUSED),
-    _fault(damage.same_command_again, "the command that began the run is given again", REFUSED),
-    _fault(interruptions.two_processes, "a second process goes on with a run that one has", REFUSED),
+    _fault(damage.same_command_again, "the command that started the run is given again", REFUSED),
+    _fault(interruptions.two_processes, "a second process resumes a run that is still running", REFUSED),
     # signals
     _fault(interruptions.sigterm_in_generation, "SIGTERM while completions are sampled", INTERRUPTED),
-    _fault(interruptions.sigterm_in_update, "SIGTERM in an update", INTERRUPTED),
+    _fault(interruptions.sigterm_in_update, "SIGTERM during an update", INTERRUPTED),
     _fault(interruptions.sigterm_in_save, "SIGTERM while a checkpoint is written", INTERRUPTED),
-    _fault(interruptions.sighup, "SIGHUP: the terminal is gone", INTERRUPTED),
+    _fault(interruptions.sighup, "SIGHUP: the terminal is closed", INTERRUPTED),
     _fault(
         interruptions.sigterm_twice,
         "SIGTERM twice",
-        "it ends at once with status 130; going on from the last checkpoint ends as if nothing had happened",
+        "it ends at once with status 130; resumed from the last checkpoint, it ends as if nothing had happened",
     ),
-    _fault(interruptions.stopped_and_continued, "SIGSTOP, a second later SIGCONT", UNTOUCHED),
+    _fault(interruptions.stopped_and_continued, "SIGSTOP, and SIGCONT a second later", UNTOUCHED),
     _fault(interruptions.killed_at_every_rename, "SIGKILL before each rename of a checkpoint, one run each", UNTOUCHED),
     _fault(interruptions.killed_in_export, "SIGKILL between the export and the report", UNTOUCHED),
     # disk, clock, terminal
-    _fault(interruptions.full_disk_in_save, "the disk is full in the midst of a save", KEPT),
-    _fault(interruptions.broken_disk_in_save, "the disk has an error in the midst of a save", KEPT),
-    _fault(interruptions.read_only_disk_in_save, "the disk becomes read-only in the midst of a save", KEPT),
-    _fault(interruptions.full_disk_at_any_write, "the disk is full at each eighth write of a run, one run each", KEPT),
+    _fault(interruptions.full_disk_in_save, "the disk is full during a save", KEPT),
+    _fault(interruptions.broken_disk_in_save, "the disk has an error during a save", KEPT),
+    _fault(interruptions.read_only_disk_in_save, "the disk becomes read-only during a save", KEPT),
+    _fault(interruptions.full_disk_at_any_write, "the disk is full at every eighth write of a run, one run each", KEPT),
     _fault(interruptions.small_disk, "a file system of 16 MiB is filled by another program in step 4", KEPT),
     _fault(interruptions.slow_disk, "each of twenty writes takes 0.1 s", UNTOUCHED),
     _fault(
         interruptions.directory_that_cannot_be_written,
-        "the run directory cannot be made",
+        "the run directory cannot be created",
         "refused with status 2, the option and the remedy",
     ),
     _fault(interruptions.clock_jumps, "the clock is set back by an hour", UNTOUCHED),
@@ -114,45 +116,45 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         graders.dies_by_a_signal,
         "a reward function ends the process by SIGSEGV",
-        "once it is mended, `--resume` with `--override reward_funcs` comes to the same end",
+        "once it is fixed, `--resume` with `--override reward_funcs` ends the same",
     ),
     _fault(graders.is_slow, "a reward function takes 0.2 s more per call", UNTOUCHED),
     _fault(
         graders.may_fail,
         "a reward function raises, and `--max-reward-failure-rate 1` allows it",
-        "the run ends, each failure counted, no completion of it trained on",
+        "the run ends, with each failure counted and none of its completions trained on",
     ),
     # updates
-    _fault(graders.no_memory, "an update runs out of memory once", "the same update in smaller micro-batches"),
+    _fault(graders.no_memory, "an update runs out of memory once", "the update is repeated in smaller micro-batches"),
     _fault(graders.one_nan_gradient, "one gradient is NaN", "that update is left out and counted"),
     _fault(
         graders.nan_gradients_without_end,
         "every gradient from step 3 on is NaN",
-        "it stops before a checkpoint of it, with a batch kept to look at and finite weights",
+        "it stops before it writes a checkpoint, with finite weights and with the batch kept for inspection",
     ),
     # several processes
-    _fault(clusters.dead_producer, "SIGKILL to a producer", "it is replaced; " + UNTOUCHED, cluster=True),
-    _fault(clusters.stopped_producer, "SIGSTOP to a producer", "it is replaced; " + UNTOUCHED, cluster=True),
-    _fault(clusters.slow_producer, "a producer takes longer than `--actor-timeout`", UNTOUCHED, cluster=True),
-    _fault(clusters.dead_trainer, "SIGKILL to the trainer", "another attempt by itself; " + UNTOUCHED, cluster=True),
-    _fault(clusters.stopped_trainer, "SIGSTOP to the trainer", "another attempt by itself; " + UNTOUCHED, cluster=True),
+    _fault(clusters.dead_producer, "SIGKILL to a sampler", "it is replaced; " + UNTOUCHED, cluster=True),
+    _fault(clusters.stopped_producer, "SIGSTOP to a sampler", "it is replaced; " + UNTOUCHED, cluster=True),
+    _fault(clusters.slow_producer, "a sampler takes longer than `--actor-timeout`", UNTOUCHED, cluster=True),
+    _fault(clusters.dead_trainer, "SIGKILL to the trainer", "it restarts by itself; " + UNTOUCHED, cluster=True),
+    _fault(clusters.stopped_trainer, "SIGSTOP to the trainer", "it restarts by itself; " + UNTOUCHED, cluster=True),
     _fault(
         clusters.dead_driver,
-        "SIGKILL to the process that was started",
-        "no process is left; going on in one process ends as if nothing had happened",
+        "SIGKILL to the driver",
+        "no process is left; resumed in one process, the run ends as if nothing had happened",
         cluster=True,
     ),
     _fault(
         clusters.dead_node,
         "SIGKILL to Ray's own process on the machine",
-        "the run ends, no process is left; going on ends as if nothing had happened",
+        "the run ends, no process is left; the resumed run ends as if nothing had happened",
         cluster=True,
     ),
-    _fault(clusters.dead_vllm_worker, "SIGKILL to a producer that samples with vLLM", UNTOUCHED, cluster=True),
+    _fault(clusters.dead_vllm_worker, "SIGKILL to a sampler with vLLM", UNTOUCHED, cluster=True),
     _fault(
         clusters.dead_rank,
         "SIGKILL to one of two ranks of torchrun",
-        "all end, the rank is named; going on ends as if nothing had happened",
+        "all end, the rank is named; the resumed run ends as if nothing had happened",
         cluster=True,
     ),
 )

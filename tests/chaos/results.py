@@ -10,15 +10,17 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 PAGE = HERE.parent.parent / "docs" / "survival.md"
 Record = dict[str, Any]
+NAMES = {"ProducerActor": "sampler", "ConsumerActor": "trainer"}
+"""Names of killed actors on the page."""
 
 TOP = """# What runs survive
 
-`make chaos` does everything on this page to short runs of a tiny model and writes the page. A run has six steps, three
-checkpoints and three evaluations; its twin, to which nothing happened, says what it should have left: the same final
-weights (SHA-256 of the safetensors file), the same numbers in `metrics.jsonl` and `evals.jsonl` without clocks, the
-same completions. Moments are drawn from seed {seed}. A sample of it is part of `make test`.
+`make chaos` inflicts every fault on this page on short runs of a tiny model, and writes the page. A run has six steps,
+three checkpoints and three evaluations. It is compared with an undisturbed run. Both must leave the same final weights
+(SHA-256 of the safetensors file) and the same completions. They must also leave the same numbers in `metrics.jsonl` and
+`evals.jsonl`, clocks aside. Moments of kills are drawn from seed {seed}. `make test` includes a sample of the faults.
 
-{machine} Of {of_kills} kills {killed} were done, of {of_faults} other faults {tried}.
+{machine} Done: {killed} of {of_kills} kills and {tried} of {of_faults} other faults.
 """
 
 
@@ -67,25 +69,32 @@ def _kills(kills: list[Record]) -> list[str]:
     lines = [
         "## `kill -9`",
         "",
-        "Two of three kills of one process fall by the clock, spread from when the run's directory is there to its",
-        "end, one of three before a call of `fsync`, `replace` or `rename`. On a cluster driver, producer and trainer",
-        "are killed in turn. Then the run is gone on with, or goes on by itself.",
+        "Two thirds of the kills of one process happen by the clock, spread from the creation of the run's",
+        "directory to its end. One third happens before a call of `fsync`, `replace` or `rename`. On a cluster the",
+        "driver, a sampler and the trainer are killed in turn. Then the run is resumed, or continues by itself.",
         "",
-        "| killed | times | same end | committed completions | of them sampled again |",
+        "| killed | times | same end | committed completions | sampled again |",
         "|---|---|---|---|---|",
     ]
     for target in dict.fromkeys(kill["target"] for kill in kills):
         own = [kill for kill in kills if kill["target"] == target]
         same, committed = sum(kill["is_same"] for kill in own), sum(kill["committed"] for kill in own)
         again = sum(kill["generated_twice"] for kill in own)
-        lines.append(f"| {target} | {len(own)} | {same} | {committed} | {again} |")
+        lines.append(f"| {NAMES.get(target, target)} | {len(own)} | {same} | {committed} | {again} |")
     found = Counter(kill["found"] for kill in kills if kill["target"] == "one process")
     where = ", ".join(f"{count} {place}" for place, count in sorted(found.items()))
-    return [*lines, "", f"Where those of one process fell: {where}.", ""]
+    return [*lines, "", f"Kills of one process, by what the run was doing: {where}.", ""]
 
 
 def _faults(faults: list[Record]) -> list[str]:
-    lines = ["## Other faults", "", "| fault | promised | outcome |", "|---|---|---|"]
+    lines = [
+        "## Other faults",
+        "",
+        "*Kept* means that the run did what is promised.",
+        "",
+        "| fault | promise | outcome |",
+        "|---|---|---|",
+    ]
     for fault in faults:
         why = f": {fault['why']}" if fault["why"] else ""
         lines.append(f"| {fault['injected']} | {fault['promised']} | {fault['outcome']}{why} |".replace("\n", " "))
