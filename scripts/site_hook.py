@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -27,10 +28,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for path, text in pages().items():
         files.append(File.generated(config, path, content=text))
     assert config.nav is not None, "mkdocs.yml has a nav"
-    for entry in config.nav:
-        for title, below in entry.items():
-            if title in GROUPS:
-                below += [path for path in _unnamed(files, config.nav) if path.startswith(GROUPS[title])]
+    for title, below in list(_parts(config.nav)):
+        if title in GROUPS:
+            below += [path for path in _unnamed(files, config.nav) if path.startswith(GROUPS[title])]
     rest = _unnamed(files, config.nav)
     if rest:
         config.nav.append({"More": rest})
@@ -52,6 +52,15 @@ def _unnamed(files: Files, nav: object) -> list[str]:
     """The pages that a nav does not name."""
     named = set(_paths(nav))
     return [file.src_uri for file in files.documentation_pages() if file.src_uri not in named]
+
+
+def _parts(nav: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """The parts of a nav with what is in them, however deep."""
+    for entry in nav:
+        for title, below in entry.items() if isinstance(entry, dict) else ():
+            if isinstance(below, list):
+                yield title, below
+                yield from _parts(below)
 
 
 def _paths(nav: object) -> Iterator[str]:
