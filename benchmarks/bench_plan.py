@@ -23,7 +23,7 @@ from running import RESULTS, write_result
 
 from paceline.cli.arguments import parse
 from paceline.cli.configuration import read_configuration
-from paceline.cli.hardware import this_device
+from paceline.cli.plan import this_device
 from paceline.cli.train import COMMAND
 from paceline.training.plan.memory import memory_plan
 from paceline.training.plan.reading import read_shape

@@ -6,7 +6,6 @@ configuration.py  recipe, configuration file and flags to one `Config`
 origins.py        where each of its values came from
 preflight.py      what is refused before libraries are loaded that take seconds
 libraries.py      these libraries
-lasting.py        standard output whose reader may leave
 status.py         exit statuses that are no error's own
 machine.py, devices.py, software.py   what `doctor` looks at; hardware.py, without torch, and calibrating.py, its speed
 forecast.py       what `plan` says of a cluster; reaching.py, whether one is there

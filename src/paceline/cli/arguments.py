@@ -62,7 +62,7 @@ class Command:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Given:
+class ParsedArguments:
     """What was written behind a command."""
 
     help: bool
@@ -74,7 +74,7 @@ class Given:
     """Options of the configuration: a text, or a list of texts for an option that takes several."""
 
 
-def parse(command: Command, argv: Sequence[str]) -> Given:
+def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
     """Read a command's argv. Underscores and hyphens are the same; of a repeated flag the last counts.
 
     Raises:
@@ -93,10 +93,10 @@ def parse(command: Command, argv: Sequence[str]) -> Given:
     lists = [option for option in command.door_options if option.several]
     several = {option.name: given[option.name] if option in here else [] for option in lists}
     chosen = {option.name: given[option.name] for option in command.options if option.name in given}
-    return Given(help="help" in given, door=door, several=several, options=chosen)
+    return ParsedArguments(help="help" in given, door=door, several=several, options=chosen)
 
 
-def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tuple[Path, Given] | None:
+def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tuple[Path, ParsedArguments] | None:
     """A command that takes a run directory first and flags behind it; None: its help was asked for, and is printed.
 
     Raises:

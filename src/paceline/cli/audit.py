@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.arguments import CONFIG, Command, DoorOption, Given, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, DoorOption, ParsedArguments, help_page, parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.status import DONE, FAILED
 from paceline.config.reading import options
@@ -60,7 +60,7 @@ def run(argv: list[str]) -> int:
     return DONE if all(one.is_clean for one in audits) else FAILED
 
 
-def _completed(given: Given) -> Given:
+def _completed(given: ParsedArguments) -> ParsedArguments:
     """`--reward NAME` as `--reward-funcs NAME`; and no recipe for a dataset that it is not made for."""
     chosen = dict(given.options)
     if "reward" in given.door:

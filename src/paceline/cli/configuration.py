@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paceline.checkpoints.places import is_run, refuse_no_run
-from paceline.cli.arguments import Given
+from paceline.cli.arguments import ParsedArguments
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.presets import preset_values
@@ -33,7 +33,7 @@ class Configuration:
     """The file that the flags were laid over: `--config`'s, a recipe, or none."""
 
 
-def read_configuration(given: Given) -> Configuration:
+def read_configuration(given: ParsedArguments) -> Configuration:
     """The configuration that a command's flags make, over its `--config` file or else an embedded model's recipe.
 
     A recipe is the ground only where no `--config` is given, and with its own model: `--model embedded-programs`, or
@@ -128,7 +128,7 @@ def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str
         )
 
 
-def given_options(given: Given) -> dict[str, object]:
+def given_options(given: ParsedArguments) -> dict[str, object]:
     """The options that a command names itself: those of its `--config` file, and its flags over them.
 
     Raises:

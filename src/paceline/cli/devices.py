@@ -24,7 +24,7 @@ class Card:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
+class DriverDevice:
     """A CUDA device as torch knows it."""
 
     name: str
@@ -70,7 +70,7 @@ def torch_and_devices() -> list[Check]:
     for index in range(torch.cuda.device_count()):
         properties, (free, total) = torch.cuda.get_device_properties(index), torch.cuda.mem_get_info(index)
         capability = (properties.major, properties.minor)
-        found.append(Device(name=properties.name, free=free, total=total, capability=capability))
+        found.append(DriverDevice(name=properties.name, free=free, total=total, capability=capability))
     says = f"{torch.__version__}, computes on CUDA {torch.version.cuda}"
     return [Check(name="torch", state="fine", says=says), *on_devices(found, cards)]
 
@@ -89,7 +89,7 @@ def on_the_cpu(torch: str, cuda: str | None, threads: int, cards: Sequence[Card]
     return Check(name="torch", state="missing", says=f"{there}: it is a CPU's build", remedy=remedy)
 
 
-def on_devices(devices: Sequence[Device], cards: Sequence[Card]) -> list[Check]:
+def on_devices(devices: Sequence[DriverDevice], cards: Sequence[Card]) -> list[Check]:
     """One line for each device; the driver's version, which all of them share, with the first."""
     lines = []
     for number, one in enumerate(devices):

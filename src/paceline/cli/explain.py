@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterable
 from pathlib import Path
 
-from paceline.cli.arguments import CONFIG, Command, Given, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, ParsedArguments, help_page, parse
 from paceline.cli.configuration import read_configuration, read_run_configuration, read_text, replaced_by
 from paceline.cli.origins import DIALECT, Explained, explained, of_file, of_flags, of_run
 from paceline.cli.status import DONE
@@ -45,7 +45,7 @@ def run(argv: list[str]) -> int:
     return DONE
 
 
-def _of_options(given: Given, flags: dict[str, str]) -> str:
+def _of_options(given: ParsedArguments, flags: dict[str, str]) -> str:
     """What train's options make, over their file or recipe."""
     configuration = read_configuration(given)
     file = {}
@@ -76,7 +76,7 @@ def _of_another_tool(argv: list[str]) -> str:
 
     asked = read(argv)
     found = translate(asked.command, repair="--repair" in asked.flags)
-    given = Given(help=False, door={}, several={}, options=dict(found.options))
+    given = ParsedArguments(help=False, door={}, several={}, options=dict(found.options))
     return _of_options(given, dict.fromkeys(found.options, DIALECT))
 
 

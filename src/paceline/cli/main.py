@@ -7,9 +7,10 @@ import importlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
-from paceline.cli.lasting import lasting_output
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError, PacelineError
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     words = sys.argv[1:] if argv is None else argv
-    with lasting_output():
+    with broken_pipe_safe_output():
         return exit_status(lambda: _dispatch(words))
 
 
@@ -112,3 +113,47 @@ def _dispatch(argv: list[str]) -> int:
 
 def _say(sentence: str) -> None:
     print(f"paceline: {' '.join(sentence.split())}", file=sys.stderr)
+
+
+class BrokenPipeSafe:
+    """A text stream whose words go nowhere once its reader is gone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, as long as somebody reads."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._to_nowhere()
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, as long as somebody reads."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._to_nowhere()
+
+    def _to_nowhere(self) -> None:
+        # the descriptor itself: what the stream still holds is written at the end of the process, outside any `try`
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def broken_pipe_safe_output() -> Iterator[None]:
+    """Both streams of this process, for as long as this lasts."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = BrokenPipeSafe(before[0]), BrokenPipeSafe(before[1])  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before

@@ -1,14 +1,16 @@
 """`paceline plan`: what a configuration amounts to, before anything is loaded."""
 
 import dataclasses
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
-from paceline.cli.calibrating import calibrated
 from paceline.cli.configuration import read_configuration
+from paceline.cli.devices import ask_driver
 from paceline.cli.forecast import UNKNOWN, forecast
-from paceline.cli.hardware import this_device
+from paceline.cli.machine import allowed_memory, free_memory
 from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
@@ -22,10 +24,11 @@ from paceline.errors import ConfigError
 from paceline.training.plan.batches import batch_plan, describe
 from paceline.training.plan.describing import describe_layouts, describe_memory, describe_room, describe_time, refusal
 from paceline.training.plan.fitting import Fitting
-from paceline.training.plan.hardware import GPUS, Device
+from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
 from paceline.training.plan.memory import computed_bytes
 from paceline.training.plan.reading import read_shape
 from paceline.training.plan.seconds import step_time
+from paceline.training.plan.shape import ModelShape
 
 TIMINGS = DoorOption(
     name="timings",
@@ -138,3 +141,54 @@ def _print_memory_and_time(config: Config, sizes: Sizes, device: Device, *, is_c
         time = step_time(config, shape, memory, device.rates, number_bytes, sizes)
         print(f"\n{describe_time(time, device.rates, device)}")
     return "" if fitting.has_room(memory) else refusal(fitting, sizes, memory)
+
+
+CALIBRATION_SECONDS = 0.5
+"""That each of the two is repeated for."""
+PRODUCT_ROWS = {"cpu": 1024, "cuda": 16_384}
+"""Of a product: enough to be limited by operations."""
+BYTES_READ = {"cpu": 1 << 28, "cuda": 1 << 31}
+"""Bytes, more than any cache holds."""
+
+
+def calibrated(device: Device, shape: ModelShape, number_bytes: int, threads: int) -> Device:
+    """The device with the rates of a product of this model's width, and of adding up what does not fit into a cache."""
+    import torch
+
+    if device.kind == "cpu" and threads:
+        torch.set_num_threads(threads)
+    dtype = torch.bfloat16 if number_bytes < 4 else torch.float32
+    inner = max(shape.width, shape.layer // (4 * shape.width))
+    rows = torch.randn(PRODUCT_ROWS[device.kind], shape.width, device=device.kind).to(dtype)
+    weight = torch.randn(inner, shape.width, device=device.kind).to(dtype)
+    read = torch.ones(BYTES_READ[device.kind] // 4, device=device.kind)
+
+    def wait() -> None:
+        if device.kind == "cuda":
+            torch.cuda.synchronize()
+
+    products = 2 * rows.numel() * inner / _seconds_of(lambda: rows @ weight.T, wait)
+    return replace(device, rates=Rates(products=products, reading=read.nbytes / _seconds_of(read.sum, wait)))
+
+
+def _seconds_of(work: Callable[[], object], wait: Callable[[], None]) -> float:
+    """Of one repetition, the first left out."""
+    work()
+    wait()
+    count, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < CALIBRATION_SECONDS:
+        for _ in range(4):
+            work()
+        wait()
+        count += 4
+    return (time.perf_counter() - begun) / count
+
+
+def this_device(*, gpus: bool = True, cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:
+    """The first GPU that the driver shows, else, or without `gpus`, the processor with the memory that is free."""
+    if gpus and (cards := ask_driver()):
+        return gpu_of(cards[0].name, cards[0].mib)
+    free, allowed = free_memory(), allowed_memory()
+    memory = min((one for one in (free, allowed) if one is not None), default=None)
+    flags = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
+    return replace(CPU, name="this machine's processor", memory=memory, fast_bfloat16=" amx_bf16" in flags)

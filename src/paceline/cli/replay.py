@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli.arguments import Command, DoorOption, Given, parse_behind_run
+from paceline.cli.arguments import Command, DoorOption, ParsedArguments, parse_behind_run
 from paceline.cli.configuration import read_run_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.status import DONE
@@ -112,7 +112,7 @@ def differences(config: Config, other: Config) -> dict[str, list[Any]]:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _step(given: Given) -> int:
+def _step(given: ParsedArguments) -> int:
     text = given.door.get("step", "")
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"--step must be a whole number of at least 1, got {text!r}; `paceline replay RUN --step N`")

@@ -5,7 +5,7 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from paceline.cli.arguments import Command, DoorOption, Given, parse_behind_run
+from paceline.cli.arguments import Command, DoorOption, ParsedArguments, parse_behind_run
 from paceline.cli.status import DONE
 from paceline.errors import ConfigError
 
@@ -61,14 +61,14 @@ def run(argv: list[str]) -> int:
     return DONE
 
 
-def _port(given: Given) -> int:
+def _port(given: ParsedArguments) -> int:
     text = given.door.get("port", "0")
     if not text.isdecimal() or int(text) > 65535:
         raise ConfigError(f"--port must be a whole number from 0 to 65535, got {text!r}")
     return int(text)
 
 
-def _is_opened(given: Given) -> bool:
+def _is_opened(given: ParsedArguments) -> bool:
     text = given.door.get("open", "true")
     if text not in ("true", "false"):
         raise ConfigError(f"--open must be true or false, got {text!r}")

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import socket
 import time
 from collections.abc import Collection
 from datetime import datetime
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
 from paceline.checkpoints.places import refuse_existing_run
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, Given, help_page, parse
+from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, ParsedArguments, help_page, parse
 from paceline.cli.configuration import (
     given_options,
     read_configuration,
@@ -22,12 +23,11 @@ from paceline.cli.configuration import (
 )
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.preflight import preflight
-from paceline.cli.reaching import check_reachable
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.changing import override_names, plain_options, refuse_changes
 from paceline.config.reading import options
-from paceline.config.sections import Config
+from paceline.config.sections import ClusterConfig, Config
 from paceline.errors import ConfigError, PacelineError
 from paceline.reports.trackers.opening import check_trackers
 from paceline.workers.torchrun.environment import Launched, check_launched, launched
@@ -101,7 +101,7 @@ def default_output_dir(config: Config) -> Path:
     return Path("runs") / "-".join([*words, f"{datetime.now():%Y%m%d-%H%M%S}"])
 
 
-def _resume(given: Given, place: Launched | None) -> int:
+def _resume(given: ParsedArguments, place: Launched | None) -> int:
     named = Path(given.door["resume"]).expanduser()
     is_checkpoint = named.parent.name == "checkpoints" and not (named / "config.yaml").is_file()
     path = named.parent.parent if is_checkpoint else named
@@ -214,3 +214,29 @@ def _how_to_go_on(output_dir: Path) -> str:
     if (output_dir / "config.yaml").is_file():
         return f"go on with `paceline train --resume {output_dir}`"
     return "the run had not begun"
+
+
+REACH_SECONDS = 3.0
+"""Between machines of one cluster a connection takes milliseconds."""
+
+
+def check_reachable(options: ClusterConfig) -> None:
+    """Refuse an address of a cluster at which nobody listens.
+
+    Raises:
+        ConfigError: it is no HOST:PORT, or no connection comes about.
+    """
+    address = options.ray_address
+    if address is None or address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"--ray-address must be HOST:PORT or auto, got {address!r}; Ray's own port is 6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS).close()
+    except OSError as error:
+        why = error.strerror or "it does not answer"
+        raise ConfigError(
+            f"--ray-address must be a running Ray cluster's, got {address!r} ({why}); start one with "
+            "`ray start --head`, or leave it out"
+        ) from None

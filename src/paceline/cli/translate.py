@@ -32,7 +32,7 @@ FLAGS = ("--repair", "--yaml", "--run")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class TranslateArguments:
     """What stands before and behind the `--`."""
 
     flags: frozenset[str]
@@ -73,7 +73,7 @@ def text_of(path: str) -> str:
         raise ConfigError(f"{path}, which the command names, cannot be read as text ({error}); check it") from None
 
 
-def read(argv: Sequence[str]) -> Asked:
+def read(argv: Sequence[str]) -> TranslateArguments:
     """Own flags first, then `--`, then the other tool's command.
 
     Raises:
@@ -86,4 +86,4 @@ def read(argv: Sequence[str]) -> Asked:
         if word not in FLAGS:
             near = suggest(word, FLAGS, otherwise=f"there are {', '.join(FLAGS)}, and the command stands behind --")
             raise ConfigError(f"`paceline translate` has no flag {word}; {near}")
-    return Asked(flags=frozenset(argv[:border]), command=tuple(argv[border + 1 :]))
+    return TranslateArguments(flags=frozenset(argv[:border]), command=tuple(argv[border + 1 :]))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import doctor
-from paceline.cli.devices import Card, Device, on_devices, on_the_cpu
+from paceline.cli.devices import Card, DriverDevice, on_devices, on_the_cpu
 from paceline.cli.doctor import commands, conclusion, embedded_model, symbolic_maths
 from paceline.cli.machine import Check, allowed_cores, allowed_memory, cores, disk, free_memory, memory, writing_speed
 from paceline.cli.main import main
@@ -81,8 +81,8 @@ def test_a_gpu_that_a_cpus_build_of_torch_cannot_use_is_named_with_the_remedy():
 
 def test_each_gpu_has_its_memory_capability_and_driver():
     gib = 2**30
-    new = Device(name="H100", free=70 * gib, total=79 * gib, capability=(9, 0))
-    old = Device(name="V100", free=gib, total=32 * gib, capability=(7, 0))
+    new = DriverDevice(name="H100", free=70 * gib, total=79 * gib, capability=(9, 0))
+    old = DriverDevice(name="V100", free=gib, total=32 * gib, capability=(7, 0))
     first, second = on_devices([new, old], [Card(name="H100", mib=1, driver="580.82")])
     assert (first.name, first.state) == ("GPU 0", "fine")
     assert first.says == "H100, 70.0 of 79.0 GiB free, capability 9.0, driver 580.82"

@@ -23,8 +23,8 @@ from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.fields import KEPT, TRANSLATED
 from paceline.compat.trl.grpo_fields import GRPOFields
 from paceline.compat.trl.lengths import total_updates
-from paceline.compat.trl.plan import describe_plan
 from paceline.compat.trl.refused import NOT_NEEDED, REFUSED, accepted_without_effect
+from paceline.compat.trl.running import describe_plan
 from paceline.compat.trl.schedule import check_schedule, describe_rate, make_scheduler
 from paceline.compat.trl.training_fields import TrainingFields
 from paceline.compat.trl.translation import FIELDS, Surroundings, in_field_names, translate, updates_per_step

@@ -11,8 +11,8 @@ import torch
 from paceline import GRPOTrainer
 from paceline.compat.trl.datasets import ROW, check_columns, held_out_sets, make_tasks, read_rows
 from paceline.compat.trl.history import averaged, num_tokens, step_numbers, summary, tracker_numbers
-from paceline.compat.trl.loaders import row_loader
 from paceline.compat.trl.rewards import RewardLog, adapted, as_list, make_graders, reward_names
+from paceline.compat.trl.stand_ins import row_loader
 from paceline.config.sections import DataConfig
 from paceline.errors import ConfigError, DataError
 from paceline.metrics.definitions import METRICS

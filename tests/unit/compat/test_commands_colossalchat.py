@@ -15,7 +15,7 @@ from paceline.compat.commands.colossalchat.arguments import (
     LACKING,
     PLAIN,
     ZERO_BUBBLE,
-    Arguments,
+    ColossalChatArguments,
     flag,
     long_flag,
 )
@@ -182,7 +182,7 @@ def test_what_cannot_be_is_refused_with_flag_value_and_rule(flags, sentence):
 
 def random_arguments(draw):
     some = (1, 2, 3, 4, 6, 8, 11, 16)
-    return Arguments(
+    return ColossalChatArguments(
         num_trainers=draw.choice(some),
         num_inferencer=draw.randint(1, 6),
         num_generations=draw.randint(2, 8),
@@ -208,7 +208,7 @@ def test_the_nearest_numbers_always_fit_and_numbers_that_fit_stay():
 
 
 def test_large_numbers_are_repaired_as_well():
-    large = Arguments(num_trainers=64, num_inferencer=64, inference_batch_size=5000, train_batch_size=6000)
+    large = ColossalChatArguments(num_trainers=64, num_inferencer=64, inference_batch_size=5000, train_batch_size=6000)
     changes = nearest(large)
     assert clashes(dataclasses.replace(large, **changes)) == []
     assert changes == {"inference_batch_size": 6000}  # -tbs 5000 is as near, and changes the size of an update

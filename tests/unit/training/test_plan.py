@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.cli import calibrating, hardware
 from paceline.cli.main import main
+from paceline.cli.plan import calibrated, this_device
 from paceline.config.building import build_config
 from paceline.config.layout import Sizes
 from paceline.engines.local import prepared
@@ -356,14 +356,14 @@ def test_a_device_is_known_by_the_words_that_its_driver_says():
 def test_this_machine_is_planned_for_by_what_it_has_free(tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("flags\t: fpu avx512f amx_bf16 amx_tile\n")
-    found = hardware.this_device(gpus=False, cpuinfo=cpuinfo)
+    found = this_device(gpus=False, cpuinfo=cpuinfo)
     assert (found.kind, found.fast_bfloat16) == ("cpu", True)
     cpuinfo.write_text("flags\t: fpu avx2\n")
-    assert not hardware.this_device(gpus=False, cpuinfo=cpuinfo).fast_bfloat16
+    assert not this_device(gpus=False, cpuinfo=cpuinfo).fast_bfloat16
 
 
 def test_a_gpu_that_is_not_here_is_planned_for_by_its_name(monkeypatch, capsys):
-    monkeypatch.setattr(hardware, "ask_driver", lambda: [])
+    monkeypatch.setattr("paceline.cli.plan.ask_driver", lambda: [])
     words = ["plan", "--model", "embedded", "--dataset", "arithmetic", "--device", "cuda"]
     assert main(words) == 2
     assert "--device cuda cannot be planned for where no driver shows a GPU" in capsys.readouterr().err
@@ -372,7 +372,7 @@ def test_a_gpu_that_is_not_here_is_planned_for_by_its_name(monkeypatch, capsys):
 
 
 def test_calibrating_gives_rates_that_this_machine_can_have():
-    found = calibrating.calibrated(CPU, model_shape(SHAPE, parameters=10_000), 4, threads=1).rates
+    found = calibrated(CPU, model_shape(SHAPE, parameters=10_000), 4, threads=1).rates
     assert 1e7 < found.products < 1e14
     assert 1e8 < found.reading < 1e13
 

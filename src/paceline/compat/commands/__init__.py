@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from paceline.compat.commands.colossalchat import ColossalChat
 from paceline.compat.commands.scripts import Scripts
 from paceline.compat.commands.swift import Swift
-from paceline.compat.commands.translation import CommandLine, CommandReader, ReadText, Translation, no_files
+from paceline.compat.commands.translation import CommandReader, ForeignCommand, ReadText, Translation, no_files
 from paceline.compat.commands.trl import Trl
 from paceline.compat.commands.writing import without_defaults
 from paceline.config.building import build_config
@@ -58,7 +58,7 @@ def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no
     return dataclasses.replace(found, options=without_defaults(found.options))
 
 
-def read_command(words: Sequence[str]) -> CommandLine:
+def read_command(words: Sequence[str]) -> ForeignCommand:
     """Leading assignments and the command behind them; a variable among the values is one that was set before.
 
     >>> read_command(["CUDA_VISIBLE_DEVICES=0,1", "python", "rl_example.py"]).words
@@ -73,7 +73,7 @@ def read_command(words: Sequence[str]) -> CommandLine:
         if environment.get(name) == "" and source in environment:
             environment[name] = environment[source]
     used = {source for name, source in COPIES.items() if name in environment}
-    return CommandLine(
+    return ForeignCommand(
         environment={name: value for name, value in environment.items() if name not in used},
         words=tuple(words[count:]),
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from paceline.compat.commands.flags import Given, number
+from paceline.compat.commands.flags import GivenFlags, number
 from paceline.compat.commands.launching import Started
 from paceline.compat.commands.translation import Note, Translation
 from paceline.config.reading import find_option
@@ -58,7 +58,7 @@ def _without_meeting_place(start: Started) -> Translation:
     return Translation(notes=(Note(kind="idle", about=flags, text=text),))
 
 
-def model_length(given: Given, flag: str, options: Mapping[str, object]) -> Translation:
+def model_length(given: GivenFlags, flag: str, options: Mapping[str, object]) -> Translation:
     """vLLM's greatest length, which follows from `options` here: what is said of a flag that gives another.
 
     Raises:

@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Any
 
 from paceline.compat.commands.field_tables import HERE, TAKEN
-from paceline.compat.commands.flags import OFF, ON, Given, Words, is_on
+from paceline.compat.commands.flags import OFF, ON, FlagWords, GivenFlags, is_on
 from paceline.compat.commands.translation import Note, Translation
 from paceline.compat.trl.choices import SCHEDULES
 from paceline.compat.trl.fields import TRANSLATED
@@ -83,7 +83,7 @@ def field_names() -> tuple[str, ...]:
     return tuple(one.name for one in dataclasses.fields(Fields))
 
 
-def from_fields(given: Given, around: Around) -> Translation:
+def from_fields(given: GivenFlags, around: Around) -> Translation:
     """The options that the fields amount to, and a line for each that means something else or nothing.
 
     Raises:
@@ -197,7 +197,7 @@ def _batch_note(values: Mapping[str, object], around: Around) -> list[Note]:
     return [Note(kind="changed", about=name, text=text)]
 
 
-def _field_notes(given: Given, idle: Mapping[str, str], around: Around) -> list[Note]:
+def _field_notes(given: GivenFlags, idle: Mapping[str, str], around: Around) -> list[Note]:
     """A line for each given field that is not an option by the same name and meaning."""
     notes = []
     for name in given:
@@ -226,7 +226,7 @@ def _in_their_words(sentence: str, around: Around) -> str:
     return " ".join(sentence.split())
 
 
-def typed(name: str, words: Words) -> Any:
+def typed(name: str, words: FlagWords) -> Any:
     """The words behind a flag as a value of the field's type.
 
     >>> typed("num_generations", ("7",)), typed("reward_weights", ("1", "0.5"))

@@ -10,8 +10,8 @@ from paceline.compat.commands.translation import Note
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
-Words = tuple[str, ...]
-Given = dict[str, Words]
+FlagWords = tuple[str, ...]
+GivenFlags = dict[str, FlagWords]
 """Name with underscores to the words behind the flag."""
 
 ON = ("true", "yes", "on", "1", "t", "y")
@@ -20,13 +20,13 @@ NOTHING = (*OFF, "none", "null", "")
 """What switches off a feature that there is not."""
 
 
-def read_flags(words: Sequence[str], known: Collection[str], tool: str) -> tuple[Given, tuple[Note, ...]]:
+def read_flags(words: Sequence[str], known: Collection[str], tool: str) -> tuple[GivenFlags, tuple[Note, ...]]:
     """Every flag with its words, and a note for each that was given twice with different ones.
 
     Raises:
         ConfigError: a flag that is not among `known`, or a value without one.
     """
-    given, notes = Given(), list[Note]()
+    given, notes = GivenFlags(), list[Note]()
     for flag, values in _pieces(words, tool):
         name, values = _resolve(flag, values, known, tool)
         if given.get(name, values) != values:
@@ -36,7 +36,7 @@ def read_flags(words: Sequence[str], known: Collection[str], tool: str) -> tuple
     return given, tuple(notes)
 
 
-def _pieces(words: Sequence[str], tool: str) -> list[tuple[str, Words]]:
+def _pieces(words: Sequence[str], tool: str) -> list[tuple[str, FlagWords]]:
     found: list[tuple[str, list[str]]] = []
     for word in words:
         if word.startswith("--"):
@@ -49,7 +49,7 @@ def _pieces(words: Sequence[str], tool: str) -> list[tuple[str, Words]]:
     return [(flag, tuple(values)) for flag, values in found]
 
 
-def _resolve(flag: str, values: Words, known: Collection[str], tool: str) -> tuple[str, Words]:
+def _resolve(flag: str, values: FlagWords, known: Collection[str], tool: str) -> tuple[str, FlagWords]:
     name = flag.removeprefix("--").replace("-", "_")
     if name in known:
         return name, values
@@ -64,7 +64,7 @@ def _resolve(flag: str, values: Words, known: Collection[str], tool: str) -> tup
     raise ConfigError(f"{tool} has no flag {flag}; {near}")
 
 
-def is_on(given: Mapping[str, Words], name: str, *, otherwise: bool = False) -> bool:
+def is_on(given: Mapping[str, FlagWords], name: str, *, otherwise: bool = False) -> bool:
     """A switch; alone it is on."""
     if name not in given:
         return otherwise
@@ -74,7 +74,7 @@ def is_on(given: Mapping[str, Words], name: str, *, otherwise: bool = False) -> 
     return word in ON
 
 
-def one(given: Mapping[str, Words], name: str) -> str | None:
+def one(given: Mapping[str, FlagWords], name: str) -> str | None:
     """The one word of a flag; None where it was not given, or as none.
 
     Raises:
@@ -87,7 +87,7 @@ def one(given: Mapping[str, Words], name: str) -> str | None:
     return None if given[name][0].lower() in ("none", "null") else given[name][0]
 
 
-def number(given: Mapping[str, Words], name: str, kind: Callable[[str], float] = float) -> float | None:
+def number(given: Mapping[str, FlagWords], name: str, kind: Callable[[str], float] = float) -> float | None:
     """The number behind a flag, None where there is none.
 
     Raises:
@@ -100,6 +100,6 @@ def number(given: Mapping[str, Words], name: str, kind: Callable[[str], float] =
         raise ConfigError(f"--{name} must be a number, got {text!r}") from None
 
 
-def says_nothing(words: Words) -> bool:
+def says_nothing(words: FlagWords) -> bool:
     """Whether the words behind a flag switch off what it names."""
     return bool(words) and all(word.lower() in NOTHING for word in words)

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 import yaml
 
-from paceline.compat.commands.translation import CommandLine, Note
+from paceline.compat.commands.translation import ForeignCommand, Note
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
@@ -97,7 +97,7 @@ class Started:
         return self.processes * self.machines
 
 
-def started(command: CommandLine) -> Started:
+def started(command: ForeignCommand) -> Started:
     """A command without what starts it, which is told in numbers.
 
     Raises:
@@ -122,13 +122,13 @@ def started(command: CommandLine) -> Started:
     return replace(numbers(settings, command, rest), words=tuple(words), notes=tuple(notes))
 
 
-def visible_devices(command: CommandLine) -> int:
+def visible_devices(command: ForeignCommand) -> int:
     """How many devices the command's own environment names; 1 where it names none."""
     named = command.environment.get("CUDA_VISIBLE_DEVICES", "")
     return max(1, len([device for device in named.split(",") if device.strip()]))
 
 
-def numbers(settings: Mapping[str, str], command: CommandLine, rest: tuple[tuple[str, str], ...] = ()) -> Started:
+def numbers(settings: Mapping[str, str], command: ForeignCommand, rest: tuple[tuple[str, str], ...] = ()) -> Started:
     """What was set by name, as numbers."""
     processes, stage = _file(settings["file"], command) if "file" in settings else (1, None)
     machines = _count("machines", settings.get("machines", "1"))
@@ -204,7 +204,7 @@ def _count(name: str, text: str, least: int = 1) -> int:
     return int(text)
 
 
-def _file(name: str, command: CommandLine) -> tuple[int, int | None]:
+def _file(name: str, command: ForeignCommand) -> tuple[int, int | None]:
     """Processes of all machines and the slices that they keep, of a profile or of accelerate's own file."""
     if name in PROFILES:
         return PROFILES[name]

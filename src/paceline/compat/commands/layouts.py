@@ -12,17 +12,16 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
+from paceline.compat.commands.flags import FlagWords
 from paceline.compat.commands.translation import ReadText
 from paceline.config.reading import find_option, option_name, parse_value, suggest
 from paceline.errors import ConfigError
 
-Words = tuple[str, ...]
-
-DEEPSPEED: Mapping[str, Words] = {
+DEEPSPEED: Mapping[str, FlagWords] = {
     **{f"zero{stage}": ("--zero-stage", str(stage)) for stage in range(4)},
     **{f"zero{stage}_offload": ("--zero-stage", str(stage), "--parameter-offload", "true") for stage in (2, 3)},
 }
-FSDP: Mapping[str, Words] = {
+FSDP: Mapping[str, FlagWords] = {
     "full_shard": ("--zero-stage", "3"),
     "shard_grad_op": ("--zero-stage", "2"),
     "no_shard": ("--zero-stage", "0"),
@@ -74,7 +73,7 @@ def _next(flag: str, words: Iterator[str]) -> str:
     return value
 
 
-def _layout(flag: str, value: str) -> Words:
+def _layout(flag: str, value: str) -> FlagWords:
     known = VALUES[flag]
     if value not in known:
         near = suggest(value, known, otherwise="a file's other settings are options of their own here")

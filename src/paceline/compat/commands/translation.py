@@ -31,7 +31,7 @@ def no_files(path: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CommandLine:
+class ForeignCommand:
     """A command as a shell has split it."""
 
     environment: Mapping[str, str]
@@ -83,10 +83,10 @@ class CommandReader(Protocol):
     def example(self) -> str:
         """How its commands begin."""
 
-    def recognises(self, command: CommandLine) -> bool:
+    def recognises(self, command: ForeignCommand) -> bool:
         """Whether this is a command of the tool."""
 
-    def translate(self, command: CommandLine, *, repair: bool) -> Translation:
+    def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
         """Every flag, in Paceline's options; `repair` takes the nearest numbers where the given ones clash.
 
         Raises:

@@ -13,24 +13,18 @@ schedule.py     the learning rate as transformers schedules it
 objective.py    the fields of the objective as options
 keywords.py     fields that hold keywords for other libraries
 translation.py  a GRPOConfig to a Config
-plan.py         TRL's counts beside ours
 datasets.py     datasets as TRL takes them, to tasks
-loaders.py      loaders of rows, for programs that look at them
+stand_ins.py    what scripts expect of a trainer: row loaders, an accelerator
 rewards.py      reward functions of TRL's kind as ours
-adapters.py     what a peft_config alone shows to be refused
 best.py         the number that chooses the best model
-building.py     arguments to the parts of a run
+building.py     arguments to the parts of a run; what they alone show to be refused
 callbacks.py    transformers' callbacks as an observer of the loop
 history.py      numbers under TRL's names
-completions.py  a step's completions as a table
-starting.py     where a run begins: an empty place, or a checkpoint
-running.py      a run around the loop
-links.py        checkpoints under the names that transformers gives them
-printing.py     the log on screen
-results.py      numbers for a person and for a file
+checkpoints.py  where a run begins, and checkpoints under the names that transformers gives them
+running.py      a run around the loop, and TRL's counts beside ours
+display.py      the log, completions and metrics for a person
 publishing.py   the model's card and the Hub
 changes.py      arguments that were changed after a trainer was made from them
 overriding.py   what a subclass or a callback may override
-process.py      what scripts ask an accelerator for
 trainer.py      GRPOTrainer
 """

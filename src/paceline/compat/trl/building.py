@@ -13,17 +13,17 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy
 
 from paceline import OPENMP_SPINS, SPIN_VARIABLES
-from paceline.compat.trl.adapters import check_adapter
 from paceline.compat.trl.best import check_best_metric
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import check_columns, columns_of, held_out_sets, make_tasks, read_rows, size_of
-from paceline.compat.trl.loaders import settle_loaders
-from paceline.compat.trl.rewards import Source, as_list, check_parameters, make_graders, reward_names
+from paceline.compat.trl.rewards import RewardSource, as_list, check_parameters, make_graders, reward_names
 from paceline.compat.trl.schedule import check_schedule, describe_rate, make_scheduler
+from paceline.compat.trl.stand_ins import settle_loaders
 from paceline.compat.trl.translation import Surroundings, in_field_names, translate
 from paceline.config.reading import suggest
 from paceline.config.sections import Config, ModelConfig
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import ConfigError, ModelError, PacelineError
+from paceline.models.lora import check_adapter_kind
 from paceline.models.pretrained import context_length, load_tokenizer
 from paceline.reports.trackers.opening import check_trackers
 from paceline.rewards.context import reward_context
@@ -57,11 +57,11 @@ ARGUMENTS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments:
+class TrainerArguments:
     """What a `GRPOTrainer` was made with, under the names of its signature."""
 
     model: Any
-    reward_funcs: Source | Sequence[Source] | None
+    reward_funcs: RewardSource | Sequence[RewardSource] | None
     args: GRPOConfig
     train_dataset: Any
     eval_dataset: Any
@@ -78,7 +78,7 @@ class Built:
     config: Config
     given: Given
     prepared: Prepared
-    sources: tuple[Source, ...]
+    sources: tuple[RewardSource, ...]
     notes: tuple[str, ...]
     """What a person should know about them."""
 
@@ -119,7 +119,7 @@ def said_in_field_names() -> Iterator[None]:
         raise type(error)(in_field_names(str(error))) from error
 
 
-def build(arguments: Arguments, context: Mapping[str, Any]) -> Built:
+def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> Built:
     """Configuration, tokenizer, tasks and reward functions; `context` is what reward functions get beside the batch.
 
     Raises:
@@ -186,7 +186,7 @@ def notes_of_threads(config: Config) -> tuple[str, ...]:
     )
 
 
-def _note_of_rate(arguments: Arguments, total: int) -> str:
+def _note_of_rate(arguments: TrainerArguments, total: int) -> str:
     """Who sets the learning rate; the check needs the run's length."""
     if arguments.optimizers[1] is not None:
         return (
@@ -230,7 +230,7 @@ def _eval_name(name: str) -> str:
     return name if name == "eval_dataset" else f"eval_dataset[{name!r}]"
 
 
-def _surroundings(arguments: Arguments, names: tuple[str, ...]) -> Surroundings:
+def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surroundings:
     model = model_name(arguments.model)
     if isinstance(arguments.model, str):
         limit = context_length(ModelConfig(model=model, trust_remote_code=arguments.args.trust_remote_code))
@@ -245,7 +245,7 @@ def _surroundings(arguments: Arguments, names: tuple[str, ...]) -> Surroundings:
     )
 
 
-def _tokenizer(arguments: Arguments, config: Config) -> PreTrainedTokenizerBase:
+def _tokenizer(arguments: TrainerArguments, config: Config) -> PreTrainedTokenizerBase:
     given = arguments.processing_class
     model = arguments.model
     if given is None and not isinstance(model, str) and not getattr(model.config, "name_or_path", ""):
@@ -282,7 +282,7 @@ def _warn_of_lengths(args: GRPOConfig, config: Config) -> None:
         )
 
 
-def _check_optimizers(arguments: Arguments) -> None:
+def _check_optimizers(arguments: TrainerArguments) -> None:
     if not isinstance(arguments.optimizers, tuple | list) or len(arguments.optimizers) != 2:
         raise ConfigError("optimizers must be a pair (optimizer, scheduler), either of them None")
     optimizer, scheduler = arguments.optimizers
@@ -302,3 +302,45 @@ def _check_optimizers(arguments: Arguments) -> None:
             f"optimizers: {len(strange)} parameters of the optimizer are not the model's; make it from "
             "model.parameters()"
         )
+
+
+OUTPUT_NAMES = ("lm_head", "embed_out")
+"""Usual names of the output embedding; a model object knows its own."""
+
+
+def check_adapter(peft_config: Any, model: Any) -> None:
+    """Refuse an adapter that its configuration alone shows to be none that can be trained here.
+
+    Raises:
+        ConfigError: the sentence names the field of `peft_config`, its value and the remedy.
+    """
+    if peft_config is None:
+        return
+    if not hasattr(peft_config, "peft_type"):
+        hint = f"give peft.LoraConfig(**{peft_config!r})" if isinstance(peft_config, dict) else "give a peft.LoraConfig"
+        raise ConfigError(f"peft_config must be a configuration of peft, got a {type(peft_config).__name__}; {hint}")
+    try:
+        check_adapter_kind(peft_config)
+    except ModelError as error:
+        raise ConfigError(f"peft_config: {error}") from error
+    for name in ("modules_to_save", "target_modules"):
+        _check_output(name, getattr(peft_config, name, None), model)
+
+
+def _check_output(name: str, modules: Any, model: Any) -> None:
+    """Log-probabilities are computed from the output embedding's own weight, which nothing may replace."""
+    given = [modules] if isinstance(modules, str) else list(modules or ())
+    for module in given:
+        if str(module).rsplit(".", 1)[-1] in _output_names(model):
+            raise ConfigError(
+                f"peft_config.{name} must leave out the output embedding, got {module!r}: log-probabilities are "
+                "computed from its own weight; target_modules='all-linear' leaves it out"
+            )
+
+
+def _output_names(model: Any) -> tuple[str, ...]:
+    if not hasattr(model, "get_output_embeddings"):
+        return OUTPUT_NAMES
+    head = model.get_output_embeddings()
+    names = [name.rsplit(".", 1)[-1] for name, module in model.named_modules() if module is head]
+    return tuple(names) or OUTPUT_NAMES

@@ -12,10 +12,11 @@ from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import SaveStrategy
 
 from paceline.checkpoints.finding import Checkpoint
+from paceline.compat.trl.checkpoints import link_checkpoint, link_model_files
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.history import (
-    Numbers,
-    Record,
+    LogNumbers,
+    MetricsRecord,
     averaged,
     eval_numbers,
     num_tokens,
@@ -23,7 +24,6 @@ from paceline.compat.trl.history import (
     summary,
     tracker_numbers,
 )
-from paceline.compat.trl.links import link_checkpoint, link_model_files
 from paceline.compat.trl.rewards import RewardLog
 from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import Trackers
@@ -49,9 +49,9 @@ class Outlook:
     """Prints a step's completions."""
     say: Callable[[str], None]
     """Prints a sentence."""
-    log: Callable[[Numbers], None]
+    log: Callable[[LogNumbers], None]
     """The trainer's `log`, which a subclass may override; so the next two."""
-    evaluate: Callable[[], Numbers]
+    evaluate: Callable[[], LogNumbers]
     save_model: Callable[[str], None]
 
 
@@ -74,7 +74,7 @@ class CallbackObserver:
         self.reward_log, self.outlook = reward_log, outlook
         self.run: Run | None = None
         self.trackers = Trackers(opened=())
-        self._window: list[Numbers] = []
+        self._window: list[LogNumbers] = []
         self._in_epoch = False
 
     def start(self, run: Run, state: TrainerState, trackers: Trackers) -> None:
@@ -103,7 +103,7 @@ class CallbackObserver:
             self._in_epoch = True
         self._fire("on_step_begin")
 
-    def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
+    def step_end(self, record: MetricsRecord, batch: RolloutBatch) -> Wishes:
         """on_step_end, on_epoch_end where one ends, and after each what the callbacks asked for."""
         last = record["step"] == self._open_run().prepared.total_steps
         ended = last or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
@@ -138,7 +138,7 @@ class CallbackObserver:
         """The trainer's own `evaluate` tells the callbacks."""
         return Wishes()
 
-    def report(self, measurement: Measurement, *, prefix: str) -> Numbers:
+    def report(self, measurement: Measurement, *, prefix: str) -> LogNumbers:
         """Log one measurement and tell the callbacks; its numbers."""
         assert isinstance(measurement, RewardMeasurement)  # the trainer builds no other meter
         stats = self.outlook.measure(measurement.batch.groups)
@@ -173,7 +173,7 @@ class CallbackObserver:
         if self._in_epoch:
             self._fire("on_epoch_end")
 
-    def log(self, logs: Numbers) -> None:
+    def log(self, logs: LogNumbers) -> None:
         """Add a line to `log_history`, tell the callbacks and the trackers."""
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
@@ -181,7 +181,7 @@ class CallbackObserver:
         self.trackers.log(tracker_numbers(logs), self.state.global_step)
         self._fire("on_log", logs=logs)
 
-    def finish(self, totals: Numbers) -> None:
+    def finish(self, totals: LogNumbers) -> None:
         """The summary with what is not logged yet, and on_train_end."""
         self.outlook.log(summary(totals, self._window))
         self._window.clear()
@@ -191,7 +191,7 @@ class CallbackObserver:
         assert self.run is not None  # the loop calls between start and stop
         return self.run
 
-    def _note_best(self, metrics: Numbers) -> None:
+    def _note_best(self, metrics: LogNumbers) -> None:
         """As transformers decides it, after the callbacks have compared with the best before."""
         name = self.args.metric_for_best_model
         if name is None:

@@ -24,15 +24,15 @@ READ_WHEN_TRAINING = frozenset(
 )
 """When to log, evaluate and save, and what becomes of the model in the end."""
 
-Values = Mapping[str, Any]
+FieldValues = Mapping[str, Any]
 
 
-def values_of(args: GRPOConfig) -> Values:
+def values_of(args: GRPOConfig) -> FieldValues:
     """A copy of every field."""
     return {field.name: copy.deepcopy(getattr(args, field.name)) for field in fields(args)}
 
 
-def refuse_changes(args: GRPOConfig, built: Values, *, evaluates: bool) -> None:
+def refuse_changes(args: GRPOConfig, built: FieldValues, *, evaluates: bool) -> None:
     """Refuse fields that no longer hold what a trainer was built from.
 
     Args:

@@ -24,7 +24,7 @@ a parameter of this name (`rewards.adapted`)."""
 
 ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
 
-Rows = Sequence[Mapping[str, Any]]
+DatasetRows = Sequence[Mapping[str, Any]]
 
 
 def check_columns(dataset: Any, name: str) -> None:
@@ -59,7 +59,7 @@ def size_of(dataset: Any) -> int | None:
     return len(dataset) if hasattr(dataset, "__len__") else None
 
 
-def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False) -> Rows:
+def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False) -> DatasetRows:
     """The rows of a dataset; of one without a length the first `limit` (None: all).
 
     Of more than `WHOLE` rows, unless they are wanted `whole`, those of a dataset that gives the row at a place stay
@@ -69,7 +69,7 @@ def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False
         DataError: no rows, or rows without a prompt.
     """
     size = size_of(dataset)
-    rows: Rows
+    rows: DatasetRows
     if size is not None and size > WHOLE and not whole and hasattr(dataset, "__getitem__"):
         rows = dataset
     elif size is None and not whole and (limit is None or limit > WHOLE):
@@ -84,7 +84,7 @@ def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False
     return rows
 
 
-def columns_of(dataset: Any, rows: Rows) -> list[str]:
+def columns_of(dataset: Any, rows: DatasetRows) -> list[str]:
     """The names of all columns; of a large dataset that does not say them, those of a sample."""
     named = getattr(dataset, "column_names", None)
     seen = rows if len(rows) <= WHOLE else [*named] if named else spread(rows, SAMPLE)
@@ -107,7 +107,7 @@ def row_id(name: str, number: int) -> str:
 
 
 def make_tasks(
-    rows: Rows,
+    rows: DatasetRows,
     tokenizer: PreTrainedTokenizerBase,
     data: DataConfig,
     *,
@@ -138,7 +138,7 @@ def make_tasks(
 class TrainerRows(RowsOnDemand):
     """The rows of a trainer's dataset: of each the task is made of what `_read_columns` says, and functions get all."""
 
-    def __init__(self, rows: Rows, name: str) -> None:
+    def __init__(self, rows: DatasetRows, name: str) -> None:
         """`name`: the trainer's argument that they are of."""
         self._rows, self._name = rows, name
 

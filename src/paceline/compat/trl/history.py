@@ -8,8 +8,8 @@ from typing import Any
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.rollouts.producer import RolloutBatch
 
-Record = Mapping[str, Any]
-Numbers = dict[str, float | None]
+MetricsRecord = Mapping[str, Any]
+LogNumbers = dict[str, float | None]
 
 OF_TRAINING = ("loss", "grad_norm", "learning_rate")
 """Names by which a line of the log is known as one of training steps: the summary has its own."""
@@ -43,7 +43,7 @@ OURS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lengths:
+class CompletionLengths:
     """Tokens of completions."""
 
     every: tuple[int, ...]
@@ -51,7 +51,7 @@ class Lengths:
     """Of those that ended by themselves."""
 
 
-def step_numbers(record: Record, batch: RolloutBatch, *, num_tokens: int) -> Numbers:
+def step_numbers(record: MetricsRecord, batch: RolloutBatch, *, num_tokens: int) -> LogNumbers:
     """A training step under TRL's names; `num_tokens` is of the run so far, prompts and completions."""
     return {
         "loss": record["loss"],
@@ -73,7 +73,7 @@ def step_numbers(record: Record, batch: RolloutBatch, *, num_tokens: int) -> Num
     }
 
 
-def clip_numbers(low: float, high: float) -> Numbers:
+def clip_numbers(low: float, high: float) -> LogNumbers:
     """Shares of tokens at each bound; in one process the least and the most of them are the mean."""
     return {
         "clip_ratio/low_mean": low,
@@ -84,7 +84,7 @@ def clip_numbers(low: float, high: float) -> Numbers:
     }
 
 
-def rollout_numbers(record: Record, completions: Lengths) -> Numbers:
+def rollout_numbers(record: MetricsRecord, completions: CompletionLengths) -> LogNumbers:
     """What the completions of a step or an evaluation earned and how long they are."""
     return {
         "completions/mean_length": record["completion_length_mean"],
@@ -104,16 +104,16 @@ def rollout_numbers(record: Record, completions: Lengths) -> Numbers:
     }
 
 
-def lengths(batch: RolloutBatch) -> Lengths:
+def lengths(batch: RolloutBatch) -> CompletionLengths:
     """The lengths of a batch's completions."""
     completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
-    return Lengths(
+    return CompletionLengths(
         every=tuple(len(one.token_ids) for one in completions),
         terminated=tuple(len(one.token_ids) for one in completions if one.finish_reason == "stop"),
     )
 
 
-def eval_numbers(record: Record, batch: RolloutBatch, stats: UpdateStats, *, prefix: str) -> Numbers:
+def eval_numbers(record: MetricsRecord, batch: RolloutBatch, stats: UpdateStats, *, prefix: str) -> LogNumbers:
     """An evaluation under TRL's names, each with `prefix` and an underscore before it.
 
     `stats` is what the learner makes of its groups; `runtime` is without that. All of it counts as one step.
@@ -143,7 +143,7 @@ def num_tokens(batch: RolloutBatch) -> int:
     )
 
 
-def averaged(window: Sequence[Numbers]) -> Numbers:
+def averaged(window: Sequence[LogNumbers]) -> LogNumbers:
     """One line of the log from the steps since the last; None where no step has a number.
 
     >>> averaged([{"reward": 1.0, "epoch": 0.5}, {"reward": None, "epoch": 1.0}])
@@ -156,7 +156,7 @@ def averaged(window: Sequence[Numbers]) -> Numbers:
     }
 
 
-def summary(totals: Numbers, window: Sequence[Numbers]) -> Numbers:
+def summary(totals: LogNumbers, window: Sequence[LogNumbers]) -> LogNumbers:
     """The last line of the log: the run's totals, and what the steps since the last line brought.
 
     >>> summary({"train_loss": 0.5}, [{"reward": 1.0, "loss": 0.25}])

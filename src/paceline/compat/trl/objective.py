@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from paceline.compat.trl.keywords import Options
 from paceline.compat.trl.refused import changed, corrects_rollouts
 from paceline.config.presets import PRESETS
 from paceline.errors import ConfigError
@@ -10,7 +11,6 @@ from paceline.errors import ConfigError
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
 
-Options = dict[str, object]
 
 LOSSES: Mapping[str, tuple[str, str]] = {
     "grpo": ("clip", "sequence"),

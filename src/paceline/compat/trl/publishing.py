@@ -12,7 +12,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.objective import SOURCES
 from paceline.compat.trl.refused import changed
-from paceline.compat.trl.running import Job
+from paceline.compat.trl.running import TrainingJob
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.reports.model_card.facts import named
 from paceline.training.card import card_facts, write_card
@@ -23,7 +23,7 @@ HERE = ("model", "train_dataset")
 
 
 def publish_card(
-    job: Job, folder: Path, *, name: str | None, dataset: str | None, tags: str | list[str] | None
+    job: TrainingJob, folder: Path, *, name: str | None, dataset: str | None, tags: str | list[str] | None
 ) -> Path:
     """Write the model's card into a folder, as the end of a run does, with the trainer's own numbers; where it is."""
     state, policy = job.observer.state, job.parts.consumer.policy
@@ -46,7 +46,7 @@ def publish_card(
     return write_card(facts, folder)
 
 
-def upload(job: Job, message: str, card: Mapping[str, Any]) -> str:
+def upload(job: TrainingJob, message: str, card: Mapping[str, Any]) -> str:
     """Export the model with its card to `final/` and upload that; the address of the commit.
 
     Raises:

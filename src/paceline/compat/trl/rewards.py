@@ -23,7 +23,7 @@ from paceline.rewards.parameters import base_name
 from paceline.rewards.registry import BUILT_IN
 from paceline.rewards.resolving import resolve
 
-Source = Any
+RewardSource = Any
 """A function, a model object, or the name of a model or of a built-in function."""
 
 GIVEN = ("prompts", "completions", "completion_ids")
@@ -69,7 +69,7 @@ class Graders:
     """Of models by name whose tokenizer was given."""
 
 
-def as_list(given: Source | Sequence[Source] | None) -> list[Source]:
+def as_list(given: RewardSource | Sequence[RewardSource] | None) -> list[RewardSource]:
     """One reward source or several, as a list.
 
     Raises:
@@ -86,7 +86,7 @@ def as_list(given: Source | Sequence[Source] | None) -> list[Source]:
     return sources
 
 
-def reward_names(sources: Sequence[Source]) -> tuple[str, ...]:
+def reward_names(sources: Sequence[RewardSource]) -> tuple[str, ...]:
     """A name for each: a function's own, the last part of a model's; a second one of a name gets a number."""
     names: list[str] = []
     for source in sources:
@@ -99,7 +99,7 @@ def reward_names(sources: Sequence[Source]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _name(source: Source) -> str:
+def _name(source: RewardSource) -> str:
     if isinstance(source, functools.partial):
         return _name(source.func)
     if isinstance(source, str):
@@ -114,7 +114,7 @@ def _name(source: Source) -> str:
 
 def make_graders(
     names: Sequence[str],
-    sources: Sequence[Source],
+    sources: Sequence[RewardSource],
     processing_classes: PreTrainedTokenizerBase | Sequence[PreTrainedTokenizerBase | None] | None,
     *,
     context: Mapping[str, Any],
@@ -156,7 +156,7 @@ def _refuse_misspelt(source: str) -> None:
         )
 
 
-def check_parameters(sources: Sequence[Source], columns: Sequence[str], context: Sequence[str]) -> None:
+def check_parameters(sources: Sequence[RewardSource], columns: Sequence[str], context: Sequence[str]) -> None:
     """Refuse functions that require what neither the dataset nor the trainer gives; everything is given by name.
 
     Raises:

@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,12 +14,12 @@ from transformers.trainer_utils import TrainOutput
 
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.checkpoints.run_directory import RunDir
+from paceline.compat.trl.batches import batches_of
 from paceline.compat.trl.callbacks import CallbackObserver, read_state
+from paceline.compat.trl.checkpoints import Start, drop_broken_links
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.history import Numbers
-from paceline.compat.trl.links import drop_broken_links
-from paceline.compat.trl.plan import describe_plan
-from paceline.compat.trl.starting import Start
+from paceline.compat.trl.history import LogNumbers
+from paceline.compat.trl.refused import accepted_without_effect
 from paceline.config.building import build_config
 from paceline.config.changing import changes_what_is_computed, differences, plain_options
 from paceline.config.flat_yaml import parse_yaml, to_yaml
@@ -44,7 +45,7 @@ from paceline.training.setup.prepared import Prepared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class TrainingJob:
     """What a trainer was built to do."""
 
     args: GRPOConfig
@@ -62,7 +63,7 @@ class Job:
         return Path(self.args.output_dir)
 
 
-def run_training(job: Job, start: Start) -> TrainOutput:
+def run_training(job: TrainingJob, start: Start) -> TrainOutput:
     """All steps, then the best model, the final directory and the last numbers."""
     started, checkpoint = time.perf_counter(), start.checkpoint
     with ExitStack() as closing:
@@ -141,7 +142,7 @@ def _steps(run: Run) -> None:
     raise KeyboardInterrupt
 
 
-def _state(job: Job, checkpoint: Checkpoint | None) -> TrainerState:
+def _state(job: TrainingJob, checkpoint: Checkpoint | None) -> TrainerState:
     """The trainer's own state object, as it was at the checkpoint or as new: reward functions hold it too."""
     saved = None if checkpoint is None else read_state(checkpoint.path)
     state, updates = job.observer.state, updates_per_step(job.config)
@@ -161,7 +162,7 @@ def _state(job: Job, checkpoint: Checkpoint | None) -> TrainerState:
     return state
 
 
-def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
+def _end(job: TrainingJob, run: Run, *, seconds: float) -> TrainOutput:
     observer, state, step = job.observer, job.observer.state, run.state.step
     if job.args.load_best_model_at_end and state.best_model_checkpoint is not None:
         best = read_checkpoint(Path(state.best_model_checkpoint))
@@ -170,7 +171,7 @@ def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
         tell(run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"])
     losses = [record["loss"] for record in run.run_dir.metrics()]
     completions = sum(record["rollouts"] for record in run.run_dir.metrics())
-    metrics: Numbers = {
+    metrics: LogNumbers = {
         "train_runtime": round(seconds, 4),
         "train_samples_per_second": round(completions / seconds, 3),
         "train_steps_per_second": round(state.global_step / seconds, 3),
@@ -181,3 +182,64 @@ def _end(job: Job, run: Run, *, seconds: float) -> TrainOutput:
     observer.finish(metrics)
     finish(run, job.console, step=step)
     return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), dict(metrics))
+
+
+def describe_plan(args: GRPOConfig, config: Config) -> str:
+    """TRL's counts beside ours, then everything that is computed otherwise than the fields may suggest."""
+    return "\n".join([*_counts(args), *_length(args, config), *_notes(args, config)])
+
+
+def _counts(args: GRPOConfig) -> Iterator[str]:
+    batches, micro = batches_of(args), args.per_device_train_batch_size
+    per_update = batches.completions_per_step // batches.num_minibatches
+    yield (
+        f"completions per update: {per_update} (TRL: per_device_train_batch_size {micro} * "
+        f"gradient_accumulation_steps {args.gradient_accumulation_steps})"
+    )
+    yield f"prompts per update: {_number(per_update / args.num_generations)} (num_generations {args.num_generations})"
+    yield (
+        f"updates per rollout batch: {batches.updates_per_step} = {batches.num_minibatches} part"
+        f"{'s' if batches.num_minibatches > 1 else ''} * num_iterations {batches.num_iterations}"
+    )
+    yield (
+        f"completions per rollout batch: {batches.completions_per_step} of {batches.prompts_per_step} prompts "
+        f"(TRL: generation_batch_size {args.generation_batch_size}{_joined(args)})"
+    )
+
+
+def _joined(args: GRPOConfig) -> str:
+    """TRL samples several times for one update where an update is longer than a generation."""
+    times = args.gradient_accumulation_steps // args.steps_per_generation
+    return f", {times} of them per update, sampled together here" if times > 1 else ""
+
+
+def _length(args: GRPOConfig, config: Config) -> Iterator[str]:
+    updates, steps = batches_of(args).updates_per_step, config.loop.max_steps
+    if steps is None:
+        yield f"length: {_number(config.loop.num_epochs)} epochs; global_step counts {updates} per rollout batch"
+        return
+    rounded = f", rounded up from max_steps {args.max_steps}" if steps * updates != args.max_steps else ""
+    yield f"length: {steps} rollout batches, {steps * updates} updates (global_step){rounded}"
+
+
+def _notes(args: GRPOConfig, config: Config) -> Iterator[str]:
+    yield (
+        f"micro-batches: cut by micro_batch_tokens {config.optim.micro_batch_tokens or '(by device)'}, not by count; "
+        "averages are over the whole update, so the cut does not change the gradient"
+    )
+    if config.model.dtype == "bfloat16":
+        yield "precision: computes in bfloat16, weights and optimiser state stay float32"
+    if config.loss.bound == "cispo" and args.epsilon_high is None:
+        yield (
+            f"cispo: a ratio weighs at most {config.loss.cispo_max_ratio} (TRL would take epsilon, {args.epsilon}, and "
+            "hold every weight there); epsilon_high sets it"
+        )
+    if args.push_to_hub:
+        yield "push_to_hub: the model is uploaded once, when training ends (hub_strategy every_save does not say more)"
+    accepted = accepted_without_effect(args)
+    if accepted:
+        yield accepted
+
+
+def _number(value: float) -> str:
+    return f"{value:g}"

@@ -15,8 +15,8 @@ from transformers.trainer_utils import TrainOutput
 
 from paceline.checkpoints.places import holds_work, refuse_foreign_files
 from paceline.compat.trl.building import (
-    Arguments,
     Built,
+    TrainerArguments,
     build,
     default_args,
     held_out_tasks,
@@ -26,20 +26,16 @@ from paceline.compat.trl.building import (
 )
 from paceline.compat.trl.callbacks import CallbackObserver, Outlook, write_state
 from paceline.compat.trl.changes import refuse_changes, values_of, with_intervals
-from paceline.compat.trl.completions import print_completions
+from paceline.compat.trl.checkpoints import existing_run, starting_point, updates_at
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import held_out_sets, size_of
+from paceline.compat.trl.display import LogPrinter, LogProgress, metrics_text, print_completions, write_metrics
 from paceline.compat.trl.history import mean_of
-from paceline.compat.trl.links import updates_at
-from paceline.compat.trl.loaders import row_loader
 from paceline.compat.trl.overriding import Callback, check_callbacks, refuse_hooks
-from paceline.compat.trl.printing import LogPrinter, LogProgress
-from paceline.compat.trl.process import OneProcess
 from paceline.compat.trl.publishing import publish_card, upload
-from paceline.compat.trl.results import metrics_text, write_metrics
 from paceline.compat.trl.rewards import RewardLog
-from paceline.compat.trl.running import Job, run_training
-from paceline.compat.trl.starting import existing_run, starting_point
+from paceline.compat.trl.running import TrainingJob, run_training
+from paceline.compat.trl.stand_ins import ScriptAccelerator, row_loader
 from paceline.compat.trl.translation import in_field_names, updates_per_step
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
@@ -105,7 +101,7 @@ class GRPOTrainer:
         check_callbacks(callbacks or [], self.args)
         self.state = TrainerState()
         self._reward_log = RewardLog()
-        arguments = Arguments(
+        arguments = TrainerArguments(
             model=model,
             reward_funcs=one_of(reward_funcs=reward_funcs, reward_model=reward_model),
             args=self.args,
@@ -126,7 +122,7 @@ class GRPOTrainer:
         self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._built_from, self._built_eval, self._started = values_of(self.args), eval_dataset, False
 
-    def _make_parts(self, arguments: Arguments) -> tuple[Built, Parts]:
+    def _make_parts(self, arguments: TrainerArguments) -> tuple[Built, Parts]:
         set_seed(self.args.seed)
         context = {
             "trainer_state": self.state,
@@ -163,7 +159,7 @@ class GRPOTrainer:
         flow = [DefaultFlowCallback, *callbacks, shown]
         return CallbackHandler(flow, self.model, self.processing_class, self.optimizer, self.lr_scheduler)
 
-    def _make_job(self, built: Built, parts: Parts) -> Job:
+    def _make_job(self, built: Built, parts: Parts) -> TrainingJob:
         observer = CallbackObserver(
             self.callback_handler,
             self.args,
@@ -181,7 +177,7 @@ class GRPOTrainer:
                 save_model=lambda place: self.save_model(place, _internal_call=True),
             ),
         )
-        return Job(
+        return TrainingJob(
             args=self.args,
             config=built.config,
             prepared=built.prepared,
@@ -217,9 +213,9 @@ class GRPOTrainer:
         return self.model
 
     @property
-    def accelerator(self) -> OneProcess:
+    def accelerator(self) -> ScriptAccelerator:
         """Stands in for the accelerator of transformers' trainer: one process."""
-        return OneProcess(device=self.args.device)
+        return ScriptAccelerator(device=self.args.device)
 
     @property
     def num_generations(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from paceline.compat.trl.batches import batches_of, fill_batch_fields
 from paceline.compat.trl.choices import OPTIMIZERS, SCHEDULES, check_choices
 from paceline.compat.trl.keywords import (
+    Options,
     check_checkpointing,
     model_keywords,
     sampling_keywords,
@@ -26,7 +27,6 @@ from paceline.errors import ConfigError
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
 
-Options = dict[str, object]
 
 FIELDS: Mapping[str, str] = {
     **{option: fields[0] for option, fields in SOURCES.items()},

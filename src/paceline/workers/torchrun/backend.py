@@ -32,7 +32,7 @@ from paceline.workers.torchrun.halves import TorchrunHalves
 from paceline.workers.torchrun.heartbeats import Ended, PeerHeartbeats, end_follower, end_leader
 from paceline.workers.torchrun.rank_context import RankContext
 from paceline.workers.torchrun.rank_group import BLAME_SECONDS, LEAVE, RankGroup, answer_calls
-from paceline.workers.torchrun.rendezvous import Channels, open_channels, open_store
+from paceline.workers.torchrun.rendezvous import SocketChannels, open_channels, open_store
 from paceline.workers.torchrun.roles import Roles, roles_of
 from paceline.workers.torchrun.sampling import SamplingRank
 from paceline.workers.torchrun.training import TrainingRank
@@ -51,7 +51,7 @@ class Met:
 
     store: dist.Store
     """Kept as long as anybody may need it: the first rank's is the server."""
-    channels: Channels
+    channels: SocketChannels
     heartbeats: PeerHeartbeats
 
 

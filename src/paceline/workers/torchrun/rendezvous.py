@@ -35,7 +35,7 @@ KINDS = ("calls", "life")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Channels:
+class SocketChannels:
     """By rank of who is at their other end: the first rank has one of each to every other, each other one to it."""
 
     calls: Mapping[int, Connection]
@@ -90,7 +90,7 @@ def open_store(place: Launched) -> dist.Store:
     return dist.PrefixStore(f"paceline/{place.attempt}", store)
 
 
-def open_channels(place: Launched, store: dist.Store) -> Channels:
+def open_channels(place: Launched, store: dist.Store) -> SocketChannels:
     """A channel for calls and one for signs of life between the first rank and every other.
 
     Raises:
@@ -99,7 +99,7 @@ def open_channels(place: Launched, store: dist.Store) -> Channels:
     return _accept(place, store) if place.leads else _connect(place, store)
 
 
-def _accept(place: Launched, store: dist.Store) -> Channels:
+def _accept(place: Launched, store: dist.Store) -> SocketChannels:
     host = "127.0.0.1" if place.is_one_machine else place.host
     deadline, found = time.monotonic() + JOIN_SECONDS, {kind: dict[int, Connection]() for kind in KINDS}
     with offered_key(place) as key, socket.create_server((host, 0), backlog=2 * place.size) as server:
@@ -118,7 +118,7 @@ def _accept(place: Launched, store: dist.Store) -> Channels:
                 channel.close()  # a stranger
                 continue
             found[who[0]][who[1]] = channel
-    return Channels(**found)
+    return SocketChannels(**found)
 
 
 def _hello(channel: Connection, key: bytes) -> tuple[str, int] | None:
@@ -140,7 +140,7 @@ def _hello(channel: Connection, key: bytes) -> tuple[str, int] | None:
     return kind, rank
 
 
-def _connect(place: Launched, store: dist.Store) -> Channels:
+def _connect(place: Launched, store: dist.Store) -> SocketChannels:
     channels = dict[str, dict[int, Connection]]()
     try:
         where = json.loads(store.get(PLACE))
@@ -164,7 +164,7 @@ def _connect(place: Launched, store: dist.Store) -> Channels:
     except (RuntimeError, OSError, ValueError) as error:  # of the store, of the channel
         reason = first_line(error)
         raise ProcessLost(f"rank {place.rank} of {place.size} cannot reach the first rank ({reason})") from None
-    return Channels(**channels)
+    return SocketChannels(**channels)
 
 
 def _proof(key: bytes, whose: str, *said: str | int) -> bytes:

@@ -6,17 +6,61 @@ rounds.py     batch sizes, processes and staleness in Paceline's options
 tasks.py      model, rows, prompts, rewards, evaluation
 objective.py  the four algorithms and the optimiser
 sampling.py   how completions are drawn
-keeping.py    what is written down and where
 """
 
-from paceline.compat.commands.colossalchat.arguments import SCRIPTS, Read, read, script_of
+from pathlib import PurePosixPath
+
+from paceline.compat.commands.colossalchat.arguments import (
+    SCRIPTS,
+    ColossalChatArguments,
+    ColossalChatCommand,
+    read,
+    script_of,
+)
 from paceline.compat.commands.colossalchat.batches import settle
-from paceline.compat.commands.colossalchat.keeping import keeping
 from paceline.compat.commands.colossalchat.objective import objective
 from paceline.compat.commands.colossalchat.rounds import rounds
 from paceline.compat.commands.colossalchat.sampling import sampling
 from paceline.compat.commands.colossalchat.tasks import tasks
-from paceline.compat.commands.translation import CommandLine, Translation
+from paceline.compat.commands.translation import ForeignCommand, Note, Translation
+
+
+def keeping(read: ColossalChatCommand) -> Translation:
+    """Everything that stays when the run is over."""
+    return _directory(read.arguments) + _profile(read.arguments)
+
+
+def _directory(one: ColossalChatArguments) -> Translation:
+    place = str(PurePosixPath(one.save_dir) / one.project.replace(" ", "_"))
+    options = {"output_dir": place, "save_steps": one.save_interval, "project": one.project}
+    notes = (
+        Note(
+            kind="changed",
+            about="-sd -esd -rsd",
+            text=f"one run directory, {place}, holds checkpoints/, evals/ and rollouts/, every completion of every "
+            "step instead of a few of every twentieth; a directory that holds a run is refused",
+        ),
+        Note(
+            kind="mended",
+            about="-si",
+            text="a checkpoint holds all that makes the next step, and `paceline train --resume` goes on from it, "
+            "where theirs waited for ever; the newest two are kept (--save-total-limit)",
+        ),
+        Note(
+            kind="changed",
+            about="-p",
+            text="no account is needed; --report-to wandb sends the numbers to one, under this project",
+        ),
+    )
+    return Translation(options=options, notes=notes)
+
+
+def _profile(one: ColossalChatArguments) -> Translation:
+    if not one.enable_profiling:
+        return Translation()
+    text = "writes timeline.json, which Perfetto opens; completions end where they end, where there all ran to -mnt"
+    return Translation(options={"profile": True}, notes=(Note(kind="changed", about="--enable-profiling", text=text),))
+
 
 PARTS = (tasks, sampling, objective, rounds, keeping)
 """Each makes some of the options, from all arguments."""
@@ -28,14 +72,14 @@ class ColossalChat:
     name = "ColossalChat"
     example = "python rl_example.py --dataset D --model M -t 4 -i 4 -b vllm ..."
 
-    def recognises(self, command: CommandLine) -> bool:
+    def recognises(self, command: ForeignCommand) -> bool:
         """See `CommandReader`."""
         return script_of(command.words) in SCRIPTS
 
-    def translate(self, command: CommandLine, *, repair: bool) -> Translation:
+    def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
         """See `CommandReader`."""
         found = read(command.words)
         arguments, notes = settle(found.arguments, repair=repair)
-        settled = Read(arguments=arguments, given=found.given, script=found.script)
+        settled = ColossalChatCommand(arguments=arguments, given=found.given, script=found.script)
         start = Translation(notes=(*found.repeated, *notes), environment=command.environment)
         return sum((part(settled) for part in PARTS), start)

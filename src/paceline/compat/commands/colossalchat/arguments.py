@@ -26,7 +26,7 @@ SCRIPTS = (PLAIN, ZERO_BUBBLE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments:
+class ColossalChatArguments:
     """What the scripts know, under their own names, with their defaults; `batches` says what the sizes count."""
 
     model: str = "Qwen/Qwen2.5-7B"
@@ -73,7 +73,7 @@ class Arguments:
     tokenizer_path: str | None = None
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Arguments))
+FIELDS = tuple(field.name for field in dataclasses.fields(ColossalChatArguments))
 SHORT: Mapping[str, str] = {
     "model": "m",
     "checkpoint_path": "cp",
@@ -131,10 +131,10 @@ NO_AGENTS = "is for agents with tools, and conversations of several turns are no
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Read:
+class ColossalChatCommand:
     """A command that was read."""
 
-    arguments: Arguments
+    arguments: ColossalChatArguments
     given: frozenset[str]
     """Fields that stood in the command."""
     script: str
@@ -163,7 +163,7 @@ def long_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def read(words: Sequence[str]) -> Read:
+def read(words: Sequence[str]) -> ColossalChatCommand:
     """The arguments of a script's command line.
 
     Raises:
@@ -179,8 +179,8 @@ def read(words: Sequence[str]) -> Read:
         for name, given in texts.items()
         if len(set(given)) > 1
     )
-    arguments = Arguments(**{**DEFAULTS[script], **values})  # type: ignore[arg-type]
-    return Read(arguments=arguments, given=frozenset(texts), script=script, repeated=repeated)
+    arguments = ColossalChatArguments(**{**DEFAULTS[script], **values})  # type: ignore[arg-type]
+    return ColossalChatCommand(arguments=arguments, given=frozenset(texts), script=script, repeated=repeated)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -228,7 +228,7 @@ def _unknown(script: str, word: str, names: Sequence[str]) -> str:
 
 @functools.cache
 def _kind(name: str) -> type:
-    hint = typing.get_type_hints(Arguments)[name]
+    hint = typing.get_type_hints(ColossalChatArguments)[name]
     arms: tuple[type, ...] = typing.get_args(hint) or (hint,)
     return next(arm for arm in arms if arm is not type(None))
 

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from paceline.compat.commands.colossalchat.arguments import Arguments, flag
+from paceline.compat.commands.colossalchat.arguments import ColossalChatArguments, flag
 from paceline.compat.commands.translation import Note
 from paceline.errors import ConfigError
 
@@ -23,25 +23,25 @@ POSITIVE = (
 )
 SEARCHED = 256
 """Sizes of an update that are tried, beside the given one and those that divide a round."""
-Numbers = dict[str, int]
+BatchNumbers = dict[str, int]
 
 
-def groups(arguments: Arguments) -> int:
+def groups(arguments: ColossalChatArguments) -> int:
     """Trainers that hold the model once between them count as one."""
     return arguments.num_trainers // (arguments.tensor_parallel_size * arguments.pipeline_parallel_size)
 
 
-def prompts_per_round(arguments: Arguments) -> int:
+def prompts_per_round(arguments: ColossalChatArguments) -> int:
     """Sampled by all producers before weights travel."""
     return arguments.inference_batch_size * arguments.num_inferencer
 
 
-def prompts_per_update(arguments: Arguments) -> int:
+def prompts_per_update(arguments: ColossalChatArguments) -> int:
     """Of all groups of trainers."""
     return arguments.train_batch_size * groups(arguments)
 
 
-def settle(arguments: Arguments, *, repair: bool) -> tuple[Arguments, tuple[Note, ...]]:
+def settle(arguments: ColossalChatArguments, *, repair: bool) -> tuple[ColossalChatArguments, tuple[Note, ...]]:
     """The arguments, with `repair` at the nearest numbers that fit, and a note for each that was replaced.
 
     Raises:
@@ -65,7 +65,7 @@ def settle(arguments: Arguments, *, repair: bool) -> tuple[Arguments, tuple[Note
     return dataclasses.replace(arguments, **changes), (note,)  # type: ignore[arg-type]
 
 
-def clashes(arguments: Arguments) -> list[str]:
+def clashes(arguments: ColossalChatArguments) -> list[str]:
     """Every rule that is broken, with its numbers."""
     one, found = arguments, []
     layout = one.tensor_parallel_size * one.pipeline_parallel_size
@@ -89,14 +89,14 @@ def clashes(arguments: Arguments) -> list[str]:
     return found
 
 
-def nearest(arguments: Arguments) -> Numbers:
+def nearest(arguments: ColossalChatArguments) -> BatchNumbers:
     """The fewest numbers to change, and of those the ones by the smallest factors, so that nothing clashes any more.
 
     Producers, completions per prompt and the layout of a group stay as they are.
     """
     layout = arguments.tensor_parallel_size * arguments.pipeline_parallel_size
     trainers = max(layout, round(arguments.num_trainers / layout) * layout)
-    least: tuple[tuple[int, float, bool], Numbers] | None = None
+    least: tuple[tuple[int, float, bool], BatchNumbers] | None = None
     for numbers in _candidates(arguments, trainers):
         changes = {name: value for name, value in numbers.items() if value != getattr(arguments, name)}
         factors = math.fsum(abs(math.log2(value / getattr(arguments, name))) for name, value in changes.items())
@@ -108,7 +108,7 @@ def nearest(arguments: Arguments) -> Numbers:
     return least[1]
 
 
-def _candidates(arguments: Arguments, trainers: int) -> Iterator[Numbers]:
+def _candidates(arguments: ColossalChatArguments, trainers: int) -> Iterator[BatchNumbers]:
     """For every size of an update what is nearest to the rest of the numbers."""
     given = arguments
     count = trainers // (given.tensor_parallel_size * given.pipeline_parallel_size)
@@ -130,7 +130,7 @@ def _candidates(arguments: Arguments, trainers: int) -> Iterator[Numbers]:
             }
 
 
-def _multiples(unit: int, given: Arguments) -> list[int]:
+def _multiples(unit: int, given: ColossalChatArguments) -> list[int]:
     """Round sizes next to the given one that are whole in `unit`."""
     return _nearest_multiples(unit, given.inference_batch_size)
 

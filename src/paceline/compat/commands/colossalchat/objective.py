@@ -1,6 +1,6 @@
 """The four algorithms and the optimiser, as values of the options that every objective here is made of."""
 
-from paceline.compat.commands.colossalchat.arguments import ZERO_BUBBLE, Arguments, Read
+from paceline.compat.commands.colossalchat.arguments import ZERO_BUBBLE, ColossalChatArguments, ColossalChatCommand
 from paceline.compat.commands.translation import Note, Translation
 
 RIGHT = 10.0
@@ -25,18 +25,18 @@ DIRECTION = Note(
 )
 
 
-def objective(read: Read) -> Translation:
+def objective(read: ColossalChatCommand) -> Translation:
     """Advantage, loss, filter and optimiser."""
     one = read.arguments
     made = {"GRPO": _grpo, "DAPO": _dapo, "RLOO": _rloo, "REINFORCE_PPB": _reinforce}[one.algo]
     return made(read) + _optimiser(one)
 
 
-def _grpo(read: Read) -> Translation:
+def _grpo(read: ColossalChatCommand) -> Translation:
     return Translation(options={"preset": "grpo", **_penalty(read.arguments)}, notes=(AVERAGE, *_direction(read)))
 
 
-def _dapo(read: Read) -> Translation:
+def _dapo(read: ColossalChatCommand) -> Translation:
     one = read.arguments
     cache = min(LONGEST_CACHE, one.max_new_tokens // 4)
     notes = [
@@ -73,7 +73,7 @@ def _dapo(read: Read) -> Translation:
     return Translation(options=options, notes=tuple(notes))
 
 
-def _rloo(read: Read) -> Translation:
+def _rloo(read: ColossalChatCommand) -> Translation:
     scale = Note(
         kind="changed",
         about="-a RLOO",
@@ -90,7 +90,7 @@ def _rloo(read: Read) -> Translation:
     return Translation(options=options, notes=(AVERAGE, scale, *_direction(read)))
 
 
-def _reinforce(read: Read) -> Translation:
+def _reinforce(read: ColossalChatCommand) -> Translation:
     notes = (
         AVERAGE,
         Note(
@@ -104,15 +104,15 @@ def _reinforce(read: Read) -> Translation:
     return Translation(options=options, notes=notes)
 
 
-def _penalty(one: Arguments) -> dict[str, object]:
+def _penalty(one: ColossalChatArguments) -> dict[str, object]:
     return {"beta": one.kl_coeff, "kl": "k3" if one.kl_coeff > 0 else "reverse"}
 
 
-def _direction(read: Read) -> tuple[Note, ...]:
+def _direction(read: ColossalChatCommand) -> tuple[Note, ...]:
     return (DIRECTION,) if read.arguments.kl_coeff > 0 else ()
 
 
-def _optimiser(one: Arguments) -> Translation:
+def _optimiser(one: ColossalChatArguments) -> Translation:
     options = {
         "learning_rate": one.learning_rate,
         "lr_schedule": "cosine",

@@ -2,7 +2,7 @@
 
 import math
 
-from paceline.compat.commands.colossalchat.arguments import ZERO_BUBBLE, Arguments, Read
+from paceline.compat.commands.colossalchat.arguments import ZERO_BUBBLE, ColossalChatArguments, ColossalChatCommand
 from paceline.compat.commands.colossalchat.batches import groups, prompts_per_round, prompts_per_update
 from paceline.compat.commands.translation import Note, Translation
 
@@ -10,17 +10,17 @@ RAY_PORT = 6379
 """Where `ray start --head` listens unless told otherwise."""
 
 
-def updates_per_round(arguments: Arguments) -> int:
+def updates_per_round(arguments: ColossalChatArguments) -> int:
     """Optimiser steps between two transfers of weights."""
     return prompts_per_round(arguments) // prompts_per_update(arguments)
 
 
-def rounds(read: Read) -> Translation:
+def rounds(read: ColossalChatCommand) -> Translation:
     """Everything that has to do with how many and where."""
     return _sizes(read) + _length(read.arguments) + _processes(read) + _parallel(read.arguments) + _lag(read)
 
 
-def _sizes(read: Read) -> Translation:
+def _sizes(read: ColossalChatCommand) -> Translation:
     one = read.arguments
     prompts, updates = prompts_per_round(one), updates_per_round(one)
     tokens = one.train_microbatch_size * (one.max_prompt_tokens + one.max_new_tokens)
@@ -57,13 +57,13 @@ def _sizes(read: Read) -> Translation:
     )
 
 
-def _portions(read: Read) -> tuple[Note, ...]:
+def _portions(read: ColossalChatCommand) -> tuple[Note, ...]:
     if "train_minibatch_size" not in read.given:
         return ()
     return (Note(kind="idle", about="-tMbs", text="a gradient is of the whole update, however it is cut"),)
 
 
-def _length(one: Arguments) -> Translation:
+def _length(one: ColossalChatArguments) -> Translation:
     note = Note(
         kind="mended",
         about="-e",
@@ -73,7 +73,7 @@ def _length(one: Arguments) -> Translation:
     return Translation(options={"num_epochs": float(one.num_episodes)}, notes=(note,))
 
 
-def _processes(read: Read) -> Translation:
+def _processes(read: ColossalChatCommand) -> Translation:
     one, notes = read.arguments, []
     options: dict[str, object] = {
         "cluster": True,
@@ -92,7 +92,7 @@ def _processes(read: Read) -> Translation:
     return Translation(options=options, notes=tuple(notes))
 
 
-def _parallel(one: Arguments) -> Translation:
+def _parallel(one: ColossalChatArguments) -> Translation:
     options: dict[str, object] = {
         "num_consumers": one.num_trainers,
         "tensor_parallel": one.tensor_parallel_size,
@@ -109,7 +109,7 @@ def _parallel(one: Arguments) -> Translation:
     return Translation(options=options, notes=(Note(kind="mended", about=about, text=text),))
 
 
-def _lag(read: Read) -> Translation:
+def _lag(read: ColossalChatCommand) -> Translation:
     """How many steps sampling may be ahead."""
     one = read.arguments
     if read.script == ZERO_BUBBLE:

@@ -1,6 +1,6 @@
 """How completions are drawn: lengths, temperature, what ends one, and by which engine."""
 
-from paceline.compat.commands.colossalchat.arguments import Arguments, Read
+from paceline.compat.commands.colossalchat.arguments import ColossalChatArguments, ColossalChatCommand
 from paceline.compat.commands.translation import Note, Translation
 
 ANNEALED = 0.9
@@ -10,13 +10,13 @@ GPU_SHARE = 0.7
 """Of a producer's device for vLLM."""
 
 
-def sampling(read: Read) -> Translation:
+def sampling(read: ColossalChatCommand) -> Translation:
     """Everything that a completion depends on."""
     one = read.arguments
     return _distribution(one) + _end(one) + _engine(one)
 
 
-def _distribution(one: Arguments) -> Translation:
+def _distribution(one: ColossalChatArguments) -> Translation:
     notes = []
     if one.temperature != ANNEALED:
         text = (
@@ -39,7 +39,7 @@ def _distribution(one: Arguments) -> Translation:
     return Translation(options=options, notes=tuple(notes))
 
 
-def _end(one: Arguments) -> Translation:
+def _end(one: ColossalChatArguments) -> Translation:
     if one.reward_type != "think_answer_tags":
         return Translation()
     text = (
@@ -49,7 +49,7 @@ def _end(one: Arguments) -> Translation:
     return Translation(options={"stop": (END,)}, notes=(note,))
 
 
-def _engine(one: Arguments) -> Translation:
+def _engine(one: ColossalChatArguments) -> Translation:
     if one.backend == "vllm":
         layers = one.producer_tensor_parallel_size
         options = {"engine": "vllm", "vllm_tensor_parallel": layers, "vllm_gpu_share": GPU_SHARE}

@@ -3,7 +3,7 @@
 import json
 import math
 
-from paceline.compat.commands.colossalchat.arguments import Arguments, Read
+from paceline.compat.commands.colossalchat.arguments import ColossalChatArguments, ColossalChatCommand
 from paceline.compat.commands.colossalchat.rounds import updates_per_round
 from paceline.compat.commands.translation import Note, Translation
 from paceline.errors import ConfigError
@@ -21,13 +21,13 @@ JUDGED = {
 }
 
 
-def tasks(read: Read) -> Translation:
+def tasks(read: ColossalChatCommand) -> Translation:
     """Everything that rows and their grading need."""
     one = read.arguments
     return _model(one) + _prompts(one) + _rewards(one) + _evaluation(read)
 
 
-def _model(one: Arguments) -> Translation:
+def _model(one: ColossalChatArguments) -> Translation:
     if one.checkpoint_path is not None:
         raise ConfigError(
             f"-cp {one.checkpoint_path} is a checkpoint of ColossalChat's, and no run can go on with it here; save its "
@@ -39,7 +39,7 @@ def _model(one: Arguments) -> Translation:
     return Translation(options={"model": one.model, "dataset": one.dataset}, notes=notes)
 
 
-def _prompts(one: Arguments) -> Translation:
+def _prompts(one: ColossalChatArguments) -> Translation:
     options: dict[str, object] = {"max_prompt_length": one.max_prompt_tokens, "long_prompts": "drop"}
     long = Note(
         kind="mended",
@@ -54,7 +54,7 @@ def _prompts(one: Arguments) -> Translation:
     return Translation(options=options, notes=(long, own))
 
 
-def _rewards(one: Arguments) -> Translation:
+def _rewards(one: ColossalChatArguments) -> Translation:
     notes = [Note(kind="mended", about=f"-rt {one.reward_type}", text=JUDGED[one.reward_type])]
     if one.algo != "RLOO":
         text = "what is right is worth 1 instead of 10; advantages are divided by the std, so that they are the same"
@@ -68,7 +68,7 @@ def _rewards(one: Arguments) -> Translation:
     return Translation(options={"reward_funcs": (one.reward_type,)}, notes=tuple(notes))
 
 
-def _evaluation(read: Read) -> Translation:
+def _evaluation(read: ColossalChatCommand) -> Translation:
     one = read.arguments
     if one.eval_dataset is None:
         idle = Note(kind="idle", about="-ei", text="nothing is measured without held-out rows, which -ed names")

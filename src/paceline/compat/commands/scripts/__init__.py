@@ -12,7 +12,7 @@ from paceline.compat.commands.launching import PYTHON, started
 from paceline.compat.commands.scripts.reading import read_script
 from paceline.compat.commands.scripts.trainers import from_trainer
 from paceline.compat.commands.scripts.tutorial import from_tutorial
-from paceline.compat.commands.translation import CommandLine, Translation
+from paceline.compat.commands.translation import ForeignCommand, Translation
 from paceline.errors import ConfigError
 
 OTHERS = ("rl_example.py", "rl_example_zero_bubble.py")
@@ -25,12 +25,12 @@ class Scripts:
     name = "a script of TRL or of GRPO From Scratch"
     example = "python train_grpo.py"
 
-    def recognises(self, command: CommandLine) -> bool:
+    def recognises(self, command: ForeignCommand) -> bool:
         """See `CommandReader`."""
         script = _script(started(command).words)
         return script is not None and PurePosixPath(script).name not in OTHERS
 
-    def translate(self, command: CommandLine, *, repair: bool) -> Translation:
+    def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
         """See `CommandReader`."""
         start = started(command)
         place = _script(start.words)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from paceline.compat.commands.scripts.reading import ITEM, Argument, Call, Made, Written
+from paceline.compat.commands.scripts.reading import ITEM, Argument, Made, ScriptCall, Written
 
 FILES = ("json", "parquet")
 """Kinds of file that `load_dataset` is given by name and that are read here by their ending."""
@@ -13,7 +13,7 @@ FIRST_ROWS = re.compile(r"(?P<split>[\w.-]+)(?:\[:(?P<count>\d+)\])?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
+class ScriptRows:
     """A dataset that is written out."""
 
     place: str
@@ -27,7 +27,7 @@ class Rows:
     """Arguments of the call that are not in the other fields."""
 
 
-def rows_of(argument: Argument | None) -> Rows | None:
+def rows_of(argument: Argument | None) -> ScriptRows | None:
     """What `load_dataset(NAME)[SPLIT].select(range(N))` says, each part or none; None: it is anything else."""
     call = argument.call if isinstance(argument, Made) else None
     if call is None:
@@ -47,7 +47,7 @@ def rows_of(argument: Argument | None) -> Rows | None:
     return None
 
 
-def _loaded(call: Call) -> Rows | None:
+def _loaded(call: ScriptCall) -> ScriptRows | None:
     given = {**dict(zip(POSITIONS, call.positional, strict=False)), **call.named}
     texts = {name: one.value for name, one in given.items() if isinstance(one, Written)}
     if len(call.positional) > len(POSITIONS) or any(name not in texts and name in POSITIONS for name in given):
@@ -61,10 +61,10 @@ def _loaded(call: Call) -> Rows | None:
     if path in FILES:
         is_one = isinstance(files, str) and "*" not in files and "://" not in files and config is None
         only_split = found is None or found["split"] == "train"
-        return Rows(place=str(files), count=count, is_file=True, others=others) if is_one and only_split else None
+        return ScriptRows(place=str(files), count=count, is_file=True, others=others) if is_one and only_split else None
     if files is not None:
         return None
-    return Rows(
+    return ScriptRows(
         place=path,
         config=None if config is None else str(config),
         split=None if found is None else found["split"],

@@ -43,7 +43,7 @@ Argument = Written | Made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
+class ScriptCall:
     """One call."""
 
     name: str
@@ -55,7 +55,7 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class ScriptChange:
     """A statement that changes what a variable holds: `args.seed = 1`, `names.append("a")`, `freeze(model)`."""
 
     source: str
@@ -68,18 +68,18 @@ class Change:
 class Script:
     """What a file says of the calls of `WANTED`."""
 
-    calls: Mapping[str, tuple[Call, ...]]
+    calls: Mapping[str, tuple[ScriptCall, ...]]
     """By name, in the file's order. A variable that was set once stands for what it was set to."""
-    changes: Mapping[str, tuple[Change, ...]]
+    changes: Mapping[str, tuple[ScriptChange, ...]]
     """By variable."""
     functions: frozenset[str]
     """Names of the functions that it defines."""
-    trainer: tuple[Call, ...]
+    trainer: tuple[ScriptCall, ...]
     """Methods that it calls of a GRPOTrainer."""
     trainer_names: frozenset[str]
     """Variables that hold one."""
 
-    def changes_behind(self, argument: Argument | None) -> tuple[Change, ...]:
+    def changes_behind(self, argument: Argument | None) -> tuple[ScriptChange, ...]:
         """What changes a variable that the argument was read through."""
         names = sorted(argument.names) if argument is not None else ()
         return tuple(change for name in names for change in self.changes.get(name, ()))
@@ -97,8 +97,8 @@ def read_script(text: str, place: str) -> Script:
         tree = ast.parse("\n".join(lines))
     except SyntaxError as error:
         raise ConfigError(f"{place} is not Python ({error.msg}, line {error.lineno}); give the script") from None
-    reader = _Reader(tree)
-    calls, methods = dict[str, tuple[Call, ...]](), list[Call]()
+    reader = _ScriptReader(tree)
+    calls, methods = dict[str, tuple[ScriptCall, ...]](), list[ScriptCall]()
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
         if (name := _called(node)) in WANTED:
@@ -120,7 +120,7 @@ def read_script(text: str, place: str) -> Script:
     )
 
 
-class _Reader:
+class _ScriptReader:
     """Expressions of a file, with each variable that is set once as what it is set to."""
 
     def __init__(self, tree: ast.Module) -> None:
@@ -159,11 +159,11 @@ class _Reader:
         except (ValueError, TypeError, SyntaxError):
             return Made(source=ast.unparse(node), names=names)
 
-    def call(self, node: ast.Call | ast.Subscript) -> Call:
+    def call(self, node: ast.Call | ast.Subscript) -> ScriptCall:
         """A call with its arguments; an item counts as one."""
         if isinstance(node, ast.Subscript):
             item = self.argument(node.slice)
-            return Call(name=ITEM, receiver=self.argument(node.value), positional=(item,), named={})
+            return ScriptCall(name=ITEM, receiver=self.argument(node.value), positional=(item,), named={})
         named: dict[str, Argument] = {}
         for keyword in node.keywords:
             given = self.argument(keyword.value)
@@ -176,7 +176,7 @@ class _Reader:
                 named[source] = Made(source=source, names=given.names)
         receiver = self.argument(node.func.value) if isinstance(node.func, ast.Attribute) else None
         positional = tuple(self.argument(one) for one in node.args)
-        return Call(name=_called(node), receiver=receiver, positional=positional, named=named)
+        return ScriptCall(name=_called(node), receiver=receiver, positional=positional, named=named)
 
     def _several(self, node: ast.List | ast.Tuple, names: frozenset[str]) -> Argument:
         items = tuple(self.argument(one) for one in node.elts)
@@ -202,31 +202,31 @@ def _called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else ""
 
 
-def _changes(tree: ast.Module) -> dict[str, tuple[Change, ...]]:
-    found: dict[str, tuple[Change, ...]] = {}
+def _changes(tree: ast.Module) -> dict[str, tuple[ScriptChange, ...]]:
+    found: dict[str, tuple[ScriptChange, ...]] = {}
     for node in ast.walk(tree):
         for name, change in _changed_by(node):
             found[name] = (*found.get(name, ()), change)
     return found
 
 
-def _changed_by(node: ast.AST) -> Iterator[tuple[str, Change]]:
+def _changed_by(node: ast.AST) -> Iterator[tuple[str, ScriptChange]]:
     """Variables whose object a statement changes, each with the change."""
     if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
         targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [node.target]
         for target in targets:
             if isinstance(target, ast.Attribute | ast.Subscript) and (name := _root(target)) is not None:
                 attribute = target.attr if isinstance(target, ast.Attribute) else ""
-                yield name, Change(source=ast.unparse(node), attribute=attribute, is_call=False)
+                yield name, ScriptChange(source=ast.unparse(node), attribute=attribute, is_call=False)
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         call, function = node.value, _called(node.value)
         if function in (*WANTED, *ONLY_SHOWS):
             return
         if isinstance(call.func, ast.Attribute) and (name := _root(call.func)) is not None:
-            yield name, Change(source=ast.unparse(call), attribute=function, is_call=True)
+            yield name, ScriptChange(source=ast.unparse(call), attribute=function, is_call=True)
         for one in (*call.args, *(keyword.value for keyword in call.keywords)):
             if isinstance(one, ast.Name):
-                yield one.id, Change(source=ast.unparse(call), attribute="", is_call=True)
+                yield one.id, ScriptChange(source=ast.unparse(call), attribute="", is_call=True)
 
 
 def _root(node: ast.expr) -> str | None:

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from paceline.compat.commands.fields import field_names
-from paceline.compat.commands.flags import Given, Words
+from paceline.compat.commands.flags import FlagWords, GivenFlags
 from paceline.compat.commands.launching import Started
-from paceline.compat.commands.scripts.datasets import Rows, rows_of
-from paceline.compat.commands.scripts.reading import Argument, Call, Made, Script, Written
-from paceline.compat.commands.translation import CommandLine, Note, NoteKind, Translation
+from paceline.compat.commands.scripts.datasets import ScriptRows, rows_of
+from paceline.compat.commands.scripts.reading import Argument, Made, Script, ScriptCall, Written
+from paceline.compat.commands.translation import ForeignCommand, Note, NoteKind, Translation
 from paceline.compat.commands.trl import translated
 from paceline.errors import ConfigError
 
@@ -42,11 +42,11 @@ LORA: Mapping[str, str] = {
     "use_dora": "use_dora",
     "modules_to_save": "lora_modules_to_save",
 }
-PEFT: Mapping[str, Words] = {"lora_r": ("8",), "lora_alpha": ("8",)}
+PEFT: Mapping[str, FlagWords] = {"lora_r": ("8",), "lora_alpha": ("8",)}
 """peft's own defaults, which are not those of TRL's command line."""
 
 
-def from_trainer(script: Script, start: Started, command: CommandLine) -> Translation:
+def from_trainer(script: Script, start: Started, command: ForeignCommand) -> Translation:
     """Every argument that is written out; what is computed is named.
 
     Raises:
@@ -83,7 +83,7 @@ def _note(about: str, text: str, argument: Argument | None = None) -> Note:
     return Note(kind="missing", about=about, text=f"{text}{source}: {RUN_IT}")
 
 
-def _arguments(function: str, call: Call, positions: Sequence[str]) -> dict[str, Argument]:
+def _arguments(function: str, call: ScriptCall, positions: Sequence[str]) -> dict[str, Argument]:
     """Arguments by name, those that are None left out.
 
     Raises:
@@ -104,12 +104,12 @@ def _source(argument: Argument | None) -> str:
     return argument.source if isinstance(argument, Made) else repr(argument.value)
 
 
-def _made_by(argument: Argument | None, function: str) -> Call | None:
+def _made_by(argument: Argument | None, function: str) -> ScriptCall | None:
     call = argument.call if isinstance(argument, Made) else None
     return call if call is not None and call.name == function else None
 
 
-def _config(argument: Argument | None, notes: list[Note]) -> Given:
+def _config(argument: Argument | None, notes: list[Note]) -> GivenFlags:
     if argument is None:
         return {}
     call = _made_by(argument, "GRPOConfig")
@@ -118,7 +118,7 @@ def _config(argument: Argument | None, notes: list[Note]) -> Given:
             f"GRPOTrainer's args must be GRPOConfig(...), written out, to be translated, got {_source(argument)}; "
             f"{RUN_IT}"
         )
-    known, given = field_names(), Given()
+    known, given = field_names(), GivenFlags()
     # a field that is None may have another default
     written = {**dict(zip(("output_dir",), call.positional, strict=False)), **call.named}
     _arguments("GRPOConfig", call, ("output_dir",))
@@ -133,7 +133,7 @@ def _config(argument: Argument | None, notes: list[Note]) -> Given:
     return given
 
 
-def _words(value: object) -> Words:
+def _words(value: object) -> FlagWords:
     if isinstance(value, list | tuple):
         return tuple(str(item) for item in value)
     if isinstance(value, dict):
@@ -143,7 +143,7 @@ def _words(value: object) -> Words:
     return (str(value).lower(),) if isinstance(value, bool) else (str(value),)
 
 
-def _model(argument: Argument | None, script: Script, notes: list[Note]) -> Given:
+def _model(argument: Argument | None, script: Script, notes: list[Note]) -> GivenFlags:
     """A name, or `from_pretrained(NAME, ...)` with what of its arguments there is a flag for."""
     for change in script.changes_behind(argument):
         kind: NoteKind = "idle" if change.attribute in NO_MATTER else "missing"
@@ -159,7 +159,7 @@ def _model(argument: Argument | None, script: Script, notes: list[Note]) -> Give
             f"GRPOTrainer's model must be written out as a text to be translated, got {_source(argument)}; write its "
             f"name, or {RUN_IT}"
         )
-    found: Given = {"model_name_or_path": (name.value,)}
+    found: GivenFlags = {"model_name_or_path": (name.value,)}
     for key, one in given.items():
         if key == "quantization_config":
             raise ConfigError(
@@ -183,7 +183,7 @@ def _of_a_call(function: str, name: str, argument: Argument) -> Note:
     return Note(kind="missing", about=f"{function} {name}", text=f"{_source(argument)} is not looked at; {RUN_IT}")
 
 
-def _rows(argument: Argument | None, notes: list[Note]) -> Rows:
+def _rows(argument: Argument | None, notes: list[Note]) -> ScriptRows:
     rows = rows_of(argument)
     if rows is None:
         raise ConfigError(
@@ -198,8 +198,8 @@ def _says_something(argument: Argument) -> bool:
     return not (isinstance(argument, Written) and argument.value in (None, "main"))
 
 
-def _dataset(rows: Rows) -> Given:
-    given: Given = {"dataset_name": (rows.place,)}
+def _dataset(rows: ScriptRows) -> GivenFlags:
+    given: GivenFlags = {"dataset_name": (rows.place,)}
     if rows.config is not None:
         given["dataset_config"] = (rows.config,)
     if rows.split is not None:
@@ -208,8 +208,8 @@ def _dataset(rows: Rows) -> Given:
 
 
 def _held_out(
-    argument: Argument | None, trained: Rows, script: Script, notes: list[Note]
-) -> tuple[Given, dict[str, object]]:
+    argument: Argument | None, trained: ScriptRows, script: Script, notes: list[Note]
+) -> tuple[GivenFlags, dict[str, object]]:
     """A split of the same dataset, or another dataset; what is neither is named, and the split `test` measured."""
     if argument is None:
         return {}, {}
@@ -221,15 +221,15 @@ def _held_out(
     if rows.count is not None:
         notes.append(_note("eval_dataset", f"all rows are measured, not {rows.count}"))
     notes += [_of_a_call("load_dataset", name, one) for name, one in rows.others.items() if _says_something(one)]
-    given: Given = {} if rows.split is None else {"dataset_test_split": (rows.split,)}
+    given: GivenFlags = {} if rows.split is None else {"dataset_test_split": (rows.split,)}
     if (rows.place, rows.config) == (trained.place, trained.config) and rows.split is not None:
         return given, {}
     address = rows.place if rows.config is None else f"{rows.place}:{rows.config}"
     return given, {"eval_dataset": (address,)}
 
 
-def _rewards(arguments: Mapping[str, Argument], script: Script, notes: list[Note]) -> Given:
-    given: Given = {}
+def _rewards(arguments: Mapping[str, Argument], script: Script, notes: list[Note]) -> GivenFlags:
+    given: GivenFlags = {}
     if (model := arguments.get("reward_model")) is not None:
         if not isinstance(model, Written):
             raise ConfigError("GRPOTrainer's reward_model must be written out as a text to be translated")
@@ -253,7 +253,7 @@ def _rewards(arguments: Mapping[str, Argument], script: Script, notes: list[Note
     return given
 
 
-def _adapter(argument: Argument | None) -> Given:
+def _adapter(argument: Argument | None) -> GivenFlags:
     if argument is None:
         return {}
     call = _made_by(argument, "LoraConfig")
@@ -262,7 +262,7 @@ def _adapter(argument: Argument | None) -> Given:
             "GRPOTrainer's peft_config must be LoraConfig(...), written out, to be translated, got "
             f"{_source(argument)}; without it all weights would be trained; {RUN_IT}"
         )
-    given: Given = {"use_peft": ("true",), **PEFT}
+    given: GivenFlags = {"use_peft": ("true",), **PEFT}
     for name, one in _arguments("LoraConfig", call, ()).items():
         if isinstance(one, Made):
             raise ConfigError(f"LoraConfig's {name} must be written out to be translated, got {one.source}; {RUN_IT}")

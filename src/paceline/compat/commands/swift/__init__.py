@@ -8,13 +8,13 @@ running.py  devices, vLLM, and what of it clashes
 
 from paceline.compat.commands.devices import model_length
 from paceline.compat.commands.fields import Around, field_names, from_fields
-from paceline.compat.commands.flags import Given, Words, is_on, one, read_flags, says_nothing
+from paceline.compat.commands.flags import FlagWords, GivenFlags, is_on, one, read_flags, says_nothing
 from paceline.compat.commands.launching import started
 from paceline.compat.commands.swift.rewards import reward_names
 from paceline.compat.commands.swift.running import running
 from paceline.compat.commands.swift.tables import DEFAULTS, FIELDS, HARMLESS, IDLE, KNOWN, REFUSED
 from paceline.compat.commands.swift.tasks import is_full, tasks
-from paceline.compat.commands.translation import CommandLine, Note, Translation
+from paceline.compat.commands.translation import ForeignCommand, Note, Translation
 from paceline.errors import ConfigError
 
 NAME = "ms-swift"
@@ -33,12 +33,12 @@ class Swift:
     name = NAME
     example = "swift rlhf --rlhf_type grpo --model M --dataset D ..."
 
-    def recognises(self, command: CommandLine) -> bool:
+    def recognises(self, command: ForeignCommand) -> bool:
         """See `CommandReader`."""
         words = started(command).words
         return words[:1] in (("swift",), ("megatron",)) or _script_at(words) >= 0
 
-    def translate(self, command: CommandLine, *, repair: bool) -> Translation:
+    def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
         """See `CommandReader`."""
         start = started(command)
         flags = _after_rlhf(start.words)
@@ -70,7 +70,7 @@ class Swift:
         return start_notes + found + translated + about_rows + advantage + _rest(given)
 
 
-def _script_at(words: Words) -> int:
+def _script_at(words: FlagWords) -> int:
     """Where ms-swift's own script stands: behind `python -m` or as a path."""
     for at, word in enumerate(words[:3]):
         if word == "swift.cli.rlhf" or word.endswith("swift/cli/rlhf.py"):
@@ -78,7 +78,7 @@ def _script_at(words: Words) -> int:
     return -1
 
 
-def _after_rlhf(words: Words) -> Words:
+def _after_rlhf(words: FlagWords) -> FlagWords:
     at = _script_at(words)
     if at >= 0:
         return words[at + 1 :]
@@ -92,7 +92,7 @@ def _after_rlhf(words: Words) -> Words:
     return words[2:]
 
 
-def _check_kind(given: Given) -> None:
+def _check_kind(given: GivenFlags) -> None:
     kind = one(given, "rlhf_type")
     if kind != "grpo":
         raise ConfigError(
@@ -100,7 +100,7 @@ def _check_kind(given: Given) -> None:
         )
 
 
-def _fields(given: Given) -> Given:
+def _fields(given: GivenFlags) -> GivenFlags:
     """Its flags under the names of TRL's fields."""
     fields = {name: words for name, words in given.items() if name in field_names() and name not in FIELDS}
     for flag, name in FIELDS.items():
@@ -121,7 +121,7 @@ def _fields(given: Given) -> Given:
     return fields
 
 
-def _defaults(given: Given, fields: Given) -> dict[str, object]:
+def _defaults(given: GivenFlags, fields: GivenFlags) -> dict[str, object]:
     found = {**DEFAULTS, "learning_rate": FULL_RATE if is_full(given) else DEFAULTS["learning_rate"]}
     if "vllm_importance_sampling_mode" in fields:
         found["vllm_importance_sampling_clip_max"] = CORRECTION_MAX
@@ -130,7 +130,7 @@ def _defaults(given: Given, fields: Given) -> dict[str, object]:
     return {name: value for name, value in found.items() if name not in fields}
 
 
-def _more(given: Given) -> dict[str, object]:
+def _more(given: GivenFlags) -> dict[str, object]:
     found: dict[str, object] = {}
     if "enable_thinking" in given:
         found["chat_template_kwargs"] = {"enable_thinking": is_on(given, "enable_thinking")}
@@ -139,7 +139,7 @@ def _more(given: Given) -> dict[str, object]:
     return found
 
 
-def _unsaid(fields: Given, around: Around) -> tuple[Note, ...]:
+def _unsaid(fields: GivenFlags, around: Around) -> tuple[Note, ...]:
     values = ", ".join(
         f"{name} {_plain(value)}" for name, value in around.defaults.items() if name != "use_bias_correction_kl"
     )
@@ -171,7 +171,7 @@ def _above(text: str) -> bool:
         return False
 
 
-def _advantage(given: Given) -> Translation:
+def _advantage(given: GivenFlags) -> Translation:
     """Estimator and filter, for which TRL has no words."""
     options: dict[str, object] = {}
     notes = list[Note]()
@@ -199,7 +199,7 @@ def _advantage(given: Given) -> Translation:
     return Translation(options=options, notes=tuple(notes))
 
 
-def _rest(given: Given) -> Translation:
+def _rest(given: GivenFlags) -> Translation:
     notes = []
     if "rollout_importance_sampling_threshold" in given and one(given, "rollout_importance_sampling_mode") is None:
         text = "rollout_importance_sampling_mode is off"

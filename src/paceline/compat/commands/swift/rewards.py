@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from paceline.compat.commands.flags import Given, one
+from paceline.compat.commands.flags import GivenFlags, one
 from paceline.compat.commands.translation import Note
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
@@ -36,7 +36,7 @@ PARAMETERS: Mapping[str, Mapping[str, str]] = {
 """Reward to its flags, each with our parameter."""
 
 
-def reward_names(given: Given) -> tuple[tuple[str, ...], tuple[Note, ...]]:
+def reward_names(given: GivenFlags) -> tuple[tuple[str, ...], tuple[Note, ...]]:
     """`--reward_funcs` as ours, parameters in parentheses.
 
     Raises:
@@ -61,13 +61,13 @@ def reward_names(given: Given) -> tuple[tuple[str, ...], tuple[Note, ...]]:
     return tuple(dict.fromkeys(found)), tuple((*notes, *_idle(given, names)))
 
 
-def _parameters(name: str, given: Given) -> str:
+def _parameters(name: str, given: GivenFlags) -> str:
     set_ = {ours: one(given, flag) for flag, ours in PARAMETERS.get(name, {}).items()}
     texts = [f"{ours}={value}" for ours, value in set_.items() if value is not None]
     return f"({', '.join(texts)})" if texts else ""
 
 
-def _idle(given: Given, names: tuple[str, ...]) -> list[Note]:
+def _idle(given: GivenFlags, names: tuple[str, ...]) -> list[Note]:
     return [
         Note(kind="idle", about=f"--{flag}", text=f"the reward {reward} is not among --reward_funcs")
         for reward, flags in PARAMETERS.items()

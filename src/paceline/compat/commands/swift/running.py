@@ -1,14 +1,14 @@
 """Where ms-swift trains and samples: processes, slices, vLLM's device, and the numbers of these that clash."""
 
 from paceline.compat.commands.devices import placed
-from paceline.compat.commands.flags import Given, is_on, number, one
+from paceline.compat.commands.flags import GivenFlags, is_on, number, one
 from paceline.compat.commands.launching import Started, visible_devices
 from paceline.compat.commands.layouts import slices
-from paceline.compat.commands.translation import CommandLine, Note, Translation
+from paceline.compat.commands.translation import ForeignCommand, Note, Translation
 from paceline.errors import ConfigError
 
 
-def running(given: Given, start: Started, command: CommandLine, *, repair: bool) -> tuple[Translation, Started]:
+def running(given: GivenFlags, start: Started, command: ForeignCommand, *, repair: bool) -> tuple[Translation, Started]:
     """Engine, processes and slices; and the start, with as many processes as there are devices for.
 
     Raises:
@@ -59,7 +59,7 @@ def _context(parts: int, ranks: int) -> int:
     return parts
 
 
-def _engine(given: Given, *, vllm: bool) -> dict[str, object]:
+def _engine(given: GivenFlags, *, vllm: bool) -> dict[str, object]:
     options: dict[str, object] = {}
     if vllm and "vllm_enforce_eager" in given:
         options["vllm_eager"] = str(is_on(given, "vllm_enforce_eager")).lower()
@@ -69,7 +69,7 @@ def _engine(given: Given, *, vllm: bool) -> dict[str, object]:
 
 
 def _own_device(
-    given: Given, start: Started, command: CommandLine, *, repair: bool
+    given: GivenFlags, start: Started, command: ForeignCommand, *, repair: bool
 ) -> tuple[Started, bool, list[Note]]:
     """What `--vllm_device` of its first version comes to: the first device that does not train."""
     device, devices = one(given, "vllm_device") or "auto", visible_devices(command)

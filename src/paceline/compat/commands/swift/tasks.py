@@ -2,7 +2,7 @@
 
 import re
 
-from paceline.compat.commands.flags import Given, is_on, number, one
+from paceline.compat.commands.flags import GivenFlags, is_on, number, one
 from paceline.compat.commands.translation import Note, Translation
 from paceline.errors import ConfigError
 
@@ -14,12 +14,12 @@ RANK, ALPHA = 8, 32.0
 """Its adapter's own defaults."""
 
 
-def tasks(given: Given) -> Translation:
+def tasks(given: GivenFlags) -> Translation:
     """Everything that rows and their prompts need."""
     return _model(given) + _rows(given) + _prompts(given) + _adapter(given) + _precision(given) + _kept(given)
 
 
-def is_full(given: Given) -> bool:
+def is_full(given: GivenFlags) -> bool:
     """Whether all weights are trained; an adapter is the default.
 
     Raises:
@@ -31,14 +31,14 @@ def is_full(given: Given) -> bool:
     return kinds[:1] == ["full"]
 
 
-def _model(given: Given) -> Translation:
+def _model(given: GivenFlags) -> Translation:
     model = one(given, "model")
     if model is None:
         raise ConfigError("ms-swift needs --model, got none; give a directory or a Hub name")
     return Translation(options={"model": model})
 
 
-def _rows(given: Given) -> Translation:
+def _rows(given: GivenFlags) -> Translation:
     places = given.get("dataset", ())
     if not places:
         raise ConfigError("ms-swift needs --dataset, got none; give files, directories or Hub names")
@@ -69,7 +69,7 @@ def _address(flag: str, text: str, *, hugging_face: bool) -> tuple[str, list[Not
     return f"{place}#{int(found['rows'])}", notes
 
 
-def _prompts(given: Given) -> Translation:
+def _prompts(given: GivenFlags) -> Translation:
     options: dict[str, object] = {}
     notes = []
     way = one(given, "truncation_strategy") or "left"
@@ -102,7 +102,7 @@ def _prompts(given: Given) -> Translation:
     return Translation(options=options, notes=tuple(notes))
 
 
-def _adapter(given: Given) -> Translation:
+def _adapter(given: GivenFlags) -> Translation:
     if is_full(given):
         names = [name for name in ("lora_rank", "lora_alpha", "target_modules") if name in given]
         text = "all weights are trained"
@@ -116,7 +116,7 @@ def _adapter(given: Given) -> Translation:
     return Translation(options=options, notes=(Note(kind="changed", about="--lora_dropout", text=text),))
 
 
-def _precision(given: Given) -> Translation:
+def _precision(given: GivenFlags) -> Translation:
     dtype = one(given, "torch_dtype")
     if dtype is None:
         return Translation()
@@ -126,7 +126,7 @@ def _precision(given: Given) -> Translation:
     return Translation(options={"dtype": dtype}, notes=(Note(kind="changed", about="--torch_dtype", text=text),))
 
 
-def _kept(given: Given) -> Translation:
+def _kept(given: GivenFlags) -> Translation:
     options: dict[str, object] = {}
     if (place := one(given, "output_dir")) is not None:
         options["output_dir"] = place

@@ -2,19 +2,20 @@
 
 tables.py   every flag with what becomes of it; the trainer's fields are those of `paceline.compat.trl`
 reading.py  flags, and the YAML file behind `--config`
-rewards.py  its reward functions
 """
+
+from collections.abc import Iterable, Mapping
 
 from paceline.compat.commands.devices import model_length, placed
 from paceline.compat.commands.field_tables import TAKEN
 from paceline.compat.commands.fields import Around, field_names, from_fields
-from paceline.compat.commands.flags import Given, is_on, number, one, says_nothing
+from paceline.compat.commands.flags import GivenFlags, is_on, number, one, says_nothing
 from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT, Started, numbers, started
 from paceline.compat.commands.layouts import slices
-from paceline.compat.commands.translation import CommandLine, Note, Translation
+from paceline.compat.commands.translation import ForeignCommand, Note, Translation
 from paceline.compat.commands.trl.reading import read
-from paceline.compat.commands.trl.rewards import reward_names
 from paceline.compat.commands.trl.tables import HARMLESS, SCRIPT_IDLE, SCRIPT_REFUSED
+from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
 NAME = "TRL"
@@ -29,12 +30,12 @@ class Trl:
     name = NAME
     example = "trl grpo --model_name_or_path M --dataset_name D ..."
 
-    def recognises(self, command: CommandLine) -> bool:
+    def recognises(self, command: ForeignCommand) -> bool:
         """See `CommandReader`."""
         words = started(command).words
         return words[:1] == ("trl",) or _is_script(words)
 
-    def translate(self, command: CommandLine, *, repair: bool) -> Translation:
+    def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
         """See `CommandReader`."""
         start = started(command)
         words = start.words
@@ -50,7 +51,7 @@ class Trl:
         return notes + translated(given, start, command)
 
 
-def translated(given: Given, start: Started, command: CommandLine) -> Translation:
+def translated(given: GivenFlags, start: Started, command: ForeignCommand) -> Translation:
     """Flags and fields that were read, wherever they stood."""
     functions, models, about_rewards = _rewards(given)
     fields = {name: words for name, words in given.items() if name in field_names()}
@@ -87,7 +88,7 @@ def _script_at(words: tuple[str, ...]) -> int:
     return -1
 
 
-def _with_launch_flags(start: Started, given: Given, command: CommandLine) -> Started:
+def _with_launch_flags(start: Started, given: GivenFlags, command: ForeignCommand) -> Started:
     """`trl grpo` hands flags of accelerate on to it."""
     named = {ACCELERATE[name]: given[name][-1] for name in ACCELERATE if given.get(name)}
     if not named:
@@ -104,7 +105,7 @@ def _with_launch_flags(start: Started, given: Given, command: CommandLine) -> St
     )
 
 
-def _rewards(given: Given) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Note, ...]]:
+def _rewards(given: GivenFlags) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Note, ...]]:
     functions, notes = reward_names(given.get("reward_funcs", ()))
     model = one(given, "reward_model_name_or_path")
     models = () if model is None else (model,)
@@ -118,7 +119,7 @@ def _rewards(given: Given) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Note
     return functions, models, notes
 
 
-def _task(given: Given) -> Translation:
+def _task(given: GivenFlags) -> Translation:
     options: dict[str, object] = {}
     model, dataset = one(given, "model_name_or_path"), one(given, "dataset_name")
     if model is None or dataset is None:
@@ -148,7 +149,7 @@ def _trackers(names: tuple[str, ...], flag: str = "--report_to") -> Translation:
     return Translation(options={"report_to": kept} if kept else {}, notes=tuple(notes))
 
 
-def _adapter(given: Given) -> Translation:
+def _adapter(given: GivenFlags) -> Translation:
     names = [name for name in ("lora_r", "lora_alpha", "lora_target_modules") if name in given]
     if not is_on(given, "use_peft"):
         text = "no adapter is trained without --use_peft"
@@ -163,7 +164,7 @@ def _adapter(given: Given) -> Translation:
     return Translation(options=options, notes=(Note(kind="changed", about="--use_peft", text=text),))
 
 
-def _precision(given: Given) -> Translation:
+def _precision(given: GivenFlags) -> Translation:
     options: dict[str, object] = {}
     dtype = one(given, "dtype")
     if dtype not in (None, "auto", "float32", "bfloat16"):
@@ -179,7 +180,7 @@ def _precision(given: Given) -> Translation:
     return Translation(options=options, notes=notes)
 
 
-def _places(given: Given, start: Started, command: CommandLine) -> Translation:
+def _places(given: GivenFlags, start: Started, command: ForeignCommand) -> Translation:
     options: dict[str, object] = {} if start.zero_stage is None else {"zero_stage": start.zero_stage}
     for name in ("deepspeed", "fsdp"):
         value = one(given, name)
@@ -203,7 +204,7 @@ def _places(given: Given, start: Started, command: CommandLine) -> Translation:
     return Translation(options=options, notes=idle) + where
 
 
-def _rest(given: Given) -> Translation:
+def _rest(given: GivenFlags) -> Translation:
     notes = []
     for name, words in given.items():
         if name in SCRIPT_IDLE:
@@ -218,3 +219,36 @@ def _rest(given: Given) -> Translation:
             text = "the layout and precision of a run are options of its own here"
             notes.append(Note(kind="idle", about=f"--{name}", text=text))
     return Translation(notes=tuple(notes))
+
+
+REWARDS: Mapping[str, tuple[str, str]] = {
+    "accuracy_reward": ("accuracy", "the last box or tag outside the thinking is read, and 1,2 is not 12"),
+    "reasoning_accuracy_reward": ("accuracy", "nothing inside <think> is an answer, there as here"),
+    "think_format_reward": ("format", "asks for <answer>...</answer> behind the thought as well"),
+    "get_soft_overlong_punishment": (
+        "soft_overlong(max_length=1280, cache=256)",
+        "with the lengths that TRL's command line fixes; leave the parentheses out for --max-completion-length",
+    ),
+}
+"""Name there to the name here and what differs."""
+
+
+def reward_names(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Note, ...]]:
+    """Rewards of a command line as ours; a dotted path becomes `module:function`.
+
+    Raises:
+        ConfigError: a name that is neither.
+    """
+    found, notes = list[str](), list[Note]()
+    for name in names:
+        if name in REWARDS:
+            ours, text = REWARDS[name]
+            notes.append(Note(kind="changed", about=f"--reward_funcs {name}", text=f"{ours}: {text}"))
+        elif "." in name:
+            module, _, function = name.rpartition(".")
+            ours = f"{module}:{function}"
+        else:
+            near = suggest(name, REWARDS, otherwise="give the dotted path of a function of your own")
+            raise ConfigError(f"--reward_funcs must be of {', '.join(REWARDS)}, or a dotted path, got {name!r}; {near}")
+        found.append(ours)
+    return tuple(dict.fromkeys(found)), tuple(notes)

@@ -8,9 +8,9 @@ from typing import cast
 import yaml
 
 from paceline.compat.commands.fields import field_names
-from paceline.compat.commands.flags import Given, Words, read_flags
+from paceline.compat.commands.flags import FlagWords, GivenFlags, read_flags
 from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT
-from paceline.compat.commands.translation import CommandLine, Note
+from paceline.compat.commands.translation import ForeignCommand, Note
 from paceline.compat.commands.trl.tables import SCRIPT, SCRIPT_IDLE, SCRIPT_REFUSED
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
@@ -20,10 +20,10 @@ OF_A_DATASET: Mapping[str, str] = {"path": "dataset_name", "name": "dataset_conf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Read:
+class TrlCommand:
     """A command line with its file."""
 
-    given: Given
+    given: GivenFlags
     environment: Mapping[str, str]
     notes: tuple[Note, ...]
 
@@ -34,7 +34,7 @@ def known_flags() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*own, *ACCELERATE, *WITHOUT_EFFECT["accelerate"])))
 
 
-def read(words: Words, command: CommandLine) -> Read:
+def read(words: FlagWords, command: ForeignCommand) -> TrlCommand:
     """Flags over the lines of the file.
 
     Raises:
@@ -43,13 +43,13 @@ def read(words: Words, command: CommandLine) -> Read:
     given, notes = read_flags(words, known_flags(), "TRL")
     path = given.pop("config", None)
     if path is None:
-        return Read(given=given, environment={}, notes=notes)
+        return TrlCommand(given=given, environment={}, notes=notes)
     if len(path) != 1:
         raise ConfigError(f"--config must name one file, got {' '.join(path) or 'none'}")
     return with_file(given, notes, path[0], command)
 
 
-def with_file(given: Given, notes: tuple[Note, ...], path: str, command: CommandLine) -> Read:
+def with_file(given: GivenFlags, notes: tuple[Note, ...], path: str, command: ForeignCommand) -> TrlCommand:
     """The file's lines under the flags, which win."""
     try:
         found = yaml.safe_load(command.read(path))
@@ -76,10 +76,10 @@ def with_file(given: Given, notes: tuple[Note, ...], path: str, command: Command
         if given.get(name, words) != words
     )
     texts = {name: str(value) for name, value in environment.items()}
-    return Read(given={**lines, **given}, environment=texts, notes=notes + over)
+    return TrlCommand(given={**lines, **given}, environment=texts, notes=notes + over)
 
 
-def _dataset(entries: object, path: str) -> Given:
+def _dataset(entries: object, path: str) -> GivenFlags:
     if entries is None:
         return {}
     if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
@@ -96,7 +96,7 @@ def _dataset(entries: object, path: str) -> Given:
     return {OF_A_DATASET[name]: (str(value),) for name, value in entry.items()}
 
 
-def _words(value: object) -> Words:
+def _words(value: object) -> FlagWords:
     if isinstance(value, list):
         return tuple(word for item in value for word in _words(item))
     if isinstance(value, dict):

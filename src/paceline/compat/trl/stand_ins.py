@@ -1,8 +1,10 @@
 """Loaders of a trainer's rows, for programs that look at them, and the fields about loaders. The loop reads none."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from paceline.compat.trl.config import GRPOConfig
@@ -50,3 +52,27 @@ def row_loader(dataset: Any, *, batch_size: int, order: Iterable[int] | None, nu
         num_workers=0 if streamed else num_workers,
         collate_fn=list,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptAccelerator:
+    """Stands where scripts expect `trainer.accelerator`: one process, whose model is not wrapped."""
+
+    device: torch.device
+    is_main_process: bool = True
+    is_local_main_process: bool = True
+    is_last_process: bool = True
+    process_index: int = 0
+    local_process_index: int = 0
+    num_processes: int = 1
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Print."""
+        print(*values, **options)
+
+    def wait_for_everyone(self) -> None:
+        """There is nobody to wait for."""
+
+    def unwrap_model(self, model: Any, **options: Any) -> Any:
+        """The model itself."""
+        return model

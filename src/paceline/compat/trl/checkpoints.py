@@ -1,11 +1,11 @@
 """Where a trainer's run begins: in an empty place, or at a checkpoint of its own run directory."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.checkpoints.finding import Checkpoint, newest_checkpoint, read_checkpoint, set_damaged_aside
 from paceline.checkpoints.places import holds_work
-from paceline.compat.trl.links import PREFIX
 from paceline.errors import CheckpointError, ConfigError
 
 Resume = str | Path | bool | None
@@ -70,3 +70,39 @@ def _refuse_trl_checkpoint(place: Path, given: object) -> None:
             f"{given} is a checkpoint that TRL (transformers' Trainer) wrote, whose optimiser state cannot be gone on "
             f"with here; start a new run from its weights with model={str(given)!r}"
         )
+
+
+PREFIX = "checkpoint-"
+
+
+def link_checkpoint(output_dir: Path, checkpoint: Checkpoint, global_step: int) -> Path:
+    """Make the link, and remove those whose checkpoints are gone; a directory of that name is left alone."""
+    drop_broken_links(output_dir)
+    link = output_dir / f"{PREFIX}{global_step}"
+    if link.is_symlink():
+        link.unlink()
+    if link.exists():
+        return checkpoint.path
+    link.symlink_to(checkpoint.path.relative_to(output_dir), target_is_directory=True)
+    return link
+
+
+def link_model_files(checkpoint: Checkpoint) -> None:
+    """Link the model's files beside `model/`, but for names that are taken: a program may have saved its own."""
+    for file in checkpoint.model.iterdir():
+        link = checkpoint.path / file.name
+        if not link.exists():
+            link.symlink_to(file.relative_to(checkpoint.path))
+
+
+def drop_broken_links(output_dir: Path) -> None:
+    """Remove the links whose checkpoints are gone."""
+    for link in output_dir.glob(f"{PREFIX}*"):
+        if link.is_symlink() and not link.exists():
+            link.unlink()
+
+
+def updates_at(place: Path) -> int | None:
+    """Updates of the weights in a checkpoint; None where the place is none."""
+    file = place / "progress.json"
+    return int(json.loads(file.read_text(encoding="utf-8"))["policy_version"]) if file.exists() else None

@@ -1,0 +1,102 @@
+"""The log on screen, as transformers prints it, with the names that a TRL user looks for."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from transformers import PrinterCallback, ProgressCallback, TrainerControl, TrainerState, TrainingArguments
+
+from paceline.compat.trl.history import OURS
+from paceline.training.rollouts.producer import RolloutBatch
+
+
+class LogPrinter(PrinterCallback):  # type: ignore[misc]
+    """One line per log, without a progress bar."""
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **parts: Any
+    ) -> None:
+        """Print the line."""
+        super().on_log(args, state, control, logs=for_screen(logs), **parts)
+
+
+class LogProgress(ProgressCallback):  # type: ignore[misc]
+    """One line per log above a progress bar."""
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **parts: Any
+    ) -> None:
+        """Print the line."""
+        super().on_log(args, state, control, logs=for_screen(logs), **parts)
+
+
+def for_screen(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the log without our own names, which stay in `log_history`, `metrics.jsonl` and the trackers.
+
+    >>> for_screen({"reward": 1.0, "refills": 0, "clock/update": 0.5, "half": 0.5})
+    {'reward': 1.0, 'half': 0.5}
+    """
+    return {name: value for name, value in logs.items() if name not in OURS and not name.startswith("clock/")}
+
+
+def print_completions(
+    console: Console, batch: RolloutBatch, *, step: int, limit: int | None, columns: Mapping[str, Sequence[Any]]
+) -> None:
+    """The first `limit` completions (None: all) with prompt, rewards and advantage; `columns` are further ones."""
+    rows = [(group.task, rollout) for group in batch.groups for rollout in group.rollouts]
+    names = list(batch.scores.values)
+    table = Table(title=f"step {step}", show_lines=True)
+    for heading in ("prompt", "completion", *names, *columns, "advantage"):
+        table.add_column(heading)
+    for place, (task, rollout) in enumerate(rows[:limit]):
+        scores = [_reward_text(rollout.rewards[name]) for name in names]
+        more = [str(values[place]) if place < len(values) else "" for values in columns.values()]
+        texts = (task.prompt, rollout.completion.text, *scores, *more, f"{rollout.advantage:.2f}")
+        table.add_row(*map(Text, texts))
+    console.print(table)
+
+
+def _reward_text(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
+
+
+ALL_RESULTS = "all_results.json"
+
+
+def metrics_text(split: str, metrics: Mapping[str, Any]) -> str:
+    """A heading and one aligned line per number, in alphabetical order.
+
+    >>> print(metrics_text("train", {"train_loss": 0.123456, "n": 3}))
+    ***** train metrics *****
+      n          =      3
+      train_loss = 0.1235
+    """
+    shown = {name: _shown(name, metrics[name]) for name in sorted(metrics)}
+    widths = (max(map(len, shown), default=0), max(map(len, shown.values()), default=0))
+    lines = [f"  {name:<{widths[0]}} = {value:>{widths[1]}}" for name, value in shown.items()]
+    return "\n".join([f"***** {split} metrics *****", *lines])
+
+
+def write_metrics(folder: Path, split: str, metrics: Mapping[str, Any], *, combined: bool) -> None:
+    """Write `{split}_results.json` and, where combined, add the numbers to those of `all_results.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / f"{split}_results.json", metrics)
+    if combined:
+        file = folder / ALL_RESULTS
+        earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        _write(file, {**earlier, **metrics})
+
+
+def _write(file: Path, metrics: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(dict(metrics), indent=4, sort_keys=True), encoding="utf-8")
+
+
+def _shown(name: str, value: Any) -> str:
+    if name.endswith("_runtime"):
+        return f"{timedelta(seconds=int(value))}.{int(value % 1 * 100):02d}"
+    return str(round(value, 4)) if isinstance(value, float) else str(value)
