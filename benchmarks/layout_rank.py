@@ -68,7 +68,7 @@ def main(words: list[str]) -> None:
         recompute(policy.model, None)
         forward = choose_forward(policy.model, policy.compute_dtype)
         place = make_ranks(ParallelConfig(zero_stage=stage), CPU)
-        place.split.apply(policy.model, policy.compute_dtype)
+        place.parallel_layout.apply(policy.model, policy.compute_dtype)
         learner = Learner(
             policy,
             forward,

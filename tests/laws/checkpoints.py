@@ -23,15 +23,15 @@ from paceline.config.sections import ModelConfig
 from paceline.errors import CheckpointError, StorageError
 from paceline.models.exporting import export_model
 from paceline.models.loading import restore_weights
-from paceline.models.parallel.copies import Shelf
 from paceline.models.parallel.gathering import full_parameters
 from paceline.models.parallel.mesh import make_mesh
+from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.parallel.mesh_ranks import MeshRanks
 from paceline.models.parallel.piece_files import files_of, open_stored, part_of
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import Ranks
 from paceline.models.parallel.sharding import Sharding
-from paceline.models.parallel.split import MeshSplit
+from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.split_loading import load_policy
 from paceline.runtime.background_writes import Writing
 from paceline.training.consumer import ConsumerHalf, make_consumer
@@ -103,9 +103,9 @@ def begin(half: Learner, root: Path) -> Writing[Checkpoint]:
         optimizer=half.optimizer,
         keep=2,
         ranks=half.ranks,
-        shelf=Shelf(lambda: None),
+        staging=StagingBuffers(lambda: None),
     )
-    return Writing(partial(taken.write, half.ranks.aside()), name="a checkpoint")
+    return Writing(partial(taken.write, half.ranks.side_group()), name="a checkpoint")
 
 
 def go_on(half: Learner) -> tuple[float, dict[str, Tensor]]:
@@ -149,7 +149,7 @@ def write(rank: int, size: int, folder: Path) -> None:
         chance = random.Random(5)
         for sizes in BEFORE:
             half.step(groups_of(sizes, chance), learning_rate=1e-3)
-        writing = begin(half, place / "checkpoints")  # in words of its own, while the ranks gather, export and train
+        writing = begin(half, place / "checkpoints")  # over a side group, while the ranks gather, export and train
         export_model(half.policy, tiny_tokenizer(), place / "final", merge=False, ranks=half.ranks)
         led = [name for name, _ in full_parameters(half.policy.model, half.ranks)]
         (place / f"names-{rank}.json").write_text(json.dumps(led))
@@ -168,7 +168,7 @@ def by_stages(rank: int, folder: Path) -> None:
     ranks = mesh_ranks(Sizes(pipeline=2, shard=2), Sharding(stage=3))
     loaded = llama_with_one_embedding(torch.float64, 0)
     model = loaded.model
-    ranks.split.apply(model, model.dtype)
+    ranks.parallel_layout.apply(model, model.dtype)
     folder.mkdir(exist_ok=True)
     loaded.weights_writer(ranks).write(folder)
     led = list(full_parameters(model, ranks))
@@ -201,9 +201,9 @@ def from_the_start(rank: int, folder: Path) -> None:
             save_tied(kind, folder / kind)
         dist.barrier()
         ranks = mesh_ranks(Sizes(replicate=2, shard=2), Sharding(stage=3))
-        loaded, forward = load_policy(ModelConfig(model=str(folder / kind)), split=ranks.split)
-        logits = ranks.split.run(loaded.model, partial(first_logits, loaded.model))
-        ranks.split.rest(loaded.model)
+        loaded, forward = load_policy(ModelConfig(model=str(folder / kind)), parallel_layout=ranks.parallel_layout)
+        logits = ranks.parallel_layout.run(loaded.model, partial(first_logits, loaded.model))
+        ranks.parallel_layout.rest(loaded.model)
         local = sum(one.to_local().numel() for one in loaded.model.parameters())
         found = list(full_parameters(loaded.model, ranks, everywhere=True))
         torch.save((found, logits, local, forward.kind), folder / kind / f"{rank}.pt")
@@ -256,4 +256,4 @@ def read(rank: int, size: int, folder: Path) -> None:
 
 def mesh_ranks(sizes: Sizes, sharding: Sharding) -> MeshRanks:
     mesh = make_mesh(sizes, CPU)
-    return MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding))
+    return MeshRanks(mesh, MeshLayout(mesh=mesh, sharding=sharding))

@@ -18,11 +18,11 @@ from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, make_lora_config
 from paceline.models.parallel.mesh import make_mesh
+from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.parallel.mesh_ranks import MeshRanks
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.sharding import Sharding
-from paceline.models.parallel.split import MeshSplit
 from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.laws.splitting import EVERYTHING, MAX_LENGTH, TEMPERATURE
@@ -144,8 +144,8 @@ def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks
         reference = policy if policy.adapter is not None else FAMILIES[family](dtype, 1, layers)
         choose_forward(reference.model)
     for model in {id(one): one.model for one in (policy, reference) if one is not None}.values():
-        if isinstance(ranks.split, MeshSplit):
-            ranks.split.apply(model, dtype)
+        if isinstance(ranks.parallel_layout, MeshLayout):
+            ranks.parallel_layout.apply(model, dtype)
     return Learner(
         policy,
         forward,
@@ -201,8 +201,8 @@ def work(rank: int, folder: str, cases: Sequence[tuple[str, str, str, str]]) -> 
 def _try(rank: int, folder: Path, layout: str, family: str, loss: str, optim: str) -> None:
     sizes, sharding = LAYOUTS[layout]
     mesh = make_mesh(sizes, CPU)
-    split = MeshSplit(mesh=mesh, sharding=sharding, schedule=SCHEDULES.get(layout, "1f1b"))
-    ranks, layers = MeshRanks(mesh, split), layers_of(layout)
+    parallel_layout = MeshLayout(mesh=mesh, sharding=sharding, schedule=SCHEDULES.get(layout, "1f1b"))
+    ranks, layers = MeshRanks(mesh, parallel_layout), layers_of(layout)
     place = folder / file_name(layout, family, loss, optim)
     place.mkdir(exist_ok=True)
     weights, stats = trained(learner(family, loss, optim, torch.float64, ranks, layers=layers))

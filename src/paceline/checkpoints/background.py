@@ -2,8 +2,8 @@
 
 from paceline.checkpoints.finding import Checkpoint
 from paceline.checkpoints.saving import Taken
-from paceline.models.parallel.copies import Shelf
-from paceline.models.parallel.ranks import Words
+from paceline.models.parallel.ranks import TextGroup
+from paceline.models.parallel.staging import StagingBuffers
 from paceline.runtime.background_writes import Writing
 
 SAVE_SECONDS = 1800.0
@@ -13,13 +13,13 @@ SAVE_SECONDS = 1800.0
 class CheckpointWriter:
     """What a rank is saving: nothing, or one checkpoint, in a thread where it is of a copy."""
 
-    def __init__(self, shelf: Shelf | None) -> None:
-        """Nothing is under way; `shelf` is for copies, None: every checkpoint is written before the run goes on."""
-        self.shelf = shelf
+    def __init__(self, staging: StagingBuffers | None) -> None:
+        """Write checkpoints in the background from copies in `staging`; None: write while training waits."""
+        self.staging = staging
         self._writing: Writing[Checkpoint] | None = None
         self._written: Checkpoint | None = None
 
-    def begin(self, taken: Taken, words: Words) -> None:
+    def begin(self, taken: Taken, group: TextGroup) -> None:
         """Write it, beside the run or, where it is no copy, before this returns.
 
         Raises:
@@ -27,9 +27,9 @@ class CheckpointWriter:
             RankLost: another rank is gone, or silent for too long.
         """
         if taken.is_copied:
-            self._writing = Writing(lambda: taken.write(words), name=f"the checkpoint of step {taken.state.step}")
+            self._writing = Writing(lambda: taken.write(group), name=f"the checkpoint of step {taken.state.step}")
         else:
-            self._written = taken.write(words)
+            self._written = taken.write(group)
 
     def take(self, *, wait: bool) -> Checkpoint | None:
         """The checkpoint that is on disk since this was last asked; None: there is none, and nobody wished to `wait`.
@@ -42,7 +42,7 @@ class CheckpointWriter:
             try:
                 self._written = self._writing.result(wait=wait, seconds=SAVE_SECONDS)
             finally:
-                if self._writing.is_over:  # else the shelf is still being read from
+                if self._writing.is_over:  # else the write still reads the staging buffers
                     self._writing = None
         found, self._written = self._written, None
         return found

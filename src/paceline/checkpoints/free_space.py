@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import ConfigError, StorageError
-from paceline.models.parallel.copies import Shelf
 from paceline.models.parallel.ranks import Ranks
+from paceline.models.parallel.staging import StagingBuffers
 
 COPY_SHARE = 0.5
 """Of a machine's free main memory, what copies may take: the run itself goes on to allocate meanwhile."""
@@ -28,14 +28,16 @@ class Asked:
     host: str
 
 
-def ask_all(ranks: Ranks, *, nbytes: int, shelf: Shelf | None) -> list[Asked]:
+def ask_all(ranks: Ranks, *, nbytes: int, staging: StagingBuffers | None) -> list[Asked]:
     """What each rank needs, by rank; all make this call.
 
     Raises:
         RankLost: another rank is gone, or silent for too long.
     """
-    free, kept = (None, 0) if shelf is None else (shelf.free(), shelf.nbytes)
-    said = ranks.exchange(json.dumps({"nbytes": nbytes, "free": free, "kept": kept, "host": socket.gethostname()}))
+    free, kept = (None, 0) if staging is None else (staging.free(), staging.nbytes)
+    said = ranks.all_gather_text(
+        json.dumps({"nbytes": nbytes, "free": free, "kept": kept, "host": socket.gethostname()})
+    )
     return [Asked(**json.loads(one)) for one in said]
 
 

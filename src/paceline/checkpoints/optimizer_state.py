@@ -129,7 +129,9 @@ def _lies_alike(value: Tensor, parameter: Tensor) -> bool:
 
 def _merged(ranks: Ranks, own: Mapping[str, Any]) -> dict[str, Any]:
     """What all ranks know, each of its part of the model."""
-    return {name: value for text in ranks.exchange(json.dumps(dict(own))) for name, value in json.loads(text).items()}
+    return {
+        name: value for text in ranks.all_gather_text(json.dumps(dict(own))) for name, value in json.loads(text).items()
+    }
 
 
 def _names(model: PreTrainedModel) -> dict[int, str]:

@@ -1,7 +1,7 @@
 """One checkpoint, written by all ranks: each its part, the first one what is there once, and the commit.
 
 It has two halves. What must be done of one moment all ranks do together: agree on who writes what, and take copies.
-What takes long, writing and syncing, may then be done by a thread while they train, in words of its own.
+What takes long, writing and syncing, may then be done by a thread while they train, over a side group.
 """
 
 import json
@@ -21,10 +21,10 @@ from paceline.checkpoints.optimizer_state import optimizer_part
 from paceline.checkpoints.tokenizer_files import TokenizerFiles
 from paceline.checkpoints.trained import Trained, Writer
 from paceline.errors import StorageError
-from paceline.models.parallel.copies import Shelf
 from paceline.models.parallel.piece_files import part_of
 from paceline.models.parallel.pieces import saved_tensors
-from paceline.models.parallel.ranks import ONE_RANK, Ranks, Words
+from paceline.models.parallel.ranks import ONE_RANK, Ranks, TextGroup
+from paceline.models.parallel.staging import StagingBuffers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class Taken:
     sentences: tuple[str, ...]
     """What a person should know."""
 
-    def write(self, words: Words) -> Checkpoint:
+    def write(self, group: TextGroup) -> Checkpoint:
         """Write, sync and commit with all other ranks, then remove all but the newest `keep`.
 
         Raises:
@@ -52,14 +52,14 @@ class Taken:
         """
         draft, place = (self.root / f"{kind}-{self.state.step:06d}" for kind in ("draft", "step"))
         manifest = dict[str, Fingerprint]()
-        with _together(words, draft, self.nbytes):
+        with _together(group, draft, self.nbytes):
             for folder, writer in self.writers:
                 for path in writer.write(draft / folder):
                     manifest[str(path.relative_to(draft))] = _on_disk(path)
-        for text in words.exchange(json.dumps(manifest)):
+        for text in group.all_gather_text(json.dumps(manifest)):
             manifest |= json.loads(text)
-        with _together(words, draft, self.nbytes):
-            if words.rank == 0:
+        with _together(group, draft, self.nbytes):
+            if group.rank == 0:
                 (draft / "progress.json").write_text(json.dumps(asdict(self.state)) + "\n")
                 _commit(draft, place, manifest)
                 for _, old in numbered(self.root)[: -self.keep]:
@@ -79,7 +79,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     reference: Trained | None = None,
     protected: Collection[Path] = (),
     ranks: Ranks = ONE_RANK,
-    shelf: Shelf | None = None,
+    staging: StagingBuffers | None = None,
 ) -> Taken:
     """What `Taken.write` makes `root/step-NNNNNN` of. All ranks make this call, on one file system.
 
@@ -93,8 +93,8 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         reference: given where it moves during the run and cannot be read from its own place.
         protected: checkpoints that stay besides the newest, for example the best.
         ranks: those that the policy lies on.
-        shelf: for copies, where they fit into a share of the main memory that is free, and from which nothing is being
-            written any more; None: no copies.
+        staging: buffers for copies, used if they fit into a share of free main memory and no write still reads them;
+            None: no copies.
 
     Raises:
         CheckpointError: the optimiser keeps something else.
@@ -109,7 +109,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         *([] if moving is None else [("", moving)]),
     ]
     here = sum(writer.nbytes for _, writer in writers)
-    asked = ask_all(ranks, nbytes=here, shelf=shelf)
+    asked = ask_all(ranks, nbytes=here, staging=staging)
     nbytes = sum(one.nbytes for one in asked)
     with _together(ranks, draft, nbytes):
         if ranks.rank == 0:
@@ -118,13 +118,13 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
             refuse_full(root, needed=nbytes)
             (draft / "model").mkdir(parents=True)
             tokenizer.write(draft / "model")
-    is_copied = shelf is not None and copies_fit(asked)
-    if shelf is not None and is_copied:
-        shelf.clear()
-        writers = [(folder, writer.copied(shelf)) for folder, writer in writers]
-    elif shelf is not None:
-        shelf.give_back()
-    waits = () if shelf is None or is_copied else (_too_large(nbytes),)
+    is_copied = staging is not None and copies_fit(asked)
+    if staging is not None and is_copied:
+        staging.clear()
+        writers = [(folder, writer.copied(staging)) for folder, writer in writers]
+    elif staging is not None:
+        staging.give_back()
+    waits = () if staging is None or is_copied else (_too_large(nbytes),)
     return Taken(
         root=root,
         state=state,
@@ -162,7 +162,7 @@ def _too_large(nbytes: int) -> str:
 
 
 @contextmanager
-def _together(words: Words, draft: Path, needed: int) -> Iterator[None]:
+def _together(group: TextGroup, draft: Path, needed: int) -> Iterator[None]:
     """What each rank does on its own with a draft: what fails on one of them fails on all, and leaves no draft."""
     failed = ""
     try:
@@ -171,10 +171,10 @@ def _together(words: Words, draft: Path, needed: int) -> Iterator[None]:
         failed = str(error)
     except (OSError, SafetensorError) as error:
         failed = storage_sentence(draft, str(error), needed=needed, free=_known_free(draft))
-    said = words.exchange(failed)
+    said = group.all_gather_text(failed)
     for rank, sentence in enumerate(said):
         if sentence:
-            if words.rank == 0:
+            if group.rank == 0:
                 shutil.rmtree(draft, ignore_errors=True)  # what a failing disk keeps of it is a draft, never taken
             raise StorageError(sentence if len(said) == 1 else f"rank {rank}: {sentence}")
 

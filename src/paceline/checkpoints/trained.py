@@ -6,8 +6,8 @@ from typing import Protocol
 
 from transformers import PreTrainedModel
 
-from paceline.models.parallel.copies import Shelf
 from paceline.models.parallel.ranks import Ranks
+from paceline.models.parallel.staging import StagingBuffers
 
 
 class Writer(Protocol):
@@ -17,8 +17,8 @@ class Writer(Protocol):
     def nbytes(self) -> int:
         """Of its tensors."""
 
-    def copied(self, shelf: Shelf) -> "Writer":
-        """The same on a shelf, so that it can be written while the originals change."""
+    def copied(self, staging: StagingBuffers) -> "Writer":
+        """Copy the tensors into staging buffers, so that they can be written while training continues."""
 
     def write(self, folder: Path) -> Sequence[Path]:
         """Write this rank's files into a directory that is there, and say which.

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
-from paceline.models.parallel.copies import Shelf, copies
 from paceline.models.parallel.gathering import full_parameters
 from paceline.models.parallel.piece_files import NOTHING, Part
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
+from paceline.models.parallel.staging import StagingBuffers, copies
 from paceline.models.places import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class AdapterFiles:
         """Of its tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
-    def copied(self, shelf: Shelf) -> "AdapterFiles":
-        """The same on a shelf, so that it can be written while the originals change."""
-        return replace(self, tensors=copies(self.tensors, shelf))
+    def copied(self, staging: StagingBuffers) -> "AdapterFiles":
+        """Copy the tensors into staging buffers, so that they can be written while training continues."""
+        return replace(self, tensors=copies(self.tensors, staging))
 
     def write(self, directory: Path) -> list[Path]:
         """Write the adapter's two files."""

@@ -21,7 +21,7 @@ from paceline.models.plain_forward import MISFITS, computing_in, evaluating
 from paceline.models.pretrained import changed_logits, other_logits
 from paceline.models.records import on_device
 from paceline.models.rows import take_rows
-from paceline.models.sliding_windows import short_sighted
+from paceline.models.sliding_windows import partial_attention
 from paceline.objective.micro_batches import Layout, MicroBatch, Sample, pack, padded_rows
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
@@ -104,7 +104,7 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
         wanted = _wanted(model, probe, tuple(precisions))
         if not type(model)._supports_attention_backend:
             return PolicyForward(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
-        reason = short_sighted(config)  # the probe may be shorter than a window
+        reason = partial_attention(config)  # the probe may be shorter than a window
         if reason is not None:
             return PolicyForward(kind="padded", reason=reason)
         model.set_attn_implementation(NAME)

@@ -8,10 +8,10 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.models.parallel.copies import Shelf, copies
 from paceline.models.parallel.piece_files import NOTHING, Part, part_of
 from paceline.models.parallel.pieces import piece_of, saved_tensors
 from paceline.models.parallel.ranks import Ranks
+from paceline.models.parallel.staging import StagingBuffers, copies
 
 PIECES = "pieces"
 """What files of pieces are called: transformers must not take one of them for the whole."""
@@ -32,9 +32,9 @@ class ModelFiles:
         """Of its tensors, of which those with two names are one."""
         return self.part.nbytes + sum({tensor.data_ptr(): tensor.nbytes for tensor in self.state.values()}.values())
 
-    def copied(self, shelf: Shelf) -> "ModelFiles":
-        """The same on a shelf, so that it can be written while the originals change."""
-        return replace(self, state=copies(self.state, shelf), part=self.part.copied(shelf))
+    def copied(self, staging: StagingBuffers) -> "ModelFiles":
+        """Copy the tensors into staging buffers, so that they can be written while training continues."""
+        return replace(self, state=copies(self.state, staging), part=self.part.copied(staging))
 
     def write(self, directory: Path) -> list[Path]:
         """Write this rank's files into a directory that is there, and say which."""
@@ -55,7 +55,7 @@ def model_writer(model: PreTrainedModel, ranks: Ranks) -> ModelFiles | Part:
     tensors = saved_tensors(model)
     part = part_of(PIECES, tensors, ranks, {})
     is_whole = len(part.pieces) == len(tensors) and all(piece_of(one).is_whole for one in tensors.values())
-    said = ranks.exchange("whole" if is_whole else part.name)
+    said = ranks.all_gather_text("whole" if is_whole else part.name)
     if said[0] == "whole" and not any(said[1:]):
         return ModelFiles(model=model, state=_whole_state(model)) if ranks.rank == 0 else NOTHING
     return ModelFiles(model=model, state={}, part=part, leads=ranks.rank == 0)

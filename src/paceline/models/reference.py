@@ -8,14 +8,14 @@ from paceline.errors import ModelError
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model
-from paceline.models.parallel.split import MeshSplit
+from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.split_loading import load_policy
 
 
-def load_reference(loaded: Loaded, config: ModelConfig, *, split: MeshSplit | None = None) -> Loaded:
+def load_reference(loaded: Loaded, config: ModelConfig, *, parallel_layout: MeshLayout | None = None) -> Loaded:
     """The model that `beta` holds the policy to: without the adapter where it has one, else as `config` names it.
 
-    With a `split` it is this rank's part of it.
+    With a `parallel_layout` it is this rank's part of it.
 
     Under an adapter it is `loaded` itself, used within `without_adapter()`: no second model is read.
 
@@ -23,9 +23,9 @@ def load_reference(loaded: Loaded, config: ModelConfig, *, split: MeshSplit | No
         ModelError: the adapter also trains biases of the base model, which are then no longer the reference's.
     """
     own = _itself_without_adapter(loaded)
-    if own is not None or split is None:
+    if own is not None or parallel_layout is None:
         return own or _frozen(load_model(config))
-    reference, _ = load_policy(config, split=split)
+    reference, _ = load_policy(config, parallel_layout=parallel_layout)
     reference.model.requires_grad_(False)
     return reference
 

@@ -17,7 +17,7 @@ from paceline.models.forward import PolicyForward, choose_forward, compute_alike
 from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model, prepared, ready
 from paceline.models.noise import without_noise
-from paceline.models.parallel.split import MeshSplit
+from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.parallel.stages import mark_both_ends
 from paceline.models.places import ADAPTER_CONFIG, model_place
 from paceline.models.pretrained import read_config
@@ -34,7 +34,7 @@ def load_policy(
     config: ModelConfig,
     lora: "LoraConfig | PeftConfig | None" = None,
     *,
-    split: MeshSplit,
+    parallel_layout: MeshLayout,
     checkpoint: Path | None = None,
     seed: int = 0,
 ) -> tuple[Loaded, PolicyForward]:
@@ -49,12 +49,12 @@ def load_policy(
     if read_config(config).to_dict().get("quantization_config"):
         raise ModelError(f"--model {config.model} has quantised weights, which one process trains; start one alone")
     if not _has_adapter(config, lora, checkpoint):
-        found = _in_parts(config, str(checkpoint or model_place(config.model).base), split)
+        found = _in_parts(config, str(checkpoint or model_place(config.model).base), parallel_layout)
         if found is not None:
             return found
     loaded = load_model(config, lora, checkpoint=checkpoint, seed=seed)
     forward = choose_forward(loaded.model, loaded.compute_dtype)
-    split.apply(loaded.model, loaded.compute_dtype)
+    parallel_layout.apply(loaded.model, loaded.compute_dtype)
     return loaded, forward
 
 
@@ -64,7 +64,7 @@ def _has_adapter(config: ModelConfig, lora: "LoraConfig | PeftConfig | None", ch
     return asked or there or model_place(config.model).adapter is not None
 
 
-def _in_parts(config: ModelConfig, place: str, split: MeshSplit) -> tuple[Loaded, PolicyForward] | None:
+def _in_parts(config: ModelConfig, place: str, parallel_layout: MeshLayout) -> tuple[Loaded, PolicyForward] | None:
     """None where the names in the files are others."""
     device = choose_device(config)
     try:
@@ -73,8 +73,8 @@ def _in_parts(config: ModelConfig, place: str, split: MeshSplit) -> tuple[Loaded
             return None
         loaded = ready(prepared(model, config, device), config)
         forward = _choose_by_twin(loaded, device)
-        split.apply(model, loaded.compute_dtype)
-        give_memory(model, torch.device("cpu") if split.sharding.offload else device)
+        parallel_layout.apply(model, loaded.compute_dtype)
+        give_memory(model, torch.device("cpu") if parallel_layout.sharding.offload else device)
         mark_both_ends(model)  # parameters are others by now
         fill(model, files)
     except UNREADABLE as error:

@@ -22,9 +22,9 @@ from paceline.models.exporting import export_model
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
-from paceline.models.parallel.copies import Shelf
+from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
-from paceline.models.parallel.split import MeshSplit
+from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.reference import frozen_copy, load_reference
 from paceline.models.split_loading import load_policy, measure_by_twin
 from paceline.objective.schedule import learning_rate
@@ -99,7 +99,7 @@ class ConsumerHalf:
         self.writer.take(wait=True)  # of ranks that nobody asks; the first one's was asked for
         self.learner.check_weights()
         ranks = self.learner.ranks
-        aside = ranks.aside()
+        group = ranks.side_group()
         taken = take_checkpoint(
             root,
             state,
@@ -110,9 +110,9 @@ class ConsumerHalf:
             reference=self.learner.reference if self.config.loss.ref_sync_steps else None,
             protected=protected,
             ranks=ranks,
-            shelf=self.writer.shelf,
+            staging=self.writer.staging,
         )
-        self.writer.begin(taken, aside)
+        self.writer.begin(taken, group)
         return taken.sentences
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
@@ -197,16 +197,15 @@ def make_consumer(
         policy=policy,
         learner=learner,
         rate=rate,
-        writer=CheckpointWriter(_shelf(policy) if config.loop.background_save else None),
+        writer=CheckpointWriter(_staging_buffers(policy) if config.loop.background_save else None),
         tokenizer_files=TokenizerFiles(tokenizer),
         recomputing=recomputing,
     )
 
 
-def _shelf(policy: Loaded) -> Shelf:
-    """For copies of what a checkpoint holds."""
+def _staging_buffers(policy: Loaded) -> StagingBuffers:
     is_locked = policy.model.device.type == "cuda"
-    return Shelf(partial(free_memory, torch.device("cpu")), is_locked=is_locked)
+    return StagingBuffers(partial(free_memory, torch.device("cpu")), is_locked=is_locked)
 
 
 def updates_per_step(config: Config) -> int:
@@ -226,14 +225,14 @@ def _models(
 ) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
     """Policy, how it is computed, reference, and what measures its activations. Ranks read their parts alone."""
     offload = config.model.activation_offload
-    if isinstance(ranks.split, MeshSplit):
+    if isinstance(ranks.parallel_layout, MeshLayout):
         assert given.model is None  # a program's own model is trained in one process
         place = None if checkpoint is None else checkpoint.model
         policy, forward = load_policy(
-            config.model, config.lora, split=ranks.split, checkpoint=place, seed=config.loop.seed
+            config.model, config.lora, parallel_layout=ranks.parallel_layout, checkpoint=place, seed=config.loop.seed
         )
         fix_lengths(config, policy)
-        reference = _reference(config, given, policy, ranks.split)
+        reference = _reference(config, given, policy, ranks.parallel_layout)
         return policy, replace(forward, offload=offload), reference, partial(measure_by_twin, policy, forward)
     policy = fix_lengths(config, _policy(config, given, checkpoint))
     forward = choose_forward(policy.model, policy.compute_dtype)
@@ -250,7 +249,7 @@ def _policy(config: Config, given: Given, checkpoint: Checkpoint | None) -> Load
     return adopt_model(given.model, config.model, adapter, seed=config.loop.seed)
 
 
-def _reference(config: Config, given: Given, policy: Loaded, split: MeshSplit | None) -> Loaded | None:
+def _reference(config: Config, given: Given, policy: Loaded, parallel_layout: MeshLayout | None) -> Loaded | None:
     if config.loss.beta == 0:
         return None
     if config.loss.ref_sync_steps and policy.adapter is not None:
@@ -258,6 +257,6 @@ def _reference(config: Config, given: Given, policy: Loaded, split: MeshSplit | 
             f"--ref-sync-steps must be 0 with an adapter, got {config.loss.ref_sync_steps}; "
             "the reference is the model without it"
         )
-    return fix_lengths(
-        config, load_reference(policy, config.model, split=split) if given.model is None else frozen_copy(policy)
-    )
+    if given.model is not None:
+        return fix_lengths(config, frozen_copy(policy))
+    return fix_lengths(config, load_reference(policy, config.model, parallel_layout=parallel_layout))

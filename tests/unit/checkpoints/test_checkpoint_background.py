@@ -15,8 +15,8 @@ from paceline.checkpoints.saving import take_checkpoint
 from paceline.checkpoints.tokenizer_files import TokenizerFiles
 from paceline.errors import ConfigError, StorageError
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.copies import Shelf
 from paceline.models.parallel.ranks import ONE_RANK
+from paceline.models.parallel.staging import StagingBuffers
 from paceline.runtime.background_writes import Writing
 from tests.checkpoint_files import content, save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -33,7 +33,7 @@ class Failing:
     def weights_writer(self, ranks):
         return self
 
-    def copied(self, shelf):
+    def copied(self, staging):
         return self
 
     def write(self, folder: Path) -> list[Path]:
@@ -68,10 +68,10 @@ def state(step: int) -> TrainingState:
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
 def test_what_is_written_later_is_the_moment_that_was_taken_and_so_is_the_next_one(tmp_path, kind):
     loaded, optimizer = trained(kind)
-    given, shelf = arguments(loaded, optimizer) | {"reference": loaded}, Shelf(lambda: 1 << 40)
+    given, staging = arguments(loaded, optimizer) | {"reference": loaded}, StagingBuffers(lambda: 1 << 40)
     for step in (1, 2):
         at_once = save_checkpoint(tmp_path / "at once", state(step), **given)
-        taken = take_checkpoint(tmp_path / "later", state(step), **given, shelf=shelf)
+        taken = take_checkpoint(tmp_path / "later", state(step), **given, staging=staging)
         update(loaded.model, optimizer)
         later = taken.write(ONE_RANK)
         assert taken.is_copied
@@ -84,10 +84,10 @@ def test_a_tokenizers_files_are_what_it_saves_itself_and_made_once(tmp_path, tem
     loaded, optimizer = trained()
     tokenizer = tiny_tokenizer(chat_template=template)
     tokenizer.save_pretrained(tmp_path / "itself")
-    own, shelf = content(tmp_path / "itself"), Shelf(lambda: 1 << 40)
+    own, staging = content(tmp_path / "itself"), StagingBuffers(lambda: 1 << 40)
     given = arguments(loaded, optimizer) | {"tokenizer": TokenizerFiles(tokenizer)}
     for step in (1, 2):
-        taken = take_checkpoint(tmp_path / "run", state(step), **given, shelf=shelf)
+        taken = take_checkpoint(tmp_path / "run", state(step), **given, staging=staging)
         tokenizer.chat_template = "nobody reads it any more"
         there = content(taken.write(ONE_RANK).model)
         assert {name: there.get(name) for name in own} == own
@@ -96,22 +96,24 @@ def test_a_tokenizers_files_are_what_it_saves_itself_and_made_once(tmp_path, tem
 def test_a_moment_that_is_not_copied_is_the_memory_itself(tmp_path):
     loaded, optimizer = trained()
     for free in (0, None):
-        shelf = Shelf(lambda free=free: free)
-        taken = take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), shelf=shelf)
+        staging = StagingBuffers(lambda free=free: free)
+        taken = take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), staging=staging)
         assert taken.is_copied == (free is None)
         assert taken.nbytes == sum(one.nbytes for one in loaded.model.parameters()) * 3 + 4 * len(optimizer.state)
-    shelf = Shelf(lambda: 0 if shelf.nbytes else taken.nbytes * 2)  # what it has already counts as free
+    staging = StagingBuffers(lambda: 0 if staging.nbytes else taken.nbytes * 2)  # what it has already counts as free
     for _ in range(2):
-        assert take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), shelf=shelf).is_copied
+        assert take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), staging=staging).is_copied
 
 
 def test_where_memory_is_short_the_run_waits_and_keeps_none_for_copies(tmp_path):
     loaded, optimizer = trained()
     free = [1 << 40, 0]
-    shelf = Shelf(lambda: free.pop(0) - shelf.nbytes)
-    first, second = (take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), shelf=shelf) for _ in range(2))
+    staging = StagingBuffers(lambda: free.pop(0) - staging.nbytes)
+    first, second = (
+        take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), staging=staging) for _ in range(2)
+    )
     assert (first.is_copied, second.is_copied) == (True, False)
-    assert shelf.nbytes == 0
+    assert staging.nbytes == 0
     (sentence,) = second.sentences
     assert f"{second.nbytes:,} bytes, take more than 50% of the main memory" in sentence
 
@@ -130,7 +132,7 @@ def test_copies_share_the_memory_of_a_machine():
 
 def test_a_thread_writes_and_is_waited_for(tmp_path):
     loaded, optimizer = trained()
-    taken = take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), shelf=Shelf(lambda: None))
+    taken = take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), staging=StagingBuffers(lambda: None))
     go = threading.Event()
 
     def write():
@@ -148,15 +150,15 @@ def test_a_thread_writes_and_is_waited_for(tmp_path):
 
 def test_a_desk_does_not_forget_a_checkpoint_that_is_still_being_written(tmp_path, monkeypatch):
     loaded, optimizer = trained()
-    taken = take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), shelf=Shelf(lambda: None))
+    taken = take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), staging=StagingBuffers(lambda: None))
     go, writer = threading.Event(), CheckpointWriter(None)
 
     class Slow:
         is_copied, state = True, taken.state
 
-        def write(self, words):
+        def write(self, group):
             go.wait()
-            return taken.write(words)
+            return taken.write(group)
 
     writer.begin(Slow(), ONE_RANK)
     monkeypatch.setattr("paceline.checkpoints.background.SAVE_SECONDS", 0.01)
@@ -173,10 +175,8 @@ def test_a_desk_does_not_forget_a_checkpoint_that_is_still_being_written(tmp_pat
 def test_a_disk_that_fails_leaves_the_last_checkpoint_and_no_draft(tmp_path, number):
     loaded, optimizer = trained()
     good = save_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer))
-    given = arguments(Failing(loaded, number), optimizer)
-    writing = Writing(
-        lambda: take_checkpoint(tmp_path, state(2), **given, shelf=Shelf(lambda: None)).write(ONE_RANK), name="it"
-    )
+    given = arguments(Failing(loaded, number), optimizer) | {"staging": StagingBuffers(lambda: None)}
+    writing = Writing(lambda: take_checkpoint(tmp_path, state(2), **given).write(ONE_RANK), name="it")
     with pytest.raises(StorageError) as raised:
         writing.result(wait=True, seconds=60)
     assert raised.value.exit_status == 1

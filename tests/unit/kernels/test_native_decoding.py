@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from paceline.engines.local.attention import Rotation
 from paceline.engines.local.grid import GridAttention
-from paceline.engines.local.kernels import rms_norm
+from paceline.engines.local.operations import rms_norm
 from paceline.engines.local.tables import TableAttention, blocks_of_rows
 from paceline.kernels.cpu.compiling import library
 from paceline.kernels.cpu.decoding import Heads, decoding_kernels

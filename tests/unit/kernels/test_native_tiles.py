@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.engines.local.kernels import choose_kernels
+from paceline.engines.local.operations import choose_kernels
 from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.kernels.cpu.tiles import ROWS_AT_ONCE, tile_products
 

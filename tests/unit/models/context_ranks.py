@@ -14,10 +14,10 @@ from paceline.models.fused_layers import is_fused
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.context import Exchange
 from paceline.models.parallel.mesh import make_mesh
+from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.parallel.process_group import Meeting, process_group
-from paceline.models.parallel.ranks import WHOLE, Split
+from paceline.models.parallel.ranks import WHOLE, ParallelLayout
 from paceline.models.parallel.sharding import Sharding
-from paceline.models.parallel.split import MeshSplit
 from paceline.objective.micro_batches import MicroBatch, Sample, pack
 from paceline.training.learner.passes import TokenValues, WholeModel
 from tests.laws.splitting import random_samples, relative
@@ -62,9 +62,15 @@ def batches() -> dict[str, MicroBatch]:
     }
 
 
-def passed(model: PreTrainedModel, forward: PolicyForward, batch: MicroBatch, split: Split, dtype: torch.dtype):
+def passed(
+    model: PreTrainedModel,
+    forward: PolicyForward,
+    batch: MicroBatch,
+    layout: ParallelLayout,
+    dtype: torch.dtype,
+):
     """Values and gradients of a pass."""
-    passes = WholeModel(forward=forward, temperature=0.7, split=split)
+    passes = WholeModel(forward=forward, temperature=0.7, parallel_layout=layout)
     loaded, said = Loaded(model=model, compute_dtype=dtype), list[Tensor]()
 
     def loss(_: int, values: TokenValues) -> Tensor:
@@ -78,7 +84,7 @@ def passed(model: PreTrainedModel, forward: PolicyForward, batch: MicroBatch, sp
     return said[0], torch.cat([one.flatten() for one in gradients if one is not None]).clone()
 
 
-def compared(split: MeshSplit, dtype: torch.dtype) -> dict[str, float]:
+def compared(layout: MeshLayout, dtype: torch.dtype) -> dict[str, float]:
     """How far values and summed gradients of both ranks are from those of one that has all tokens."""
     model = model_of(torch.float32)
     forward = choose_forward(model, dtype)
@@ -86,14 +92,14 @@ def compared(split: MeshSplit, dtype: torch.dtype) -> dict[str, float]:
     errors = {}
     for name, batch in batches().items():
         wanted = passed(model, forward, batch, WHOLE, dtype)
-        values, gradient = passed(model, forward, batch, split, dtype)
+        values, gradient = passed(model, forward, batch, layout, dtype)
         torch.distributed.all_reduce(gradient)
         errors[f"values, {name}"] = relative(values, wanted[0])
         errors[f"gradients, {name}"] = relative(gradient, wanted[1])
     return errors
 
 
-def kept(split: MeshSplit) -> dict[str, int]:
+def kept(layout: MeshLayout) -> dict[str, int]:
     """The largest tensors that a pass over 256 tokens keeps, and what all of them take, beside those of all tokens."""
     model = model_of(torch.float32)
     forward = choose_forward(model)
@@ -101,10 +107,10 @@ def kept(split: MeshSplit) -> dict[str, int]:
         group=0, prompt_ids=(1,) * 16, completion_ids=(2,) * 241, rollout_logprobs=(0.0,) * 241, advantage=1.0
     )
     batch = pack([sample], [1.0], [0], dtype=torch.float32)
-    return {name: _kept(model, forward, batch, one) for name, one in (("alone", WHOLE), ("shared", split))}
+    return {name: _kept(model, forward, batch, one) for name, one in (("alone", WHOLE), ("shared", layout))}
 
 
-def _kept(model: PreTrainedModel, forward: PolicyForward, batch: MicroBatch, split: Split) -> int:
+def _kept(model: PreTrainedModel, forward: PolicyForward, batch: MicroBatch, layout: ParallelLayout) -> int:
     weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
     saved = dict[int, int]()
 
@@ -114,15 +120,15 @@ def _kept(model: PreTrainedModel, forward: PolicyForward, batch: MicroBatch, spl
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        _alive = forward.of(model, split.tokens(batch))
+        _alive = forward.of(model, layout.tokens(batch))
     return sum(saved.values())
 
 
-def refused(split: MeshSplit) -> str:
+def refused(layout: MeshLayout) -> str:
     """What is said of a model whose rows are padded."""
     padded = PolicyForward(kind="padded", reason="some layers attend to a sliding window")
     try:
-        padded.of(model_of(torch.float32), split.tokens(batches()["several"]))
+        padded.of(model_of(torch.float32), layout.tokens(batches()["several"]))
     except ModelError as error:
         return str(error)
     return ""
@@ -133,13 +139,13 @@ def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     with process_group(Meeting(file=Path(folder, "meeting")), rank=rank, size=2, device=CPU, timeout=60):
         mesh = make_mesh(Sizes(replicate=2, context=2), CPU)
-        split = MeshSplit(mesh=mesh, sharding=Sharding(stage=0))
+        layout = MeshLayout(mesh=mesh, sharding=Sharding(stage=0))
         assert mesh.context is not None
         found = {
             "exchanged": by_hand(Exchange(group=mesh.context, tokens=TOKENS), rank),
-            "float32": compared(split, torch.float32),
-            "bfloat16": compared(split, torch.bfloat16),
-            "kept": kept(split),
-            "refused": refused(split),
+            "float32": compared(layout, torch.float32),
+            "bfloat16": compared(layout, torch.bfloat16),
+            "kept": kept(layout),
+            "refused": refused(layout),
         }
         Path(folder, f"rank-{rank}.json").write_text(json.dumps(found))

@@ -37,11 +37,11 @@ from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, make_lora_config
 from paceline.models.parallel.mesh import Mesh, make_mesh
+from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.parallel.mesh_ranks import MeshRanks
 from paceline.models.parallel.process_group import Meeting, process_group
-from paceline.models.parallel.ranks import WHOLE, RankLost, Split
+from paceline.models.parallel.ranks import WHOLE, ParallelLayout, RankLost
 from paceline.models.parallel.sharding import Sharding
-from paceline.models.parallel.split import MeshSplit
 from paceline.models.parallel.tensor_layers import shared
 from paceline.models.parallel.vocabulary import vocabulary_passes
 from paceline.models.tied_embedding import add_up_in_place
@@ -179,9 +179,11 @@ def batch(dtype: torch.dtype) -> MicroBatch:
     return pack(samples, [1.0] * len(samples), range(len(samples)), dtype=dtype)
 
 
-def run(model: PreTrainedModel, forward: PolicyForward, given: MicroBatch, split: Split) -> tuple[Tensor, Tensor]:
+def run(
+    model: PreTrainedModel, forward: PolicyForward, given: MicroBatch, layout: ParallelLayout
+) -> tuple[Tensor, Tensor]:
     hidden = forward(model, given)
-    return head_values(model, hidden, given.targets, temperature=TEMPERATURE, split=split)
+    return head_values(model, hidden, given.targets, temperature=TEMPERATURE, parallel_layout=layout)
 
 
 def gradients(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -193,7 +195,7 @@ def compared(loaded: Loaded, mesh: Mesh) -> dict[str, object]:
     """How far logprobs, entropies and gradients of the split model are from the whole one's, and what was sent."""
     model, forward = loaded.model, choose_forward(loaded.model)
     given = batch(model.dtype)
-    split = MeshSplit(mesh=mesh, sharding=Sharding(stage=0))
+    layout = MeshLayout(mesh=mesh, sharding=Sharding(stage=0))
 
     def loss(values: tuple[Tensor, Tensor]) -> Tensor:
         share = torch.linspace(-1, 2, len(given.targets), dtype=model.dtype)
@@ -203,12 +205,12 @@ def compared(loaded: Loaded, mesh: Mesh) -> dict[str, object]:
     loss(wanted).backward()
     expected = {name: one.clone() for name, one in gradients(model).items()}
     model.zero_grad()
-    split.apply(model, model.dtype)
+    layout.apply(model, model.dtype)
     with Sent() as there:
-        found = run(model, forward, given, split)
+        found = run(model, forward, given, layout)
     with Sent() as back:
         loss(found).backward()
-    MeshRanks(mesh, split).add_up_gradients(model)
+    MeshRanks(mesh, layout).add_up_gradients(model)
     got = gradients(model)
     assert set(got) == set(expected)
     return {
@@ -225,7 +227,7 @@ def eager(mesh: Mesh) -> float:
     tokens = torch.arange(24).view(2, 12)
     with torch.no_grad():
         whole = model.base_model(tokens).last_hidden_state
-        MeshSplit(mesh=mesh, sharding=Sharding(stage=0)).apply(model, model.dtype)
+        MeshLayout(mesh=mesh, sharding=Sharding(stage=0)).apply(model, model.dtype)
         return relative(model.base_model(tokens).last_hidden_state, whole)
 
 
@@ -245,19 +247,23 @@ class Sent(TorchDispatchMode):
 def in_half(mesh: Mesh) -> dict[str, float]:
     """Under bfloat16 autocast, how far whole and split model are from the exact logprobs."""
     loaded = model_of(Qwen3Config, Qwen3ForCausalLM, torch.float32, head_dim=8)
-    model, forward, split = loaded.model, choose_forward(loaded.model), MeshSplit(mesh=mesh, sharding=Sharding(stage=0))
+    model, forward, layout = (
+        loaded.model,
+        choose_forward(loaded.model),
+        MeshLayout(mesh=mesh, sharding=Sharding(stage=0)),
+    )
     given = batch(torch.float32)
     with torch.no_grad():
         exact = run(model, forward, given, WHOLE)[0]
 
-        def logprobs(split: Split) -> Tensor:
+        def logprobs(layout: ParallelLayout) -> Tensor:
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 hidden = forward(model, given).bfloat16()
-            return head_values(model, hidden, given.targets, temperature=TEMPERATURE, split=split)[0]
+            return head_values(model, hidden, given.targets, temperature=TEMPERATURE, parallel_layout=layout)[0]
 
         whole = logprobs(WHOLE)
-        split.apply(model, model.dtype)
-        part = logprobs(split)
+        layout.apply(model, model.dtype)
+        part = logprobs(layout)
     return {"whole": relative(whole, exact), "part": relative(part, exact), "dtype": str(part.dtype)}
 
 
@@ -300,7 +306,7 @@ def sentences(mesh: Mesh) -> dict[str, str]:
     for name, loaded in refused().items():
         kinds = [type(module) for module in loaded.model.modules()]
         try:
-            MeshSplit(mesh=mesh, sharding=Sharding(stage=0)).apply(loaded.model, loaded.compute_dtype)
+            MeshLayout(mesh=mesh, sharding=Sharding(stage=0)).apply(loaded.model, loaded.compute_dtype)
         except ModelError as error:
             said[name] = str(error)
         assert kinds == [type(module) for module in loaded.model.modules()]

@@ -14,7 +14,7 @@ from paceline.models.exporting import export_model, save_model
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model
-from paceline.models.sliding_windows import short_sighted
+from paceline.models.sliding_windows import partial_attention
 from paceline.runtime.devices import automatic_dtype, choose_dtype, choose_threads
 from tests.families import family, make_model
 from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
@@ -181,7 +181,7 @@ def test_packed_attention_refuses_what_it_would_leave_out(option):
     ],
 )
 def test_a_window_counts_where_some_layer_uses_it(config, reason):
-    found = short_sighted(SimpleNamespace(**config))
+    found = partial_attention(SimpleNamespace(**config))
     assert found is None if reason is None else reason in found
 
 

@@ -141,7 +141,7 @@ class Told:
     """`Ranks` of one of two that hold copies; what the other says of its memory is scripted."""
 
     other: Iterator[float]
-    split: object = ONE_RANK.split
+    parallel_layout: object = ONE_RANK.parallel_layout
     said: list[float] = field(default_factory=list)
 
     def collect(self, numbers):
@@ -161,6 +161,6 @@ def test_ranks_that_share_a_model_end_with_the_remedy_as_the_others_are_in_the_m
     def runs_out():
         raise MemoryError
 
-    budget = Budget(tokens=64, ranks=Told(other=iter([]), split=object()), device=torch.device("cpu"))
+    budget = Budget(tokens=64, ranks=Told(other=iter([]), parallel_layout=object()), device=torch.device("cpu"))
     with pytest.raises(TrainingError, match=r"at most 64 tokens, and ranks that share a model .* --micro-batch-tokens"):
         budget.fit(runs_out, list)

@@ -15,11 +15,11 @@ from paceline.models.activations import recompute
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.mesh import make_mesh
+from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.parallel.mesh_ranks import MeshRanks
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.sharding import Sharding
-from paceline.models.parallel.split import MeshSplit
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.objective.micro_batches import MicroBatch, pack
 from paceline.training.learner.learner import Learner
@@ -44,7 +44,7 @@ by_case = pytest.mark.parametrize("case", CASES)
 
 def pipeline(schedule: Schedule) -> MeshRanks:
     mesh = make_mesh(Sizes(pipeline=2), CPU)
-    return MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=Sharding(stage=0), schedule=schedule))
+    return MeshRanks(mesh, MeshLayout(mesh=mesh, sharding=Sharding(stage=0), schedule=schedule))
 
 
 def policy_of(case: str) -> Loaded:
@@ -65,7 +65,7 @@ def learner_of(case: str, ranks: Ranks) -> Learner:
     if case == "activations in main memory":
         forward = PolicyForward(kind="packed", reason="", offload=True)
     if isinstance(ranks, MeshRanks):
-        ranks.split.apply(policy.model, policy.compute_dtype)
+        ranks.parallel_layout.apply(policy.model, policy.compute_dtype)
     return Learner(
         policy,
         forward,

@@ -11,7 +11,7 @@ fused.py         Llama-like models in few operations
 weights.py       a module's weights as the fused decoder sees them
 prepared.py      the same in the layout that its kernels read fastest
 adapters.py      the same with an adapter's product added
-kernels.py       the operations of a layer besides attention
+operations.py    the operations of a layer besides attention
 attention.py     the interface of attention, which owns the cache
 cache.py         keys and values of the tokens so far
 grid.py          attention by torch's batched products

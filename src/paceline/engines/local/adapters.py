@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from paceline.engines.local.kernels import Linear
+from paceline.engines.local.operations import Linear
 from paceline.kernels.linear import ProductLinear
 
 _LORA_LINEAR = ("peft.tuners.lora.layer", "Linear")

@@ -13,7 +13,7 @@ from paceline.engines.local.attention import heads_of
 from paceline.engines.local.decoder import Decoder
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
-from paceline.engines.local.kernels import kernels_reason
+from paceline.engines.local.operations import kernels_reason
 from paceline.engines.local.plain import PlainDecoder
 from paceline.engines.local.recomputing import RecomputingDecoder
 from paceline.engines.local.weights import unsupported_reason

@@ -15,7 +15,7 @@ from paceline.engines import Sampling
 from paceline.engines.local.attention import NewAttention, SharedAttention, heads_of, rotation_of
 from paceline.engines.local.cache import whole_tiles
 from paceline.engines.local.grid import GridAttention
-from paceline.engines.local.kernels import choose_kernels
+from paceline.engines.local.operations import choose_kernels
 from paceline.engines.local.prepared import PreparedLayer, prepared_weights
 from paceline.engines.local.rows import rounded_up
 from paceline.engines.local.tables import TableAttention

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.engines.local.attention import Rotation, causal_attention
 from paceline.engines.local.cache import SharedCache, whole_tiles
-from paceline.engines.local.kernels import rms_norm
+from paceline.engines.local.operations import rms_norm
 from paceline.kernels.cpu.decoding import Heads
 
 

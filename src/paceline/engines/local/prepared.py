@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from paceline.engines.local.adapters import read_linear
-from paceline.engines.local.kernels import Kernels, Linear
+from paceline.engines.local.operations import Kernels, Linear
 from paceline.engines.local.weights import joined, joined_qk_norm
 
 JOINED_WEIGHTS = 1 << 16

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paceline.engines.local.attention import Rotation, causal_attention
-from paceline.engines.local.kernels import rms_norm
+from paceline.engines.local.operations import rms_norm
 from paceline.kernels.cpu.decoding import Heads
 from paceline.kernels.cuda.decoding import DecodingKernels, Turn
 from paceline.kernels.flash_attention import AttentionKernel, Spans, merged

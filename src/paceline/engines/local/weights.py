@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from paceline.engines.local.adapters import is_adapted, linear_problem
-from paceline.engines.local.kernels import Linear
-from paceline.models.sliding_windows import short_sighted
+from paceline.engines.local.operations import Linear
+from paceline.models.sliding_windows import partial_attention
 
 # Their modules differ in biases and in query/key norms only, which are read off the module.
 KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -30,8 +30,8 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
         return f"{name} is not among the architectures that it knows ({', '.join(KNOWN_ARCHITECTURES)})"
     if config.hidden_act != "silu":
         return f"hidden_act is {config.hidden_act!r}, not 'silu'"
-    if (short := short_sighted(config)) is not None:
-        return short
+    if (reason := partial_attention(config)) is not None:
+        return reason
     rope_type = model.model.rotary_emb.rope_type
     if rope_type not in FIXED_ROPE_TYPES:
         return f"rope_type is {rope_type!r}, not one of {', '.join(FIXED_ROPE_TYPES)}"

@@ -9,15 +9,14 @@ tensor_heads.py   key and value heads that several ranks share
 tensor_layers.py  layers of which a rank has some rows or columns
 tensor.py         heads, widths and tokens to the ranks of the tensor axis
 vocabulary.py     logprobs where each rank has the logits of some tokens
-split.py          a model's weights to the places of a mesh
+mesh_layout.py    how a model lies on the ranks of a mesh
 stages.py         a model's layers to the stages of a pipeline
 tokens.py         what of a micro-batch's tokens a rank computes
 context.py        tokens to ranks in turn, and heads in their place for attention
 context_heads.py  over how many ranks heads can be dealt out
-mesh_ranks.py     gradients and numbers of all, over a mesh
-words.py          words of all, beside the training where they are a thread's
+mesh_ranks.py     gradients, numbers and text of all ranks, over a mesh
 pieces.py         what of whole tensors lies on a rank
-copies.py         tensors as they are at a moment, and a shelf for them
+staging.py        host-memory snapshots of tensors, in buffers that are reused
 piece_files.py    tensors in files, written in one layout and read in any other
 gathering.py      whole weights, one at a time
 """

@@ -92,7 +92,7 @@ def _all_of(tensors: Mapping[str, Tensor], ranks: Ranks) -> list[_Kept]:
         name: (place, list(tensor.shape), str(tensor.dtype).removeprefix("torch."))
         for (name, tensor), place in zip(tensors.items(), _places(list(tensors)), strict=True)
     }
-    said = [json.loads(text) for text in ranks.exchange(json.dumps(own))]
+    said = [json.loads(text) for text in ranks.all_gather_text(json.dumps(own))]
     found = dict[str, tuple[int, _Kept]]()
     for rank, names in enumerate(said):
         for name, (place, shape, dtype) in names.items():

@@ -1,59 +1,66 @@
-"""`Ranks` over a mesh: gradients of copies added up, the norm of a gradient that lies in pieces, numbers of all."""
+"""`Ranks` over a mesh: sums gradients over copies, clips a sharded gradient, gathers numbers and text."""
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from typing_extensions import override
 
 from paceline.config.layout import ParallelConfig, layout
 from paceline.models.parallel.mesh import Mesh, make_mesh
+from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.parallel.process_group import lost
-from paceline.models.parallel.ranks import WHOLE, Numbers, Split
+from paceline.models.parallel.ranks import WHOLE, ParallelLayout, RankNumbers, Ranks, TextGroup
 from paceline.models.parallel.sharding import Sharding, is_sharded
-from paceline.models.parallel.split import MeshSplit
 from paceline.models.parallel.stages import is_at_both_ends
 from paceline.models.parallel.tensor_layers import PartialGradients
-from paceline.models.parallel.words import Aside, exchange
 
 BUCKET_BYTES = 1 << 25
-"""Of one message, unless a single gradient is larger: many small messages cost a round trip each."""
+"""Bytes of one message, unless a single gradient is larger: many small messages cost a round trip each."""
+SIDE_GROUP_SECONDS = 1800.0
+"""Timeout of the side group: a rank may have much to write before it answers."""
 
 
 def make_ranks(options: ParallelConfig, device: torch.device) -> "MeshRanks":
-    """The ranks of the process group that there is, laid out as the options say; every one of them makes this call.
+    """Lay out the ranks of the default process group as the options say. Every rank makes this call.
 
     Raises:
         ConfigError: the options need another number of ranks.
     """
     mesh = make_mesh(layout(options, dist.get_world_size()), device)
     sharding = Sharding(stage=options.zero_stage, offload=options.parameter_offload)
-    return MeshRanks(mesh, MeshSplit(mesh=mesh, sharding=sharding, schedule=options.pipeline_schedule))
+    return MeshRanks(mesh, MeshLayout(mesh=mesh, sharding=sharding, schedule=options.pipeline_schedule))
 
 
-class MeshRanks:
-    """`Ranks` of the process group that there is."""
+class MeshRanks(Ranks):
+    """`Ranks` over the default process group."""
 
-    def __init__(self, mesh: Mesh, split: MeshSplit) -> None:
-        """`split` is how the model that they train lies on them."""
+    def __init__(self, mesh: Mesh, parallel_layout: MeshLayout) -> None:
+        """Train a model that lies on the ranks as `parallel_layout` says."""
         self.mesh = mesh
         # copies are computed as one process computes them
-        self.split: Split = split if mesh.sizes.splits_the_model or mesh.sizes.context > 1 else WHOLE
+        self.parallel_layout: ParallelLayout = (
+            parallel_layout if mesh.sizes.splits_the_model or mesh.sizes.context > 1 else WHOLE
+        )
         self.rank, self.size, self.sizes = dist.get_rank(), dist.get_world_size(), mesh.sizes
         self.share, self.shares = mesh.share, mesh.sizes.shares
         is_last = mesh.place("pipeline") == mesh.sizes.pipeline - 1
         self.speaks = is_last and mesh.place("tensor") == 0 and mesh.turn == 0
-        self._aside: Aside | None = None
+        self._side_group: SideGroup | None = None
 
+    @override
     def passes(self, counts: Sequence[int]) -> int:
-        """See `Ranks`: slices are fetched from each other in every pass, and a pipeline's schedule has its numbers."""
+        # Sharded weights are gathered in every pass, so all ranks make the same number.
         count = max(counts) if self.mesh.sizes.shard > 1 else counts[self.share]
-        return count if self.split.stages is None else self.split.stages.passes(count)
+        return count if self.parallel_layout.stages is None else self.parallel_layout.stages.passes(count)
 
+    @override
     def add_up_gradients(self, model: nn.Module) -> None:
-        """See `Ranks`: gradients of slices are added up by who made the slices, in the backward pass."""
+        # the backward pass has reduced the gradients of sharded parameters already
         self._add_up_copies([one for one in model.parameters() if one.requires_grad and not is_sharded(one)])
         self._add_up_parts(model)
         both = [one for one in model.parameters() if one.requires_grad and is_at_both_ends(one)]
@@ -61,14 +68,14 @@ class MeshRanks:
             self._add_other_end(parameter)
 
     def _add_up_parts(self, model: nn.Module) -> None:
-        """Gradients of which each rank of a tensor group has what its own heads or columns give."""
+        """Sum gradients to which each rank of a tensor group contributes by its own heads or columns."""
         parts = [_local(one.grad) for one in _partial(model) if one.grad is not None]
         with lost(f"rank {self.rank} was adding up gradients"):
             for bucket in _buckets(parts):
                 _add_up(bucket, self.mesh.group("tensor"))
 
     def _add_up_copies(self, copies: Sequence[nn.Parameter]) -> None:
-        """Gradients of the ranks that hold the same, with samples or tokens of their own."""
+        """Sum gradients over the ranks that hold the same parameters and have different samples or tokens."""
         if dist.get_world_size(self.mesh.data) == 1 or not copies:
             return
         for parameter, is_there in zip(copies, self._somewhere(copies), strict=True):
@@ -79,8 +86,8 @@ class MeshRanks:
                 _add_up(bucket, self.mesh.data)
 
     def _add_other_end(self, parameter: nn.Parameter) -> None:
-        """The gradient of an output embedding and that of the same matrix as input embedding, at a pipeline's ends."""
-        stages = self.split.stages
+        """Sum the gradient of a tied embedding over the first and the last stage of a pipeline."""
+        stages = self.parallel_layout.stages
         assert stages is not None
         if parameter.grad is None:  # then it has none at the other end either, or there all of it
             parameter.grad = torch.zeros_like(parameter)
@@ -93,8 +100,8 @@ class MeshRanks:
                 work.wait()
         gradient += other
 
+    @override
     def clip_gradients(self, parameters: Sequence[nn.Parameter], *, limit: float) -> Tensor:
-        """See `Ranks`."""
         moved = [one for one in parameters if one.grad is not None]
         if self.mesh.sizes.ranks == self.mesh.sizes.replicate:
             return torch.nn.utils.clip_grad_norm_(moved, limit)
@@ -108,32 +115,32 @@ class MeshRanks:
         torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
-    def collect(self, numbers: Numbers) -> Sequence[Numbers]:
-        """See `Ranks`."""
-        return [json.loads(text) for text in self.exchange(json.dumps(dict(numbers)))]
+    @override
+    def collect(self, numbers: RankNumbers) -> Sequence[RankNumbers]:
+        return [json.loads(text) for text in self.all_gather_text(json.dumps(dict(numbers)))]
 
-    def exchange(self, text: str) -> Sequence[str]:
-        """See `Ranks`."""
+    @override
+    def all_gather_text(self, text: str) -> Sequence[str]:
         is_nccl = dist.get_backend() == "nccl"
         device = torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
         with lost(f"rank {self.rank} was exchanging words with the others"):
-            return exchange(text, size=self.size, device=device)
+            return _all_gather_text(text, size=self.size, device=device)
 
-    def aside(self) -> Aside:
-        """See `Ranks`."""
-        if self._aside is None:
+    @override
+    def side_group(self) -> "SideGroup":
+        if self._side_group is None:
             with lost(f"rank {self.rank} was meeting the others beside the training"):
-                self._aside = Aside()
-        return self._aside
+                self._side_group = SideGroup()
+        return self._side_group
 
+    @override
     def broadcast(self, tensor: Tensor, *, source: int) -> Tensor:
-        """See `Ranks`."""
         with lost(f"rank {self.rank} was handing a weight on"):
             dist.broadcast(tensor, source)
         return tensor
 
     def _copies(self, parameter: nn.Parameter) -> int:
-        """How many ranks hold the same piece of it."""
+        """Count the ranks that hold the same part of a parameter."""
         pieces = 1
         if isinstance(parameter, DTensor):
             for size, placement in zip(parameter.device_mesh.shape, parameter.placements, strict=True):
@@ -141,7 +148,7 @@ class MeshRanks:
         return self.mesh.sizes.ranks // self.mesh.sizes.pipeline // pieces * (2 if is_at_both_ends(parameter) else 1)
 
     def _somewhere(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
-        """Which parameters have a gradient on any rank that holds the same."""
+        """Tell for each parameter if any rank that holds it has a gradient."""
         here = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
         here = here.to(parameters[0].device)
         with lost(f"rank {self.rank} was looking which parameters have gradients"):
@@ -149,8 +156,38 @@ class MeshRanks:
         return [bool(one) for one in here.tolist()]
 
 
+class SideGroup(TextGroup):
+    """`TextGroup` over a process group of its own on CPUs, for a thread that runs while the ranks train."""
+
+    def __init__(self) -> None:
+        """Create the group. All ranks make this call, in the same order among calls that create groups."""
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=SIDE_GROUP_SECONDS))
+
+    @override
+    def all_gather_text(self, text: str) -> Sequence[str]:
+        with lost(f"rank {self.rank} was saving with the others"):
+            return _all_gather_text(text, size=self.size, device=torch.device("cpu"), group=self._group)
+
+
+def _all_gather_text(
+    text: str, *, size: int, device: torch.device, group: dist.ProcessGroup | None = None
+) -> list[str]:
+    own_bytes = text.encode()
+    own_length = torch.tensor([len(own_bytes)], device=device)
+    lengths = [torch.empty_like(own_length) for _ in range(size)]
+    dist.all_gather(lengths, own_length, group)
+
+    # all_gather takes tensors of one length
+    longest = max(1, *(int(length) for length in lengths))
+    padded = torch.tensor([*own_bytes.ljust(longest)], dtype=torch.uint8, device=device)
+    texts = [torch.empty_like(padded) for _ in range(size)]
+    dist.all_gather(texts, padded, group)
+    return [bytes(one[:length].tolist()).decode() for one, length in zip(texts, lengths, strict=True)]
+
+
 def _partial(model: nn.Module) -> list[nn.Parameter]:
-    """Trained parameters that every rank of the tensor axis has whole and uses for its own heads."""
+    """List trained parameters that every rank of the tensor axis has whole and uses for its own heads."""
     modules = [module for module in model.modules() if isinstance(module, PartialGradients)]
     return [one for module in modules for one in module.parameters() if one.requires_grad]
 
@@ -171,7 +208,7 @@ def _add_up(bucket: Sequence[Tensor], group: dist.ProcessGroup) -> None:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Neighbours of one precision in lists of at most `BUCKET_BYTES`."""
+    """Group neighbours of one precision into lists of at most `BUCKET_BYTES`."""
     buckets, size = list[list[Tensor]](), BUCKET_BYTES
     for one in tensors:
         if size + one.nbytes > BUCKET_BYTES or buckets[-1][0].dtype != one.dtype:

@@ -20,9 +20,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.models.parallel.copies import Shelf, copied_pieces
 from paceline.models.parallel.pieces import Piece, piece_of, saved_tensors, written_here
 from paceline.models.parallel.ranks import Ranks
+from paceline.models.parallel.staging import StagingBuffers, copied_pieces
 
 OFFSETS = "DCP_SHARDING_INFO"
 """The header's entry: a JSON object with {"saved_offsets": [...]} for each tensor of the file."""
@@ -43,9 +43,9 @@ class Part:
         """What it writes."""
         return sum(piece.tensor.nbytes for piece in self.pieces.values())
 
-    def copied(self, shelf: Shelf) -> "Part":
-        """The same on a shelf, so that it can be written while the originals change."""
-        return replace(self, pieces=copied_pieces(self.pieces, shelf))
+    def copied(self, staging: StagingBuffers) -> "Part":
+        """Copy the tensors into staging buffers, so that they can be written while training continues."""
+        return replace(self, pieces=copied_pieces(self.pieces, staging))
 
     def write(self, folder: Path) -> list[Path]:
         """Write the file, if any, into a directory that is there.

@@ -82,7 +82,7 @@ def written_here(pieces: Mapping[str, Piece], ranks: Ranks) -> tuple[list[str], 
     """
     own = {name: list(piece.offset) for name, piece in pieces.items() if piece.tensor.numel()}
     writers = dict[tuple[str, tuple[int, ...]], int]()
-    for rank, text in enumerate(ranks.exchange(json.dumps(own))):
+    for rank, text in enumerate(ranks.all_gather_text(json.dumps(own))):
         for name, offset in json.loads(text).items():
             writers.setdefault((name, tuple(offset)), rank)
     mine = [name for name, offset in own.items() if writers[name, tuple(offset)] == ranks.rank]

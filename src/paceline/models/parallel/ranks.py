@@ -1,10 +1,11 @@
-"""What the processes that train one policy need of each other, and a process that is alone."""
+"""What processes that train one policy need of each other, and the same for a process that trains alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from paceline.config.layout import Sizes
 from paceline.errors import TrainingError
@@ -13,51 +14,51 @@ from paceline.models.parallel.stages import Stages
 from paceline.models.parallel.tokens import AllTokens, Tokens
 from paceline.objective.micro_batches import MicroBatch
 
-Numbers = Mapping[str, float]
-Found = TypeVar("Found")
+RankNumbers = Mapping[str, float]
+Result = TypeVar("Result")
 
 
 class RankLost(TrainingError):
-    """The others cannot be reached, or do not answer: one of them is the culprit, this process is not."""
+    """The other ranks are gone or silent. One of them failed; this process did not."""
 
 
-class Split(Protocol):
-    """What of a model's layers lies on a rank, while micro-batches go through them."""
+class ParallelLayout(Protocol):
+    """How a model lies on the ranks, as a forward and backward pass on this rank sees it."""
 
     @property
     def stages(self) -> Stages | None:
-        """Which of a pipeline's stages are this rank's; None where every rank has something of all layers."""
+        """This rank's stages of a pipeline; None if every rank has something of all layers."""
 
     def tokens(self, batch: MicroBatch) -> Tokens:
-        """What of a micro-batch this rank computes."""
+        """Return the tokens of a micro-batch that this rank computes."""
 
-    def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
-        """A pass: whatever is done with the model's weights. Tensors in a tuple are what a gradient may come to."""
+    def run(self, model: nn.Module, call: Callable[[], Result]) -> Result:
+        """Run a pass that uses the model's weights. Tensors in a returned tuple may receive gradients."""
 
     def begin_pass(self, model: nn.Module, *, last: bool) -> None:
-        """Before each pass with a gradient; `last`: gradients are complete behind it."""
+        """Prepare a pass with a gradient; `last`: gradients are complete after it."""
 
     def rest(self, model: nn.Module) -> None:
-        """After passes without a gradient: what was fetched for them is given back."""
+        """Free the weights that passes without a gradient have gathered."""
 
     def local(self, weight: Tensor) -> Tensor:
-        """What this rank computes with of a parameter that its module has at hand."""
+        """Return the part of a parameter that this rank computes with."""
 
     def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
-        """Hidden states, whose gradient all ranks that hold rows of this output embedding contribute to."""
+        """Return `hidden`; its gradient is summed over the ranks that hold rows of the head (Megatron's f)."""
 
     def logit_passes(self, head: Tensor) -> LogitPasses | None:
-        """The passes over logits of which each rank has those of its rows of the output embedding; None: it has all."""
+        """Return passes over logits that are split over the vocabulary; None if this rank has all rows of the head."""
 
 
-class Words(Protocol):
-    """What all ranks say to each other, whatever else they do meanwhile."""
+class TextGroup(Protocol):
+    """A process group that gathers text from all ranks."""
 
     rank: int
-    """Which of them this is, from 0."""
+    """This rank's number, from 0."""
 
-    def exchange(self, text: str) -> Sequence[str]:
-        """What each rank said, by rank.
+    def all_gather_text(self, text: str) -> Sequence[str]:
+        """Return the text of every rank, by rank.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
@@ -68,138 +69,142 @@ class Ranks(Protocol):
     """`size` processes that train one policy, each with a share of every step's samples. All make the same calls.
 
     Ranks that hold parts of the same copy of the weights, or share the tokens of the same samples, have the same share,
-    and one of them speaks for all.
+    and one of them reports for all.
     """
 
     rank: int
-    """Which of them this is, from 0."""
+    """This rank's number, from 0."""
     size: int
     sizes: Sizes
-    """Of the grid that they stand in."""
+    """Size of each axis of the mesh."""
     shares: int
-    """In how many parts the samples are shared out."""
+    """Number of shares into which samples are divided."""
     share: int
-    """Which of them is this rank's."""
+    """This rank's share, from 0."""
     speaks: bool
-    """Whether this rank's numbers count for its share."""
-    split: Split
+    """True if this rank's numbers count for its share."""
+    parallel_layout: ParallelLayout
 
     def passes(self, counts: Sequence[int]) -> int:
-        """How many passes this rank makes where the shares have so many micro-batches."""
+        """Return the number of passes this rank makes, from the number of micro-batches of each share."""
 
     def add_up_gradients(self, model: nn.Module) -> None:
-        """Give every rank the sum of all ranks' gradients of what it holds, the same bits wherever the same is held;
-        None stays where no rank has one.
+        """Sum the gradients over all ranks. Ranks that hold the same parameter get the same bits.
+
+        A gradient stays None if no rank has one.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
         """
 
     def clip_gradients(self, parameters: Sequence[nn.Parameter], *, limit: float) -> Tensor:
-        """The norm of the whole gradient, which is scaled down to `limit` where it is longer.
+        """Scale the whole gradient down to a norm of `limit` if it is longer; return the norm before.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
         """
 
-    def collect(self, numbers: Numbers) -> Sequence[Numbers]:
-        """What each rank gave, by rank.
+    def collect(self, numbers: RankNumbers) -> Sequence[RankNumbers]:
+        """Return the numbers of every rank, by rank.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
         """
 
-    def exchange(self, text: str) -> Sequence[str]:
-        """What each rank said, by rank.
+    def all_gather_text(self, text: str) -> Sequence[str]:
+        """Return the text of every rank, by rank.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
         """
 
-    def aside(self) -> Words:
-        """A way to exchange words from another thread, that nothing of the training comes into.
+    def side_group(self) -> TextGroup:
+        """Return a group for another thread, whose messages never mix with those of training.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
         """
 
     def broadcast(self, tensor: Tensor, *, source: int) -> Tensor:
-        """A rank's tensor on all ranks: there it is `tensor`; elsewhere the same comes back in the memory of `tensor`.
+        """Send the tensor of rank `source` to all ranks, into the memory of their `tensor`.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
         """
 
 
-class _Whole:
-    """`Split` of a rank that has all of every layer, always."""
+class _WholeModel(ParallelLayout):
+    """`ParallelLayout` of a rank that has all of every layer."""
 
     stages: Stages | None = None
 
+    @override
     def tokens(self, batch: MicroBatch) -> Tokens:
-        """See `Split`."""
         return AllTokens(batch=batch)
 
-    def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
-        """See `Split`."""
+    @override
+    def run(self, model: nn.Module, call: Callable[[], Result]) -> Result:
         return call()
 
+    @override
     def begin_pass(self, model: nn.Module, *, last: bool) -> None:
-        """See `Split`."""
+        pass
 
+    @override
     def rest(self, model: nn.Module) -> None:
-        """See `Split`."""
+        pass
 
+    @override
     def local(self, weight: Tensor) -> Tensor:
-        """See `Split`."""
         return weight
 
+    @override
     def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
-        """See `Split`."""
         return hidden
 
+    @override
     def logit_passes(self, head: Tensor) -> LogitPasses | None:
-        """See `Split`."""
         return None
 
 
-WHOLE = _Whole()
+WHOLE = _WholeModel()
 
 
-class _OneRank:
+class _OneRank(Ranks):
     """`Ranks` of a process that trains alone."""
 
     rank, size = 0, 1
     sizes = Sizes()
     share, shares = 0, 1
     speaks = True
-    split: Split = WHOLE
+    parallel_layout: ParallelLayout = WHOLE
 
+    @override
     def passes(self, counts: Sequence[int]) -> int:
-        """See `Ranks`."""
         return counts[0]
 
+    @override
     def add_up_gradients(self, model: nn.Module) -> None:
-        """See `Ranks`."""
+        pass
 
+    @override
     def clip_gradients(self, parameters: Sequence[nn.Parameter], *, limit: float) -> Tensor:
-        """See `Ranks`."""
         return torch.nn.utils.clip_grad_norm_(parameters, limit)
 
-    def collect(self, numbers: Numbers) -> Sequence[Numbers]:
-        """See `Ranks`."""
+    @override
+    def collect(self, numbers: RankNumbers) -> Sequence[RankNumbers]:
         return [numbers]
 
-    def exchange(self, text: str) -> Sequence[str]:
-        """See `Ranks`."""
+    @override
+    def all_gather_text(self, text: str) -> Sequence[str]:
         return [text]
 
-    def aside(self) -> Words:
-        """See `Ranks`."""
+    @override
+    def side_group(self) -> TextGroup:
         return self
 
+    @override
     def broadcast(self, tensor: Tensor, *, source: int) -> Tensor:
-        """See `Ranks`."""
         return tensor
 
 

@@ -59,7 +59,7 @@ class Budget:
                 if not is_out_of_memory(error):
                     raise
                 reason = str(error).partition("\n")[0] or type(error).__name__
-            if reason and self.ranks.split is not WHOLE:
+            if reason and self.ranks.parallel_layout is not WHOLE:
                 raise TrainingError(
                     f"memory ran out in a micro-batch of at most {self.tokens} tokens, and ranks that share a model "
                     "cannot do a pass again which the others are in; lower --micro-batch-tokens, or give "
@@ -71,7 +71,7 @@ class Budget:
             self._halve(sizes(), reason or "on another rank")
 
     def _ran_out_anywhere(self, here: bool) -> bool:
-        if self.ranks.split is not WHOLE:
+        if self.ranks.parallel_layout is not WHOLE:
             return False
         return any(said["out_of_memory"] for said in self.ranks.collect({"out_of_memory": float(here)}))
 

@@ -89,7 +89,7 @@ class Learner:
         self.policy, self.reference = policy, reference
         self.loss, self.optim, self.ranks = loss, optim, ranks
         self.max_completion_length = max_completion_length
-        self.passes = make_passes(forward, temperature=temperature, split=ranks.split)
+        self.passes = make_passes(forward, temperature=temperature, parallel_layout=ranks.parallel_layout)
         self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
         self.budget = Budget(
             tokens=optim.micro_batches(policy.model.device.type)[0], ranks=ranks, device=policy.model.device
@@ -153,7 +153,7 @@ class Learner:
             TrainingError: one is not finite, on this rank or another.
         """
         found = _not_finite({name: one for name, one in self.policy.model.named_parameters() if one.requires_grad})
-        broken = [name for name in self.ranks.exchange(found[0] if found else "") if name]
+        broken = [name for name in self.ranks.all_gather_text(found[0] if found else "") if name]
         if broken:
             raise TrainingError(
                 f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved; lower "

@@ -15,7 +15,7 @@ from paceline.kernels.logprobs import LogitPasses, token_logprobs
 from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.ranks import WHOLE, Split
+from paceline.models.parallel.ranks import WHOLE, ParallelLayout
 from paceline.models.parallel.tokens import Tokens
 from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.heartbeat import HEARTBEAT
@@ -55,7 +55,7 @@ class WholeModel:
     forward: PolicyForward
     temperature: float
     """The engine's: logprobs are of the distribution that was sampled from."""
-    split: Split = WHOLE
+    parallel_layout: ParallelLayout = WHOLE
 
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
         """See `Passes`."""
@@ -64,32 +64,34 @@ class WholeModel:
             for number, batch in enumerate(batches):
                 HEARTBEAT.beat("learner", f"pass {number + 1} of {len(batches)}, without gradient")
                 found.append(self._values(loaded, batch))
-        self.split.rest(loaded.model)
+        self.parallel_layout.rest(loaded.model)
         return found
 
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
         """See `Passes`."""
-        is_short = is_recomputing(loaded.model) or self.split is not WHOLE  # of memory
+        is_short = is_recomputing(loaded.model) or self.parallel_layout is not WHOLE  # of memory
         for number, batch in enumerate(batches):
             if is_short:
                 return_free_memory(loaded.model.device)
             HEARTBEAT.beat("learner", f"pass {number + 1} of {len(batches)}")
-            self.split.begin_pass(loaded.model, last=number == len(batches) - 1)
+            self.parallel_layout.begin_pass(loaded.model, last=number == len(batches) - 1)
             value = loss(number, self._values(loaded, batch))
             if is_short:
                 return_free_memory(value.device)
             value.backward()
 
     def _values(self, loaded: Loaded, batch: MicroBatch) -> TokenValues:
-        tokens = self.split.tokens(batch)
-        return TokenValues(*tokens.join(*self.split.run(loaded.model, lambda: self._run(loaded, tokens))))
+        tokens = self.parallel_layout.tokens(batch)
+        return TokenValues(*tokens.join(*self.parallel_layout.run(loaded.model, lambda: self._run(loaded, tokens))))
 
     def _run(self, loaded: Loaded, tokens: Tokens) -> tuple[Tensor, Tensor]:
         half, batch = loaded.compute_dtype != loaded.model.dtype, tokens.batch
         with torch.autocast(batch.input_ids.device.type, dtype=loaded.compute_dtype, enabled=half):
             hidden = self.forward.of(loaded.model, tokens)
         hidden = hidden.to(loaded.compute_dtype) if half else hidden
-        return head_values(loaded.model, hidden, batch.targets, temperature=self.temperature, split=self.split)
+        return head_values(
+            loaded.model, hidden, batch.targets, temperature=self.temperature, parallel_layout=self.parallel_layout
+        )
 
 
 def head_values(
@@ -98,16 +100,16 @@ def head_values(
     targets: Int[Tensor, " N"],
     *,
     temperature: float,
-    split: Split,
+    parallel_layout: ParallelLayout,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Logprobs of the targets and entropies, from the hidden states that predict them, through the model's head."""
     head = model.get_output_embeddings()
-    matrix = split.local(head.weight)
+    matrix = parallel_layout.local(head.weight)
     if head.bias is not None:  # the bias is one more column, read by a constant 1
         hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
-        matrix = torch.cat([matrix, split.local(head.bias)[:, None]], dim=1)
-    passes = split.logit_passes(head.weight) or _logit_passes(hidden.device, hidden.dtype)
-    hidden = split.shared(head.weight, hidden)
+        matrix = torch.cat([matrix, parallel_layout.local(head.bias)[:, None]], dim=1)
+    passes = parallel_layout.logit_passes(head.weight) or _logit_passes(hidden.device, hidden.dtype)
+    hidden = parallel_layout.shared(head.weight, hidden)
     return token_logprobs(hidden, matrix, targets, temperature=temperature, passes=passes)
 
 

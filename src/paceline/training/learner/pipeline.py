@@ -30,7 +30,7 @@ from paceline.errors import ConfigError, first_line
 from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.ranks import RankLost, Split
+from paceline.models.parallel.ranks import ParallelLayout, RankLost
 from paceline.models.parallel.stages import Stages, stage_of
 from paceline.models.parallel.tokens import Tokens
 from paceline.models.rows import take_rows
@@ -47,11 +47,12 @@ SCHEDULES = {
 }
 
 
-def make_passes(forward: PolicyForward, *, temperature: float, split: Split) -> Passes:
-    """How micro-batches go through a model that lies on the ranks as `split` says."""
-    if split.stages is None:
-        return WholeModel(forward=forward, temperature=temperature, split=split)
-    return Pipelined(forward=forward, temperature=temperature, split=split, stages=split.stages)
+def make_passes(forward: PolicyForward, *, temperature: float, parallel_layout: ParallelLayout) -> Passes:
+    """How micro-batches go through a model that lies on the ranks as `parallel_layout` says."""
+    stages = parallel_layout.stages
+    if stages is None:
+        return WholeModel(forward=forward, temperature=temperature, parallel_layout=parallel_layout)
+    return Pipelined(forward=forward, temperature=temperature, parallel_layout=parallel_layout, stages=stages)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,7 +62,7 @@ class Pipelined:
     forward: PolicyForward
     temperature: float
     """The engine's: logprobs are of the distribution that was sampled from."""
-    split: Split
+    parallel_layout: ParallelLayout
     stages: Stages
 
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
@@ -80,7 +81,7 @@ class Pipelined:
             with torch.no_grad():
                 parts = self._parts(loaded, batches, note)
                 _run(ScheduleGPipe if len(parts) == 1 else ScheduleLoopedBFS, parts, len(batches))
-        self.split.rest(loaded.model)
+        self.parallel_layout.rest(loaded.model)
         return found
 
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
@@ -100,7 +101,7 @@ class Pipelined:
 
     def _parts(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> list[PipelineStage]:
         """This rank's stages as torch's schedules take them."""
-        model, tokens = loaded.model, [self.split.tokens(batch) for batch in batches]
+        model, tokens = loaded.model, [self.parallel_layout.tokens(batch) for batch in batches]
         longest = max(len(one.batch.input_ids) for one in tokens)
         width = model.config.get_text_config().hidden_size
         # of what travels only the shape is read; a loss and a micro-batch's number are what the ends have instead
@@ -152,12 +153,12 @@ class _StagePass:
     def __call__(self, number: int, entering: Tensor) -> Tensor:
         """What leaves the stage: hidden states [longest, H], behind the last one the loss."""
         HEARTBEAT.beat("learner", f"micro-batch {number + 1} of {len(self.tokens)} in a stage")
-        tokens, split, model = self.tokens[number], self.how.split, self.loaded.model
+        tokens, parallel_layout, model = self.tokens[number], self.how.parallel_layout, self.loaded.model
         before = None if self.is_first else entering[: len(tokens.batch.input_ids)]
         if self.is_last:
             result = self._value(number, tokens, before)
         else:
-            result = split.run(model, lambda: self._padded(self._through(tokens, before)))
+            result = parallel_layout.run(model, lambda: self._padded(self._through(tokens, before)))
             if torch.is_grad_enabled() and not result.requires_grad:
                 result.requires_grad_()  # nothing is trained so far, but the next stage's gradient comes all the same
         if result.requires_grad:
@@ -173,12 +174,12 @@ class _StagePass:
         return pad(states.to(self.loaded.model.dtype), (0, 0, 0, self.longest - len(states)))
 
     def _value(self, number: int, tokens: Tokens, before: Tensor | None) -> Tensor:
-        split, model = self.how.split, self.loaded.model
+        parallel_layout, model = self.how.parallel_layout, self.loaded.model
         if not (self.how.stages.schedule == "zero_bubble" and torch.is_grad_enabled()):
-            values = split.run(model, lambda: self._head(tokens.batch, self._through(tokens, before)))
+            values = parallel_layout.run(model, lambda: self._head(tokens.batch, self._through(tokens, before)))
             return self.loss(number, TokenValues(*tokens.join(*values)))
         # the head's two gradients come from one pass over its logits, which must not be made once for each of them
-        states = split.run(model, lambda: self._through(tokens, before))
+        states = parallel_layout.run(model, lambda: self._through(tokens, before))
         cut = states.detach().requires_grad_()
         self.loss(number, TokenValues(*tokens.join(*self._head(tokens.batch, cut)))).backward()
         assert cut.grad is not None
@@ -188,13 +189,15 @@ class _StagePass:
         loaded, hidden = self.loaded, take_rows(states, batch.sources)
         hidden = hidden.to(loaded.compute_dtype) if loaded.compute_dtype != loaded.model.dtype else hidden
         temperature = self.how.temperature
-        return head_values(loaded.model, hidden, batch.targets, temperature=temperature, split=self.how.split)
+        return head_values(
+            loaded.model, hidden, batch.targets, temperature=temperature, parallel_layout=self.how.parallel_layout
+        )
 
     def _before_backward(self, gradient: Tensor) -> None:
         self.gone_back += 1
         if is_recomputing(self.loaded.model):  # then memory is short
             return_free_memory(gradient.device)
-        self.how.split.begin_pass(self.loaded.model, last=self.gone_back == len(self.tokens))
+        self.how.parallel_layout.begin_pass(self.loaded.model, last=self.gone_back == len(self.tokens))
 
 
 def _run(kind: type, parts: list[PipelineStage], count: int, loss_fn: Callable | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A model's weights to the ranks of a mesh, and passes through what of it is here."""
+"""How a model lies on the ranks of a mesh, and passes through the part that lies on this one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
+from typing_extensions import override
 
 from paceline.config.layout import Schedule
 from paceline.kernels.logprobs import LogitPasses
 from paceline.models.parallel.context import some_tokens
 from paceline.models.parallel.context_heads import check_context_size
 from paceline.models.parallel.mesh import Mesh
+from paceline.models.parallel.ranks import ParallelLayout
 from paceline.models.parallel.sharding import Sharding, begin_pass, give_back, run, shard
 from paceline.models.parallel.stages import Stages, keep_stages, mark_both_ends, own_layers
 from paceline.models.parallel.tensor import split_over_tensor
@@ -22,28 +24,28 @@ from paceline.models.parallel.tokens import AllTokens, Tokens
 from paceline.models.parallel.vocabulary import vocabulary_passes
 from paceline.objective.micro_batches import MicroBatch
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MeshSplit:
-    """`Split` over the axes of a mesh."""
+class MeshLayout(ParallelLayout):
+    """How a model lies on the axes of a mesh."""
 
     mesh: Mesh
     sharding: Sharding
     schedule: Schedule = "1f1b"
-    """In which order micro-batches go through the stages of a pipeline."""
+    """Order in which micro-batches go through the stages of a pipeline."""
 
     @property
+    @override
     def stages(self) -> Stages | None:
-        """See `Split`."""
         if self.mesh.sizes.pipeline == 1:
             return None
         place, group = self.mesh.place("pipeline"), self.mesh.group("pipeline")
         return Stages(ranks=self.mesh.sizes.pipeline, place=place, schedule=self.schedule, group=group)
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
-        """Leave this rank its part of a whole model, which is in training mode and has its adapter, if any.
+        """Leave this rank its part of a whole model in training mode, with its adapter if it has one.
 
         Raises:
             ModelError: the model cannot be split over the mesh.
@@ -59,30 +61,30 @@ class MeshSplit:
             shard(model, own_layers(model), self.mesh, self.sharding, compute_dtype)
         mark_both_ends(model)  # last, as what comes before may put another parameter in its place
 
+    @override
     def tokens(self, batch: MicroBatch) -> Tokens:
-        """See `Split`."""
         return AllTokens(batch=batch) if self.mesh.context is None else some_tokens(batch, self.mesh.context)
 
-    def run(self, model: nn.Module, call: Callable[[], Found]) -> Found:
-        """See `Split`."""
+    @override
+    def run(self, model: nn.Module, call: Callable[[], Result]) -> Result:
         return run(model, call)
 
+    @override
     def begin_pass(self, model: nn.Module, *, last: bool) -> None:
-        """See `Split`."""
         begin_pass(model, self.sharding.stage, last=last)
 
+    @override
     def rest(self, model: nn.Module) -> None:
-        """See `Split`."""
         give_back(model)
 
+    @override
     def local(self, weight: Tensor) -> Tensor:
-        """See `Split`."""
         return weight.to_local() if isinstance(weight, DTensor) else weight
 
+    @override
     def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
-        """See `Split`."""
         return shared(hidden, self.mesh.group("tensor")) if is_part(head) else hidden
 
+    @override
     def logit_passes(self, head: Tensor) -> LogitPasses | None:
-        """See `Split`."""
         return vocabulary_passes(self.mesh.group("tensor")) if is_part(head) else None

@@ -2,7 +2,7 @@
 
 import torch
 
-from paceline.models.parallel.copies import Shelf, copies
+from paceline.models.parallel.staging import StagingBuffers, copies
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8)
 
@@ -20,9 +20,9 @@ def addresses(found: dict[str, torch.Tensor]) -> list[int]:
 
 
 def test_copies_hold_their_moment_and_each_has_a_storage_of_its_own():
-    shelf, originals = Shelf(lambda: None), tensors(1)
+    staging, originals = StagingBuffers(lambda: None), tensors(1)
     wanted = {name: one.clone() for name, one in originals.items()}
-    found = copies(originals, shelf)
+    found = copies(originals, staging)
     for one in originals.values():
         one.zero_()
     for name, one in found.items():
@@ -34,28 +34,28 @@ def test_copies_hold_their_moment_and_each_has_a_storage_of_its_own():
 
 
 def test_the_next_copies_lie_where_the_last_ones_lay():
-    shelf = Shelf(lambda: None)
-    first = addresses(copies(tensors(1), shelf))
-    taken = shelf.nbytes
-    beside = addresses(copies(tensors(1), shelf))
-    shelf.clear()
-    assert addresses(copies(tensors(1), shelf)) == first
+    staging = StagingBuffers(lambda: None)
+    first = addresses(copies(tensors(1), staging))
+    taken = staging.nbytes
+    beside = addresses(copies(tensors(1), staging))
+    staging.clear()
+    assert addresses(copies(tensors(1), staging)) == first
     assert not set(first) & set(beside) - {0}
-    assert shelf.nbytes == taken
+    assert staging.nbytes == taken
 
 
 def test_a_tensor_larger_than_a_board_has_one_of_its_own():
-    shelf, large = Shelf(lambda: None), torch.ones((64 << 20) + 1, dtype=torch.uint8)
-    found = copies({"small": torch.zeros(3), "large": large, "behind": torch.ones(2)}, shelf)
+    staging, large = StagingBuffers(lambda: None), torch.ones((64 << 20) + 1, dtype=torch.uint8)
+    found = copies({"small": torch.zeros(3), "large": large, "behind": torch.ones(2)}, staging)
     assert torch.equal(found["large"], large)
     assert 0 < found["behind"].data_ptr() - found["small"].data_ptr() < 64 << 20  # the first buffer was not left
-    assert shelf.nbytes == (64 << 20) + (128 << 20)
+    assert staging.nbytes == (64 << 20) + (128 << 20)
 
 
 def test_what_is_given_back_is_taken_anew():
-    shelf = Shelf(lambda: None)
-    copies(tensors(1), shelf)
-    shelf.give_back()
-    assert shelf.nbytes == 0
-    (one,) = copies({"one": torch.ones(3)}, shelf).values()
+    staging = StagingBuffers(lambda: None)
+    copies(tensors(1), staging)
+    staging.give_back()
+    assert staging.nbytes == 0
+    (one,) = copies({"one": torch.ones(3)}, staging).values()
     assert torch.equal(one, torch.ones(3))
