@@ -171,7 +171,7 @@ def _mark_partial(module: nn.Module) -> None:
 
 
 def _cut_vocabulary(model: PreTrainedModel, axis: DeviceMesh) -> None:
-    """Both embeddings, which may be one parameter. The output's keeps its class: `MeshSplit.logit_passes` reads it."""
+    """Both embeddings, which may be one parameter. The output's keeps its class: `MeshLayout.logit_passes` reads it."""
     embedding, head = _base(model.get_input_embeddings()), model.get_output_embeddings()
     there = [end for end in (embedding, head) if hasattr(end, "weight")]  # the others are another rank's of a pipeline
     cut = [end for end in there if len(end.weight) % axis.size() == 0]
