@@ -89,14 +89,14 @@ def _phases(result: dict) -> str:
         f"{len(result['repetitions'])}; {where.get('gpu', where['cpu'])}, {where['threads']} threads (the step used "
         f"{result['threads_of_the_step']}), {where['date']}. Floors: {rate:,.0f} GFLOP/s.",
         "",
-        "| phase | seconds | floor | set by | over its floor |",
+        "| phase | seconds | floor | floor set by | times its floor |",
         "|---|--:|--:|---|--:|",
     ]
     for name, one in result["phases"].items():
         floor, over = (f"{one['floor']:.3g}", f"{one['over']:.1f}x") if one["floor"] else ("none", "")
         lines.append(f"| {name} | {one['seconds']:.3g} | {floor} | {one['limit'] or ''} | {over} |")
     told = (
-        f"Tokens forwarded in training over tokens that exist: {result['forwarded_over_exist']:.3f}; of prompts alone: "
+        f"Tokens forwarded in training per token that exists: {result['forwarded_over_exist']:.3f}; for prompts alone: "
     )
     return "\n".join([*lines, "", f"{told}{result['prompts_forwarded_over_exist']:.3f}."])
 
@@ -110,7 +110,7 @@ def savings(results: Sequence[dict]) -> str:
         lines = [
             f"**`{result['size']}`**, one forward pass over all completions:",
             "",
-            "| layout | tokens | of the last | TFLOP | of the last |",
+            "| layout | tokens | relative to the last row | TFLOP | relative to the last row |",
             "|---|--:|--:|--:|--:|",
         ]
         for one in rows:

@@ -64,7 +64,7 @@ def test_phases_are_shown_over_their_floors_and_those_without_one_as_they_are():
     text = phases([STEP])
     assert "| decode | 0.75 | 0.25 | bytes | 3.0x |" in text
     assert "| rewards | 0.5 | none |  |  |" in text
-    assert "that exist: 1.000; of prompts alone: 1.250." in text
+    assert "that exists: 1.000; for prompts alone: 1.250." in text
 
 
 def test_layouts_are_compared_with_the_one_in_use():

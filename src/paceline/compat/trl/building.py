@@ -45,7 +45,7 @@ NOT_OFFERED: Mapping[str, str] = {
     "environment_factory": "there are no environments; grade completions with reward_funcs",
     "data_collator": "prompts are tokenised once, before the first step, and nothing is collated",
     "model_init": "one run trains one model, made once; give model=model_init()",
-    "compute_loss_func": "the loss is the objective that args describe; another one is a term of its own in the source",
+    "compute_loss_func": "the loss is the objective that args describe; another one needs a new term in the source",
     "compute_metrics": "there are no predictions to compute on; a reward function may call log_metric",
     "preprocess_logits_for_metrics": "there are no predictions to compute on; a reward function may call log_metric",
 }

@@ -89,13 +89,13 @@ REFUSED: Mapping[str, Refusal] = {
     **_because("evaluation computes in the precision of training", "fp16_full_eval", "bf16_full_eval"),
     **_because("the model is not compiled", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
     **_because("layers are not replaced by other kernels", "use_liger_kernel"),
-    **_because("noise in the embeddings would part the policy from the one that sampled", "neftune_noise_alpha"),
+    **_because("noise in the embeddings would make the policy differ from the one that sampled", "neftune_noise_alpha"),
     **_because("there are no labels to smooth or to name", "label_smoothing_factor", "label_names"),
     **_because(
         "micro-batches are cut by micro_batch_tokens, which bounds memory already; lower that", "auto_find_batch_size"
     ),
     **_because(
-        "the options of AdamW have fields of their own; for another optimizer give optimizers=(optimizer, None)",
+        "AdamW's options have fields of their own; for another optimizer give optimizers=(optimizer, None)",
         "optim_args",
         "optim_target_modules",
         also=("",),
@@ -109,15 +109,15 @@ REFUSED: Mapping[str, Refusal] = {
         "eval_use_gather_object",
         also=([],),
     ),
-    **_because("a resumed run goes on exactly where it stood", "ignore_data_skip"),
-    **_because("callbacks of a resumed run start anew", "restore_callback_states_from_checkpoint"),
+    **_because("a resumed run continues exactly where it stopped", "ignore_data_skip"),
+    **_because("callbacks of a resumed run start fresh", "restore_callback_states_from_checkpoint"),
     **_because("on a CPU a run is deterministic already; for CUDA the command line has an option", "full_determinism"),
     **_because("one seed fixes data order and sampling; give seed", "data_seed"),
-    **_because("a shuffled or the given order are offered (shuffle_dataset)", "train_sampling_strategy"),
-    **_because("no order by length is offered", "length_column_name"),
+    **_because("only shuffled and given order are offered (shuffle_dataset)", "train_sampling_strategy"),
+    **_because("ordering by length is not offered", "length_column_name"),
     **_because("the last batch of a run is short rather than left out", "dataloader_drop_last"),
     **_because("memory is not measured by transformers here", "skip_memory_metrics"),
-    **_because("transformers' debug modes are those of its own loop", "debug", also=([], None)),
+    **_because("transformers' debug modes belong to its own loop", "debug", also=([], None)),
 }
 
 NOT_NEEDED: Mapping[str, str] = {
@@ -185,7 +185,7 @@ NOT_NEEDED: Mapping[str, str] = {
         ("per_device_eval_batch_size", "eval_accumulation_steps"),
         "evaluation decodes as many completions at once as there is room for",
     ),
-    "hub_always_push": "the one upload, at the end, waits for no other",
+    "hub_always_push": "there is one upload, at the end",
     "pad_to_multiple_of": "padding never reaches the loss",
     "disable_dropout": "dropout is always off, so that the policy that trains is the one that sampled",
     "remove_unused_columns": "reward functions always get every column",
@@ -193,8 +193,8 @@ NOT_NEEDED: Mapping[str, str] = {
     "log_multimodal": "there are no images",
     "logging_nan_inf_filter": "a loss that is not finite ends the run",
     "include_num_input_tokens_seen": "tokens are always counted",
-    "log_level": "it changes what is printed, no result; transformers.logging.set_verbosity says it for all",
-    "torch_empty_cache_steps": "it frees memory, and no result depends on it",
+    "log_level": "it changes what is printed and no result; use transformers.logging.set_verbosity",
+    "torch_empty_cache_steps": "it frees memory and changes no result",
     "save_only_model": "a checkpoint always holds what resuming needs",
     "enable_jit_checkpoint": "an interrupted run always writes a checkpoint",
 }
