@@ -5,7 +5,7 @@
 
 | contender          | what it is                                                                                |
 |--------------------|-------------------------------------------------------------------------------------------|
-| paceline           | `Producer.make` and `Learner.step`, as in bench_step.py                                    |
+| paceline           | `Sampler.sample` and `Learner.step`, as in bench_step.py                                    |
 | paceline-spinning  | the same with the OpenMP library's own spinning (GOMP_SPINCOUNT=300000)                    |
 | trl                | `GRPOTrainer` of TRL in float32, generation by `generate`, all completions in a micro-batch |
 | vllm               | vLLM's sampling of the same completions in float32                                         |

@@ -6,7 +6,7 @@ A step generates P x G completions, grades them and updates the weights once; no
 
 | contender                  | what it is                                                                          |
 |----------------------------|-------------------------------------------------------------------------------------|
-| paceline                   | `Producer.make` and `Learner.step`, all else at its default                          |
+| paceline                   | `Sampler.sample` and `Learner.step`, all else at its default                          |
 | paceline-recomputing       | the same with `--gradient-checkpointing true`                                        |
 | trl-BACKEND-DTYPE-ROWS     | `GRPOTrainer` of TRL, ROWS completions in a micro-batch, accumulated to one step;    |
 |                            | generation by `generate` or by continuous batching; float32, or bfloat16 by autocast |

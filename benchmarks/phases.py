@@ -28,7 +28,7 @@ from measuring import peak_mib
 from phase_floors import PHASES, against_floors, phase_work, sampled_groups, summarised, trained_groups
 from running import RESULTS, make_materials, write_result
 from savings import layouts
-from step_paceline import halves, step
+from step_paceline import sampler_and_learner, step
 from step_work import Group, Shape, tokens_that_exist
 from stopwatch import Stopwatch
 from workloads import ON_CPU, ON_CUDA, STEP
@@ -37,11 +37,11 @@ from paceline.training.learner.learner import PreparedBatch
 
 
 class Watched:
-    """Both halves of a step with a stopwatch on them."""
+    """A sampler and a learner with a stopwatch on them."""
 
     def __init__(self, given: Given, device: str) -> None:
         """Loads the model."""
-        self.engine, self.producer, self.learner = halves(given, device)
+        self.engine, self.sampler, self.learner = sampler_and_learner(given, device)
         self.watch = Stopwatch(synchronize=torch.cuda.synchronize if device == "cuda" else None)
         self.shape = Shape.of(self.learner.policy.model.config)
         self.dtype = self.learner.policy.compute_dtype
@@ -62,7 +62,7 @@ class Watched:
         self.watch.watch(learner, "_update", "optimiser")
         self.watch.watch(learner, "backward", "backward", told=self._note)
         self.watch.watch(learner, "_loss", "forward")
-        self.watch.watch(learner.passes, "_values", "forward")
+        self.watch.watch(learner.runner, "_values", "forward")
 
     def _note(self, parts: Sequence[PreparedBatch], **_: object) -> None:
         self._batches.extend(part.batch for part in parts)
@@ -73,7 +73,7 @@ class Watched:
         self._batches.clear()
         started = time.perf_counter()
         with self.watch.phase("rewards"):
-            step(self.engine, self.producer, self.learner, prompts)
+            step(self.engine, self.sampler, self.learner, prompts)
         whole = time.perf_counter() - started
         seconds, calls = self.watch.read()
         sampled, trained = sampled_groups(self._groups), trained_groups(self._groups)

@@ -22,8 +22,8 @@ from paceline.engines.local.engine import LocalEngine
 from paceline.training.learner.learner import Learner
 from paceline.models.forward import choose_forward
 from paceline.models.activations import recompute
-from paceline.training.rollouts.sampling import EngineSampler
-from paceline.training.rollouts.producer import Producer
+from paceline.training.rollouts.rounds import EngineSampler
+from paceline.training.rollouts.sampler import Sampler
 from paceline.training.rollouts.records import rollout_metrics
 from paceline.types import Completion, Task
 
@@ -52,17 +52,17 @@ def main(path: str, threads: str, device: str, memory: str = "") -> None:
     """
     channel, imported = Channel.open(), peak_mib()
     given = Given.read(path)
-    engine, producer, learner = halves(given, device)
+    engine, sampler, learner = sampler_and_learner(given, device)
     if memory:
         recompute(learner.policy.model, learner.policy.model.config.num_hidden_layers)
     dtype = str(learner.policy.compute_dtype).removeprefix("torch.")
-    paths = f"engine {engine.engine.path}, forward {learner.passes.forward.kind}"
+    paths = f"engine {engine.engine.path}, forward {learner.runner.forward.kind}"
     channel.reply({"imported_mib": imported, "dtype": dtype, "path": paths, "threads": torch.get_num_threads()})
     for request in channel.requests():
-        channel.reply(step(engine, producer, learner, given.repetitions[request["repetition"]]))
+        channel.reply(step(engine, sampler, learner, given.repetitions[request["repetition"]]))
 
 
-def halves(given: Given, device: str) -> tuple[Limited, Producer, Learner]:
+def sampler_and_learner(given: Given, device: str) -> tuple[Limited, Sampler, Learner]:
     """Defaults throughout, but for what bench_step.py says is set alike on all sides."""
     workload = given.workload
     policy = load_policy(given, device=device)
@@ -77,7 +77,7 @@ def halves(given: Given, device: str) -> tuple[Limited, Producer, Learner]:
     )
     engine = Limited(make_engine(given, policy))
     options, weights = AdvantageConfig(), {workload.reward: 1.0}
-    sampler = EngineSampler(
+    rounds = EngineSampler(
         engine=engine,
         functions={workload.reward: REWARDS[workload.reward]},
         sampling=Sampling(max_completion_length=workload.max_new_tokens),
@@ -86,22 +86,22 @@ def halves(given: Given, device: str) -> tuple[Limited, Producer, Learner]:
         reward_timeout=60.0,
         seed=0,
     )
-    producer = Producer(
-        sampler=sampler,
+    sampler = Sampler(
+        rounds=rounds,
         weights=weights,
         advantage=options,
         max_completion_length=workload.max_new_tokens,
         max_failure_rate=0.0,
     )
-    return engine, producer, learner
+    return engine, sampler, learner
 
 
-def step(engine: Limited, producer: Producer, learner: Learner, prompts: Sequence[Prompt]) -> dict[str, object]:
+def step(engine: Limited, sampler: Sampler, learner: Learner, prompts: Sequence[Prompt]) -> dict[str, object]:
     """One optimiser step with what it did."""
     tasks = [_task(prompt) for prompt in prompts]
     engine.limits = [prompt.limits for prompt in prompts]
     started = time.perf_counter()
-    batch = producer.make(lambda count: [(task, 0) for task in tasks[:count]], len(tasks))
+    batch = sampler.sample(lambda count: [(task, 0) for task in tasks[:count]], len(tasks))
     stats = learner.step(batch.groups, learning_rate=LEARNING_RATE)
     engine.engine.policy_version = learner.policy_version
     seconds = time.perf_counter() - started

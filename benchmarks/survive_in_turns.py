@@ -22,12 +22,12 @@ from paceline.cli.arguments import parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.train import COMMAND
 from paceline.config.sections import Config
-from paceline.training.halves import Placed, in_this_process
+from paceline.training.backend import ReadyBackend, in_this_process
 from paceline.training.produced import Produced
 from paceline.training.rollout_journal import Journal
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,47 +62,52 @@ class JournalInTurns:
 
 
 @dataclass(kw_only=True)
-class HalvesInTurns:
-    """Halves that are asked to survive in every turn, and do in every other."""
+class BackendInTurns:
+    """A backend that is asked to survive in every turn, and does in every other."""
 
-    halves: Any
+    backend: Any
     turns: Turns
     moments: list[float] = field(default_factory=list)
     is_saving: bool = False
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.halves, name)
+        return getattr(self.backend, name)
 
     def begin(self, journal: Journal) -> None:
-        self.halves.begin(JournalInTurns(turns=self.turns, journal=journal))
+        self.backend.begin(JournalInTurns(turns=self.turns, journal=journal))
 
     def news(self) -> list[str]:
         """A step has been written down, and what follows belongs to the next."""
         self.moments.append(time.perf_counter())
-        return self.halves.news()
+        return self.backend.news()
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         self.is_saving = self.turns.saves(state.step + 1)
-        return self.halves.save(root, state, protected) if self.is_saving else ()
+        return self.backend.save(root, state, protected) if self.is_saving else ()
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        return self.halves.saved(wait=wait) if self.is_saving else None
+        return self.backend.saved(wait=wait) if self.is_saving else None
 
 
 def main() -> int:
     first, turn, window, moments, *options = sys.argv[1:]
     turns = Turns(first=int(first), turn=int(turn), window=int(window))
     config = read_configuration(parse(COMMAND, options)).config
-    taken = list[HalvesInTurns]()
+    taken = list[BackendInTurns]()
 
     @contextmanager
-    def in_turns(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
-        with in_this_process(config, prepared, checkpoint) as placed:
-            taken.append(HalvesInTurns(halves=placed.halves, turns=turns))
-            yield replace(placed, halves=taken[-1])
+    def in_turns(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+        with in_this_process(config, inputs, checkpoint) as ready:
+            taken.append(BackendInTurns(backend=ready.backend, turns=turns))
+            yield replace(ready, backend=taken[-1])
 
     done = train(
-        config, prepare(config), Path(str(config.loop.output_dir)), resume=False, console=Console(), place=in_turns
+        config,
+        prepare(config),
+        Path(str(config.loop.output_dir)),
+        resume=False,
+        console=Console(),
+        make_backend=in_turns,
     )
     Path(moments).write_text(json.dumps(taken[-1].moments))
     return 0 if done else 1

@@ -75,8 +75,8 @@ def step() -> str:
     parts += [
         arrow((800, 110), (800, 150), (220, 150), (220, 112)),
         text(510, 168, "the next step is sampled from them", colour=GREY),
-        text(365, 32, "producer half", colour=BLUE),
-        text(727, 32, "consumer half", colour=ORANGE),
+        text(365, 32, "sampler", colour=BLUE),
+        text(727, 32, "trainer", colour=ORANGE),
     ]
     return svg(875, 185, "A step: tasks, completions, rewards, advantages, loss, new weights", parts)
 

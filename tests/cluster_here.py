@@ -1,4 +1,4 @@
-"""A cluster's halves in this process: its schedule, threads and weight sync, without Ray and its seconds."""
+"""A cluster's backend in this process: its schedule, threads and weight sync, without Ray and its seconds."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ from typing import Any
 
 from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
-from paceline.training.halves import Placed, make_feed
-from paceline.training.setup.prepared import Prepared
+from paceline.training.backend import ReadyBackend, make_task_sampler
+from paceline.training.setup.run_inputs import RunInputs
 from paceline.workers.ray.consumers import Consumers
 from paceline.workers.ray.consuming import ConsumerContext, ConsumingProcess
-from paceline.workers.ray.halves import ClusterHalves
+from paceline.workers.ray.halves import ClusterBackend
 from paceline.workers.ray.producing import ProducingProcess
 from paceline.workers.ray.worker_group import WorkerGroup
 
@@ -54,23 +54,23 @@ class Here:
 @contextmanager
 def cluster_here(
     config: Config,
-    prepared: Prepared,
+    inputs: RunInputs,
     checkpoint: Checkpoint | None,
     *,
     consumer: Callable[[ConsumingProcess], Any] = lambda consumer: consumer,
-) -> Iterator[Placed]:
-    """A `Place`: one consumer, which may be wrapped into another, and the producers."""
+) -> Iterator[ReadyBackend]:
+    """A `BackendFactory`: one consumer, which may be wrapped into another, and the producers."""
     place, path = Path.cwd(), None if checkpoint is None else checkpoint.path
-    trains = ConsumingProcess(config, place, ConsumerContext(rank=0, size=1, meeting=None), prepared.extent, path)
-    halves = ClusterHalves(
+    trains = ConsumingProcess(config, place, ConsumerContext(rank=0, size=1, meeting=None), inputs.run_size, path)
+    backend = ClusterBackend(
         config,
-        prepared,
-        make_feed(config, prepared, checkpoint),
+        inputs,
+        make_task_sampler(config, inputs, checkpoint),
         consumers=Consumers(Here([consumer(trains)])),
         group=WorkerGroup(Here([ProducingProcess(config, place) for _ in range(config.cluster.num_producers)])),
         done=0 if checkpoint is None else checkpoint.state.step,
     )
     try:
-        yield Placed(halves=halves, sentences=())
+        yield ReadyBackend(backend=backend, sentences=())
     finally:
-        halves.close()
+        backend.close()

@@ -18,11 +18,11 @@ from paceline.models.forward import PolicyForward
 from paceline.models.plain_forward import plain_logits
 from paceline.objective.micro_batches import pack
 from paceline.training.assembly import Parts, assemble
-from paceline.training.halves import make_feed
-from paceline.training.learner.passes import WholeModel
+from paceline.training.backend import make_task_sampler
+from paceline.training.learner.forward_backward import WholeModel
 from paceline.training.learner.samples import samples_of
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import RolloutGroup
 from tests.families import FAMILIES, Family, make_model
 from tests.tiny import tiny_tokenizer
@@ -113,30 +113,30 @@ def tried(family: Family, directory: Path) -> Trained | Refused:
     when = "before its weights are read"
     try:
         config = build_config(options)
-        prepared = prepare(config)
+        inputs = prepare(config)
         when = "before training"
-        parts = assemble(config, prepared)
+        parts = assemble(config, inputs)
     except ModelError as error:
         return Refused(when=when, sentence=str(error).replace(str(model), "MODEL"))
-    return _trained(config, prepared, parts)
+    return _trained(config, inputs, parts)
 
 
-def _trained(config: Config, prepared: Prepared, parts: Parts) -> Trained:
-    feed, mismatch, off = make_feed(config, prepared, None), 0.0, 0.0
+def _trained(config: Config, inputs: RunInputs, parts: Parts) -> Trained:
+    task_sampler, mismatch, off = make_task_sampler(config, inputs, None), 0.0, 0.0
     for number in range(1, STEPS + 1):
-        groups = parts.producer.make(feed.take, PROMPTS).groups
+        groups = parts.sampler.sample(task_sampler.take, PROMPTS).groups
         off = max(off, _off(parts, groups))
-        stats, _ = parts.consumer.update(number, groups)
-        parts.engine.take_weights(parts.consumer.policy_version)
+        stats, _ = parts.trainer.update(number, groups)
+        parts.engine.take_weights(parts.trainer.policy_version)
         assert stats.logprob_mismatch_max is not None
         mismatch = max(mismatch, stats.logprob_mismatch_max)
-    learner = parts.consumer.learner.passes.forward.kind
+    learner = parts.trainer.learner.runner.forward.kind
     return Trained(engine=parts.engine.path, learner=learner, mismatch=mismatch, off=off)
 
 
 def _off(parts: Parts, groups: tuple[RolloutGroup, ...]) -> float:
     """The largest difference from the model's own logprobs: of the engine, of the learner, of padded rows."""
-    samples, policy, passes = samples_of(groups), parts.consumer.policy, parts.consumer.learner.passes
+    samples, policy, passes = samples_of(groups), parts.trainer.policy, parts.trainer.learner.runner
     batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=torch.float32)
     rows = [(one.prompt_ids, one.completion_ids) for one in samples]
     own = torch.cat([_own_logprobs(parts, prompt, completion) for prompt, completion in rows])
@@ -146,7 +146,7 @@ def _off(parts: Parts, groups: tuple[RolloutGroup, ...]) -> float:
 
 
 def _own_logprobs(parts: Parts, prompt: tuple[int, ...], completion: tuple[int, ...]) -> Tensor:
-    logits = plain_logits(parts.consumer.policy.model, torch.tensor(prompt + completion), torch.float32)
+    logits = plain_logits(parts.trainer.policy.model, torch.tensor(prompt + completion), torch.float32)
     targets = torch.tensor(completion)[:, None]
     return logits[len(prompt) - 1 : -1].log_softmax(-1).gather(1, targets)[:, 0]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from paceline.config.objective import AdvantageConfig
 from paceline.engines import OnFinished, Request, Sampling
 from paceline.rewards.function import RewardFunction
-from paceline.training.rollouts.producer import Producer, Take
-from paceline.training.rollouts.sampling import EngineSampler
+from paceline.training.rollouts.rounds import EngineSampler
+from paceline.training.rollouts.sampler import Sampler, Take
 from paceline.types import Completion, Task
 
 
@@ -50,7 +50,7 @@ class ScriptedEngine:
         return groups
 
 
-def scripted_producer(
+def scripted_sampler(
     script: Sequence[Sequence[Completion]],
     functions: Mapping[str, RewardFunction],
     weights: Mapping[str, float],
@@ -59,9 +59,9 @@ def scripted_producer(
     num_generations: int = 2,
     max_completion_length: int = 100,
     max_failure_rate: float = 0.0,
-) -> Producer:
-    """The producer half on a `ScriptedEngine`."""
-    sampler = EngineSampler(
+) -> Sampler:
+    """The sampler on a `ScriptedEngine`."""
+    rounds = EngineSampler(
         engine=ScriptedEngine(script),
         functions=functions,
         sampling=Sampling(max_completion_length=max_completion_length),
@@ -70,8 +70,8 @@ def scripted_producer(
         reward_timeout=60.0,
         seed=0,
     )
-    return Producer(
-        sampler=sampler,
+    return Sampler(
+        rounds=rounds,
         weights=weights,
         advantage=advantage,
         max_completion_length=max_completion_length,

@@ -18,12 +18,12 @@ from paceline.checkpoints.finding import Checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.sections import Config
-from paceline.training.halves import Placed, make_feed
+from paceline.training.backend import ReadyBackend, make_task_sampler
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
 from paceline.workers.ray.consumers import Consumers, KeepingWorkers
-from paceline.workers.ray.halves import ClusterHalves
+from paceline.workers.ray.halves import ClusterBackend
 from paceline.workers.ray.worker_group import WorkerGroup
 from tests.cluster_runs import REWARD, ROWS, completions, options_in
 
@@ -80,20 +80,20 @@ class LateWorkers:
 
 
 @contextmanager
-def late_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
-    """A `Place`: one consumer and the producers on a cluster of this machine, with delays on every way."""
+def late_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+    """A `BackendFactory`: one consumer and the producers on a cluster of this machine, with delays on every way."""
     from paceline.workers.ray.ray_actors import Share, ray_cluster, ray_consumers, ray_producers
 
     share = Share(cpus=1, gpus=0)
     with ray_cluster(config.cluster, share):
-        consumers = Consumers(LateWorkers(ray_consumers(config, share, None, prepared.extent, None), seed=1))
+        consumers = Consumers(LateWorkers(ray_consumers(config, share, None, inputs.run_size, None), seed=1))
         group = WorkerGroup(LateWorkers(ray_producers(config, share), seed=2))
-        feed = make_feed(config, prepared, checkpoint)
-        halves = ClusterHalves(config, prepared, feed, consumers=consumers, group=group, done=0)
+        task_sampler = make_task_sampler(config, inputs, checkpoint)
+        backend = ClusterBackend(config, inputs, task_sampler, consumers=consumers, group=group, done=0)
         try:
-            yield Placed(halves=halves, sentences=())
+            yield ReadyBackend(backend=backend, sentences=())
         finally:
-            halves.close()
+            backend.close()
 
 
 @pytest.fixture(scope="module", params=["finish", "continue"])
@@ -113,7 +113,7 @@ def run(request, tmp_path_factory) -> RunDir:
     with Path(place, "said").open("w") as said:
         config = build_config(options)
         assert train(
-            config, prepare(config), place / "run", resume=False, console=Console(file=said), place=late_cluster
+            config, prepare(config), place / "run", resume=False, console=Console(file=said), make_backend=late_cluster
         )
     assert "another takes its place" in " ".join((place / "said").read_text().split())
     return RunDir(place / "run")

@@ -34,9 +34,9 @@ from paceline.models.parallel.sharding import Sharding
 from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.split_loading import load_policy
 from paceline.runtime.background_writes import Writing
-from paceline.training.consumer import ConsumerHalf, make_consumer
 from paceline.training.learner.learner import Learner
-from paceline.training.setup.prepared import Extent
+from paceline.training.setup.run_inputs import RunSize
+from paceline.training.trainer import Trainer, make_trainer
 from tests.checkpoint_files import save_checkpoint
 from tests.laws.layouts import CPU, groups_of, learner, llama_with_one_embedding
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -214,10 +214,10 @@ def first_logits(model: PreTrainedModel) -> Tensor:
         return model(torch.tensor([[1, 2, 3]])).logits
 
 
-def merging(ranks: Ranks) -> ConsumerHalf:
-    """The consumer half of a run with an adapter that its end adds to the weights."""
+def merging(ranks: Ranks) -> Trainer:
+    """The trainer of a run with an adapter that its end adds to the weights."""
     given = {"model": "embedded", "dataset": "arithmetic", "lora_rank": 4, "merge_lora": True}
-    half = make_consumer(build_config(given), tiny_tokenizer(), Extent(total_steps=1, longest_prompt=8), ranks=ranks)
+    half = make_trainer(build_config(given), tiny_tokenizer(), RunSize(total_steps=1, longest_prompt=8), ranks=ranks)
     for parameter in half.policy.model.parameters():
         if parameter.requires_grad:
             parameter.data.fill_(0.01)

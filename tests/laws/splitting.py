@@ -103,11 +103,11 @@ class Splitter:
         half, model = self.learner, self.learner.policy.model
         model.zero_grad()
         for rows in cuts:
-            half.passes.forward = choose()
+            half.runner.forward = choose()
             batch = pack(self.samples, self.weights, rows, dtype=model.dtype)
             reference = None
             if half.reference is not None:
-                reference = half.passes.values(half.reference, [batch])[0].logprobs
+                reference = half.runner.values(half.reference, [batch])[0].logprobs
             old = torch.cat([self.old[row] for row in rows])
             half.backward([PreparedBatch(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
         return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
@@ -122,7 +122,7 @@ class Splitter:
         rows = []
         for row in range(len(self.samples)):
             batch = pack(self.samples, self.weights, [row], dtype=half.policy.model.dtype)
-            own = half.passes.values(half.policy, [batch])[0].logprobs
+            own = half.runner.values(half.policy, [batch])[0].logprobs
             rows.append(own + spread * torch.randn(own.shape, generator=generator, dtype=own.dtype))
         return rows
 

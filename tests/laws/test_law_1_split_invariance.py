@@ -76,7 +76,7 @@ def test_cutting_keeps_every_trained_sample_once_and_within_the_budget_where_one
 
 
 def groups_of(samples: list[Sample], reasons: Sequence[str | None] = ()) -> list[RolloutGroup]:
-    """The samples as the producer half gives them; `reasons`: why each is not trained on, where that is so."""
+    """The samples as the sampler gives them; `reasons`: why each is not trained on, where that is so."""
     reasons = reasons or [None] * len(samples)
     names = sorted({sample.group for sample in samples})
     return [

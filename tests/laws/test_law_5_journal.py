@@ -15,10 +15,10 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.errors import ProcessLost
-from paceline.training.halves import Place, Placed, in_this_process
+from paceline.training.backend import BackendFactory, ReadyBackend, in_this_process
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
 from tests.cluster_here import cluster_here
 from tests.cluster_runs import completions, options_in, weights
 
@@ -42,14 +42,14 @@ class Losing:
         return self.half.update(number, groups)
 
 
-def losing(place: Place, losses: list[str], then: Callable[[], None]) -> Place:
-    """A place whose halves are lost so; `then` is called when everything has come down."""
+def losing(place: BackendFactory, losses: list[str], then: Callable[[], None]) -> BackendFactory:
+    """A factory of a backend that is lost so; `then` is called when everything has come down."""
 
     @contextmanager
-    def wrapped(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
+    def wrapped(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
         try:
-            with place(config, prepared, checkpoint) as placed:
-                yield Placed(halves=Losing(placed.halves, losses), sentences=())
+            with place(config, inputs, checkpoint) as ready:
+                yield ReadyBackend(backend=Losing(ready.backend, losses), sentences=())
         except ProcessLost:
             then()
             raise
@@ -57,12 +57,12 @@ def losing(place: Place, losses: list[str], then: Callable[[], None]) -> Place:
     return wrapped
 
 
-def go(folder: Path, place: Place, staleness: int) -> tuple[RunDir, str]:
+def go(folder: Path, place: BackendFactory, staleness: int) -> tuple[RunDir, str]:
     """A run, restarted where it is lost, and what it said."""
     given = {"cluster": True, "num_producers": 2, "max_staleness": staleness, "max_steps": STEPS, "save_steps": SAVED}
     config = build_config({**options_in(folder), **given})
     console = Console(file=io.StringIO(), width=1000)
-    assert train(config, prepare(config), folder / "run", resume=False, console=console, place=place)
+    assert train(config, prepare(config), folder / "run", resume=False, console=console, make_backend=place)
     return RunDir(folder / "run"), console.file.getvalue()
 
 

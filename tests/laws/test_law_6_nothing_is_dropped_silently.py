@@ -7,9 +7,9 @@ import pytest
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import TrainingError
 from paceline.training.learner.samples import samples_of
-from paceline.training.rollouts.producer import Producer
 from paceline.training.rollouts.records import rollout_metrics, rollout_records
-from tests.scripted import completion, scripted_producer, taking, task
+from paceline.training.rollouts.sampler import Sampler
+from tests.scripted import completion, scripted_sampler, taking, task
 
 
 def grade(completions: list[str], **columns: object) -> list[float | None]:
@@ -19,9 +19,9 @@ def grade(completions: list[str], **columns: object) -> list[float | None]:
     return [{"right": 1.0, "wrong": 0.0, "skip": None}[text] for text in completions]
 
 
-def producer(script, *, limit: float = 0.5) -> Producer:
+def sampler(script, *, limit: float = 0.5) -> Sampler:
     options = AdvantageConfig(advantage="none")
-    return scripted_producer(script, {"grade": grade}, {"grade": 2.0}, options, max_failure_rate=limit)
+    return scripted_sampler(script, {"grade": grade}, {"grade": 2.0}, options, max_failure_rate=limit)
 
 
 SCRIPT = [
@@ -35,7 +35,7 @@ TASKS = [task(str(number)) for number in range(4)]
 
 @pytest.fixture
 def batch():
-    return producer(SCRIPT).make(taking(TASKS), 4)
+    return sampler(SCRIPT).sample(taking(TASKS), 4)
 
 
 def test_every_completion_comes_out_again_with_its_reward_or_none(batch):
@@ -75,18 +75,18 @@ def test_the_run_directory_gets_every_rollout_with_the_reason_it_was_dropped_for
 
 def test_too_many_failures_stop_the_run_and_name_the_culprit():
     with pytest.raises(TrainingError, match=r"grade.*ZeroDivisionError"):
-        producer(SCRIPT, limit=0.1).make(taking(TASKS), 4)
+        sampler(SCRIPT, limit=0.1).sample(taking(TASKS), 4)
 
 
 def test_a_step_in_which_no_completion_gets_a_reward_stops_the_run():
     with pytest.raises(TrainingError, match=r"of 4 completions 'grade' failed on 0, and the rest got None; correct"):
-        producer([SCRIPT[2]] * 2).make(taking(TASKS), 2)
+        sampler([SCRIPT[2]] * 2).sample(taking(TASKS), 2)
 
 
 def test_a_task_that_comes_again_draws_other_completions():
-    half = producer(SCRIPT)
-    half.make(lambda count: [(TASKS[0], 0)], 1)
-    half.make(lambda count: [(TASKS[0], 1)], 1)
-    first, second = half.sampler.engine.requests
+    half = sampler(SCRIPT)
+    half.sample(lambda count: [(TASKS[0], 0)], 1)
+    half.sample(lambda count: [(TASKS[0], 1)], 1)
+    first, second = half.rounds.engine.requests
     assert first.prompt_ids == second.prompt_ids
     assert not set(first.keys) & set(second.keys)

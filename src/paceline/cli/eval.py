@@ -17,7 +17,7 @@ from paceline.reports.console import points
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
-    from paceline.training.evaluation import Evaluation
+    from paceline.training.evaluation import AccuracyResult
 
 SECTIONS = ("model", "data", "engine", "evaluation")
 SINGLE = (
@@ -70,7 +70,7 @@ def run(argv: list[str]) -> int:
         return DONE
     configuration = read_configuration(given)
     print(configuration.origin)
-    config, before = configuration.config, list["Evaluation"]()
+    config, before = configuration.config, list["AccuracyResult"]()
     refuse_foreign_code(config, configuration.ground, given.options)
     preflight_held_out(config)
     if "baseline" in given.door:
@@ -85,13 +85,13 @@ def run(argv: list[str]) -> int:
     return DONE
 
 
-def describe(evaluation: "Evaluation") -> str:
+def describe(evaluation: "AccuracyResult") -> str:
     """One line: the accuracy with its 95 % interval, the set, and of how many tasks."""
     n = evaluation.record()["n"]
     return f"accuracy {evaluation.shown()}, 95 % interval, on {evaluation.name}, n = {n}"
 
 
-def compared(before: "Evaluation", after: "Evaluation") -> str:
+def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:
     """One line: the difference with its 95 % interval, and the test behind it."""
     from paceline.reports.summary import as_record, gain, verdict
 
@@ -99,7 +99,7 @@ def compared(before: "Evaluation", after: "Evaluation") -> str:
     return f"difference {points(found.difference)}, paired by task; {verdict(as_record(found))}"
 
 
-def _measure(config: Config, *, quiet: bool) -> Iterator["Evaluation"]:
+def _measure(config: Config, *, quiet: bool) -> Iterator["AccuracyResult"]:
     """Every held-out set; `quiet`: what is to be known of sets and machine was said already."""
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     with loading_libraries():

@@ -33,7 +33,7 @@ from paceline.reports.trackers.opening import check_trackers
 from paceline.workers.torchrun.environment import Launched, check_launched, launched
 
 if TYPE_CHECKING:
-    from paceline.training.halves import Place
+    from paceline.training.backend import BackendFactory
     from paceline.workers.torchrun.backend import Leader
 
 HEARD_SECONDS = 20.0
@@ -187,7 +187,7 @@ def _to_the_end(
     with loading_libraries():
         from paceline.training.setup.preparation import prepare
 
-    prepared = prepare(config)
+    inputs = prepare(config)
     # What computes a model takes as long again: whatever needs no weights is refused before these lines.
     with loading_libraries():
         from rich.console import Console
@@ -195,17 +195,17 @@ def _to_the_end(
         from paceline.training.session import train
 
         place = _place(config) if leader is None else leader.on_all_ranks
-    done = train(config, prepared, output_dir, resume=resume, console=Console(), place=place, override=override)
+    done = train(config, inputs, output_dir, resume=resume, console=Console(), make_backend=place, override=override)
     return DONE if done else INTERRUPTED
 
 
-def _place(config: Config) -> "Place":
-    """Where both halves are, if no launcher has said it."""
+def _place(config: Config) -> "BackendFactory":
+    """Choose the backend from the options, where no launcher has."""
     if config.cluster.cluster:
         from paceline.workers.ray.backend import on_a_cluster
 
         return on_a_cluster
-    from paceline.training.halves import in_this_process
+    from paceline.training.backend import in_this_process
 
     return in_this_process
 

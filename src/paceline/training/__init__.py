@@ -6,11 +6,11 @@ setup/              a configuration to everything of a run that needs no weights
 rollouts/           the sampler: tasks to scored completions in groups
 learner/            the trainer: groups to new weights
 plan/               what a configuration amounts to before anything is loaded
-assembly.py         a prepared run to its parts
-feed.py             which tasks a step takes
-halves.py           sampler and trainer behind one interface, and the two in this process
-consumer.py         the trainer's half of a step: update, save, export
-produced.py         what the sampler's half hands over
+assembly.py         sampler, engine and trainer of a run
+task_sampler.py      which tasks a step takes
+backend.py           sampler and trainer behind one interface, and the two in this process
+trainer.py           update, save, export
+produced.py         what the sampler hands over
 rollout_journal.py  rollouts on their way to disk, and those that are there already
 evaluation.py       accuracy on held-out tasks
 guards.py           what is skipped, reported or stopped when a step's numbers go wrong

@@ -1,4 +1,4 @@
-"""A prepared run to its parts: both halves around one set of weights."""
+"""Sampler, engine and trainer around one set of weights."""
 
 from dataclasses import dataclass
 
@@ -10,22 +10,22 @@ from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local.engine import LocalEngine
 from paceline.models.loaded import Loaded
 from paceline.runtime.progress import NULL_PROGRESS, Progress
-from paceline.training.consumer import ConsumerHalf, make_consumer
 from paceline.training.lengths import fix_lengths
-from paceline.training.rollouts.producer import Producer
-from paceline.training.setup.given import Given
-from paceline.training.setup.prepared import Prepared
-from paceline.training.setup.producing import training_producer, training_sampler
+from paceline.training.rollouts.sampler import Sampler
+from paceline.training.setup.overrides import Overrides
+from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.samplers import training_rounds, training_sampler
+from paceline.training.trainer import Trainer, make_trainer
 from paceline.training.vllm import make_vllm_engine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """The two halves around one set of weights."""
+    """A sampler and a trainer that share one set of weights."""
 
-    consumer: ConsumerHalf
+    trainer: Trainer
     engine: TrainedEngine
-    producer: Producer
+    sampler: Sampler
 
 
 def make_engine(
@@ -65,15 +65,15 @@ def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def assemble(
-    config: Config, prepared: Prepared, given: Given | None = None, *, checkpoint: Checkpoint | None = None
+    config: Config, inputs: RunInputs, overrides: Overrides | None = None, *, checkpoint: Checkpoint | None = None
 ) -> Parts:
-    """Both halves in this process: see `make_consumer`."""
-    progress = prepared.progress
-    consumer = make_consumer(
-        config, prepared.tokenizer, prepared.extent, given, checkpoint=checkpoint, progress=progress
+    """Build sampler, engine and trainer in this process; `make_trainer` reads the weights."""
+    progress = inputs.progress
+    trainer = make_trainer(
+        config, inputs.tokenizer, inputs.run_size, overrides, checkpoint=checkpoint, progress=progress
     )
-    engine = make_engine(config, consumer.policy, prepared.tokenizer, progress=progress)
+    engine = make_engine(config, trainer.policy, inputs.tokenizer, progress=progress)
     if checkpoint is not None:
-        engine.take_weights(consumer.policy_version)
-    producer = training_producer(config, training_sampler(config, engine, prepared.functions, progress=progress))
-    return Parts(consumer=consumer, engine=engine, producer=producer)
+        engine.take_weights(trainer.policy_version)
+    sampler = training_sampler(config, training_rounds(config, engine, inputs.functions, progress=progress))
+    return Parts(trainer=trainer, engine=engine, sampler=sampler)

@@ -43,7 +43,7 @@ class EvalSet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evaluator:
+class AccuracyEvaluator:
     """Measures one set, always the same way."""
 
     eval_set: EvalSet
@@ -58,7 +58,7 @@ class Evaluator:
     asking: Mapping[str, RewardFunction] = field(default_factory=dict)
     """The reward functions of training that ask for a format; without any, that of `function` counts, if it asks."""
 
-    def measure(self, engine: Engine, *, step: int) -> "Evaluation":
+    def measure(self, engine: Engine, *, step: int) -> "AccuracyResult":
         """Complete every task `generations` times and grade.
 
         Raises:
@@ -93,7 +93,7 @@ class Evaluator:
             raise DataError(
                 f"{self.eval_set.name}: {name} could grade no task; are there gold answers? see --answer-column"
             )
-        return Evaluation(
+        return AccuracyResult(
             name=self.eval_set.name,
             step=step,
             outcomes=outcomes,
@@ -145,7 +145,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evaluation:
+class AccuracyResult:
     """One measurement of one set."""
 
     name: str

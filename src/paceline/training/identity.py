@@ -20,8 +20,8 @@ from paceline.errors import ConfigError
 from paceline.models.fingerprint import model_fingerprint, sampled_hash, tokenizer_fingerprint
 from paceline.rewards.model_files import reward_model_files
 from paceline.rewards.resolving import source_file
-from paceline.training.evaluation import Evaluator
-from paceline.training.setup.prepared import Prepared
+from paceline.training.evaluation import AccuracyEvaluator
+from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import Task
 
 Record = Mapping[str, Any]
@@ -47,14 +47,14 @@ class Change:
         return [one.describe() for one in self.options] + [f"{_flag(name)} {what}" for name, what in self.files.items()]
 
 
-def identity(config: Config, prepared: Prepared) -> dict[str, Any]:
+def identity(config: Config, inputs: RunInputs) -> dict[str, Any]:
     """Of a run as it begins."""
     return {
         "paceline": importlib.metadata.version("paceline"),
         "options": plain_options(config),
-        "dataset": asdict(tasks_fingerprint(prepared.tasks.tasks)),
-        "eval_dataset": {name: asdict(tasks_fingerprint(tasks)) for name, tasks in _held_out(prepared).items()},
-        "model": model_fingerprint(config.model) | tokenizer_fingerprint(prepared.tokenizer),
+        "dataset": asdict(tasks_fingerprint(inputs.tasks.tasks)),
+        "eval_dataset": {name: asdict(tasks_fingerprint(tasks)) for name, tasks in _held_out(inputs).items()},
+        "model": model_fingerprint(config.model) | tokenizer_fingerprint(inputs.tokenizer),
         "graders": graders(config),
         "changes": [],
     }
@@ -81,7 +81,7 @@ def _source_files(name: str) -> list[Path]:
     return [] if file is None or not file.is_file() else [file]
 
 
-def find_change(before: Record, config: Config, prepared: Prepared, *, override: Collection[str]) -> Change | None:
+def find_change(before: Record, config: Config, inputs: RunInputs, *, override: Collection[str]) -> Change | None:
     """What is otherwise than it was before; None where nothing is.
 
     Raises:
@@ -89,7 +89,7 @@ def find_change(before: Record, config: Config, prepared: Prepared, *, override:
     """
     old, new = before["options"], plain_options(config)
     options = refuse_changes(old, new, override=override)
-    files = _changed_files(before, config, prepared)
+    files = _changed_files(before, config, inputs)
     unnamed = {name: what for name, what in files.items() if name not in override}
     if unnamed:
         listed = ", ".join(f"{_flag(name)} {what}" for name, what in unnamed.items())
@@ -103,14 +103,14 @@ def find_change(before: Record, config: Config, prepared: Prepared, *, override:
     return Change(options=options, files=files, voids_samples=telling or bool(files))
 
 
-def begin_identity(run_dir: RunDir, config: Config, prepared: Prepared) -> None:
+def begin_identity(run_dir: RunDir, config: Config, inputs: RunInputs) -> None:
     """Write down what a run is that has no record yet: a new one, or one that an older Paceline began."""
     run_dir.write_config(to_yaml(config))
-    run_dir.write_identity(identity(config, prepared))
+    run_dir.write_identity(identity(config, inputs))
 
 
 def change_identity(
-    run_dir: RunDir, before: Record, change: Change, config: Config, prepared: Prepared, *, step: int
+    run_dir: RunDir, before: Record, change: Change, config: Config, inputs: RunInputs, *, step: int
 ) -> None:
     """Write down that the run goes on otherwise after `step`.
 
@@ -126,7 +126,7 @@ def change_identity(
     }
     history = [*before["changes"], entry]
     run_dir.write_config(_header(history) + to_yaml(config))
-    run_dir.write_identity({**identity(config, prepared), "changes": history})
+    run_dir.write_identity({**identity(config, inputs), "changes": history})
 
 
 def _header(history: list[dict[str, Any]]) -> str:
@@ -141,19 +141,19 @@ def _header(history: list[dict[str, Any]]) -> str:
     return "".join(lines)
 
 
-def _changed_files(before: Record, config: Config, prepared: Prepared) -> dict[str, str]:
+def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[str, str]:
     """By option, what is otherwise in the files that it names."""
     changed = _changed_graders(before, config)
     explained = {one.option for one in differences(before["options"], plain_options(config))} & EXPLAIN
     if explained:
         return changed
-    if what := tasks_difference(_read(before["dataset"]), prepared.tasks.tasks):
+    if what := tasks_difference(_read(before["dataset"]), inputs.tasks.tasks):
         changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
-    for name, tasks in _held_out(prepared).items():
+    for name, tasks in _held_out(inputs).items():
         old = before["eval_dataset"].get(name)
         if old is not None and (what := tasks_difference(_read(old), tasks)):
             changed["eval_dataset"] = f"{name} {what}"
-    now = model_fingerprint(config.model) | tokenizer_fingerprint(prepared.tokenizer)
+    now = model_fingerprint(config.model) | tokenizer_fingerprint(inputs.tokenizer)
     others = sorted(name for name in before["model"].keys() | now.keys() if before["model"].get(name) != now.get(name))
     if others:
         changed["model"] = f"{config.model.model} has another {others[0]} than it had" + _more(len(others) - 1)
@@ -188,8 +188,8 @@ def _more(count: int) -> str:
     return f" (and {count} more differences)" if count > 1 else " (and one more difference)" if count else ""
 
 
-def _held_out(prepared: Prepared) -> dict[str, tuple[Task, ...]]:
-    return {one.eval_set.name: one.eval_set.tasks for one in prepared.meters if isinstance(one, Evaluator)}
+def _held_out(inputs: RunInputs) -> dict[str, tuple[Task, ...]]:
+    return {one.eval_set.name: one.eval_set.tasks for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)}
 
 
 def _read(record: Record) -> TasksFingerprint:

@@ -1,7 +1,7 @@
 """The algorithm. A step: take prompts, sample completions, score them, update the policy, write it down.
 
 One loop for every door: who watches, and what is asked for between two steps, is the door's `Observer`. And one loop
-wherever the work is done: here, or in other processes behind the same `Halves`.
+wherever the work is done: here, or in other processes behind the same `Backend`.
 """
 
 import time
@@ -19,15 +19,15 @@ from paceline.errors import PacelineError, ProcessLost
 from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.runtime.timeline import Span, trace
+from paceline.training.backend import Backend
 from paceline.training.guards import NOT_FINITE, Guards
-from paceline.training.halves import Halves
-from paceline.training.observing import Observer, Wishes
+from paceline.training.observing import Observer, Requests
 from paceline.training.produced import Produced
 from paceline.training.records import step_clock, step_record, step_warnings
 from paceline.training.rollout_journal import Journal
 from paceline.training.rollouts.lines import restorable_lines
-from paceline.training.setup.measuring import Measurement, Meter
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.evaluators import EvalResult, Evaluator
+from paceline.training.setup.run_inputs import RunInputs
 
 START = TrainingState(step=0, position=0, policy_version=0)
 
@@ -37,8 +37,8 @@ class Run:
     """Everything that the loop touches, and where it stands."""
 
     config: Config
-    prepared: Prepared
-    halves: Halves
+    inputs: RunInputs
+    backend: Backend
     run_dir: RunDir
     journal: Journal
     observer: Observer
@@ -59,21 +59,21 @@ class Run:
     protected: set[Path] = field(default_factory=set)
     """Checkpoints that stay, however many come after them."""
     spans: list[Span] = field(default_factory=list)
-    """What was done where, with `profile`."""
+    """Spans of the timeline, with `profile`."""
 
 
 def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
-    """From where the run stands to its last step, or until somebody wishes to stop."""
+    """Run from the current step to the last, or until the observer asks to stop."""
     try:
         with ExitStack() as closing:
-            closing.push(partial(settle_at_end, run))
-            grant(run, run.observer.begin(run.state.step))
-            while run.state.step < run.prepared.total_steps and not run.stopping and not interrupted():
+            closing.push(partial(wait_at_end, run))
+            apply(run, run.observer.begin(run.state.step))
+            while run.state.step < run.inputs.total_steps and not run.stopping and not interrupted():
                 step(run)
-                grant(run, settle(run, wait=False))
+                apply(run, wait_for_checkpoint(run, wait=False))
     finally:
         if run.config.loop.profile:
-            run.run_dir.write_timeline(trace([*run.spans, *run.halves.spans()]))
+            run.run_dir.write_timeline(trace([*run.spans, *run.backend.spans()]))
     run.observer.end()
 
 
@@ -85,19 +85,19 @@ def step(run: Run) -> None:
     run.progress.begin(f"step {number}")
     waiting = time.perf_counter()
     HEARTBEAT.beat("run", f"step {number} is sampled")
-    produced = run.halves.produce(number)
+    produced = run.backend.produce(number)
     batch, updating = produced.batch, time.perf_counter()
     HEARTBEAT.beat("run", f"step {number} is trained on")
-    left_out = _left_out(run, produced) if run.prepared.tasks.is_large else {}
-    stats, rate = run.halves.update(number, batch.groups)
+    left_out = _left_out(run, produced) if run.inputs.tasks.is_large else {}
+    stats, rate = run.backend.update(number, batch.groups)
     updated, stats = time.perf_counter(), run.guards.counted(stats)
-    run.state = TrainingState(step=number, position=produced.position, policy_version=run.halves.policy_version)
+    run.state = TrainingState(step=number, position=produced.position, policy_version=run.backend.policy_version)
     run.clocked_until = time.perf_counter()
     record = step_record(
         run.state,
         batch,
         stats,
-        num_tasks=len(run.prepared.tasks.tasks),
+        num_tasks=len(run.inputs.tasks.tasks),
         learning_rate=rate,
         weights_bytes=produced.handover.nbytes,
         clock=step_clock(
@@ -112,18 +112,20 @@ def step(run: Run) -> None:
     record |= left_out
     record["alarms"] = list(run.guards.see(record))
     # a step whose rollouts are not on disk did not happen
-    run.journal.settle()
+    run.journal.wait()
     run.run_dir.append_metrics(record)
-    tell(run, [*run.halves.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)])
+    notify(
+        run, [*run.backend.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)]
+    )
     if left_out.get("rows_left_out"):
-        last = run.prepared.tasks.last_left_out
-        tell(run, [f"step {number} left out {left_out['rows_left_out']} rows; the last: {last}"])
-    tell(run, run.guards.sentences(number, stats))
+        last = run.inputs.tasks.last_left_out
+        notify(run, [f"step {number} left out {left_out['rows_left_out']} rows; the last: {last}"])
+    notify(run, run.guards.sentences(number, stats))
     if stats.updates_skipped:
         kept = run.run_dir.keep_batch(number, restorable_lines(batch.groups), reason=NOT_FINITE)
         run.guards.check(number, kept)
-    grant(run, run.observer.step_end(record, batch))
-    spans = run.halves.spans()
+    apply(run, run.observer.step_end(record, batch))
+    spans = run.backend.spans()
     if run.config.loop.profile:
         run.spans += spans
 
@@ -137,11 +139,11 @@ def _left_out(run: Run, produced: Produced) -> dict[str, int]:
     }
 
 
-def grant(run: Run, wanted: Wishes) -> None:
+def apply(run: Run, wanted: Requests) -> None:
     """Do what the observer asks for; what it learns by it may make it ask for more."""
-    if wanted.evaluate and run.prepared.meters:
-        measurements = evaluate(run, run.prepared.meters)
-        wanted |= run.observer.evaluated(measurements)
+    if wanted.evaluate and run.inputs.evaluators:
+        results = evaluate(run, run.inputs.evaluators)
+        wanted |= run.observer.evaluated(results)
     if wanted.save:
         wanted |= save(run)
     if wanted.evaluate or wanted.save:
@@ -149,66 +151,66 @@ def grant(run: Run, wanted: Wishes) -> None:
     run.stopping = run.stopping or wanted.stop
 
 
-def evaluate(run: Run, meters: Iterable[Meter]) -> list[Measurement]:
+def evaluate(run: Run, evaluators: Iterable[Evaluator]) -> list[EvalResult]:
     """Measure held-out tasks with the weights as they are, and write it down."""
     HEARTBEAT.beat("run", f"evaluation after step {run.state.step}")
     run.progress.begin("evaluation")
-    measurements = [run.halves.measure(meter, step=run.state.step) for meter in meters]
-    for measurement in measurements:
-        run.run_dir.write_eval_completions(measurement.name, measurement.step, measurement.completion_records())
-        run.run_dir.append_eval(measurement.record())
-    return measurements
+    results = [run.backend.measure(evaluator, step=run.state.step) for evaluator in evaluators]
+    for result in results:
+        run.run_dir.write_eval_completions(result.name, result.step, result.completion_records())
+        run.run_dir.append_eval(result.record())
+    return results
 
 
-def save(run: Run) -> Wishes:
+def save(run: Run) -> Requests:
     """Begin a checkpoint of this moment once the one before is on disk; in the foreground it is there on return."""
-    wishes = settle(run, wait=True)
+    requests = wait_for_checkpoint(run, wait=True)
     started = time.perf_counter()
     HEARTBEAT.beat("run", f"checkpoint of step {run.state.step}")
     run.progress.begin("checkpoint")
-    sentences = run.halves.save(run.run_dir.path / "checkpoints", run.state, run.protected)
+    sentences = run.backend.save(run.run_dir.path / "checkpoints", run.state, run.protected)
     run.checkpoint_seconds += time.perf_counter() - started
     run.is_saving = True
-    tell(run, sentences)
-    return wishes | settle(run, wait=not run.config.loop.background_save)
+    notify(run, sentences)
+    return requests | wait_for_checkpoint(run, wait=not run.config.loop.background_save)
 
 
 def save_last(run: Run) -> None:
     """Have a checkpoint of this moment on disk, where it is not there already."""
-    settle(run, wait=True)
+    wait_for_checkpoint(run, wait=True)
     if run.saved_step != run.state.step:
         save(run)
-        settle(run, wait=True)
+        wait_for_checkpoint(run, wait=True)
 
 
-def settle(run: Run, *, wait: bool) -> Wishes:
+def wait_for_checkpoint(run: Run, *, wait: bool) -> Requests:
     """Tell the observer of the checkpoint that was begun, once it is on disk; what that makes it ask for."""
     if not run.is_saving:
-        return Wishes()
+        return Requests()
     started = time.perf_counter()
-    checkpoint = run.halves.saved(wait=wait)
+    checkpoint = run.backend.saved(wait=wait)
     run.checkpoint_seconds += time.perf_counter() - started
     if checkpoint is None:
-        return Wishes()
+        return Requests()
     run.is_saving, run.saved_step = False, checkpoint.state.step
     return run.observer.saved(checkpoint)
 
 
-def settle_at_end(
+def wait_at_end(
     run: Run, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
 ) -> None:
     """Wait for the checkpoint that was begun, whatever ended the steps; but not where there is no time, or nobody who
     could finish it: then it is not there."""
     if error is None:
-        settle(run, wait=True)
+        wait_for_checkpoint(run, wait=True)
     elif not isinstance(error, KeyboardInterrupt | ProcessLost):
         try:
-            settle(run, wait=True)
+            wait_for_checkpoint(run, wait=True)
         except PacelineError as second:  # what ended the run is what is raised
-            tell(run, [str(second)])
+            notify(run, [str(second)])
 
 
-def tell(run: Run, sentences: Iterable[str]) -> None:
+def notify(run: Run, sentences: Iterable[str]) -> None:
     """Say something to whoever watches."""
     for sentence in sentences:
-        run.observer.tell(sentence)
+        run.observer.notify(sentence)

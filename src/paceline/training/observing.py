@@ -9,46 +9,46 @@ from paceline.reports.console import RunDisplay
 from paceline.reports.trackers.numbers import flat_numbers
 from paceline.reports.trackers.opening import Trackers
 from paceline.training.reporting import RunningReport
-from paceline.training.rollouts.producer import RolloutBatch
-from paceline.training.setup.measuring import Measurement
+from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.setup.evaluators import EvalResult
 
 Record = Mapping[str, Any]
 """A step's numbers, by the names of `metrics.METRICS`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wishes:
+class Requests:
     """What should happen before the next step: first the evaluation, then the checkpoint, then the end."""
 
     evaluate: bool = False
     save: bool = False
     stop: bool = False
 
-    def __or__(self, other: "Wishes") -> "Wishes":
-        return Wishes(
+    def __or__(self, other: "Requests") -> "Requests":
+        return Requests(
             evaluate=self.evaluate or other.evaluate, save=self.save or other.save, stop=self.stop or other.stop
         )
 
 
 class Observer(Protocol):
-    """Is told what happens, in the order in which it happens; changes nothing but by its wishes."""
+    """Is told what happens, in the order in which it happens; changes nothing but by its requests."""
 
-    def begin(self, steps_done: int) -> Wishes:
+    def begin(self, steps_done: int) -> Requests:
         """The run starts, or goes on after `steps_done` steps."""
 
     def step_begin(self, number: int) -> None:
         """Step 1, 2, ... starts."""
 
-    def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
+    def step_end(self, record: Record, batch: RolloutBatch) -> Requests:
         """A step is done and written down."""
 
-    def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
+    def evaluated(self, results: Sequence[EvalResult]) -> Requests:
         """Every held-out set was measured with the weights as they are."""
 
-    def saved(self, checkpoint: Checkpoint) -> Wishes:
+    def saved(self, checkpoint: Checkpoint) -> Requests:
         """A checkpoint is on disk."""
 
-    def tell(self, sentence: str) -> None:
+    def notify(self, sentence: str) -> None:
         """Something that a person should know."""
 
     def end(self) -> None:
@@ -63,14 +63,14 @@ class Timetable:
     save_steps: int
     total_steps: int
 
-    def at_start(self, steps_done: int) -> Wishes:
+    def at_start(self, steps_done: int) -> Requests:
         """A run that goes on was evaluated when it started."""
-        return Wishes(evaluate=steps_done == 0)
+        return Requests(evaluate=steps_done == 0)
 
-    def after(self, number: int) -> Wishes:
+    def after(self, number: int) -> Requests:
         """What is due after step `number`."""
         last = number == self.total_steps
-        return Wishes(evaluate=last or is_due(number, self.eval_steps), save=is_due(number, self.save_steps))
+        return Requests(evaluate=last or is_due(number, self.eval_steps), save=is_due(number, self.save_steps))
 
 
 def is_due(number: int, every: int) -> bool:
@@ -88,35 +88,35 @@ class CommandLine:
     timetable: Timetable
     report: RunningReport
 
-    def begin(self, steps_done: int) -> Wishes:
+    def begin(self, steps_done: int) -> Requests:
         """The screen stands and the trackers are open already."""
         return self.timetable.at_start(steps_done)
 
     def step_begin(self, number: int) -> None:
         """Shown when it ends."""
 
-    def step_end(self, record: Record, batch: RolloutBatch) -> Wishes:
+    def step_end(self, record: Record, batch: RolloutBatch) -> Requests:
         """The screen or a line, the step's numbers, the page, and what is due."""
         self.display.step(record)
         self.trackers.log(flat_numbers({"train": record}), record["step"])
         self.report.refresh()
         return self.timetable.after(record["step"])
 
-    def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
+    def evaluated(self, results: Sequence[EvalResult]) -> Requests:
         """One sentence per set, its numbers under its name, and the page."""
-        for one in measurements:
+        for one in results:
             self.display.say(one.describe())
             record = one.record()
             self.display.evaluation(record)
             self.trackers.log(flat_numbers({"eval": {one.name: record}}), one.step)
         self.report.refresh()
-        return Wishes()
+        return Requests()
 
-    def saved(self, checkpoint: Checkpoint) -> Wishes:
+    def saved(self, checkpoint: Checkpoint) -> Requests:
         """Checkpoints come and go unseen."""
-        return Wishes()
+        return Requests()
 
-    def tell(self, sentence: str) -> None:
+    def notify(self, sentence: str) -> None:
         """One line above the screen."""
         self.display.say(sentence)
 

@@ -1,8 +1,8 @@
-"""What the producer half hands over for one step."""
+"""What the sampler hands over for one step."""
 
 from dataclasses import dataclass
 
-from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.rollouts.sampler import RolloutBatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,14 +14,14 @@ from paceline.models.determinism import bits_hang_on
 from paceline.models.loaded import Loaded
 from paceline.models.places import model_place
 from paceline.models.rope import rope_by_length
-from paceline.training.consumer import ConsumerHalf
 from paceline.training.learner.samples import OUT_OF_THE_STEP
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import describe
-from paceline.training.rollouts.producer import RolloutBatch
 from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
+from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.notices import of_graders, of_held_out, of_rows
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.trainer import Trainer
 
 MANY_CORRECTED = 0.2
 """Share of corrected tokens above which engine and trainer plainly disagree."""
@@ -101,22 +101,22 @@ def step_clock(
 
 
 def opening_sentences(
-    config: Config, prepared: Prepared, paths: Sequence[str], checkpoint: Checkpoint | None
+    config: Config, inputs: RunInputs, paths: Sequence[str], checkpoint: Checkpoint | None
 ) -> list[str]:
     """The batch plan, prompt lengths, and what `run_sentences` says."""
-    lines = [describe(prepared.plan), length_histogram(prepared.tasks.lengths)]
-    if not prepared.meters:
+    lines = [describe(inputs.plan), length_histogram(inputs.tasks.lengths)]
+    if not inputs.evaluators:
         lines.append("no held-out tasks: give --eval-dataset to see accuracy before and after")
-    return [*lines, *run_sentences(config, prepared, paths, checkpoint)]
+    return [*lines, *run_sentences(config, inputs, paths, checkpoint)]
 
 
-def run_sentences(config: Config, prepared: Prepared, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:
-    """What was dropped, what will not be learned, `paths` that the halves take, where the run goes on."""
-    lines = [*of_rows(prepared.tasks), *of_graders(prepared.functions.values())]
-    lines += prepared.unmet
-    if prepared.unverified:
-        lines.append(f"gold answers that do not score full: {', '.join(prepared.unverified)}; they cannot be learned")
-    lines += of_held_out(prepared.meters, known=lines)
+def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:
+    """What was dropped, what will not be learned, `paths` that engine and trainer take, where the run goes on."""
+    lines = [*of_rows(inputs.tasks), *of_graders(inputs.functions.values())]
+    lines += inputs.unmet
+    if inputs.unverified:
+        lines.append(f"gold answers that do not score full: {', '.join(inputs.unverified)}; they cannot be learned")
+    lines += of_held_out(inputs.evaluators, known=lines)
     lines += paths
     place = model_place(config.model.model)
     if config.loss.beta > 0 and place.adapter is not None:
@@ -142,18 +142,18 @@ def engine_sentences(engine: TrainedEngine) -> list[str]:
     return [f"engine: plain path, slower ({engine.path_reason})"] if engine.path == "plain" else []
 
 
-def consumer_sentences(consumer: ConsumerHalf) -> list[str]:
+def trainer_sentences(trainer: Trainer) -> list[str]:
     """How the model is computed, and where training does not take its fastest way."""
-    lines = of_machine(consumer.policy)
-    rope = rope_by_length(consumer.policy.model)
+    lines = of_machine(trainer.policy)
+    rope = rope_by_length(trainer.policy.model)
     if rope is not None:
         lines.append(rope)
-    if consumer.config.model.deterministic:
-        lines.append(bits_hang_on(consumer.policy.model.device))
-    if consumer.recomputing is not None:
-        lines += consumer.recomputing.describe()
-    if consumer.learner.passes.forward.kind == "padded":
-        lines.append(f"learner: padded rows, slower ({consumer.learner.passes.forward.reason})")
+    if trainer.config.model.deterministic:
+        lines.append(bits_hang_on(trainer.policy.model.device))
+    if trainer.recomputing is not None:
+        lines += trainer.recomputing.describe()
+    if trainer.learner.runner.forward.kind == "padded":
+        lines.append(f"learner: padded rows, slower ({trainer.learner.runner.forward.reason})")
     return lines
 
 

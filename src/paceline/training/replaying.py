@@ -15,17 +15,17 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.sections import Config
 from paceline.errors import CheckpointError
 from paceline.models.pretrained import load_tokenizer
-from paceline.training.consumer import ConsumerHalf, make_consumer
-from paceline.training.learner.passes import TokenValues
+from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.learner.tokens import token_values
 from paceline.training.plan.batches import batch_plan
 from paceline.training.rollouts.lines import packed_floats
-from paceline.training.rollouts.producer import RolloutBatch
 from paceline.training.rollouts.records import rollout_metrics
 from paceline.training.rollouts.regrouping import regrouped
 from paceline.training.rollouts.restoring import restored_batch, restored_groups
-from paceline.training.setup.prepared import Extent
+from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.setup.run_inputs import RunSize
+from paceline.training.trainer import Trainer, make_trainer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,13 +60,13 @@ def replay(
     entry = run_dir.committed(step)
     batch = restored_batch(entry, restored_groups(run_dir.rollouts(step)))
     records = {record["step"]: record for record in run_dir.metrics()}
-    extent = _extent(config, records, run_dir.journal(), batch)
+    run_size = _run_size(config, records, run_dir.journal(), batch)
     start = next(iter(checkpoints_before(run_dir.path / "checkpoints", step)), None)
     first = 0 if start is None else start.state.step
     between = [] if nearest else list(range(first + 1, step))
     groups = {number: run_dir.committed(number) for number in between}  # refused before weights are read
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
-        half = _half(config, extent, start)
+        half = _half(config, run_size, start)
         for number in groups:
             half.update(number, restored_groups(run_dir.rollouts(number)))
         if other is not None and between:
@@ -77,7 +77,7 @@ def replay(
         own = _numbers(half, config, step, batch)
         tokens = None if before is None else _token_records(before, token_values(half.learner, batch.groups))
         del half
-        changed = None if other is None else _numbers(_half(other, extent, start), other, step, batch)
+        changed = None if other is None else _numbers(_half(other, run_size, start), other, step, batch)
     return Replay(
         step=step,
         weights=_weights(first, between, step) + _other_options(run_dir, first),
@@ -89,11 +89,11 @@ def replay(
     )
 
 
-def _half(config: Config, extent: Extent, start: Checkpoint | None) -> ConsumerHalf:
-    return make_consumer(config, load_tokenizer(config.model), extent, checkpoint=start)
+def _half(config: Config, run_size: RunSize, start: Checkpoint | None) -> Trainer:
+    return make_trainer(config, load_tokenizer(config.model), run_size, checkpoint=start)
 
 
-def _numbers(half: ConsumerHalf, config: Config, step: int, batch: RolloutBatch) -> dict[str, Any]:
+def _numbers(half: Trainer, config: Config, step: int, batch: RolloutBatch) -> dict[str, Any]:
     made = regrouped(
         batch,
         config.advantage,
@@ -115,12 +115,12 @@ def _token_records(before: Sequence[TokenValues], after: Sequence[TokenValues]) 
     )
 
 
-def _extent(
+def _run_size(
     config: Config,
     records: Mapping[int, Mapping[str, Any]],
     journal: Mapping[int, Mapping[str, Any]],
     batch: RolloutBatch,
-) -> Extent:
+) -> RunSize:
     """The length of the run, on which its learning rates hang, without its dataset: a line tells how large that is."""
     sizes = [
         round(journal[number]["position"] / record["epoch"]) for number, record in records.items() if number in journal
@@ -130,7 +130,7 @@ def _extent(
         raise CheckpointError(
             "no step of the run was finished, so the number of its steps is not known; --resume it for a step first"
         )
-    return Extent(total_steps=steps, longest_prompt=max(len(group.task.prompt_ids) for group in batch.groups))
+    return RunSize(total_steps=steps, longest_prompt=max(len(group.task.prompt_ids) for group in batch.groups))
 
 
 def _other_options(run_dir: RunDir, first: int) -> str:

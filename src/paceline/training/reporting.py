@@ -40,12 +40,12 @@ class RunningReport:
         self,
         directory: Path,
         *,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         write: Callable[[Path], Path] = write_report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`tell` is told of a page that cannot be written: no run ends for its page."""
-        self._directory, self._tell, self._write, self._clock = directory, tell, write, clock
+        """`notify` is told of a page that cannot be written: no run ends for its page."""
+        self._directory, self._notify, self._write, self._clock = directory, notify, write, clock
         self._due: float | None = None
         self._fault = ""
 
@@ -67,6 +67,6 @@ class RunningReport:
         page = draw_page(self._directory, self._write)
         if isinstance(page, str) and page != self._fault:
             self._fault = page
-            self._tell(f"the run goes on without its page: {page}")
+            self._notify(f"the run goes on without its page: {page}")
         ended = self._clock()
         self._due = ended + max(LEAST_SECONDS, (ended - started) / LARGEST_SHARE)

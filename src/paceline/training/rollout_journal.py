@@ -15,22 +15,22 @@ from typing import Any
 from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir
 from paceline.runtime.background_writes import Writing
-from paceline.training.feed import Feed
 from paceline.training.produced import Handover, Produced
 from paceline.training.rollouts.lines import restorable_lines
 from paceline.training.rollouts.restoring import batch_about, restored_batch, restored_groups
+from paceline.training.task_sampler import TaskSampler
 from paceline.types import RolloutGroup, Task
 
 WRITE_SECONDS = 600.0
 """That a step waits for its rollouts to be on disk."""
 
 
-def of_these_tasks(committed: Committed, feed: Feed) -> Committed:
+def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed:
     """The committed steps up to the first whose prompts are not those that the data order has there."""
-    feed = replace(feed)
+    task_sampler = replace(task_sampler)
     for count, entry in enumerate(committed.entries):
-        drawn = feed.take(entry["groups"])
-        if feed.position != entry["position"] or _fingerprint(task for task, _ in drawn) != entry["prompts"]:
+        drawn = task_sampler.take(entry["groups"])
+        if task_sampler.position != entry["position"] or _fingerprint(task for task, _ in drawn) != entry["prompts"]:
             fault = f"the rollouts from step {entry['step']} on are of other prompts than the dataset has: made again"
             return Committed(entries=committed.entries[:count], faults=(*committed.faults, fault))
     return committed
@@ -39,14 +39,14 @@ def of_these_tasks(committed: Committed, feed: Feed) -> Committed:
 class Journal:
     """The rollouts of a run's steps, in order: each is read where it is committed, else made and committed."""
 
-    def __init__(self, run_dir: RunDir, feed: Feed, committed: Committed) -> None:
-        """`committed` steps are the next ones of the run, of the tasks that `feed` gives next: see `of_these_tasks`."""
+    def __init__(self, run_dir: RunDir, task_sampler: TaskSampler, committed: Committed) -> None:
+        """`committed` holds the run's next steps, whose tasks `task_sampler` gives next (see `of_these_tasks`)."""
         self._run_dir = run_dir
         self._entries = {entry["step"]: entry for entry in committed.entries}
-        self._feed = replace(feed)
+        self._task_sampler = replace(task_sampler)
         self.again = len(self._entries)
         """Steps whose rollouts are used again."""
-        self.position: int = committed.entries[-1]["position"] if committed.entries else feed.position
+        self.position: int = committed.entries[-1]["position"] if committed.entries else task_sampler.position
         """Where the data order stands behind them."""
         self._writing: Writing[None] | None = None
         self._is_closed = False
@@ -67,7 +67,7 @@ class Journal:
             return None
         groups = restored_groups(self._run_dir.rollouts(number))
         # the tasks as the dataset has them: with all columns
-        drawn = self._feed.take(len(groups))
+        drawn = self._task_sampler.take(len(groups))
         return _produced(entry, [replace(group, task=task) for group, (task, _) in zip(groups, drawn, strict=True)])
 
     def commit(self, number: int, produced: Produced) -> None:
@@ -76,7 +76,7 @@ class Journal:
         Raises:
             StorageError: the disk refused those before it.
         """
-        self.settle()
+        self.wait()
         # here and not in the thread, which would keep the interpreter from the update beside it for as long
         lines, about = [*restorable_lines(produced.batch.groups)], _about(produced)
         with self._beginning:
@@ -86,7 +86,7 @@ class Journal:
                     name=f"what was sampled for step {number}",
                 )
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait until everything that was begun is on disk.
 
         Raises:

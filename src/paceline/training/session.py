@@ -31,36 +31,36 @@ from paceline.runtime.devices import choose_device, used_memory
 from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.signals import GraceOver, StopRequest
 from paceline.runtime.watchdog import Watchdog
+from paceline.training.backend import Backend, BackendFactory, in_this_process, make_task_sampler
 from paceline.training.card import card_facts, write_card
 from paceline.training.footprint import refuse_no_room
 from paceline.training.guards import Guards
-from paceline.training.halves import Halves, Place, in_this_process, make_feed
 from paceline.training.identity import Change, Record, begin_identity, change_identity, find_change, keep_graders
-from paceline.training.loop import START, Run, run_steps, save_last, tell
+from paceline.training.loop import START, Run, notify, run_steps, save_last
 from paceline.training.observing import CommandLine, Observer, Timetable
 from paceline.training.records import opening_sentences
 from paceline.training.reporting import RunningReport, draw_page
 from paceline.training.rollout_journal import Journal, of_these_tasks
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
 
 
 def train(
     config: Config,
-    prepared: Prepared,
+    inputs: RunInputs,
     output_dir: Path,
     *,
     resume: Path | bool,
     console: Console,
-    place: Place = in_this_process,
+    make_backend: BackendFactory = in_this_process,
     override: Collection[str] = (),
 ) -> bool:
-    """Train to the last step, or to an interrupt, with both halves where `place` puts them.
+    """Train to the last step, or to an interrupt, on the backend that `make_backend` builds.
 
     `resume`: whether to go on with the run from its newest whole checkpoint, or the checkpoint to go on from. Options
     in `override` may be otherwise than the run that is gone on with has had them.
 
     After the loss of a process of a cluster another attempt goes on from the last checkpoint, up to `max_restarts`
-    times, with what was prepared for the first; processes that a launcher started are its own to start again.
+    times, with what was inputs for the first; processes that a launcher started are its own to start again.
 
     Returns:
         True when the run is finished, False when a signal stopped it with a checkpoint to resume from.
@@ -72,7 +72,7 @@ def train(
     while True:
         try:
             return _attempt(
-                config, prepared, output_dir, resume=resume, console=console, place=place, override=override
+                config, inputs, output_dir, resume=resume, console=console, make_backend=make_backend, override=override
             )
         except ProcessLost as lost:
             is_there = (output_dir / "config.yaml").exists()
@@ -85,67 +85,65 @@ def train(
 
 def _attempt(
     config: Config,
-    prepared: Prepared,
+    inputs: RunInputs,
     output_dir: Path,
     *,
     resume: Path | bool,
     console: Console,
-    place: Place,
+    make_backend: BackendFactory,
     override: Collection[str],
 ) -> bool:
     with ExitStack() as closing:
-        earlier = Earlier()
+        start = StartPoint()
         if resume:
-            earlier = _earlier(config, prepared, output_dir, closing, resume=resume, override=override)
-        checkpoint = earlier.checkpoint
+            start = _start_point(config, inputs, output_dir, closing, resume=resume, override=override)
+        checkpoint = start.checkpoint
         display = RunDisplay(
             console,
             name=str(output_dir),
-            total_steps=prepared.total_steps,
-            done=earlier.step,
+            total_steps=inputs.total_steps,
+            done=start.step,
             memory=None if config.cluster.cluster else partial(used_memory, choose_device(config.model)),
         )
-        prepared = replace(prepared, progress=display.watched)
-        placed = closing.enter_context(place(config, prepared, checkpoint))
-        refuse_no_room(config, output_dir, placed.halves.footprint(), total_steps=prepared.total_steps)
+        inputs = replace(inputs, progress=display.watched)
+        ready = closing.enter_context(make_backend(config, inputs, checkpoint))
+        refuse_no_room(config, output_dir, ready.backend.footprint(), total_steps=inputs.total_steps)
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
-        run_dir = earlier.run_dir or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
+        run_dir = start.run_dir or closing.enter_context(RunDir.create(output_dir, to_yaml(config)))
         stuck = output_dir / "stuck" / f"{datetime.now():%Y%m%d-%H%M%S}"
         closing.enter_context(Watchdog(stuck, limit=config.loop.step_timeout))
-        if earlier.identity is None:
-            begin_identity(run_dir, config, prepared)
-        elif earlier.change is not None:
-            change_identity(run_dir, earlier.identity, earlier.change, config, prepared, step=earlier.step)
+        if start.identity is None:
+            begin_identity(run_dir, config, inputs)
+        elif start.change is not None:
+            change_identity(run_dir, start.identity, start.change, config, inputs, step=start.step)
         else:
-            keep_graders(run_dir, earlier.identity, config)
-        trackers = run_trackers(config, output_dir, run_name=output_dir.name, tell=display.say)
+            keep_graders(run_dir, start.identity, config)
+        trackers = run_trackers(config, output_dir, run_name=output_dir.name, notify=display.say)
         closing.callback(trackers.finish)
         run_dir.add_links(trackers.urls)
-        report = RunningReport(output_dir, tell=display.say)
-        observer = CommandLine(
-            display=display, trackers=trackers, timetable=_timetable(config, prepared), report=report
-        )
-        run, committed = make_run(config, prepared, placed.halves, run_dir, checkpoint, observer=observer)
+        report = RunningReport(output_dir, notify=display.say)
+        observer = CommandLine(display=display, trackers=trackers, timetable=_timetable(config, inputs), report=report)
+        run, committed = make_run(config, inputs, ready.backend, run_dir, checkpoint, observer=observer)
         closing.callback(run.journal.close)
         display.watched.recall(run_dir.metrics(), run_dir.evals())
         if resume and checkpoint is None:
-            tell(run, ["no checkpoint was written yet: the run starts again from its first step"])
-        opening = opening_sentences(config, prepared, placed.sentences, checkpoint)
-        changed = [] if earlier.change is None else [f"from here on {what}" for what in earlier.change.describe()]
-        tell(run, [*earlier.sentences, *directory_sentences(run_dir, committed), *opening, *changed])
+            notify(run, ["no checkpoint was written yet: the run starts again from its first step"])
+        opening = opening_sentences(config, inputs, ready.sentences, checkpoint)
+        changed = [] if start.change is None else [f"from here on {what}" for what in start.change.describe()]
+        notify(run, [*start.sentences, *directory_sentences(run_dir, committed), *opening, *changed])
         with report, display:
             interrupt = _run_to_the_end(run)
         if interrupt is not None:
             remedy = f"`paceline train --resume {output_dir}` goes on"
             report.write()
-            tell(run, [f"{interrupt} after step {run.state.step}; {remedy}"])
+            notify(run, [f"{interrupt} after step {run.state.step}; {remedy}"])
             return False
         finish(run, console)
     return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Earlier:
+class StartPoint:
     """What an attempt goes on with; nothing of a new run."""
 
     run_dir: RunDir | None = None
@@ -161,26 +159,26 @@ class Earlier:
         return 0 if self.checkpoint is None else self.checkpoint.state.step
 
 
-def _earlier(
+def _start_point(
     config: Config,
-    prepared: Prepared,
+    inputs: RunInputs,
     output_dir: Path,
     closing: ExitStack,
     *,
     resume: Path | bool,
     override: Collection[str],
-) -> Earlier:
+) -> StartPoint:
     """The run in a directory, locked until `closing`, and held to what it was."""
     run_dir = closing.enter_context(RunDir.open(output_dir))
     root, is_named = output_dir / "checkpoints", isinstance(resume, Path)
     checkpoint, damaged = (read_checkpoint(resume), ()) if isinstance(resume, Path) else newest_checkpoint(root)
     identity = run_dir.identity()
-    change = None if identity is None else find_change(identity, config, prepared, override=override)
+    change = None if identity is None else find_change(identity, config, inputs, override=override)
     aside = list[str]()
     if checkpoint is not None:
         step = checkpoint.state.step
         aside = set_later_aside(run_dir, step) if is_named else set_damaged_aside(root, checkpoint)
-    return Earlier(
+    return StartPoint(
         run_dir=run_dir, checkpoint=checkpoint, identity=identity, change=change, sentences=(*damaged, *aside)
     )
 
@@ -218,7 +216,7 @@ def _run_to_the_end(run: Run) -> str | None:
     with StopRequest(run.config.loop.stop_grace) as stop:
         try:
             run_steps(run, interrupted=lambda: stop.received is not None)
-            if run.state.step == run.prepared.total_steps:
+            if run.state.step == run.inputs.total_steps:
                 return None
             save_last(run)
         except GraceOver as over:
@@ -235,28 +233,31 @@ def last_checkpoint(run: Run) -> str:
 
 def make_run(
     config: Config,
-    prepared: Prepared,
-    halves: Halves,
+    inputs: RunInputs,
+    backend: Backend,
     run_dir: RunDir,
     checkpoint: Checkpoint | None,
     *,
     observer: Observer,
 ) -> tuple[Run, Committed]:
     """The run where the checkpoint left it; of later steps committed rollouts alone stay, which come beside it."""
-    done, feed = 0 if checkpoint is None else checkpoint.state.step, make_feed(config, prepared, checkpoint)
-    committed = of_these_tasks(run_dir.truncate_after(-1 if checkpoint is None else done), feed)
+    done, task_sampler = (
+        0 if checkpoint is None else checkpoint.state.step,
+        make_task_sampler(config, inputs, checkpoint),
+    )
+    committed = of_these_tasks(run_dir.truncate_after(-1 if checkpoint is None else done), task_sampler)
     run_dir.discard_rollouts_after(done + len(committed.entries))
-    journal = Journal(run_dir, feed, committed)
-    halves.begin(journal)
+    journal = Journal(run_dir, task_sampler, committed)
+    backend.begin(journal)
     run = Run(
         config=config,
-        prepared=prepared,
-        halves=halves,
+        inputs=inputs,
+        backend=backend,
         run_dir=run_dir,
         journal=journal,
         observer=observer,
         guards=Guards(config.optim, run_dir.metrics()),
-        progress=prepared.progress,
+        progress=inputs.progress,
         state=START if checkpoint is None else checkpoint.state,
         saved_step=None if checkpoint is None else checkpoint.state.step,
     )
@@ -277,8 +278,8 @@ def directory_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
     return lines
 
 
-def run_trackers(config: Config, directory: Path, *, run_name: str, tell: Callable[[str], None]) -> Trackers:
-    """The trackers of `--report-to`, open, with every option beside the curves; `tell` hears of their outages.
+def run_trackers(config: Config, directory: Path, *, run_name: str, notify: Callable[[str], None]) -> Trackers:
+    """The trackers of `--report-to`, open, with every option beside the curves; `notify` hears of their outages.
 
     Raises:
         ConfigError: one of them opens no run.
@@ -289,13 +290,13 @@ def run_trackers(config: Config, directory: Path, *, run_name: str, tell: Callab
         run_name=run_name,
         directory=directory,
         settings=plain_options(config),
-        tell=tell,
+        notify=notify,
     )
 
 
-def _timetable(config: Config, prepared: Prepared) -> Timetable:
+def _timetable(config: Config, inputs: RunInputs) -> Timetable:
     return Timetable(
-        eval_steps=config.evaluation.eval_steps, save_steps=config.loop.save_steps, total_steps=prepared.total_steps
+        eval_steps=config.evaluation.eval_steps, save_steps=config.loop.save_steps, total_steps=inputs.total_steps
     )
 
 
@@ -309,9 +310,9 @@ def finish(run: Run, console: Console, *, step: int | None = None) -> None:
     """
     output_dir, final = run.run_dir.path, run.run_dir.path / "final"
     HEARTBEAT.beat("run", "export of the trained model")
-    run.halves.export(final)
+    run.backend.export(final)
     steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)
-    foreseen = run.halves.foresee(steps) if steps else None
+    foreseen = run.backend.foresee(steps) if steps else None
     paces = None if foreseen is None else step_paces(steps, foreseen_seconds=foreseen)
     summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
     card = write_card(card_facts(run.run_dir, run.config, final, step=step or run.state.step), final)

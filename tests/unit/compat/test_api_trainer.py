@@ -20,7 +20,7 @@ from paceline.rewards.function import RewardContext, compares_group, needs_group
 from paceline.rewards.resolving import resolve
 from paceline.rewards.rows import row_check
 from paceline.rewards.scoring.scores import score
-from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
 from tests.scripted import completion, task
 from tests.tiny import tiny_tokenizer

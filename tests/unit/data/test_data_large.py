@@ -14,7 +14,7 @@ from paceline.data.rows import SAMPLE, WHOLE, Row
 from paceline.data.sources import load_rows
 from paceline.data.tasks import LargeTasks, build_tasks
 from paceline.errors import DataError
-from paceline.training.feed import Feed
+from paceline.training.task_sampler import TaskSampler
 from tests.tiny import tiny_tokenizer
 
 SIZE = WHOLE + 500
@@ -93,7 +93,7 @@ def test_a_large_datasets_tasks_are_those_of_the_same_rows_read_whole(tokenizer)
         whole.tasks[place].prompt_ids for place in (0, 7, SIZE - 1)
     ]
     assert large.tasks[SIZE - 1].columns["rare"] == 1
-    of_large, of_whole = (Feed(tasks=one.tasks, seed=3, shuffle=True) for one in (large, whole))
+    of_large, of_whole = (TaskSampler(tasks=one.tasks, seed=3, shuffle=True) for one in (large, whole))
     assert [(task.task_id, times) for task, times in of_large.take(5)] == [
         (task.task_id, times) for task, times in of_whole.take(5)
     ]
@@ -103,10 +103,10 @@ def test_a_row_that_is_left_out_is_passed_over_and_counts_as_taken(tokenizer):
     rows = listed([WORDS[0], {"text": "no prompt"}, {"prompt": "too long for that"}, *WORDS[3:]])
     data = options(on_bad_row="skip", long_prompts="drop", max_prompt_length=12)
     large = build_tasks(rows, tokenizer, data, system=None)
-    feed = Feed(tasks=large.tasks, seed=0, shuffle=False)
-    assert [task.task_id for task, _ in feed.take(2)] == ["rows.jsonl:1", "rows.jsonl:4"]
-    assert feed.position == 4  # however it is taken in pieces
-    again = Feed(tasks=large.tasks, seed=0, shuffle=False)
+    task_sampler = TaskSampler(tasks=large.tasks, seed=0, shuffle=False)
+    assert [task.task_id for task, _ in task_sampler.take(2)] == ["rows.jsonl:1", "rows.jsonl:4"]
+    assert task_sampler.position == 4  # however it is taken in pieces
+    again = TaskSampler(tasks=large.tasks, seed=0, shuffle=False)
     assert [again.take(1)[0][0].task_id for _ in range(2)] == ["rows.jsonl:1", "rows.jsonl:4"]
     assert again.position == 4
     assert large.tasks.last_left_out.startswith("row rows.jsonl:3: its prompt has 18 tokens, above")
@@ -138,12 +138,12 @@ def test_what_tasks_are_held_to_is_asked_of_those_that_are_taken_later(tokenizer
 def test_a_pass_without_one_usable_row_ends(tokenizer):
     rows = listed([WORDS[0], *({"text": "x"} for _ in range(SIZE - 1))])
     data = options(on_bad_row="skip")
-    feed = Feed(tasks=build_tasks(rows, tokenizer, data, system=None).tasks, seed=0, shuffle=False)
-    feed.take(2)
-    assert feed.position == SIZE + 1  # the one row of the next pass
+    task_sampler = TaskSampler(tasks=build_tasks(rows, tokenizer, data, system=None).tasks, seed=0, shuffle=False)
+    task_sampler.take(2)
+    assert task_sampler.position == SIZE + 1  # the one row of the next pass
     rows[0] = Row(row_id="rows.jsonl:1", columns={})
     with pytest.raises(DataError, match=f"none of the {SIZE} rows can be used; the last: row"):
-        feed.take(1)
+        task_sampler.take(1)
 
 
 def test_a_large_file_is_known_again_by_all_its_bytes(tmp_path, tokenizer):

@@ -19,7 +19,7 @@ from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import WHOLE, ParallelLayout
 from paceline.models.parallel.sharding import Sharding
 from paceline.objective.micro_batches import MicroBatch, Sample, pack
-from paceline.training.learner.passes import TokenValues, WholeModel
+from paceline.training.learner.forward_backward import TokenValues, WholeModel
 from tests.laws.splitting import random_samples, relative
 
 CPU = torch.device("cpu")

@@ -46,7 +46,7 @@ from paceline.models.parallel.tensor_layers import shared
 from paceline.models.parallel.vocabulary import vocabulary_passes
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.objective.micro_batches import MicroBatch, pack
-from paceline.training.learner.passes import head_values
+from paceline.training.learner.forward_backward import head_values
 from tests.laws.splitting import random_samples, relative
 
 CPU = torch.device("cpu")

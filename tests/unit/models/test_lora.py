@@ -145,7 +145,7 @@ def test_a_step_moves_the_adapter_and_leaves_every_other_weight_bit_for_bit(tmp_
     loaded = load_model(config, RANK)
     half = learner(loaded)
     adapter, frozen = adapter_of(loaded), frozen_of(loaded)
-    assert half.passes.forward.kind == "packed"
+    assert half.runner.forward.kind == "packed"
     half.step([group()], learning_rate=1e-3)
     assert same(frozen, frozen_of(loaded))
     after = adapter_of(loaded)
@@ -491,7 +491,7 @@ def test_a_step_over_4_bits_is_the_step_over_what_they_stand_for(four_bits, tmp_
         half, frozen = learner(loaded), frozen_of(loaded)
         half.step([group()], learning_rate=1e-3)
         half.step([group()], learning_rate=1e-3)  # the first one moves nothing but the matrices that begin as 0
-        assert half.passes.forward.kind == "packed"
+        assert half.runner.forward.kind == "packed"
         assert same(frozen, frozen_of(loaded))
         adapters.append(adapter_of(loaded))
     assert adapters[0].keys() == adapters[1].keys()

@@ -10,7 +10,7 @@ from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.rope import fix_rope, rope_by_length
 from paceline.objective.micro_batches import Sample, pack
-from paceline.training.learner.passes import WholeModel
+from paceline.training.learner.forward_backward import WholeModel
 from tests.families import family, make_model
 from tests.tiny import tiny_tokenizer
 

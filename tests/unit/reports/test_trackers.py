@@ -33,7 +33,7 @@ NUMBERS = {
 
 def open_in(directory: Path, *names: str) -> Trackers:
     settings = {"learning_rate": 1e-6, "betas": (0.9, 0.99), "system_prompt": None, "output_dir": directory}
-    return open_trackers(names, project="tests", run_name="one", directory=directory, settings=settings, tell=print)
+    return open_trackers(names, project="tests", run_name="one", directory=directory, settings=settings, notify=print)
 
 
 class Server:
@@ -43,7 +43,7 @@ class Server:
 
     def __init__(self):
         self.is_there, self.kept, self.said, self.now, self.patience = True, [], [], 0.0, 0.0
-        self.sender = Sender("mlflow", self, tell=self.said.append, clock=lambda: self.now)
+        self.sender = Sender("mlflow", self, notify=self.said.append, clock=lambda: self.now)
 
     def log(self, numbers, step):
         self._answer()
@@ -125,7 +125,7 @@ def test_trackio_keeps_a_local_project(tmp_path):
     code = (
         "import sys; from pathlib import Path; from paceline.reports.trackers.opening import open_trackers\n"
         "place = {'project': 'tests', 'run_name': 'one', 'directory': Path(sys.argv[1])}\n"
-        "t = open_trackers(['trackio'], **place, settings={}, tell=print)\n"
+        "t = open_trackers(['trackio'], **place, settings={}, notify=print)\n"
         "t.log({'rewards/accuracy/mean': 0.5}, 3); t.finish()"
     )
     environment = os.environ | {"TRACKIO_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1"}

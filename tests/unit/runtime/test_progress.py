@@ -15,11 +15,11 @@ from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.rewards.scoring.scores import score
 from paceline.runtime.progress import Progress
-from paceline.training.halves import Place, Placed, in_this_process
+from paceline.training.backend import BackendFactory, ReadyBackend, in_this_process
 from paceline.training.loop import save
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
 from paceline.workers.ray.worker_group import Lost, WorkerGroup
 from tests.cluster_runs import options_in, weights
 from tests.recorded_progress import RecordedProgress
@@ -28,20 +28,20 @@ from tests.unit.training.test_train_saving import Scripted
 from tests.unit.workers.test_ray_worker_group import ScriptedWorkers
 
 
-def told_to(progress: Progress) -> Place:
+def told_to(progress: Progress) -> BackendFactory:
     @contextmanager
-    def place(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
-        with in_this_process(config, replace(prepared, progress=progress), checkpoint) as placed:
-            yield placed
+    def place(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+        with in_this_process(config, replace(inputs, progress=progress), checkpoint) as ready:
+            yield ready
 
     return place
 
 
-def run(folder: Path, place: Place, **options: object) -> None:
+def run(folder: Path, place: BackendFactory, **options: object) -> None:
     folder.mkdir()
     config = build_config({**options_in(folder / "given"), "max_steps": 2, **options})
     assert train(
-        config, prepare(config), folder / "run", resume=False, console=Console(file=io.StringIO()), place=place
+        config, prepare(config), folder / "run", resume=False, console=Console(file=io.StringIO()), make_backend=place
     )
 
 

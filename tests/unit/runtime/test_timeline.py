@@ -7,7 +7,7 @@ import pytest
 from paceline.errors import ProcessLost
 from paceline.rewards.scoring.scores import Scores
 from paceline.runtime.timeline import Recorder, Span, trace
-from paceline.training.rollouts.sampling import Round
+from paceline.training.rollouts.rounds import Round
 from paceline.workers.ray.consumers import Consumers
 from paceline.workers.ray.worker_group import Lost, WorkerGroup
 from tests.unit.workers.test_ray_consumers import ScriptedRanks, manifest

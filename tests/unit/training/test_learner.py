@@ -114,7 +114,7 @@ def test_padded_rows_count_every_place_as_forwarded_and_keep_to_the_budget():
     forwarded = {}
     for budget in (15, 12):
         half = learner(micro_batch_tokens=budget)
-        half.passes.forward = padded
+        half.runner.forward = padded
         forwarded[budget] = half.step(groups, learning_rate=0.0).tokens_forwarded
     assert forwarded == {15: 15, 12: 3 + 2 * 5}
     assert learner(micro_batch_tokens=15).step(groups, learning_rate=0.0).tokens_forwarded == 3 + 2 + 2

@@ -22,8 +22,8 @@ from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.sharding import Sharding
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.objective.micro_batches import MicroBatch, pack
+from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.learner import Learner
-from paceline.training.learner.passes import TokenValues
 from tests.laws.layouts import CPU, FAMILIES, gradient
 from tests.laws.splitting import MAX_LENGTH, TEMPERATURE, random_samples, relative
 
@@ -105,7 +105,7 @@ def work(rank: int, folder: str, is_over) -> None:
         note("computed again", lambda: gradient(again))
     with process_group(Meeting(file=Path(folder, "second")), rank=rank, size=2, device=CPU, timeout=LATE_SECONDS):
         half = learner_of("bfloat16", pipeline("1f1b"))
-        note("failed", lambda: half.passes.backward(half.policy, two_batches(), fails))
+        note("failed", lambda: half.runner.backward(half.policy, two_batches(), fails))
         if rank == 0:
             is_over.set()
         assert is_over.wait(PATIENCE), "rank 0 still waits"  # rank 1 is there all the time, and silent

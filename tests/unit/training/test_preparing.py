@@ -8,7 +8,7 @@ import pytest
 
 from paceline.config.building import build_config
 from paceline.errors import ModelError
-from paceline.training.setup.measuring import reward_meter
+from paceline.training.setup.evaluators import reward_evaluator
 from paceline.training.setup.preparation import prepare
 from tests.families import family, make_config
 from tests.scripted import ScriptedEngine, completion, task
@@ -20,17 +20,17 @@ import sys
 from paceline.config.building import build_config
 from paceline.training.setup.preparation import prepare
 options = {"model": "model", "dataset": "rows.jsonl", "eval_dataset": "rows.jsonl", "max_completion_length": 100}
-prepared = prepare(build_config(options))
-assert (len(prepared.tasks.tasks), len(prepared.meters)) == (4, 1)
+inputs = prepare(build_config(options))
+assert (len(inputs.tasks.tasks), len(inputs.evaluators)) == (4, 1)
 print("\\n".join(sys.modules))
 """
 COMPUTES = {
     "transformers.modeling_utils",
-    "paceline.models",
+    "paceline.models.loading",
     "paceline.engines.local.engine",
-    "paceline.checkpoints",
-    "paceline.training.learner",
-    "paceline.training",
+    "paceline.checkpoints.saving",
+    "paceline.training.learner.learner",
+    "paceline.training.loop",
 }
 """Takes longer to load than all that is needed to refuse a run."""
 
@@ -75,9 +75,9 @@ def test_held_out_rewards_are_measured_however_training_filters():
     options = {"model": "embedded", "dataset": "rows.jsonl", "filter_range": ["0", "1"], "max_refills": "2"}
     config = build_config({**options, "oversampling": "1.5", "num_generations": "2", "filter_func": "accuracy"})
     functions = {"accuracy": lambda completions, **columns: [float(text == "2") for text in completions]}
-    meter = reward_meter(config, functions, name="held-out", tasks=(task("a"), task("b")), generations=2)
+    evaluator = reward_evaluator(config, functions, name="held-out", tasks=(task("a"), task("b")), generations=2)
     engine = ScriptedEngine([[completion("2"), completion("2")], [completion("1"), completion("2")]])
-    found = meter.measure(engine, step=0)
+    found = evaluator.measure(engine, step=0)
     measured, rows = found.record(), found.completion_records()
     assert (measured["n"], measured["reward_mean"], measured["groups_zero_deviation"]) == (2, 0.75, 1)
     assert [(row["parsed"], row["format"]) for row in rows] == [(None, None)] * 4

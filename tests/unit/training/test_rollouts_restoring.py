@@ -12,7 +12,7 @@ from paceline.training.rollouts.records import rollout_records
 from paceline.training.rollouts.regrouping import regrouped
 from paceline.training.rollouts.restoring import batch_about, restored_batch, restored_groups
 from paceline.types import Completion, WeightChange
-from tests.scripted import completion, scripted_producer, taking, task
+from tests.scripted import completion, scripted_sampler, taking, task
 
 THIRD = 0.3333333432674408
 """The float32 nearest to a third, and not the float64."""
@@ -53,9 +53,9 @@ OPTIONS = {
 
 def batch_of(options):
     functions = {"right": right, "fragile": fragile, "said": BuiltIn(name="said", call=said, gold=None)}
-    producer = scripted_producer(WORDS, functions, WEIGHTS, AdvantageConfig(**options), max_failure_rate=1.0)
+    sampler = scripted_sampler(WORDS, functions, WEIGHTS, AdvantageConfig(**options), max_failure_rate=1.0)
     tasks = [task(str(number), answer=None) for number in range(4)]
-    return producer.make(taking(tasks), 2 if "oversampling" in options else 4)
+    return sampler.sample(taking(tasks), 2 if "oversampling" in options else 4)
 
 
 def records_of(batch) -> list[dict]:

@@ -15,10 +15,10 @@ from paceline.engines import Request, Sampling
 from paceline.models.loading import load_model
 from paceline.models.pretrained import load_tokenizer
 from paceline.training.assembly import assemble, end_token_ids, make_engine
-from paceline.training.feed import Feed, prompts_of_step
-from paceline.training.observing import Timetable, Wishes
+from paceline.training.observing import Requests, Timetable
 from paceline.training.rates import SteppedRate
 from paceline.training.setup.preparation import prepare
+from paceline.training.task_sampler import TaskSampler, prompts_of_step
 from paceline.workers.ray.producing import ProducingProcess
 from tests.scripted import task
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -75,9 +75,9 @@ def test_every_door_ends_completions_at_all_end_tokens(tmp_path, monkeypatch):
 
 
 def test_a_feed_goes_on_where_it_stood_and_counts_how_often_a_task_came():
-    feed = Feed(tasks=TASKS, seed=0, shuffle=False, position=1)
-    assert [(one.task_id, times) for one, times in feed.take(4)] == [("1", 0), ("2", 0), ("0", 1), ("1", 1)]
-    assert feed.position == 5
+    task_sampler = TaskSampler(tasks=TASKS, seed=0, shuffle=False, position=1)
+    assert [(one.task_id, times) for one, times in task_sampler.take(4)] == [("1", 0), ("2", 0), ("0", 1), ("1", 1)]
+    assert task_sampler.position == 5
 
 
 def test_the_last_step_of_a_run_in_epochs_takes_what_is_left_however_many_refills_there_were():
@@ -87,16 +87,16 @@ def test_the_last_step_of_a_run_in_epochs_takes_what_is_left_however_many_refill
 
 
 def test_wishes_of_several_moments_are_granted_together():
-    assert Wishes(save=True) | Wishes(stop=True) == Wishes(save=True, stop=True)
+    assert Requests(save=True) | Requests(stop=True) == Requests(save=True, stop=True)
 
 
 def test_the_timetable_evaluates_at_the_start_every_so_often_and_at_the_end():
     timetable = Timetable(eval_steps=2, save_steps=3, total_steps=5)
-    assert timetable.at_start(0) == Wishes(evaluate=True)
-    assert timetable.at_start(2) == Wishes()
-    wishes = [timetable.after(number) for number in (1, 2, 3, 4, 5)]
-    assert [one.evaluate for one in wishes] == [False, True, False, True, True]
-    assert [one.save for one in wishes] == [False, False, True, False, False]
+    assert timetable.at_start(0) == Requests(evaluate=True)
+    assert timetable.at_start(2) == Requests()
+    requests = [timetable.after(number) for number in (1, 2, 3, 4, 5)]
+    assert [one.evaluate for one in requests] == [False, True, False, True, True]
+    assert [one.save for one in requests] == [False, False, True, False, False]
 
 
 @pytest.mark.parametrize("kind", ["closed form", "step by step"])

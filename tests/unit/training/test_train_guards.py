@@ -19,43 +19,43 @@ from paceline.config.building import build_config
 from paceline.config.objective import OptimConfig
 from paceline.config.sections import Config
 from paceline.errors import TrainingError
+from paceline.training.backend import BackendFactory, ReadyBackend, in_this_process
 from paceline.training.guards import Guards
-from paceline.training.halves import Place, Placed, in_this_process
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
 from tests.cluster_runs import options_in, weights
 from tests.unit.training.test_train_records import NOTHING
 
 
 @dataclass
-class PoisonedHalves:
-    """Halves that train on an advantage which is not a number, in some steps."""
+class PoisonedBackend:
+    """A backend that trains on an advantage which is not a number, in some steps."""
 
-    halves: Any
+    backend: Any
     steps: tuple[int, ...]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.halves, name)
+        return getattr(self.backend, name)
 
     def update(self, number: int, groups: Any) -> Any:
         if number in self.steps:
             first, *others = groups
             poisoned = tuple(replace(rollout, advantage=math.nan) for rollout in first.rollouts)
             groups = [replace(first, rollouts=poisoned, dropped=None), *others]
-        return self.halves.update(number, groups)
+        return self.backend.update(number, groups)
 
 
-def poisoned(*steps: int) -> Place:
+def poisoned(*steps: int) -> BackendFactory:
     @contextmanager
-    def place(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
-        with in_this_process(config, prepared, checkpoint) as placed:
-            yield replace(placed, halves=PoisonedHalves(placed.halves, steps))
+    def place(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+        with in_this_process(config, inputs, checkpoint) as ready:
+            yield replace(ready, backend=PoisonedBackend(ready.backend, steps))
 
     return place
 
 
-def run(folder: Path, *steps: int, resume: bool = False, place: Place | None = None, **options: object) -> str:
+def run(folder: Path, *steps: int, resume: bool = False, place: BackendFactory | None = None, **options: object) -> str:
     """A run of six steps with a checkpoint after each second one; what it said."""
     if resume:
         config = read_run_configuration(folder / "run")
@@ -65,7 +65,7 @@ def run(folder: Path, *steps: int, resume: bool = False, place: Place | None = N
         config = build_config({**options_in(folder / "given"), **fixed, **options})
     console = Console(file=io.StringIO(), width=1000)
     assert train(
-        config, prepare(config), folder / "run", resume=resume, console=console, place=place or poisoned(*steps)
+        config, prepare(config), folder / "run", resume=resume, console=console, make_backend=place or poisoned(*steps)
     )
     return console.file.getvalue()
 
@@ -117,24 +117,24 @@ def test_a_smaller_budget_for_micro_batches_is_said_once():
 
 
 @dataclass
-class StuckHalves:
-    """Halves whose update of the third step waits for what never comes."""
+class StuckBackend:
+    """A backend whose update of the third step waits for what never comes."""
 
-    halves: Any
+    backend: Any
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.halves, name)
+        return getattr(self.backend, name)
 
     def update(self, number: int, groups: Any) -> Any:
         if number == 3:
             threading.Event().wait(600)
-        return self.halves.update(number, groups)
+        return self.backend.update(number, groups)
 
 
 @contextmanager
-def stuck(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
-    with in_this_process(config, prepared, checkpoint) as placed:
-        yield replace(placed, halves=StuckHalves(placed.halves))
+def stuck(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+    with in_this_process(config, inputs, checkpoint) as ready:
+        yield replace(ready, backend=StuckBackend(ready.backend))
 
 
 def test_a_run_in_which_nothing_happens_any_more_ends_and_goes_on_from_its_checkpoint(tmp_path):

@@ -11,29 +11,29 @@ from paceline.config.building import build_config
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import StorageError
 from paceline.runtime.timeline import Recorder
-from paceline.training.feed import Feed
 from paceline.training.produced import Handover, Produced
 from paceline.training.rollout_journal import Journal, of_these_tasks
-from paceline.workers.torchrun.halves import TorchrunHalves
-from tests.scripted import completion, scripted_producer, task
+from paceline.training.task_sampler import TaskSampler
+from paceline.workers.torchrun.halves import TorchrunBackend
+from tests.scripted import completion, scripted_sampler, task
 
 TASKS = tuple(replace(task(str(number), prompt=f"{number} + 1"), columns={"level": number}) for number in range(4))
 
 
-def fresh(tasks=TASKS) -> Feed:
-    return Feed(tasks=tasks, seed=1, shuffle=True)
+def fresh(tasks=TASKS) -> TaskSampler:
+    return TaskSampler(tasks=tasks, seed=1, shuffle=True)
 
 
 def right(completions: list[str], **columns: object) -> list[float]:
     return [float(text == "right") for text in completions]
 
 
-def made(feed: Feed, seconds: float) -> Produced:
+def made(task_sampler: TaskSampler, seconds: float) -> Produced:
     """Two groups of the next tasks."""
     script = [[completion("right"), completion("wrong")]] * 2
-    batch = scripted_producer(script, {"right": right}, {"right": 1.0}, AdvantageConfig()).make(feed.take, 2)
+    batch = scripted_sampler(script, {"right": right}, {"right": 1.0}, AdvantageConfig()).sample(task_sampler.take, 2)
     handover = Handover(seconds=0.5, nbytes=7)
-    return Produced(batch=batch, position=feed.position, seconds=seconds, handover=handover)
+    return Produced(batch=batch, position=task_sampler.position, seconds=seconds, handover=handover)
 
 
 @pytest.fixture
@@ -44,10 +44,12 @@ def run(tmp_path):
 
 def committed(run: RunDir, steps: int) -> list[Produced]:
     """Steps as a run commits them."""
-    feed = fresh()
-    journal = Journal(run, feed, Committed())
-    found = [journal.produce(number, lambda number: made(feed, float(number))) for number in range(1, steps + 1)]
-    journal.settle()
+    task_sampler = fresh()
+    journal = Journal(run, task_sampler, Committed())
+    found = [
+        journal.produce(number, lambda number: made(task_sampler, float(number))) for number in range(1, steps + 1)
+    ]
+    journal.wait()
     return found
 
 
@@ -63,7 +65,7 @@ def test_what_was_committed_comes_back_as_it_was_once_and_with_the_tasks_columns
     assert first.batch.groups[0].task.columns
     assert journal.find(1) is None
     assert journal.produce(3, lambda number: first) == first
-    journal.settle()
+    journal.wait()
     assert run.journal()[3]["seconds"] == 1.0
 
 
@@ -80,19 +82,19 @@ def test_a_step_of_other_prompts_than_the_dataset_has_is_named_and_not_used(run)
 
 
 def test_a_disk_that_refuses_is_told_before_anything_is_said_of_the_step(run, tmp_path):
-    journal, feed = Journal(RunDir(tmp_path / "nowhere"), fresh(), Committed()), fresh()
-    journal.produce(1, lambda number: made(feed, 0.0))
+    journal, task_sampler = Journal(RunDir(tmp_path / "nowhere"), fresh(), Committed()), fresh()
+    journal.produce(1, lambda number: made(task_sampler, 0.0))
     with pytest.raises(StorageError, match=r"step-000001\.jsonl cannot be written"):
-        journal.settle()
+        journal.wait()
     with pytest.raises(StorageError, match="cannot be written"):
-        journal.commit(2, made(feed, 0.0))
+        journal.commit(2, made(task_sampler, 0.0))
 
 
 def test_a_closed_journal_takes_nothing_more(run):
     journal = Journal(run, fresh(), Committed())
     journal.close()
     journal.commit(1, made(fresh(), 0.0))
-    journal.settle()
+    journal.wait()
     assert run.journal() == {}
     assert "journal" not in {thread.name for thread in threading.enumerate()}
 
@@ -112,10 +114,10 @@ class Busy:
 def test_ranks_are_not_asked_for_what_is_committed_and_go_on_behind_it(run):
     first, second = committed(run, 2)
     config = build_config({"model": "embedded", "dataset": "arithmetic", "prompts_per_step": 2, "max_steps": 3})
-    feed = fresh()
-    halves = TorchrunHalves(config, feed, Busy(), policy_version=0)
-    halves.begin(Journal(run, fresh(), run.truncate_after(0)))
-    assert [halves.produce(number) for number in (1, 2)] == [first, second]
-    assert feed.position == 4
+    task_sampler = fresh()
+    backend = TorchrunBackend(config, task_sampler, Busy(), policy_version=0)
+    backend.begin(Journal(run, fresh(), run.truncate_after(0)))
+    assert [backend.produce(number) for number in (1, 2)] == [first, second]
+    assert task_sampler.position == 4
     with pytest.raises(AssertionError, match="ranks are asked to sample"):
-        halves.produce(3)
+        backend.produce(3)

@@ -8,7 +8,7 @@ from paceline.config.objective import AdvantageConfig
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.records import step_clock, step_warnings
 from paceline.training.rollouts.records import rollout_metrics
-from tests.scripted import completion, scripted_producer, taking, task
+from tests.scripted import completion, scripted_sampler, taking, task
 
 NOTHING = UpdateStats(
     updates=0,
@@ -35,13 +35,13 @@ NOTHING = UpdateStats(
 
 def batch_of(*groups: str, max_refills: int):
     """`r` is a right completion, `w` a wrong one; groups are of two."""
-    producer = scripted_producer(
+    sampler = scripted_sampler(
         [[completion(letter) for letter in group] for group in groups],
         {"right": lambda completions, **columns: [float(text == "r") for text in completions]},
         {"right": 1.0},
         AdvantageConfig(filter_range=(0.0, 1.0), max_refills=max_refills),
     )
-    return producer.make(taking([task("a"), task("b")]), 2)
+    return sampler.sample(taking([task("a"), task("b")]), 2)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_failed_calls_of_a_reward_function_are_said_with_the_first():
             raise ConnectionError("gone\nfor now")
         return [float(text == "r") for text in completions]
 
-    producer = scripted_producer([[completion("r"), completion("w")]], {"f": transient}, {"f": 1.0}, AdvantageConfig())
-    batch = producer.make(taking([task("a")]), 1)
+    sampler = scripted_sampler([[completion("r"), completion("w")]], {"f": transient}, {"f": 1.0}, AdvantageConfig())
+    batch = sampler.sample(taking([task("a")]), 1)
     (line,) = step_warnings(2, batch, NOTHING, max_refills=0)
     start, _, first = line.partition("; the first: ")
     assert start == "step 2: 1 call of the reward function 'f' failed"

@@ -11,7 +11,7 @@ class Scene:
 
     def __init__(self, cost=0.0):
         self.now, self.cost, self.pages, self.told, self.fault = 100.0, cost, [], [], None
-        self.report = RunningReport(Path("run"), tell=self.told.append, write=self._write, clock=lambda: self.now)
+        self.report = RunningReport(Path("run"), notify=self.told.append, write=self._write, clock=lambda: self.now)
 
     def _write(self, directory):
         self.pages.append(self.now)

@@ -15,47 +15,47 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.errors import ProcessLost
-from paceline.training.halves import Halves, Place, Placed, in_this_process
+from paceline.training.backend import Backend, BackendFactory, ReadyBackend, in_this_process
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
 from tests.cluster_runs import completions, options_in, weights
 
 
 @dataclass
-class LosingHalves:
-    """Halves that lose a process in the update of a step, once for each entry of `losses`."""
+class LosingBackend:
+    """A backend that loses a process in the update of a step, once for each entry of `losses`."""
 
-    halves: Halves
+    backend: Backend
     step: int
     losses: list[str]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.halves, name)
+        return getattr(self.backend, name)
 
     def update(self, number: int, groups: Any) -> Any:
         if number == self.step and self.losses:
             raise ProcessLost(self.losses.pop())
-        return self.halves.update(number, groups)
+        return self.backend.update(number, groups)
 
 
-def losing(*, step: int, times: int) -> Place:
-    """A place in this process whose halves do so."""
+def losing(*, step: int, times: int) -> BackendFactory:
+    """A factory of a backend in this process that does so."""
     losses = ["consumer 1 is gone"] * times
 
     @contextmanager
-    def place(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
-        with in_this_process(config, prepared, checkpoint) as placed:
-            yield replace(placed, halves=LosingHalves(placed.halves, step, losses))
+    def place(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+        with in_this_process(config, inputs, checkpoint) as ready:
+            yield replace(ready, backend=LosingBackend(ready.backend, step, losses))
 
     return place
 
 
-def run(folder: Path, place: Place = in_this_process, **options: object) -> tuple[RunDir, str]:
+def run(folder: Path, place: BackendFactory = in_this_process, **options: object) -> tuple[RunDir, str]:
     """A run with a checkpoint every two steps, and what it said."""
     config = build_config({**options_in(folder), "cluster": True, "save_steps": 2, **options})
     console = Console(file=io.StringIO(), width=1000)
-    assert train(config, prepare(config), folder / "run", resume=False, console=console, place=place)
+    assert train(config, prepare(config), folder / "run", resume=False, console=console, make_backend=place)
     return RunDir(folder / "run"), console.file.getvalue()
 
 
@@ -81,7 +81,7 @@ def test_one_loss_too_many_ends_the_run_with_what_goes_on_from_there(tmp_path):
 
 def test_a_loss_before_there_is_a_run_directory_is_told_at_once(tmp_path):
     @contextmanager
-    def place(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
+    def place(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
         raise ProcessLost("rank 0 of 2 met nobody")
         yield
 

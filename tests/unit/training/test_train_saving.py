@@ -16,9 +16,9 @@ from paceline.checkpoints.finding import Checkpoint, TrainingState, newest_check
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.errors import ProcessLost, RewardError, StorageError
-from paceline.training.halves import Halves, in_this_process
-from paceline.training.loop import Run, save, save_last, settle, settle_at_end
-from paceline.training.observing import Wishes
+from paceline.training.backend import Backend, in_this_process
+from paceline.training.loop import Run, save, save_last, wait_at_end, wait_for_checkpoint
+from paceline.training.observing import Requests
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from tests.checkpoint_files import content
@@ -26,8 +26,8 @@ from tests.cluster_runs import options_in, weights
 
 
 @dataclass
-class SlowHalves:
-    """`Halves` whose checkpoints are on disk when somebody waits for them, or when `is_written` says so."""
+class SlowBackend:
+    """A `Backend` whose checkpoints are on disk when somebody waits for them, or when `is_written` says so."""
 
     events: list[str]
     is_written: bool = False
@@ -53,23 +53,23 @@ class Diary:
 
     def saved(self, checkpoint):
         self.events.append(f"saved {checkpoint.state.step}")
-        return Wishes(stop=True)
+        return Requests(stop=True)
 
-    def tell(self, sentence):
+    def notify(self, sentence):
         self.events.append(sentence)
 
 
 @dataclass
 class Scripted:
-    """A run that stands after a step, with halves and an observer that share a diary."""
+    """A run that stands after a step, with a backend and an observer that share a diary."""
 
     events: list[str] = field(default_factory=list)
 
     def at(self, step: int, **options) -> Run:
         return Run(
             config=build_config({"model": "embedded", "dataset": "arithmetic", **options}),
-            prepared=None,
-            halves=SlowHalves(self.events),
+            inputs=None,
+            backend=SlowBackend(self.events),
             run_dir=RunDir(Path("run")),
             journal=None,
             observer=Diary(self.events),
@@ -85,20 +85,20 @@ def at(step: int) -> TrainingState:
 def test_a_checkpoint_is_told_of_once_it_is_on_disk_and_the_next_one_waits_for_it():
     one = Scripted()
     run = one.at(1)
-    assert save(run) == settle(run, wait=False) == Wishes()
+    assert save(run) == wait_for_checkpoint(run, wait=False) == Requests()
     assert one.events == ["begin 1", "a sentence of 1"]
     run.state = at(2)
-    assert save(run) == Wishes(stop=True)
-    run.halves.is_written = True
-    assert settle(run, wait=False) == Wishes(stop=True)
-    assert settle(run, wait=True) == Wishes()
+    assert save(run) == Requests(stop=True)
+    run.backend.is_written = True
+    assert wait_for_checkpoint(run, wait=False) == Requests(stop=True)
+    assert wait_for_checkpoint(run, wait=True) == Requests()
     assert one.events == ["begin 1", "a sentence of 1", "saved 1", "begin 2", "a sentence of 2", "saved 2"]
     assert run.saved_step == 2
 
 
 def test_in_the_foreground_it_is_there_when_the_loop_goes_on():
     one = Scripted()
-    assert save(one.at(1, background_save=False)) == Wishes(stop=True)
+    assert save(one.at(1, background_save=False)) == Requests(stop=True)
     assert one.events == ["begin 1", "a sentence of 1", "saved 1"]
 
 
@@ -122,7 +122,7 @@ def test_the_end_of_a_run_waits_unless_there_is_no_time_or_nobody_who_writes(err
     one = Scripted()
     run = one.at(1)
     save(run)
-    settle_at_end(run, None if error is None else type(error), error, None)
+    wait_at_end(run, None if error is None else type(error), error, None)
     assert ("saved 1" in one.events) == is_told
 
 
@@ -130,29 +130,33 @@ def test_an_error_of_the_checkpoint_ends_the_run_and_beside_another_error_it_is_
     one = Scripted()
     run = one.at(1)
     save(run)
-    run.halves.error = StorageError("the disk is full")
-    for moment in (lambda: settle(run, wait=False), lambda: save(run), lambda: settle_at_end(run, None, None, None)):
+    run.backend.error = StorageError("the disk is full")
+    for moment in (
+        lambda: wait_for_checkpoint(run, wait=False),
+        lambda: save(run),
+        lambda: wait_at_end(run, None, None, None),
+    ):
         with pytest.raises(StorageError, match="the disk is full"):
             moment()
-    settle_at_end(run, RewardError, RewardError("too many"), None)
+    wait_at_end(run, RewardError, RewardError("too many"), None)
     assert one.events[-1] == "the disk is full"
 
 
 @dataclass
-class HangingHalves:
-    """Halves that get a signal in the update of a step, and do not end it."""
+class HangingBackend:
+    """A backend that gets a signal in the update of a step, and does not end it."""
 
-    halves: Halves
+    backend: Backend
     step: int
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.halves, name)
+        return getattr(self.backend, name)
 
     def update(self, number: int, groups: Any) -> Any:
         if number == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
             threading.Event().wait(60)
-        return self.halves.update(number, groups)
+        return self.backend.update(number, groups)
 
 
 @pytest.mark.parametrize(
@@ -160,16 +164,16 @@ class HangingHalves:
 )
 def test_a_step_that_does_not_end_within_the_grace_leaves_the_last_whole_checkpoint(tmp_path, step, left):
     @contextmanager
-    def place(config, prepared, checkpoint):
-        with in_this_process(config, prepared, checkpoint) as placed:
-            yield replace(placed, halves=HangingHalves(placed.halves, step))
+    def place(config, inputs, checkpoint):
+        with in_this_process(config, inputs, checkpoint) as placed:
+            yield replace(placed, backend=HangingBackend(placed.backend, step))
 
     config = build_config(
         {**options_in(tmp_path / "given"), "save_steps": 2, "stop_grace": 0.01, "background_save": False}
     )
     console = Console(file=io.StringIO(), width=1000)
     with pytest.raises(KeyboardInterrupt) as raised:
-        train(config, prepare(config), tmp_path / "run", resume=False, console=console, place=place)
+        train(config, prepare(config), tmp_path / "run", resume=False, console=console, make_backend=place)
     why, what = raised.value.args
     assert why == "SIGTERM: the step in hand did not end within 0.01 s (--stop-grace)"
     assert what.startswith(left)
@@ -183,7 +187,9 @@ def test_a_run_that_saves_in_the_background_leaves_what_one_in_the_foreground_le
         place = tmp_path / str(background)
         config = build_config({**options_in(place), "save_steps": 1, "background_save": background})
         console = Console(file=io.StringIO(), width=1000)
-        assert train(config, prepare(config), place / "run", resume=False, console=console, place=in_this_process)
+        assert train(
+            config, prepare(config), place / "run", resume=False, console=console, make_backend=in_this_process
+        )
         places = sorted((place / "run" / "checkpoints").iterdir())
         found.append((weights(RunDir(place / "run")), {one.name: content(one) for one in places}))
     assert found[0] == found[1]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.engines import Request, Sampling
-from paceline.training.evaluation import EvalSet, Evaluator
+from paceline.training.evaluation import AccuracyEvaluator, EvalSet
 from paceline.training.rollouts.sharing import SharedEngine
 from paceline.types import Completion
 from paceline.workers.ray.worker_group import Lost, WorkerGroup
@@ -43,9 +43,9 @@ class ReadingWorkers:
         raise AssertionError("nobody ends these")
 
 
-def evaluator(name: str, size: int) -> Evaluator:
+def evaluator(name: str, size: int) -> AccuracyEvaluator:
     tasks = tuple(task(f"{name}:{number}", prompt=f"{name} {number}") for number in range(size))
-    return Evaluator(
+    return AccuracyEvaluator(
         eval_set=EvalSet(name=name, tasks=tasks),
         function={"even": lambda completions, **columns: [float(int(text[-1]) % 2 == 0) for text in completions]},
         sampling=Sampling(max_completion_length=8, temperature=0.0),

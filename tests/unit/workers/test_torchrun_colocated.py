@@ -18,7 +18,7 @@ from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.models.parallel.process_group import Meeting, process_group
-from paceline.training.setup.prepared import Extent
+from paceline.training.setup.run_inputs import RunSize
 from paceline.workers.torchrun.broadcast import BroadcastGroup, WeightsGroup
 from paceline.workers.torchrun.colocated import ColocatedRank
 from paceline.workers.torchrun.rank_context import RankContext
@@ -38,7 +38,7 @@ WHOLE = ("copies", "context")
 """Where each rank has all of the weights."""
 SAMPLING = Sampling(max_completion_length=8)
 REQUESTS = [Request(prompt_ids=(65 + number, 66), keys=(number, 100 + number)) for number in range(4)]
-EXTENT = Extent(total_steps=2, longest_prompt=9)
+RUN_SIZE = RunSize(total_steps=2, longest_prompt=9)
 TRAINING, APART = 2, 2
 """Ranks that train, and the one that samples for them."""
 
@@ -64,7 +64,7 @@ def renewed(rank: ColocatedRank | TrainingRank | SamplingRank) -> dict[str, Any]
 
 def steps(config: Config, context: RankContext) -> dict[str, Any]:
     """What a rank samples before and after an update, and what the way of its weights to the engine was."""
-    rank = ColocatedRank(context, {}, config, EXTENT, None)
+    rank = ColocatedRank(context, {}, config, RUN_SIZE, None)
     before, held = sampled(rank), update(rank)
     return {"before": before, "held": held, "way": renewed(rank), "again": renewed(rank), "after": sampled(rank)}
 
@@ -72,12 +72,12 @@ def steps(config: Config, context: RankContext) -> dict[str, Any]:
 def steps_apart(config: Config, context: RankContext, root: Path) -> dict[str, Any]:
     """The same where the last rank samples and the others train; and what it samples from their checkpoint."""
     if context.rank == APART:
-        rank = SamplingRank(context, config, EXTENT, None)
+        rank = SamplingRank(context, config, RUN_SIZE, None)
         found = {"before": sampled(rank), "way": renewed(rank), "after": sampled(rank)}
         renewed(rank)  # the checkpoint is there when these weights have come
-        resumed = SamplingRank(context, config, EXTENT, root / "step-000001")
+        resumed = SamplingRank(context, config, RUN_SIZE, root / "step-000001")
         return {**found, "resumed": sampled(resumed)}
-    rank = TrainingRank(context, config, EXTENT, None)
+    rank = TrainingRank(context, config, RUN_SIZE, None)
     found = {"held": update(rank), "way": renewed(rank)}
     rank.save(root, TrainingState(step=1, position=4, policy_version=1), ())
     assert rank.saved(True) is not None  # on every rank: what follows reads it

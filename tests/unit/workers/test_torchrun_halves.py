@@ -7,9 +7,9 @@ import pytest
 from paceline.config.building import build_config
 from paceline.errors import TrainingError
 from paceline.runtime.timeline import Recorder
-from paceline.training.feed import Feed
 from paceline.training.produced import SHARED
-from paceline.workers.torchrun.halves import TorchrunHalves
+from paceline.training.task_sampler import TaskSampler
+from paceline.workers.torchrun.halves import TorchrunBackend
 from paceline.workers.torchrun.rank_group import RankGroup
 from paceline.workers.torchrun.replicas import Renewed, WeightsChecksum
 from paceline.workers.torchrun.roles import Roles
@@ -46,18 +46,18 @@ class FirstRank:
 
 
 class Asks:
-    """A `Meter` that asks for nothing."""
+    """A `Evaluator` that asks for nothing."""
 
     def measure(self, engine: object, *, step: int) -> Any:
         return step
 
 
-def halves(versions: list[int], **answers: list[Any]) -> tuple[TorchrunHalves, ScriptedChannels]:
+def backend(versions: list[int], **answers: list[Any]) -> tuple[TorchrunBackend, ScriptedChannels]:
     """Ranks 0 and 1 train; 2 and 3 sample. `answers` of rank 1, as `_1`, and so on."""
     channels = ScriptedChannels({rank: answers.get(f"_{rank}", []) for rank in (1, 2, 3)})
     watch, recorder = Knowing(), Recorder(lambda: 0.0)
     group = RankGroup(lambda: FirstRank(versions), (), channels=channels, watch=watch, roles=APART, recorder=recorder)
-    return TorchrunHalves(CONFIG, Feed(tasks=(), seed=0, shuffle=False), group, policy_version=0), channels
+    return TorchrunBackend(CONFIG, TaskSampler(tasks=(), seed=0, shuffle=False), group, policy_version=0), channels
 
 
 def asked(channels: ScriptedChannels) -> list[list[str]]:
@@ -67,7 +67,7 @@ def asked(channels: ScriptedChannels) -> list[list[str]]:
 
 def test_weights_are_handed_on_to_all_when_something_is_sampled_from_new_ones_and_not_before():
     step = [updated(1), renewed(), updated(1)]
-    whole, channels = halves([1, 1], _1=step, _2=[renewed(5)], _3=[renewed(5)])
+    whole, channels = backend([1, 1], _1=step, _2=[renewed(5)], _3=[renewed(5)])
     whole.measure(Asks(), step=0)
     assert whole.update(1, []) == (NOTHING, 0.5)
     assert asked(channels) == [["update"], [], []]
@@ -80,13 +80,13 @@ def test_weights_are_handed_on_to_all_when_something_is_sampled_from_new_ones_an
 
 
 def test_a_rank_whose_copy_is_another_after_an_update_ends_the_run():
-    whole, _ = halves([1], _1=[updated(1, fingerprint=8)])
+    whole, _ = backend([1], _1=[updated(1, fingerprint=8)])
     with pytest.raises(TrainingError, match=r"rank 1 has weights \w{15}8 after update 1, rank 0 has \w{15}7"):
         whole.update(1, [])
 
 
 def test_weights_that_arrive_otherwise_than_they_left_end_the_run():
-    whole, _ = halves([1], _1=[updated(1), renewed()], _2=[renewed(5)], _3=[renewed(6)])
+    whole, _ = backend([1], _1=[updated(1), renewed()], _2=[renewed(5)], _3=[renewed(6)])
     whole.update(1, [])
     with pytest.raises(TrainingError, match=r"rank 3 has weights \w{15}6 after update 1, rank 0 has \w{15}5"):
         whole.measure(Asks(), step=1)

@@ -1,4 +1,4 @@
-"""The Python door: TRL's names for the same halves and the same loop.
+"""The Python door: TRL's names for the same sampler, trainer and loop.
 
 config.py       GRPOConfig: every field with its default
 grpo_fields.py  its fields that TRL and Paceline add

@@ -29,11 +29,11 @@ from paceline.reports.trackers.opening import check_trackers
 from paceline.rewards.context import reward_context
 from paceline.rewards.rows import row_check
 from paceline.runtime.devices import choose_device
-from paceline.training.consumer import updates_per_step
 from paceline.training.plan.batches import most_prompts_per_step
-from paceline.training.setup.given import Given
+from paceline.training.setup.overrides import Overrides
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.trainer import updates_per_step
 from paceline.types import RowCheck, Task
 
 LOGGER = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ class Built:
     """All of a run but its weights."""
 
     config: Config
-    given: Given
-    prepared: Prepared
+    given: Overrides
+    inputs: RunInputs
     sources: tuple[RewardSource, ...]
     notes: tuple[str, ...]
     """What a person should know about them."""
@@ -150,7 +150,7 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> Built:
     graders = make_graders(names, sources, processing, context=context, built_in=built_in)
     check, room = row_check(graders.functions), _room(config)
     tasks = make_tasks(rows, tokenizer, config.data, name="train_dataset", room=room, check=check)
-    given = Given(
+    given = Overrides(
         model=None if isinstance(arguments.model, str) else arguments.model,
         adapter=arguments.peft_config,
         tokenizer=tokenizer,
@@ -165,10 +165,10 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> Built:
         optimizer=arguments.optimizers[0],
         make_scheduler=lambda optimizer, total: arguments.optimizers[1] or make_scheduler(args, optimizer, total=total),
     )
-    prepared = prepare(config, given)
-    total = prepared.total_steps * updates_per_step(config)
+    inputs = prepare(config, given)
+    total = inputs.total_steps * updates_per_step(config)
     notes = (*_notes_of_rows(limit, len(rows)), _note_of_rate(arguments, total), *notes_of_threads(config))
-    return Built(config=config, given=given, prepared=prepared, sources=tuple(sources), notes=notes)
+    return Built(config=config, given=given, inputs=inputs, sources=tuple(sources), notes=notes)
 
 
 def _notes_of_rows(limit: int | None, count: int) -> tuple[str, ...]:

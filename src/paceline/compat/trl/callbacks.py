@@ -29,9 +29,9 @@ from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import Trackers
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.loop import Run, save
-from paceline.training.observing import Wishes
-from paceline.training.rollouts.producer import RolloutBatch
-from paceline.training.setup.measuring import Measurement, RewardMeasurement
+from paceline.training.observing import Requests
+from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.setup.evaluators import EvalResult, RewardResult
 from paceline.types import RolloutGroup
 
 STATE_FILE = "trainer_state.json"
@@ -88,12 +88,12 @@ class CallbackObserver:
         """The run is closed: what is logged or evaluated from now on is not its own."""
         self.run, self.trackers = None, Trackers(opened=())
 
-    def begin(self, steps_done: int) -> Wishes:
+    def begin(self, steps_done: int) -> Requests:
         """on_train_begin, and the evaluation that `eval_on_start` asks for."""
         self._fire("on_train_begin")
         if self.args.eval_on_start and steps_done == 0:
             self.outlook.evaluate()  # the weights at the start are no checkpoint: never the best
-        return Wishes(stop=self.control.should_training_stop)
+        return Requests(stop=self.control.should_training_stop)
 
     def step_begin(self, number: int) -> None:
         """on_epoch_begin where an epoch starts, and on_step_begin."""
@@ -103,9 +103,9 @@ class CallbackObserver:
             self._in_epoch = True
         self._fire("on_step_begin")
 
-    def step_end(self, record: MetricsRecord, batch: RolloutBatch) -> Wishes:
+    def step_end(self, record: MetricsRecord, batch: RolloutBatch) -> Requests:
         """on_step_end, on_epoch_end where one ends, and after each what the callbacks asked for."""
-        last = record["step"] == self._open_run().prepared.total_steps
+        last = record["step"] == self._open_run().inputs.total_steps
         ended = last or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
         self.state.global_step = record["step"] * self.outlook.updates_per_step
         self.state.epoch = record["epoch"]
@@ -119,7 +119,7 @@ class CallbackObserver:
             self._fire("on_epoch_end")
             self._in_epoch = False
             self._log_evaluate_save(batch)
-        return Wishes(stop=self.control.should_training_stop)
+        return Requests(stop=self.control.should_training_stop)
 
     def _log_evaluate_save(self, batch: RolloutBatch) -> None:
         if self.control.should_log and self._window:
@@ -134,15 +134,15 @@ class CallbackObserver:
         # an overridden method need not have come to the callback that resets its wish
         self.control.should_log = self.control.should_evaluate = self.control.should_save = False
 
-    def evaluated(self, measurements: Sequence[Measurement]) -> Wishes:
+    def evaluated(self, results: Sequence[EvalResult]) -> Requests:
         """The trainer's own `evaluate` tells the callbacks."""
-        return Wishes()
+        return Requests()
 
-    def report(self, measurement: Measurement, *, prefix: str) -> LogNumbers:
-        """Log one measurement and tell the callbacks; its numbers."""
-        assert isinstance(measurement, RewardMeasurement)  # the trainer builds no other meter
-        stats = self.outlook.measure(measurement.batch.groups)
-        numbers = eval_numbers(measurement.record(), measurement.batch, stats, prefix=prefix)
+    def report(self, result: EvalResult, *, prefix: str) -> LogNumbers:
+        """Log one result and tell the callbacks; its numbers."""
+        assert isinstance(result, RewardResult)  # the trainer builds no other evaluator
+        stats = self.outlook.measure(result.batch.groups)
+        numbers = eval_numbers(result.record(), result.batch, stats, prefix=prefix)
         numbers[f"{prefix}_num_tokens"] = self.state.num_input_tokens_seen
         numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
         numbers["epoch"] = self.state.epoch
@@ -150,7 +150,7 @@ class CallbackObserver:
         self._fire("on_evaluate", metrics=numbers)
         return numbers
 
-    def saved(self, checkpoint: Checkpoint) -> Wishes:
+    def saved(self, checkpoint: Checkpoint) -> Requests:
         """The state beside the checkpoint, the name that transformers gives it, and on_save."""
         if self.state.best_global_step == self.state.global_step:
             self.state.best_model_checkpoint = str(checkpoint.path)
@@ -162,9 +162,9 @@ class CallbackObserver:
         self.outlook.save_model(str(link))
         link_model_files(checkpoint)
         self._fire("on_save")
-        return Wishes(stop=self.control.should_training_stop)
+        return Requests(stop=self.control.should_training_stop)
 
-    def tell(self, sentence: str) -> None:
+    def notify(self, sentence: str) -> None:
         """A line of text, as the trainer prints them."""
         self.outlook.say(sentence)
 

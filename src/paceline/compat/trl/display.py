@@ -12,7 +12,7 @@ from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, TrainerControl, TrainerState, TrainingArguments
 
 from paceline.compat.trl.history import OURS
-from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.rollouts.sampler import RolloutBatch
 
 
 class LogPrinter(PrinterCallback):  # type: ignore[misc]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.rollouts.sampler import RolloutBatch
 
 MetricsRecord = Mapping[str, Any]
 LogNumbers = dict[str, float | None]

@@ -16,7 +16,7 @@ from paceline.compat.trl.running import TrainingJob
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.reports.model_card.facts import named
 from paceline.training.card import card_facts, write_card
-from paceline.training.consumer import updates_per_step
+from paceline.training.trainer import updates_per_step
 
 HERE = ("model", "train_dataset")
 """What the configuration calls objects of the program's own: they have no name for others."""
@@ -26,7 +26,7 @@ def publish_card(
     job: TrainingJob, folder: Path, *, name: str | None, dataset: str | None, tags: str | list[str] | None
 ) -> Path:
     """Write the model's card into a folder, as the end of a run does, with the trainer's own numbers; where it is."""
-    state, policy = job.observer.state, job.parts.consumer.policy
+    state, policy = job.observer.state, job.parts.trainer.policy
     chosen = job.args.load_best_model_at_end and state.best_model_checkpoint is not None
     updates = state.best_global_step if chosen else state.global_step
     step = (updates or 0) // updates_per_step(job.config)
@@ -37,7 +37,7 @@ def publish_card(
         name=name or found.name,
         dataset=known if dataset is None else named(dataset, is_local=lambda path: Path(path).exists()),
         is_adapter=policy.adapter is not None,
-        prompting=replace(found.prompting, has_chat_template=job.prepared.tokenizer.chat_template is not None),
+        prompting=replace(found.prompting, has_chat_template=job.inputs.tokenizer.chat_template is not None),
         tags=tuple([tags] if isinstance(tags, str) else tags or []),
         numbers=_last_numbers(state.log_history),
         fields=_objective_fields(job.args),
@@ -59,7 +59,7 @@ def upload(job: TrainingJob, message: str, card: Mapping[str, Any]) -> str:
             f"push_to_hub must not have {sorted(unknown)[0]!r}; it takes model_name, dataset_name and tags"
         )
     args, folder = job.args, job.output_dir / "final"
-    job.parts.consumer.export(folder)
+    job.parts.trainer.export(folder)
     publish_card(job, folder, name=card.get("model_name"), dataset=card.get("dataset_name"), tags=card.get("tags"))
     api = HfApi(token=args.hub_token)
     try:

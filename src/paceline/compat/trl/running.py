@@ -28,11 +28,10 @@ from paceline.errors import CheckpointError
 from paceline.models.loading import restore_weights
 from paceline.runtime.signals import GraceOver, StopRequest
 from paceline.training.assembly import Parts
-from paceline.training.consumer import updates_per_step
+from paceline.training.backend import OneProcess, make_task_sampler
 from paceline.training.footprint import refuse_no_room
-from paceline.training.halves import OneProcess, make_feed
-from paceline.training.loop import Run, run_steps, save_last, tell
-from paceline.training.records import consumer_sentences, engine_sentences, run_sentences
+from paceline.training.loop import Run, notify, run_steps, save_last
+from paceline.training.records import engine_sentences, run_sentences, trainer_sentences
 from paceline.training.session import (
     directory_sentences,
     finish,
@@ -41,7 +40,8 @@ from paceline.training.session import (
     run_trackers,
     set_later_aside,
 )
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.trainer import updates_per_step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class TrainingJob:
 
     args: GRPOConfig
     config: Config
-    prepared: Prepared
+    inputs: RunInputs
     parts: Parts
     notes: tuple[str, ...]
     """What a person should know before the first step."""
@@ -70,32 +70,32 @@ def run_training(job: TrainingJob, start: Start) -> TrainOutput:
         opened = RunDir.open(job.output_dir) if start.resumed else RunDir.create(job.output_dir, to_yaml(job.config))
         run_dir = closing.enter_context(opened)
         if checkpoint is not None:
-            job.parts.consumer.restore(checkpoint)
+            job.parts.trainer.restore(checkpoint)
             job.parts.engine.take_weights(checkpoint.state.policy_version)
-        elif job.parts.consumer.policy_version > 0:
+        elif job.parts.trainer.policy_version > 0:
             raise CheckpointError(
                 f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; "
                 "make a new trainer"
             )
-        refuse_no_room(job.config, job.output_dir, job.parts.consumer.footprint(), total_steps=job.prepared.total_steps)
+        refuse_no_room(job.config, job.output_dir, job.parts.trainer.footprint(), total_steps=job.inputs.total_steps)
         aside = set_later_aside(run_dir, 0 if checkpoint is None else checkpoint.state.step)
         drop_broken_links(job.output_dir)
         changed = start.resumed and _computes_otherwise(run_dir, job.config)
         if changed:
             run_dir.discard_rollouts_after(0 if checkpoint is None else checkpoint.state.step)
-        feed = make_feed(job.config, job.prepared, checkpoint)
-        halves = OneProcess(config=job.config, parts=job.parts, feed=feed)
-        run, found = make_run(job.config, job.prepared, halves, run_dir, checkpoint, observer=job.observer)
+        task_sampler = make_task_sampler(job.config, job.inputs, checkpoint)
+        backend = OneProcess(config=job.config, parts=job.parts, task_sampler=task_sampler)
+        run, found = make_run(job.config, job.inputs, backend, run_dir, checkpoint, observer=job.observer)
         closing.callback(run.journal.close)
         run_name = job.args.run_name or job.output_dir.name
-        trackers = run_trackers(job.config, job.output_dir, run_name=run_name, tell=job.observer.tell)
+        trackers = run_trackers(job.config, job.output_dir, run_name=run_name, notify=job.observer.notify)
         closing.callback(trackers.finish)
         run_dir.add_links(trackers.urls)
         state = _state(job, checkpoint)
         job.observer.start(run, state, trackers)
         closing.callback(job.observer.stop)
-        paths = [*engine_sentences(job.parts.engine), *consumer_sentences(job.parts.consumer)]
-        opening = run_sentences(job.config, job.prepared, paths, checkpoint)
+        paths = [*engine_sentences(job.parts.engine), *trainer_sentences(job.parts.trainer)]
+        opening = run_sentences(job.config, job.inputs, paths, checkpoint)
         tell(
             run,
             [
@@ -130,13 +130,13 @@ def _steps(run: Run) -> None:
     with stop if threading.current_thread() is threading.main_thread() else nullcontext():
         try:
             run_steps(run, interrupted=lambda: stop.received is not None)
-            if stop.received is None or run.stopping or run.state.step == run.prepared.total_steps:
+            if stop.received is None or run.stopping or run.state.step == run.inputs.total_steps:
                 return
             save_last(run)
             how = f"{stop.received} after step {run.state.step}"
         except GraceOver as over:
             how = f"{over}; {last_checkpoint(run)}"
-    tell(run, [f"{how}; train(resume_from_checkpoint=True) goes on"])
+    notify(run, [f"{how}; train(resume_from_checkpoint=True) goes on"])
     if stop.received == signal.SIGTERM.name:
         raise SystemExit(128 + signal.SIGTERM)
     raise KeyboardInterrupt
@@ -150,8 +150,8 @@ def _state(job: TrainingJob, checkpoint: Checkpoint | None) -> TrainerState:
         setattr(state, field.name, getattr(saved or TrainerState(), field.name))
     if checkpoint is not None:
         state.global_step = checkpoint.state.step * updates
-        state.epoch = checkpoint.state.position / len(job.prepared.tasks.tasks)
-    state.max_steps = job.prepared.total_steps * updates
+        state.epoch = checkpoint.state.position / len(job.inputs.tasks.tasks)
+    state.max_steps = job.inputs.total_steps * updates
     state.num_train_epochs = round(job.args.num_train_epochs)
     state.train_batch_size = job.args.train_batch_size
     state.compute_steps(job.args, state.max_steps)
@@ -166,9 +166,9 @@ def _end(job: TrainingJob, run: Run, *, seconds: float) -> TrainOutput:
     observer, state, step = job.observer, job.observer.state, run.state.step
     if job.args.load_best_model_at_end and state.best_model_checkpoint is not None:
         best = read_checkpoint(Path(state.best_model_checkpoint))
-        restore_weights(job.parts.consumer.policy, best.model)
+        restore_weights(job.parts.trainer.policy, best.model)
         step = best.state.step
-        tell(run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"])
+        notify(run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"])
     losses = [record["loss"] for record in run.run_dir.metrics()]
     completions = sum(record["rollouts"] for record in run.run_dir.metrics())
     metrics: LogNumbers = {

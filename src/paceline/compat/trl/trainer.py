@@ -44,8 +44,8 @@ from paceline.rewards.model import RewardModel
 from paceline.rewards.rows import row_check
 from paceline.training.assembly import Parts, assemble
 from paceline.training.loop import evaluate
-from paceline.training.rollouts.producer import RolloutBatch
-from paceline.training.setup.measuring import Measurement, reward_meter
+from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.setup.evaluators import EvalResult, reward_evaluator
 
 LOGGER = logging.getLogger(__name__)
 
@@ -134,17 +134,17 @@ class GRPOTrainer:
             self._reward_log.clear()
             refuse_foreign_files(Path(str(self.args.output_dir)))
             self._warn_of_existing_run()
-            parts = assemble(built.config, built.prepared, built.given)
-        consumer = parts.consumer
-        policy, reference = consumer.policy, consumer.learner.reference
+            parts = assemble(built.config, built.inputs, built.given)
+        trainer = parts.trainer
+        policy, reference = trainer.policy, trainer.learner.reference
         self.model = policy.model if policy.adapter is None else policy.adapter
         self.ref_model = reference.model if reference not in (None, policy) else None
-        self.optimizer = consumer.learner.optimizer
-        self.lr_scheduler = consumer.rate.scheduler if consumer.rate else None
-        self.processing_class = built.prepared.tokenizer
+        self.optimizer = trainer.learner.optimizer
+        self.lr_scheduler = trainer.rate.scheduler if trainer.rate else None
+        self.processing_class = built.inputs.tokenizer
         self.reward_funcs, self.reward_func_names = list(built.sources), list(built.config.rewards.names)
         self.reward_processing_classes = [
-            one.tokenizer if isinstance(one, RewardModel) else None for one in built.prepared.functions.values()
+            one.tokenizer if isinstance(one, RewardModel) else None for one in built.inputs.functions.values()
         ]
         self.reward_weights = torch.tensor(list(built.config.rewards.weights.values()), dtype=torch.float32)
         return built, parts
@@ -168,7 +168,7 @@ class GRPOTrainer:
             Outlook(
                 updates_per_step=updates_per_step(built.config),
                 entropy_coef=built.config.loss.entropy_coef,
-                measure=parts.consumer.learner.measure,
+                measure=parts.trainer.learner.measure,
                 show=self._show,
                 say=self._say,
                 # looked up when called: a subclass, or a program, may put others in their place
@@ -180,7 +180,7 @@ class GRPOTrainer:
         return TrainingJob(
             args=self.args,
             config=built.config,
-            prepared=built.prepared,
+            inputs=built.inputs,
             parts=parts,
             notes=built.notes,
             observer=observer,
@@ -303,13 +303,13 @@ class GRPOTrainer:
             )
         return metrics
 
-    def _measure(self, given: Any) -> Iterable[Measurement]:
+    def _measure(self, given: Any) -> Iterable[EvalResult]:
         job, run = self._job, self._job.observer.run
         if run is not None and given is self._built_eval:
-            return evaluate(run, run.prepared.meters)
-        generations, functions = job.config.evaluation.eval_generations, job.prepared.functions
-        meters = [
-            reward_meter(
+            return evaluate(run, run.inputs.evaluators)
+        generations, functions = job.config.evaluation.eval_generations, job.inputs.functions
+        evaluators = [
+            reward_evaluator(
                 job.config,
                 functions,
                 name=name,
@@ -318,7 +318,7 @@ class GRPOTrainer:
             )
             for name, dataset in held_out_sets(given).items()
         ]
-        return (meter.measure(job.parts.engine, step=self.state.global_step) for meter in meters)
+        return (evaluator.measure(job.parts.engine, step=self.state.global_step) for evaluator in evaluators)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Batches of rows as the steps of the first epoch take them; the loop itself reads none."""
@@ -349,12 +349,12 @@ class GRPOTrainer:
         place = Path(output_dir or self.args.output_dir)
         updates = updates_at(place)
         if updates is not None and (
-            self._job.observer.run is None or updates != self._job.parts.consumer.policy_version
+            self._job.observer.run is None or updates != self._job.parts.trainer.policy_version
         ):
             raise ConfigError(f"save_model must not write into a checkpoint, got {place}; give another directory")
         if updates is not None:
             return
-        export_model(self._job.parts.consumer.policy, self.processing_class, place, merge=False)
+        export_model(self._job.parts.trainer.policy, self.processing_class, place, merge=False)
 
     def save_state(self) -> None:
         """Write `trainer_state.json` into the run directory."""

@@ -78,11 +78,11 @@ def open_trackers(
     run_name: str,
     directory: Path,
     settings: Mapping[str, object],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> Trackers:
     """Open a run named `run_name` in every named tracker; files go under `directory`, `settings` beside the curves.
 
-    `tell` hears of outages, which end nothing.
+    `notify` hears of outages, which end nothing.
 
     Raises:
         ConfigError: as `check_trackers`, or a library that opens no run.
@@ -91,7 +91,7 @@ def open_trackers(
         opened = []
         for name in check_trackers(names):
             library = LIBRARIES[name](project=project, run_name=run_name, directory=directory, settings=settings)
-            tracker = Sender(name, library, tell=tell)
+            tracker = Sender(name, library, notify=notify)
             opening.callback(tracker.finish)
             opened.append(tracker)
         opening.pop_all()

@@ -23,11 +23,11 @@ class Sender:
         name: str,
         tracker: Tracker,
         *,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`name` is the tracker's in `--report-to`; `tell` hears when an outage begins and ends, and what it cost."""
-        self._name, self._tracker, self._tell, self._clock = name, tracker, tell, clock
+        """`name` is the tracker's in `--report-to`; `notify` hears when an outage begins and ends, and what it cost."""
+        self._name, self._tracker, self._notify, self._clock = name, tracker, notify, clock
         self.url = tracker.url
         self._waiting = deque[tuple[Mapping[str, float], int]]()
         self._given_up = 0
@@ -48,13 +48,13 @@ class Sender:
         self._send()
         missing = len(self._waiting) + self._given_up
         if missing:
-            self._tell(
+            self._notify(
                 f"--report-to {self._name} was not sent {missing} entries; the run's metrics.jsonl and evals.jsonl "
                 "have them"
             )
         fault = fault_of(self._tracker.finish)
         if fault:
-            self._tell(f"--report-to {self._name} could not be closed ({fault})")
+            self._notify(f"--report-to {self._name} could not be closed ({fault})")
 
     def _send(self) -> None:
         started, fault = self._clock(), ""
@@ -64,12 +64,12 @@ class Sender:
             if not fault:
                 self._waiting.popleft()
         if fault and not self._is_out:
-            self._tell(
+            self._notify(
                 f"--report-to {self._name} takes no numbers ({fault}): the run goes on, and up to {MOST_WAITING} "
                 "entries wait until it does"
             )
         if self._is_out and not fault:
-            self._tell(f"--report-to {self._name} takes numbers again, and has been sent what waited")
+            self._notify(f"--report-to {self._name} takes numbers again, and has been sent what waited")
         self._is_out, ended = bool(fault), self._clock()
         self._due = ended + max(RETRY_SECONDS, (ended - started) / LARGEST_SHARE)
 

@@ -1,4 +1,4 @@
-"""The consumer half: takes scored groups, computes logprobs and loss, steps the optimiser. Knows no engine or file.
+"""The learner: takes scored groups, computes logprobs and loss, steps the optimiser. Knows no engine or file.
 
 groups -> samples -> micro-batches -> logprobs -> loss -> gradients -> new weights
 
@@ -6,7 +6,7 @@ samples.py    which completions are trained on
 objective.py  the loss of each token
 learner.py    gradients and updates
 budget.py     how large micro-batches are, and smaller where memory has run out
-passes.py     micro-batches through a model, forward and back
+forward_backward.py micro-batches through a model, forward and back
 pipeline.py   the same where its layers are stages on several ranks
 optimizers.py AdamW in its kinds
 stats.py      what the updates did

@@ -27,10 +27,10 @@ from paceline.objective.micro_batches import (
 from paceline.runtime.memory import is_out_of_memory
 from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.learner.budget import Budget, MicroBatchSize
+from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.optimizers import make_optimizer
-from paceline.training.learner.passes import TokenValues
-from paceline.training.learner.pipeline import make_passes
+from paceline.training.learner.pipeline import make_runner
 from paceline.training.learner.samples import minibatches, samples_of
 from paceline.training.learner.stats import UpdateStats, UpdateSums, merge_sums, read_sums, summarise_updates
 from paceline.types import RolloutGroup
@@ -89,7 +89,7 @@ class Learner:
         self.policy, self.reference = policy, reference
         self.loss, self.optim, self.ranks = loss, optim, ranks
         self.max_completion_length = max_completion_length
-        self.passes = make_passes(forward, temperature=temperature, parallel_layout=ranks.parallel_layout)
+        self.runner = make_runner(forward, temperature=temperature, parallel_layout=ranks.parallel_layout)
         self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
         self.budget = Budget(
             tokens=optim.micro_batches(policy.model.device.type)[0], ranks=ranks, device=policy.model.device
@@ -137,7 +137,7 @@ class Learner:
         inside = [position for position, sample in enumerate(samples) if not sample.masked]
         with torch.no_grad():
             parts = self._prepare(samples, inside) if inside else []
-            values = self.passes.values(self.policy, [part.batch for part in parts])
+            values = self.runner.values(self.policy, [part.batch for part in parts])
             sums = [
                 self._loss(part, found, first=True)[2]
                 for part, found in zip(parts, values, strict=True)
@@ -186,7 +186,7 @@ class Learner:
             sums.append(found)
             return value
 
-        self.passes.backward(self.policy, [part.batch for part in parts], loss)
+        self.runner.backward(self.policy, [part.batch for part in parts], loss)
         return parts, sums
 
     def _loss(
@@ -235,7 +235,7 @@ class Learner:
 
     def _cuts(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[list[list[int]]]:
         """The micro-batches of every rank, as positions of their samples."""
-        layout = self.passes.forward.kind
+        layout = self.runner.forward.kind
         shares = share_out(counted, trained=inside, ranks=self.ranks.shares, layout=layout)
         tokens = self.budget.tokens * self.ranks.sizes.context  # of all ranks that compute a micro-batch together
         return [
@@ -244,7 +244,7 @@ class Learner:
 
     def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatchSize]:
         return [
-            MicroBatchSize(samples=len(members), tokens=input_tokens(counted, members, self.passes.forward.kind))
+            MicroBatchSize(samples=len(members), tokens=input_tokens(counted, members, self.runner.forward.kind))
             for cuts in self._cuts(counted, inside)
             for members in cuts
         ]
@@ -279,7 +279,7 @@ class Learner:
         return [replace(part, old_logprobs=logprobs) for part, logprobs in zip(parts, found, strict=True)]
 
     def _logprobs(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
-        return [None if values is None else values.logprobs for values in self.passes.values(loaded, batches)]
+        return [None if values is None else values.logprobs for values in self.runner.values(loaded, batches)]
 
     def _update(
         self, minibatch: Minibatch, *, first: bool, learning_rate: float | None
@@ -331,7 +331,7 @@ class Learner:
         own = read_sums(sums if self.ranks.speaks else [], norm)
         if self.ranks.speaks:
             own["tokens"] = float(sum(part.batch.num_targets for part in parts if not part.is_idle))
-            layout = self.passes.forward.kind
+            layout = self.runner.forward.kind
             own["forwarded"] = float(sum(part.batch.num_forwarded(layout) for part in parts))
         return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))
 

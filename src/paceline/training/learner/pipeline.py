@@ -37,7 +37,7 @@ from paceline.models.rows import take_rows
 from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.memory import is_out_of_memory, return_free_memory
-from paceline.training.learner.passes import Loss, Passes, TokenValues, WholeModel, head_values
+from paceline.training.learner.forward_backward import ForwardBackward, Loss, TokenValues, WholeModel, head_values
 
 _SEVERAL = (ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble, ScheduleLoopedBFS)
 SCHEDULES = {
@@ -47,7 +47,7 @@ SCHEDULES = {
 }
 
 
-def make_passes(forward: PolicyForward, *, temperature: float, parallel_layout: ParallelLayout) -> Passes:
+def make_runner(forward: PolicyForward, *, temperature: float, parallel_layout: ParallelLayout) -> ForwardBackward:
     """How micro-batches go through a model that lies on the ranks as `parallel_layout` says."""
     stages = parallel_layout.stages
     if stages is None:
@@ -57,7 +57,7 @@ def make_passes(forward: PolicyForward, *, temperature: float, parallel_layout: 
 
 @dataclass(kw_only=True, slots=True)
 class Pipelined:
-    """`Passes` over a pipeline, whose ranks are given all micro-batches of their share, as many as `Stages.passes`."""
+    """`ForwardBackward` over a pipeline: each rank is given all `Stages.passes` micro-batches of its share."""
 
     forward: PolicyForward
     temperature: float
@@ -66,7 +66,7 @@ class Pipelined:
     stages: Stages
 
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
-        """See `Passes`.
+        """See `ForwardBackward`.
 
         Raises:
             RankLost: another rank of the pipeline is gone, or silent for too long.
@@ -85,7 +85,7 @@ class Pipelined:
         return found
 
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
-        """See `Passes`.
+        """See `ForwardBackward`.
 
         Raises:
             ConfigError: layers are computed again, once for each weight whose gradient waits.

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from paceline.models.records import on_device
 from paceline.objective.micro_batches import cut, pack
+from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.learner import Learner
-from paceline.training.learner.passes import TokenValues
 from paceline.training.learner.samples import sample_of
 from paceline.types import RolloutGroup
 
@@ -16,11 +16,11 @@ def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[Token
     model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
     everything = range(len(samples))
     cuts = cut(
-        samples, trained=everything, micro_batch_tokens=learner.budget.tokens, layout=learner.passes.forward.kind
+        samples, trained=everything, micro_batch_tokens=learner.budget.tokens, layout=learner.runner.forward.kind
     )
     batches = [on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device) for indices in cuts]
     found = dict[int, TokenValues]()
-    for batch, values in zip(batches, learner.passes.values(learner.policy, batches), strict=True):
+    for batch, values in zip(batches, learner.runner.values(learner.policy, batches), strict=True):
         assert values is not None  # one process has the whole model
         lengths = batch.lengths.tolist()
         parts = zip(values.logprobs.split(lengths), values.entropy.split(lengths), strict=True)

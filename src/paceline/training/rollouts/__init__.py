@@ -1,9 +1,9 @@
-"""The producer half: takes tasks, asks an engine for completions, scores them, computes advantages, marks groups.
+"""The sampler: takes tasks, asks an engine for completions, scores them, computes advantages, marks groups.
 
 Knows no process, file or loop. Every completion comes out again, in a group, with its reward or the reason for none.
 
-sampling.py    tasks to scored completions, one round
-producer.py    rounds to a step's groups
+rounds.py      tasks to scored completions, one round
+sampler.py     rounds to a step's groups
 sharing.py     the same by several processes
 grouping.py    scores to groups with advantages
 regrouping.py  the same again under other options

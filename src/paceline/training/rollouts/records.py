@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from paceline.rewards.scoring.scores import Scores
-from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.rollouts.statistics import mean_and_std
 from paceline.types import RolloutGroup
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from paceline.config.objective import AdvantageConfig
 from paceline.training.rollouts.grouping import OVERLONG, Scored, is_inside, make_groups, without_surplus
-from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.types import RolloutGroup
 
 LEFT_OUT = ("filtered", "surplus")

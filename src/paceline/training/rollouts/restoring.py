@@ -8,7 +8,7 @@ from typing import Any
 from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import Scores
 from paceline.training.rollouts.lines import unpacked_floats
-from paceline.training.rollouts.producer import RolloutBatch
+from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.types import Completion, Rollout, RolloutGroup, Task, WeightChange
 
 Record = Mapping[str, Any]

@@ -6,12 +6,12 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from paceline.engines import OnFinished, Request, Sampling
-from paceline.training.rollouts.sampling import Drawn, Round, merge_rounds
+from paceline.training.rollouts.rounds import Drawn, Round, merge_rounds
 from paceline.types import Completion
 
 
 class SamplingWorkers(Protocol):
-    """Processes that sample: each has the methods `sample` of `Sampler` and `generate` of `Engine`."""
+    """Processes that sample: each has the methods `sample` of `RoundSampler` and `generate` of `Engine`."""
 
     @property
     def count(self) -> int:
@@ -26,13 +26,13 @@ class SamplingWorkers(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SharedSampler:
-    """A `Sampler`: every worker has a share of the tasks."""
+class SharedRoundSampler:
+    """A `RoundSampler`: every worker has a share of the tasks."""
 
     workers: SamplingWorkers
 
     def sample(self, drawn: Drawn) -> Round:
-        """See `Sampler`."""
+        """See `RoundSampler`."""
         shares = even_shares(len(drawn), self.workers.count)
         return merge_rounds(self.workers.share_out("sample", [(drawn[share],) for share in shares]), side_by_side=True)
 

@@ -1,4 +1,4 @@
-"""Held-out tasks from the options, and the meters of a run: of accuracy for options, of rewards for given tasks."""
+"""Held-out tasks from the options, and the evaluators of a run: of accuracy for options, of rewards for given tasks."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ from paceline.rewards.registry import BUILT_IN
 from paceline.rewards.resolving import resolve
 from paceline.rewards.rows import row_check
 from paceline.rewards.startup import self_test, unmet_needs
-from paceline.training.evaluation import EvalSet, Evaluator
+from paceline.training.evaluation import AccuracyEvaluator, EvalSet
 from paceline.training.setup.notices import of_graders, of_rows
 from paceline.types import Task
 
@@ -32,7 +32,7 @@ def has_held_out(config: Config) -> bool:
     )
 
 
-def make_evaluators(config: Config, tokenizer: PreTrainedTokenizerBase) -> tuple[Evaluator, ...]:
+def make_evaluators(config: Config, tokenizer: PreTrainedTokenizerBase) -> tuple[AccuracyEvaluator, ...]:
     """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`."""
     sets = config.data.held_out
     if config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
@@ -40,7 +40,7 @@ def make_evaluators(config: Config, tokenizer: PreTrainedTokenizerBase) -> tuple
     return tuple(_evaluator(config, tokenizer, name, dataset) for name, dataset in sets)
 
 
-def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | None, dataset: str) -> Evaluator:
+def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | None, dataset: str) -> AccuracyEvaluator:
     options = config.evaluation
     split = config.data.eval_split if has_split(dataset, config.data.eval_split) else None
     rows = load_rows(dataset, split=split or config.data.dataset_split, size=options.eval_size, seed=config.loop.seed)
@@ -54,7 +54,7 @@ def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | N
     self_test(
         function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
     )
-    return Evaluator(
+    return AccuracyEvaluator(
         eval_set=EvalSet(
             name=name or (dataset if split is None else f"{dataset}:{split}"),
             tasks=tasks,

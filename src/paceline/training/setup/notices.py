@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable
 from paceline.data.rows import SAMPLE
 from paceline.data.tasks import TaskSet
 from paceline.rewards.function import BuiltIn, RewardFunction
-from paceline.training.evaluation import Evaluator
-from paceline.training.setup.measuring import Meter
+from paceline.training.evaluation import AccuracyEvaluator
+from paceline.training.setup.evaluators import Evaluator
 
 
 def of_rows(tasks: TaskSet) -> list[str]:
@@ -29,9 +29,9 @@ def of_graders(functions: Iterable[RewardFunction]) -> list[str]:
     return [one.describe() for one in functions if isinstance(one, BuiltIn) and one.describe is not None]
 
 
-def of_held_out(meters: Iterable[Meter], *, known: Collection[str]) -> list[str]:
+def of_held_out(evaluators: Iterable[Evaluator], *, known: Collection[str]) -> list[str]:
     """What was left out of each held-out set, under its name, what else is not `known` of its grader, and how small a
     difference it can show."""
-    sets = [meter.eval_set for meter in meters if isinstance(meter, Evaluator)]
+    sets = [evaluator.eval_set for evaluator in evaluators if isinstance(evaluator, AccuracyEvaluator)]
     notes = [f"{one.name}: {note}" for one in sets for note in one.notes if note not in known]
     return [*notes, *(one.reach for one in sets)]

@@ -33,32 +33,32 @@ from paceline.rewards.selecting import check_selections
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.runtime.devices import choose_device
 from paceline.training.plan.batches import batch_plan
+from paceline.training.setup.evaluators import Evaluator, reward_evaluator
 from paceline.training.setup.functions import configured_functions, with_reward_models
-from paceline.training.setup.given import Given
 from paceline.training.setup.held_out import check_prompts_fit, has_held_out, make_evaluators
-from paceline.training.setup.measuring import Meter, reward_meter
 from paceline.training.setup.memory import check_memory_options
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.overrides import Overrides
+from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import Task
 
 
-def prepare(config: Config, given: Given | None = None) -> Prepared:
+def prepare(config: Config, overrides: Overrides | None = None) -> RunInputs:
     """Tokenizer, reward functions, tasks and held-out tasks.
 
     Raises:
         ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
     """
-    given = given or Given()
-    functions = dict(configured_functions(config) if given.functions is None else given.functions)
+    overrides = overrides or Overrides()
+    functions = dict(configured_functions(config) if overrides.functions is None else overrides.functions)
     check_memory_options(config, choose_device(config.model))
-    check_quantisation(config, given)
-    check_logits(config, given)
-    limit, completion = positions(config, given), config.sampling.max_completion_length
+    check_quantisation(config, overrides)
+    check_logits(config, overrides)
+    limit, completion = positions(config, overrides), config.sampling.max_completion_length
     check_completion_fits(completion, limit=limit)
-    tokenizer = given.tokenizer or load_tokenizer(config.model)
-    tasks = given.tasks or _configured_tasks(config, tokenizer, functions)
-    tasks.hold_to(partial(_check_tasks, config, given, limit))
-    for some in (given.held_out or {}).values():
+    tokenizer = overrides.tokenizer or load_tokenizer(config.model)
+    tasks = overrides.tasks or _configured_tasks(config, tokenizer, functions)
+    tasks.hold_to(partial(_check_tasks, config, overrides, limit))
+    for some in (overrides.held_out or {}).values():
         check_prompts_fit(some, limit=limit, completion=completion)
     unverified = self_test(
         functions,
@@ -69,23 +69,23 @@ def prepare(config: Config, given: Given | None = None) -> Prepared:
     )
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
-    evaluators = make_evaluators(config, tokenizer) if given.tasks is None and has_held_out(config) else ()
-    functions = with_reward_models(functions, config, given)
-    return Prepared(
+    evaluators = make_evaluators(config, tokenizer) if overrides.tasks is None and has_held_out(config) else ()
+    functions = with_reward_models(functions, config, overrides)
+    return RunInputs(
         tokenizer=tokenizer,
         functions=functions,
         tasks=tasks,
         unverified=unverified,
         unmet=unmet_needs(functions, tasks.looked_at),
-        meters=evaluators or _reward_meters(config, given, functions),
+        evaluators=evaluators or _reward_evaluators(config, overrides, functions),
         plan=plan,
         total_steps=plan.steps,
     )
 
 
-def _check_tasks(config: Config, given: Given, limit: int | None, tasks: Sequence[Task]) -> None:
+def _check_tasks(config: Config, overrides: Overrides, limit: int | None, tasks: Sequence[Task]) -> None:
     """What tasks must be for this model and these reward functions."""
-    if given.model is None:
+    if overrides.model is None:
         check_tokens(config.model, tasks)
     check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
     check_selections(config.rewards.names, tasks)
@@ -102,30 +102,30 @@ def check_tokens(model: ModelConfig, tasks: Sequence[Task]) -> None:
             )
 
 
-def check_logits(config: Config, given: Given) -> None:
+def check_logits(config: Config, overrides: Overrides) -> None:
     """Refuse a model whose configuration says that its logits are not what the trainer would compute.
 
     Raises:
         ModelError: they are capped or scaled after the output embedding.
     """
-    how = changed_logits(read_config(config.model) if given.model is None else given.model.config)
+    how = changed_logits(read_config(config.model) if overrides.model is None else overrides.model.config)
     if how is not None:
         raise ModelError(f"--model {config.model.model} {other_logits(how)}")
 
 
-def check_quantisation(config: Config, given: Given) -> None:
+def check_quantisation(config: Config, overrides: Overrides) -> None:
     """Refuse quantised weights that cannot be trained on, and what cannot be done with those below an adapter.
 
     Raises:
         ModelError, ConfigError: see `weight_headers.check_quantised`; an engine, a cluster or a merge.
     """
-    has_adapter = config.lora.lora_rank > 0 or given.adapter is not None
-    if given.model is None:
+    has_adapter = config.lora.lora_rank > 0 or overrides.adapter is not None
+    if overrides.model is None:
         label, described = f"--model {config.model.model}", read_config(config.model).to_dict()
         has_adapter = has_adapter or model_place(config.model.model).adapter is not None
     else:
-        label, described = "the model", given.model.config.to_dict()
-        has_adapter = has_adapter or hasattr(given.model, "peft_config")
+        label, described = "the model", overrides.model.config.to_dict()
+        has_adapter = has_adapter or hasattr(overrides.model, "peft_config")
     check_quantised(described, label, has_adapter=has_adapter)
     if not described.get("quantization_config"):
         return
@@ -136,11 +136,11 @@ def check_quantisation(config: Config, given: Given) -> None:
     require(not config.lora.merge_lora, "merge_lora", True, f"be false {beside}", remedy)
 
 
-def positions(config: Config, given: Given) -> int | None:
+def positions(config: Config, overrides: Overrides) -> int | None:
     """Positions that the policy can tell apart, None where its configuration does not say."""
-    if given.model is None:
+    if overrides.model is None:
         return context_length(config.model)
-    return getattr(given.model.config.get_text_config(), "max_position_embeddings", None)
+    return getattr(overrides.model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def _configured_tasks(
@@ -154,8 +154,10 @@ def _configured_tasks(
     return build_tasks(rows, tokenizer, config.data, system=system, check=row_check(functions))
 
 
-def _reward_meters(config: Config, given: Given, functions: Mapping[str, RewardFunction]) -> tuple[Meter, ...]:
+def _reward_evaluators(
+    config: Config, overrides: Overrides, functions: Mapping[str, RewardFunction]
+) -> tuple[Evaluator, ...]:
     return tuple(
-        reward_meter(config, functions, name=name, tasks=tasks, generations=config.evaluation.eval_generations)
-        for name, tasks in (given.held_out or {}).items()
+        reward_evaluator(config, functions, name=name, tasks=tasks, generations=config.evaluation.eval_generations)
+        for name, tasks in (overrides.held_out or {}).items()
     )

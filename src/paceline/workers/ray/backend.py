@@ -1,4 +1,4 @@
-"""A run's halves on a cluster: actors up, weights out, and everything down again at the end."""
+"""A run's backend on a cluster: actors up, weights out, and everything down again at the end."""
 
 import os
 import tempfile
@@ -11,29 +11,29 @@ from paceline.config.sections import ClusterConfig, Config
 from paceline.models.parallel.process_group import Meeting, meeting_at
 from paceline.runtime.devices import choose_device
 from paceline.runtime.timeline import Recorder
-from paceline.training.halves import Placed, make_feed
-from paceline.training.setup.prepared import Prepared
+from paceline.training.backend import ReadyBackend, make_task_sampler
+from paceline.training.setup.run_inputs import RunInputs
 from paceline.workers.ray.consumers import Consumers
-from paceline.workers.ray.halves import ClusterHalves
+from paceline.workers.ray.halves import ClusterBackend
 from paceline.workers.ray.ray_actors import Share, driver_address, ray_cluster, ray_consumers, ray_producers
 from paceline.workers.ray.worker_group import WorkerGroup
 
 
 @contextmanager
-def on_a_cluster(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
-    """The `Place` of a run with `--cluster`."""
+def on_a_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+    """The `BackendFactory` of a run with `--cluster`."""
     share = Share(cpus=_cores(config), gpus=1 if choose_device(config.model).type == "cuda" else 0)
     done, path = (0, None) if checkpoint is None else (checkpoint.state.step, checkpoint.path.absolute())
     with ray_cluster(config.cluster, share), _meeting(config.cluster) as meeting:
         recorder = Recorder()
-        consumers = Consumers(ray_consumers(config, share, meeting, prepared.extent, path), recorder)
-        group = WorkerGroup(ray_producers(config, share), recorder, prepared.progress)
-        feed = make_feed(config, prepared, checkpoint)
-        halves = ClusterHalves(config, prepared, feed, consumers=consumers, group=group, done=done)
+        consumers = Consumers(ray_consumers(config, share, meeting, inputs.run_size, path), recorder)
+        group = WorkerGroup(ray_producers(config, share), recorder, inputs.progress)
+        task_sampler = make_task_sampler(config, inputs, checkpoint)
+        backend = ClusterBackend(config, inputs, task_sampler, consumers=consumers, group=group, done=done)
         try:
-            yield Placed(halves=halves, sentences=(_layout(config), *consumers.ask("sentences")))
+            yield ReadyBackend(backend=backend, sentences=(_layout(config), *consumers.ask("sentences")))
         finally:
-            halves.close()
+            backend.close()
 
 
 @contextmanager

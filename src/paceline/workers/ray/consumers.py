@@ -1,4 +1,4 @@
-"""All ranks of the consumer half as one: they train together, and the first of them speaks for all."""
+"""All ranks of the trainer as one: they train together, and the first of them speaks for all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Weights:
 
 
 class Consumers:
-    """The consumer half, whose ranks do everything together. The loss of one ends them: each has a share of a step."""
+    """The trainer, whose ranks do everything together. The loss of one ends them: each has a share of a step."""
 
     def __init__(self, workers: KeepingWorkers, recorder: Recorder | None = None) -> None:
         """Of workers that are idle, a `ConsumingProcess` each; what each of them does goes to `recorder`."""

@@ -15,11 +15,11 @@ from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.pretrained import load_tokenizer
 from paceline.runtime.devices import choose_device
-from paceline.training.consumer import make_consumer
 from paceline.training.footprint import Footprint
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.records import consumer_sentences
-from paceline.training.setup.prepared import Extent
+from paceline.training.records import trainer_sentences
+from paceline.training.setup.run_inputs import RunSize
+from paceline.training.trainer import make_trainer
 from paceline.types import RolloutGroup
 from paceline.workers.ray.weights import Manifest, manifest_of, read_bucket
 
@@ -51,7 +51,7 @@ class ConsumingProcess:
     """What a consumer's actor does. All ranks are given the same calls, and save and export together."""
 
     def __init__(
-        self, config: Config, directory: Path, context: ConsumerContext, extent: Extent, checkpoint: Path | None
+        self, config: Config, directory: Path, context: ConsumerContext, run_size: RunSize, checkpoint: Path | None
     ) -> None:
         """Meet the other ranks and read the weights, from a checkpoint where there is one.
 
@@ -69,14 +69,14 @@ class ConsumingProcess:
             ranks = make_ranks(config.parallel, device)
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         tokenizer = load_tokenizer(config.model)
-        self.half = make_consumer(config, tokenizer, extent, checkpoint=found, ranks=ranks)
+        self.half = make_trainer(config, tokenizer, run_size, checkpoint=found, ranks=ranks)
 
     def sentences(self) -> tuple[str, ...]:
         """What a person should know of how the model is computed."""
-        return tuple(consumer_sentences(self.half))
+        return tuple(trainer_sentences(self.half))
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> ConsumerUpdate:
-        """See `Halves`."""
+        """See `Backend`."""
         stats, rate = self.half.update(number, groups)
         return ConsumerUpdate(stats=stats, learning_rate=rate, manifest=self.manifest(number))
 
@@ -90,17 +90,17 @@ class ConsumingProcess:
         return read_bucket(self.half.policy.model, names, self.half.learner.ranks)
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Halves`."""
+        """See `Backend`."""
         return self.half.save(root, state, protected)
 
     def saved(self, wait: bool) -> Checkpoint | None:
-        """See `Halves`; of the first rank, which commits for all."""
+        """See `Backend`; of the first rank, which commits for all."""
         return self.half.saved(wait=wait)
 
     def footprint(self) -> Footprint:
-        """See `Halves`."""
+        """See `Backend`."""
         return self.half.footprint()
 
     def export(self, folder: Path) -> None:
-        """See `Halves`."""
+        """See `Backend`."""
         self.half.export(folder)

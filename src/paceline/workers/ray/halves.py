@@ -1,4 +1,4 @@
-"""Both halves of a step on a cluster, as the loop sees them: one thread of the driver samples, the other trains."""
+"""Both backend of a step on a cluster, as the loop sees them: one thread of the driver samples, the other trains."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -9,15 +9,15 @@ from typing import Any
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
 from paceline.runtime.timeline import Span
-from paceline.training.feed import Feed, prompts_of_step
 from paceline.training.footprint import Footprint
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.produced import SHARED, Handover, Produced
 from paceline.training.rollout_journal import Journal
-from paceline.training.rollouts.sharing import SharedEngine, SharedSampler
-from paceline.training.setup.measuring import Measurement, Meter
-from paceline.training.setup.prepared import Prepared
-from paceline.training.setup.producing import training_producer
+from paceline.training.rollouts.sharing import SharedEngine, SharedRoundSampler
+from paceline.training.setup.evaluators import EvalResult, Evaluator
+from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.samplers import training_sampler
+from paceline.training.task_sampler import TaskSampler, prompts_of_step
 from paceline.types import RolloutGroup
 from paceline.workers.ray.consumers import Consumers, Weights
 from paceline.workers.ray.producer_thread import ProducerThread
@@ -65,26 +65,33 @@ class _Begun:
     producer_thread: ProducerThread
 
 
-class ClusterHalves:
-    """`Halves` of which the producers' works ahead by as many steps as `max_staleness` allows."""
+class ClusterBackend:
+    """`Backend` of which the producers' works ahead by as many steps as `max_staleness` allows."""
 
     def __init__(
-        self, config: Config, prepared: Prepared, feed: Feed, *, consumers: Consumers, group: WorkerGroup, done: int
+        self,
+        config: Config,
+        inputs: RunInputs,
+        task_sampler: TaskSampler,
+        *,
+        consumers: Consumers,
+        group: WorkerGroup,
+        done: int,
     ) -> None:
         """`done` is the number of steps that the consumers' weights have seen."""
         self._consumers, self._group, self._recorder = consumers, group, group.recorder
         self._newest = consumers.weights(done)
         self._versions = Versions(group=group, kept={done: self._newest})
-        self._config, self._feed, self._done, self._last = config, feed, done, prepared.total_steps
-        self._progress = prepared.progress
-        self._producer = training_producer(config, SharedSampler(workers=group))
+        self._config, self._task_sampler, self._done, self._last = config, task_sampler, done, inputs.total_steps
+        self._progress = inputs.progress
+        self._producer = training_sampler(config, SharedRoundSampler(workers=group))
         self._max_staleness = config.cluster.max_staleness
         self._continues = config.cluster.on_new_weights == "continue"
         self._begun: _Begun | None = None
 
     def begin(self, journal: Journal) -> None:
-        """See `Halves`. From here on producers sample."""
-        self._feed.position = journal.position
+        """See `Backend`. From here on producers sample."""
+        self._task_sampler.position = journal.position
         schedule = StalenessSchedule(
             done=self._done,
             last=self._last,
@@ -102,18 +109,18 @@ class ClusterHalves:
 
     @property
     def policy_version(self) -> int:
-        """See `Halves`."""
+        """See `Backend`."""
         return self._newest.manifest.policy_version
 
     def produce(self, number: int) -> Produced:
-        """See `Halves`."""
+        """See `Backend`."""
         with self._recorder.span(DRIVER, f"wait for the rollouts of {number}"):
             again = self._work.journal.find(number)
             found: Produced = self._work.producer_thread.take(number) if again is None else again
         return found
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
-        """See `Halves`."""
+        """See `Backend`."""
         self._progress.phase("update", 0, 1)
         with self._recorder.span(DRIVER, f"update {number}"):
             found, self._newest = self._consumers.update(number, groups, like=self._newest.manifest)
@@ -125,50 +132,50 @@ class ClusterHalves:
             self._group.tell("offer", self._newest.manifest, *self._newest.buckets)
         return found.stats, found.learning_rate
 
-    def measure(self, meter: Meter, *, step: int) -> Measurement:
-        """See `Halves`."""
+    def measure(self, evaluator: Evaluator, *, step: int) -> EvalResult:
+        """See `Backend`."""
         engine = SharedEngine(workers=self._group)
         with self._recorder.span(DRIVER, f"evaluate {step}"):
-            found: Measurement = self._work.producer_thread.measure(lambda: meter.measure(engine, step=step))
+            found: EvalResult = self._work.producer_thread.measure(lambda: evaluator.measure(engine, step=step))
         return found
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Halves`. Consumers write it, so `root` must be theirs too.
+        """See `Backend`. Consumers write it, so `root` must be theirs too.
 
         A run that goes on from it has none of the weights before it, so what is sampled from those is committed first.
         """
         with self._recorder.span(DRIVER, f"wait for what is sampled from weights before {state.step}"):
             self._work.producer_thread.reach(min(state.step + self._max_staleness, self._last))
-            self._work.journal.settle()
+            self._work.journal.wait()
         with self._recorder.span(DRIVER, f"checkpoint {state.step}"):
             found: tuple[str, ...] = self._consumers.ask_all("save", root.absolute(), state, protected)
         return found
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        """See `Halves`. The first consumer commits for all."""
+        """See `Backend`. The first consumer commits for all."""
         found: Checkpoint | None = self._consumers.ask("saved", wait)
         return found
 
     def footprint(self) -> Footprint:
-        """See `Halves`."""
+        """See `Backend`."""
         found: Footprint = self._consumers.ask_all("footprint")
         return found
 
     def export(self, folder: Path) -> None:
-        """See `Halves`."""
+        """See `Backend`."""
         self._consumers.ask_all("export", folder.absolute())
 
     def news(self) -> list[str]:
-        """See `Halves`."""
+        """See `Backend`."""
         taken, self._group.news = self._group.news, []
         return taken
 
     def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
-        """See `Halves`."""
+        """See `Backend`."""
         return simulate([step_seconds(one) for one in steps], max_staleness=self._max_staleness).recorded[-1]
 
     def spans(self) -> list[Span]:
-        """See `Halves`."""
+        """See `Backend`."""
         return self._recorder.take()
 
     def close(self) -> None:
@@ -182,13 +189,13 @@ class ClusterHalves:
 
     @property
     def _work(self) -> _Begun:
-        assert self._begun is not None  # see `Halves.begin`
+        assert self._begun is not None  # see `Backend.begin`
         return self._begun
 
     def _make(self, number: int) -> Produced:
         started = time.perf_counter()
-        count = prompts_of_step(number, self._config.loop, num_tasks=len(self._feed.tasks))
-        batch = self._producer.make(self._feed.take, count)
+        count = prompts_of_step(number, self._config.loop, num_tasks=len(self._task_sampler.tasks))
+        batch = self._producer.sample(self._task_sampler.take, count)
         handover = self._versions.take_handover()
         seconds = handover.seconds + time.perf_counter() - started
-        return Produced(batch=batch, position=self._feed.position, seconds=seconds, handover=handover)
+        return Produced(batch=batch, position=self._task_sampler.position, seconds=seconds, handover=handover)

@@ -1,4 +1,4 @@
-"""The producer half in a process of its own: a copy of the weights, an engine on it, the reward functions."""
+"""The sampler in a process of its own: a copy of the weights, an engine on it, the reward functions."""
 
 import os
 from collections import deque
@@ -12,9 +12,9 @@ from paceline.engines import Request, Sampling
 from paceline.models.loading import load_model
 from paceline.models.pretrained import load_tokenizer
 from paceline.training.assembly import make_engine
-from paceline.training.rollouts.sampling import Drawn, Round
+from paceline.training.rollouts.rounds import Drawn, Round
 from paceline.training.setup.functions import configured_functions, with_reward_models
-from paceline.training.setup.producing import training_sampler
+from paceline.training.setup.samplers import training_rounds
 from paceline.types import Completion
 from paceline.workers.ray.weights import Manifest, write_buckets
 
@@ -34,7 +34,7 @@ class ProducingProcess:
         take_newer = self._take_newer if config.cluster.on_new_weights == "continue" else None
         self.engine = make_engine(config, self.policy, load_tokenizer(config.model), take_newer=take_newer)
         functions = with_reward_models(configured_functions(config), config)
-        self.sampler = training_sampler(config, self.engine, functions)
+        self.sampler = training_rounds(config, self.engine, functions)
 
     def load(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
         """Take these weights, and sample from them from now on.

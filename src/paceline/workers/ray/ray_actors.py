@@ -23,7 +23,7 @@ from paceline.errors import ConfigError, EngineError, TrainingError, first_line
 from paceline.models.parallel.process_group import Meeting
 from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.watchdog import write_stacks
-from paceline.training.setup.prepared import Extent
+from paceline.training.setup.run_inputs import RunSize
 from paceline.workers.ray.consuming import ConsumerContext, ConsumingProcess
 from paceline.workers.ray.producing import ProducingProcess
 from paceline.workers.ray.weights import Manifest
@@ -266,14 +266,14 @@ def ray_producers(config: Config, share: Share) -> RayWorkers:
 
 
 def ray_consumers(
-    config: Config, share: Share, meeting: Meeting | None, extent: Extent, checkpoint: Path | None
+    config: Config, share: Share, meeting: Meeting | None, run_size: RunSize, checkpoint: Path | None
 ) -> RayWorkers:
     """All consumers, each a `ConsumingProcess`; `meeting` None: there is one."""
     size = config.cluster.num_consumers
 
     def start(number: int) -> WatchedActor:
         context = ConsumerContext(rank=number, size=size, meeting=meeting)
-        return _watched(ConsumerActor, share, f"consumer {number}", config, context, extent, checkpoint)
+        return _watched(ConsumerActor, share, f"consumer {number}", config, context, run_size, checkpoint)
 
     return RayWorkers(start, size)
 

@@ -11,7 +11,7 @@ from paceline.errors import TrainingError
 from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.runtime.timeline import Recorder
-from paceline.training.rollouts.sampling import Round
+from paceline.training.rollouts.rounds import Round
 
 MOST_LOSSES = 3
 """What as many workers in a row were lost with is what kills them."""

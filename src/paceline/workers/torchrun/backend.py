@@ -23,12 +23,12 @@ from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.progress import NULL_PROGRESS
 from paceline.runtime.signals import StopRequest
 from paceline.runtime.timeline import Recorder
-from paceline.training.halves import Placed, make_feed
-from paceline.training.setup.prepared import Prepared
+from paceline.training.backend import ReadyBackend, make_task_sampler
+from paceline.training.setup.run_inputs import RunInputs
 from paceline.workers.torchrun.broadcast import BroadcastGroup, WeightsGroup
 from paceline.workers.torchrun.colocated import ColocatedRank
 from paceline.workers.torchrun.environment import Launched, device_index
-from paceline.workers.torchrun.halves import TorchrunHalves
+from paceline.workers.torchrun.halves import TorchrunBackend
 from paceline.workers.torchrun.heartbeats import Ended, PeerHeartbeats, end_follower, end_leader
 from paceline.workers.torchrun.rank_context import RankContext
 from paceline.workers.torchrun.rank_group import BLAME_SECONDS, LEAVE, RankGroup, answer_calls
@@ -66,13 +66,13 @@ class Leader:
     """That all ranks end with."""
 
     @contextmanager
-    def on_all_ranks(self, config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
-        """The `Place` of a run on them."""
+    def on_all_ranks(self, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+        """The `BackendFactory` of a run on them."""
         path = None if checkpoint is None else checkpoint.path.absolute()
         roles = roles_of(config.parallel, self.place.size)
         group = RankGroup(
-            _part(replace(self.context, progress=prepared.progress), roles, prepared.functions),
-            (config, prepared.extent, path),
+            _part(replace(self.context, progress=inputs.progress), roles, inputs.functions),
+            (config, inputs.run_size, path),
             channels=self.met.channels,
             watch=self.met.heartbeats,
             roles=roles,
@@ -80,12 +80,12 @@ class Leader:
         )
         version = 0 if checkpoint is None else checkpoint.state.policy_version
         # where the first rank samples too, its engine says more
-        progress = prepared.progress if roles.are_apart else NULL_PROGRESS
-        feed = make_feed(config, prepared, checkpoint)
-        halves = TorchrunHalves(config, feed, group, policy_version=version, progress=progress)
+        progress = inputs.progress if roles.are_apart else NULL_PROGRESS
+        task_sampler = make_task_sampler(config, inputs, checkpoint)
+        backend = TorchrunBackend(config, task_sampler, group, policy_version=version, progress=progress)
         said = group.call("sentences")
         others = said[roles.sampling.start] if roles.are_apart else ()
-        yield Placed(halves=halves, sentences=(roles.sentence, *others, *said[0]))
+        yield ReadyBackend(backend=backend, sentences=(roles.sentence, *others, *said[0]))
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def _cores(place: Launched) -> int:
 
 
 def _part(context: RankContext, roles: Roles, functions: Mapping[str, RewardFunction] | None) -> Callable[..., Any]:
-    """What makes this rank's part of a run, given its configuration, extent and checkpoint."""
+    """What makes this rank's part of a run, given its configuration, run_size and checkpoint."""
     if not roles.are_apart:
         return partial(ColocatedRank, context, functions)
     return partial(TrainingRank if context.rank in roles.training else SamplingRank, context)

@@ -1,4 +1,4 @@
-"""What a rank does that trains and samples: both halves, around one set of weights where it has them whole."""
+"""What a rank does that trains and samples: sampler and trainer, around one set of weights where it has them whole."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -20,8 +20,8 @@ from paceline.training.assembly import make_engine
 from paceline.training.footprint import Footprint
 from paceline.training.produced import SHARED, Handover
 from paceline.training.records import engine_sentences
-from paceline.training.rollouts.sampling import Drawn, Round
-from paceline.training.setup.prepared import Extent
+from paceline.training.rollouts.rounds import Drawn, Round
+from paceline.training.setup.run_inputs import RunSize
 from paceline.types import Completion, RolloutGroup
 from paceline.workers.torchrun.rank_context import RankContext
 from paceline.workers.torchrun.replicas import Renewed, WeightsChecksum
@@ -40,11 +40,11 @@ class ColocatedRank:
         context: RankContext,
         functions: Mapping[str, RewardFunction] | None,
         config: Config,
-        extent: Extent,
+        run_size: RunSize,
         checkpoint: Path | None,
     ) -> None:
         """Read the weights, from a checkpoint where there is one; `functions` None: those of the configuration."""
-        self._training = TrainingRank(context, config, extent, checkpoint)
+        self._training = TrainingRank(context, config, run_size, checkpoint)
         self._policy, self._is_split = self._training.half.policy, self._training.is_split
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         self._sampled = load_to_sample(config, found) if self._is_split else self._policy
@@ -79,24 +79,24 @@ class ColocatedRank:
         return found
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> RankUpdate:
-        """See `Halves`."""
+        """See `Backend`."""
         self.engine.rest()
         return self._training.update(number, groups)
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Halves`."""
+        """See `Backend`."""
         return self._training.save(root, state, protected)
 
     def saved(self, wait: bool) -> Checkpoint | None:
-        """See `Halves`; of the first rank, which commits for all."""
+        """See `Backend`; of the first rank, which commits for all."""
         return self._training.saved(wait)
 
     def footprint(self) -> Footprint:
-        """See `Halves`."""
+        """See `Backend`."""
         return self._training.footprint()
 
     def export(self, folder: Path) -> None:
-        """See `Halves`."""
+        """See `Backend`."""
         self._training.export(folder)
 
 

@@ -1,4 +1,4 @@
-"""Both halves of a step on all ranks of a launch, as the loop on the first one sees them."""
+"""Both backend of a step on all ranks of a launch, as the loop on the first one sees them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -8,14 +8,14 @@ from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
 from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.runtime.timeline import Span
-from paceline.training.feed import Feed, prompts_of_step
 from paceline.training.footprint import Footprint
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.produced import SHARED, Handover, Produced
 from paceline.training.rollout_journal import Journal
-from paceline.training.rollouts.sharing import SharedEngine, SharedSampler
-from paceline.training.setup.measuring import Measurement, Meter
-from paceline.training.setup.producing import training_producer
+from paceline.training.rollouts.sharing import SharedEngine, SharedRoundSampler
+from paceline.training.setup.evaluators import EvalResult, Evaluator
+from paceline.training.setup.samplers import training_sampler
+from paceline.training.task_sampler import TaskSampler, prompts_of_step
 from paceline.types import RolloutGroup
 from paceline.workers.torchrun.rank_group import RankGroup
 from paceline.workers.torchrun.replicas import Renewed, check_copies
@@ -25,44 +25,55 @@ LEADER = "first rank"
 """The row of a timeline that shows what all are waited for."""
 
 
-class TorchrunHalves:
-    """`Halves` that take turns: ranks sample, then the same or others train."""
+class TorchrunBackend:
+    """`Backend` that take turns: ranks sample, then the same or others train."""
 
     def __init__(
-        self, config: Config, feed: Feed, group: RankGroup, *, policy_version: int, progress: Progress = NULL_PROGRESS
+        self,
+        config: Config,
+        task_sampler: TaskSampler,
+        group: RankGroup,
+        *,
+        policy_version: int,
+        progress: Progress = NULL_PROGRESS,
     ) -> None:
         """`policy_version` is that of the weights that the ranks have. `progress` is told of what others do alone."""
-        self._config, self._feed, self._group, self._policy_version = config, feed, group, policy_version
-        self._producer = training_producer(config, SharedSampler(workers=group))
+        self._config, self._task_sampler, self._group, self._policy_version = (
+            config,
+            task_sampler,
+            group,
+            policy_version,
+        )
+        self._producer = training_sampler(config, SharedRoundSampler(workers=group))
         self._handover, self._is_stale, self._progress = SHARED, False, progress
 
     @property
     def policy_version(self) -> int:
-        """See `Halves`."""
+        """See `Backend`."""
         return self._policy_version
 
     def begin(self, journal: Journal) -> None:
-        """See `Halves`."""
-        self._journal, self._feed.position = journal, journal.position
+        """See `Backend`."""
+        self._journal, self._task_sampler.position = journal, journal.position
 
     def produce(self, number: int) -> Produced:
-        """See `Halves`."""
+        """See `Backend`."""
         return self._journal.produce(number, self._make)
 
     def _make(self, number: int) -> Produced:
         clock = self._group.recorder.clock
         started = clock()
         self._renew()
-        count = prompts_of_step(number, self._config.loop, num_tasks=len(self._feed.tasks))
+        count = prompts_of_step(number, self._config.loop, num_tasks=len(self._task_sampler.tasks))
         with self._group.recorder.span(LEADER, f"produce {number}"):
             self._progress.phase("generate", 0, 1)
-            batch = self._producer.make(self._feed.take, count)
+            batch = self._producer.sample(self._task_sampler.take, count)
             self._progress.phase("generate", 1, 1)
         handover, self._handover = self._handover, SHARED
-        return Produced(batch=batch, position=self._feed.position, seconds=clock() - started, handover=handover)
+        return Produced(batch=batch, position=self._task_sampler.position, seconds=clock() - started, handover=handover)
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
-        """See `Halves`."""
+        """See `Backend`."""
         with self._group.recorder.span(LEADER, f"update {number}"):
             answers: list[RankUpdate] = self._group.call_training("update", number, groups)
         found = answers[0]
@@ -71,43 +82,43 @@ class TorchrunHalves:
         self._policy_version = found.policy_version
         return found.stats, found.learning_rate
 
-    def measure(self, meter: Meter, *, step: int) -> Measurement:
-        """See `Halves`."""
+    def measure(self, evaluator: Evaluator, *, step: int) -> EvalResult:
+        """See `Backend`."""
         with self._group.recorder.span(LEADER, f"evaluate {step}"):
             self._renew()
-            return meter.measure(SharedEngine(workers=self._group), step=step)
+            return evaluator.measure(SharedEngine(workers=self._group), step=step)
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Halves`. Every rank that trains may write a part of it, so `root` must be all ranks' own."""
+        """See `Backend`. Every rank that trains may write a part of it, so `root` must be all ranks' own."""
         given = root.absolute(), state, frozenset(protected)
         with self._group.recorder.span(LEADER, f"checkpoint {state.step}"):
             found: tuple[str, ...] = self._group.call_training("save", *given)[0]
         return found
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        """See `Halves`. The first rank commits for all, so nobody else is asked: that holds after an error too."""
+        """See `Backend`. The first rank commits for all, so nobody else is asked: that holds after an error too."""
         found: Checkpoint | None = self._group.ask_own("saved", wait)
         return found
 
     def footprint(self) -> Footprint:
-        """See `Halves`."""
+        """See `Backend`."""
         found: Footprint = self._group.call_training("footprint")[0]
         return found
 
     def export(self, folder: Path) -> None:
-        """See `Halves`."""
+        """See `Backend`."""
         self._group.call_training("export", folder.absolute())
 
     def news(self) -> list[str]:
-        """See `Halves`."""
+        """See `Backend`."""
         return []
 
     def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
-        """See `Halves`."""
+        """See `Backend`."""
         return None
 
     def spans(self) -> list[Span]:
-        """See `Halves`."""
+        """See `Backend`."""
         return self._group.recorder.take()
 
     def _renew(self) -> None:

@@ -17,10 +17,10 @@ from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.assembly import make_engine
 from paceline.training.produced import Handover
 from paceline.training.records import engine_sentences
-from paceline.training.rollouts.sampling import Drawn, EngineSampler, Round
+from paceline.training.rollouts.rounds import Drawn, EngineSampler, Round
 from paceline.training.setup.functions import configured_functions, with_reward_models
-from paceline.training.setup.prepared import Extent
-from paceline.training.setup.producing import training_sampler
+from paceline.training.setup.run_inputs import RunSize
+from paceline.training.setup.samplers import training_rounds
 from paceline.types import Completion
 from paceline.workers.torchrun.broadcast import take_weights
 from paceline.workers.torchrun.rank_context import RankContext
@@ -30,8 +30,8 @@ from paceline.workers.torchrun.replicas import Renewed, WeightsChecksum
 class SamplingRank:
     """A rank's part of the producer half, on a whole copy of the weights. It makes no gradients."""
 
-    def __init__(self, context: RankContext, config: Config, extent: Extent, checkpoint: Path | None) -> None:
-        """Read the weights, from a checkpoint where there is one. `extent` is for those who train."""
+    def __init__(self, context: RankContext, config: Config, run_size: RunSize, checkpoint: Path | None) -> None:
+        """Read the weights, from a checkpoint where there is one. `run_size` is for those who train."""
         assert context.broadcast_group is not None  # those who train broadcast_group it their weights
         torch.set_num_threads(context.cores)
         self._broadcast_group, self._device = context.broadcast_group, context.device
@@ -81,4 +81,4 @@ def make_sampler(
     """Sampling and scoring in this process; `functions` None: those of the configuration."""
     if functions is None:
         functions = with_reward_models(configured_functions(config), config)
-    return training_sampler(config, engine, functions, progress=progress)
+    return training_rounds(config, engine, functions, progress=progress)

@@ -14,12 +14,12 @@ from paceline.models.parallel.gathering import full_parameters
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.pieces import piece_of
 from paceline.models.pretrained import load_tokenizer
-from paceline.training.consumer import make_consumer
 from paceline.training.footprint import Footprint
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.produced import SHARED, Handover
-from paceline.training.records import consumer_sentences
-from paceline.training.setup.prepared import Extent
+from paceline.training.records import trainer_sentences
+from paceline.training.setup.run_inputs import RunSize
+from paceline.training.trainer import make_trainer
 from paceline.types import RolloutGroup
 from paceline.workers.torchrun.broadcast import give_weights
 from paceline.workers.torchrun.rank_context import RankContext
@@ -40,14 +40,14 @@ class RankUpdate:
 class TrainingRank:
     """A rank's part of the consumer half. Calls are made on all ranks that train together."""
 
-    def __init__(self, context: RankContext, config: Config, extent: Extent, checkpoint: Path | None) -> None:
+    def __init__(self, context: RankContext, config: Config, run_size: RunSize, checkpoint: Path | None) -> None:
         """Read the weights, from a checkpoint where there is one."""
         torch.set_num_threads(context.cores)  # launchers leave one, and what reads the weights takes what it finds
         self._context, self._ranks = context, make_ranks(config.parallel, context.device)
-        self.half = make_consumer(
+        self.half = make_trainer(
             config,
             load_tokenizer(config.model),
-            extent,
+            run_size,
             checkpoint=None if checkpoint is None else read_checkpoint(checkpoint),
             ranks=self._ranks,
             progress=context.progress,
@@ -65,7 +65,7 @@ class TrainingRank:
 
     def sentences(self) -> tuple[str, ...]:
         """What a person should know of how the model is computed."""
-        return tuple(consumer_sentences(self.half))
+        return tuple(trainer_sentences(self.half))
 
     def renew(self, policy_version: int) -> Renewed:
         """BroadcastGroup the weights on to the ranks that only sample; they are as so many updates have made them."""
@@ -79,24 +79,24 @@ class TrainingRank:
         return Renewed(handover=handover, held=WeightsChecksum(part=(), fingerprint=found))
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> RankUpdate:
-        """See `Halves`."""
+        """See `Backend`."""
         stats, rate = self.half.update(number, groups)
         return RankUpdate(stats=stats, learning_rate=rate, policy_version=self.policy_version, held=self._held())
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Halves`."""
+        """See `Backend`."""
         return self.half.save(root, state, protected)
 
     def saved(self, wait: bool) -> Checkpoint | None:
-        """See `Halves`; of the first rank, which commits for all."""
+        """See `Backend`; of the first rank, which commits for all."""
         return self.half.saved(wait=wait)
 
     def footprint(self) -> Footprint:
-        """See `Halves`."""
+        """See `Backend`."""
         return self.half.footprint()
 
     def export(self, folder: Path) -> None:
-        """See `Halves`."""
+        """See `Backend`."""
         self.half.export(folder)
 
     def _held(self) -> WeightsChecksum | None:

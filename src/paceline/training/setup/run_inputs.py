@@ -9,12 +9,12 @@ from paceline.data.tasks import TaskSet
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.plan.batches import BatchPlan
-from paceline.training.setup.measuring import Meter
+from paceline.training.setup.evaluators import Evaluator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Extent:
-    """What the consumer half must know of the data before it sees any."""
+class RunSize:
+    """What the trainer must know of the data before it sees any."""
 
     total_steps: int
     longest_prompt: int
@@ -22,7 +22,7 @@ class Extent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
+class RunInputs:
     """What a run works on, checked, before any weight of the policy is read."""
 
     tokenizer: PreTrainedTokenizerBase
@@ -32,7 +32,7 @@ class Prepared:
     """Sampled tasks whose gold answer a reward function does not give full marks: too few to refuse the dataset."""
     unmet: tuple[str, ...]
     """What tasks lack that a reward function needs, a sentence each: it gives them no number."""
-    meters: tuple[Meter, ...]
+    evaluators: tuple[Evaluator, ...]
     """One per held-out set; none when there are no held-out tasks."""
     plan: BatchPlan
     total_steps: int
@@ -40,6 +40,6 @@ class Prepared:
     """Who is told how far the work at hand has come."""
 
     @property
-    def extent(self) -> Extent:
-        """What the consumer half must know of all this."""
-        return Extent(total_steps=self.total_steps, longest_prompt=self.tasks.longest_prompt)
+    def run_size(self) -> RunSize:
+        """What the trainer must know of all this."""
+        return RunSize(total_steps=self.total_steps, longest_prompt=self.tasks.longest_prompt)

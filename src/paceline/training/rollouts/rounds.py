@@ -1,6 +1,6 @@
 """One round of sampling and scoring: tasks to completions with what each reward function gave them.
 
-Behind `Sampler` one engine does it here, or several do it elsewhere, each for a share of the tasks.
+Behind `RoundSampler` one engine does it here, or several do it elsewhere, each for a share of the tasks.
 """
 
 import math
@@ -34,7 +34,7 @@ class Round:
     reward_seconds: float
 
 
-class Sampler(Protocol):
+class RoundSampler(Protocol):
     """Completes and scores tasks. What comes back does not depend on how the tasks are shared out."""
 
     def sample(self, drawn: Drawn) -> Round:
@@ -47,7 +47,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineSampler:
-    """A `Sampler` on one engine, with the reward functions in this process."""
+    """A `RoundSampler` on one engine, with the reward functions in this process."""
 
     engine: Engine
     functions: Mapping[str, RewardFunction]
@@ -63,7 +63,7 @@ class EngineSampler:
     progress: Progress = NULL_PROGRESS
 
     def sample(self, drawn: Drawn) -> Round:
-        """See `Sampler`."""
+        """See `RoundSampler`."""
         started = time.perf_counter()
         tasks = [task for task, _ in drawn]
         requests = [self._request(*one) for one in drawn]

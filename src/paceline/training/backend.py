@@ -1,4 +1,4 @@
-"""The two halves of a step as the loop sees them, and both in this process around one set of weights."""
+"""The sampler and the trainer as the loop sees them, and the backend that has both in this process."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,22 +10,22 @@ from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
 from paceline.runtime.timeline import Recorder, Span
 from paceline.training.assembly import Parts, assemble
-from paceline.training.feed import Feed, prompts_of_step
 from paceline.training.footprint import Footprint
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.produced import Produced
-from paceline.training.records import consumer_sentences, engine_sentences
+from paceline.training.records import engine_sentences, trainer_sentences
 from paceline.training.rollout_journal import Journal
-from paceline.training.setup.measuring import Measurement, Meter
-from paceline.training.setup.prepared import Prepared
+from paceline.training.setup.evaluators import EvalResult, Evaluator
+from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.task_sampler import TaskSampler, prompts_of_step
 from paceline.types import RolloutGroup
 
 HERE = "this process"
 """The row of a timeline that has no other."""
 
 
-class Halves(Protocol):
-    """Both halves, wherever they run. Steps are asked for in order, each to be produced and then updated with."""
+class Backend(Protocol):
+    """A sampler and a trainer, wherever they run. Steps come in order: first the rollouts of one, then its update."""
 
     @property
     def policy_version(self) -> int:
@@ -40,7 +40,7 @@ class Halves(Protocol):
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """All updates of a step, and the learning rate of the last of them."""
 
-    def measure(self, meter: Meter, *, step: int) -> Measurement:
+    def measure(self, evaluator: Evaluator, *, step: int) -> EvalResult:
         """A held-out set with the weights as they are."""
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
@@ -82,104 +82,104 @@ class Halves(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Placed:
-    """Halves that are ready, and what a person should know of them."""
+class ReadyBackend:
+    """A backend that is ready, and sentences on it for a person."""
 
-    halves: Halves
+    backend: Backend
     sentences: tuple[str, ...]
 
 
-Place = Callable[[Config, Prepared, Checkpoint | None], AbstractContextManager[Placed]]
-"""Builds both halves somewhere, from the checkpoint where there is one, and takes them down when the run is over."""
+BackendFactory = Callable[[Config, RunInputs, Checkpoint | None], AbstractContextManager[ReadyBackend]]
+"""Builds a backend, from the checkpoint where there is one, and takes it down when the run is over."""
 
 
 @dataclass(kw_only=True, slots=True)
 class OneProcess:
-    """`Halves` that share their weights: what the learner changes the engine sees at once."""
+    """A `Backend` whose engine and learner share weights: an update is seen by the engine at once."""
 
     config: Config
     parts: Parts
-    feed: Feed
+    task_sampler: TaskSampler
     recorder: Recorder = field(default_factory=Recorder)
     _journal: Journal = field(init=False)
 
     @property
     def policy_version(self) -> int:
-        """See `Halves`."""
-        return self.parts.consumer.policy_version
+        """See `Backend`."""
+        return self.parts.trainer.policy_version
 
     def begin(self, journal: Journal) -> None:
-        """See `Halves`."""
-        self._journal, self.feed.position = journal, journal.position
+        """See `Backend`."""
+        self._journal, self.task_sampler.position = journal, journal.position
 
     def produce(self, number: int) -> Produced:
-        """See `Halves`."""
+        """See `Backend`."""
         return self._journal.produce(number, self._make)
 
     def _make(self, number: int) -> Produced:
-        count = prompts_of_step(number, self.config.loop, num_tasks=len(self.feed.tasks))
+        count = prompts_of_step(number, self.config.loop, num_tasks=len(self.task_sampler.tasks))
         started = self.recorder.clock()
-        batch = self.parts.producer.make(self.feed.take, count)
+        batch = self.parts.sampler.sample(self.task_sampler.take, count)
         phases = (f"generate {number}", batch.generate_seconds), (f"reward {number}", batch.reward_seconds)
         self.recorder.phases(HERE, started, phases)
-        return Produced(batch=batch, position=self.feed.position, seconds=self.recorder.clock() - started)
+        return Produced(batch=batch, position=self.task_sampler.position, seconds=self.recorder.clock() - started)
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
-        """See `Halves`."""
+        """See `Backend`."""
         self.parts.engine.rest()
         with self.recorder.span(HERE, f"update {number}"):
-            found = self.parts.consumer.update(number, groups)
+            found = self.parts.trainer.update(number, groups)
         with self.recorder.span(HERE, f"publish {number}"):
             self.parts.engine.take_weights(self.policy_version)
         return found
 
-    def measure(self, meter: Meter, *, step: int) -> Measurement:
-        """See `Halves`."""
+    def measure(self, evaluator: Evaluator, *, step: int) -> EvalResult:
+        """See `Backend`."""
         with self.recorder.span(HERE, f"evaluate {step}"):
-            return meter.measure(self.parts.engine, step=step)
+            return evaluator.measure(self.parts.engine, step=step)
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Halves`."""
+        """See `Backend`."""
         with self.recorder.span(HERE, f"checkpoint {state.step}"):
-            return self.parts.consumer.save(root, state, protected)
+            return self.parts.trainer.save(root, state, protected)
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        """See `Halves`."""
-        return self.parts.consumer.saved(wait=wait)
+        """See `Backend`."""
+        return self.parts.trainer.saved(wait=wait)
 
     def footprint(self) -> Footprint:
-        """See `Halves`."""
-        return self.parts.consumer.footprint()
+        """See `Backend`."""
+        return self.parts.trainer.footprint()
 
     def export(self, folder: Path) -> None:
-        """See `Halves`."""
-        self.parts.consumer.export(folder)
+        """See `Backend`."""
+        self.parts.trainer.export(folder)
 
     def news(self) -> list[str]:
-        """See `Halves`."""
+        """See `Backend`."""
         return []
 
     def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
-        """See `Halves`."""
+        """See `Backend`."""
         return None
 
     def spans(self) -> list[Span]:
-        """See `Halves`."""
+        """See `Backend`."""
         return self.recorder.take()
 
 
 @contextmanager
-def in_this_process(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Iterator[Placed]:
-    """The `Place` of a run in one process."""
-    parts = assemble(config, prepared, checkpoint=checkpoint)
-    halves = OneProcess(config=config, parts=parts, feed=make_feed(config, prepared, checkpoint))
-    yield Placed(halves=halves, sentences=(*engine_sentences(parts.engine), *consumer_sentences(parts.consumer)))
+def in_this_process(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+    """The `BackendFactory` of a run in one process."""
+    parts = assemble(config, inputs, checkpoint=checkpoint)
+    backend = OneProcess(config=config, parts=parts, task_sampler=make_task_sampler(config, inputs, checkpoint))
+    yield ReadyBackend(backend=backend, sentences=(*engine_sentences(parts.engine), *trainer_sentences(parts.trainer)))
 
 
-def make_feed(config: Config, prepared: Prepared, checkpoint: Checkpoint | None) -> Feed:
+def make_task_sampler(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> TaskSampler:
     """The data order from where the checkpoint left it."""
-    return Feed(
-        tasks=prepared.tasks.tasks,
+    return TaskSampler(
+        tasks=inputs.tasks.tasks,
         seed=config.loop.seed,
         shuffle=config.data.shuffle,
         position=0 if checkpoint is None else checkpoint.state.position,

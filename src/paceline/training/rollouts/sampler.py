@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from paceline.config.objective import AdvantageConfig
 from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate
 from paceline.training.rollouts.grouping import make_groups, without_surplus
-from paceline.training.rollouts.sampling import Drawn, Round, Sampler, merge_rounds
+from paceline.training.rollouts.rounds import Drawn, Round, RoundSampler, merge_rounds
 from paceline.types import RolloutGroup
 
 Take = Callable[[int], Drawn]
@@ -30,17 +30,17 @@ class RolloutBatch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Producer:
-    """Makes the rollouts of a step."""
+class Sampler:
+    """Makes the rollouts of a step: rounds of sampling and scoring, then groups with advantages."""
 
-    sampler: Sampler
+    rounds: RoundSampler
     weights: Mapping[str, float]
     """Of each reward function."""
     advantage: AdvantageConfig
     max_completion_length: int
     max_failure_rate: float
 
-    def make(self, take: Take, count: int) -> RolloutBatch:
+    def sample(self, take: Take, count: int) -> RolloutBatch:
         """`count` groups; where some fall outside `filter_range`, up to `max_refills` rounds more to replace them.
 
         With `oversampling` a round draws more than are missing, and the step takes those inside in the order of their
@@ -76,7 +76,7 @@ class Producer:
 
     def _round(self, drawn: Drawn, *, after: Round | None = None) -> Round:
         """A further round, joined to those before it."""
-        found = self.sampler.sample(drawn)
+        found = self.rounds.sample(drawn)
         whole = found if after is None else merge_rounds([after, found], side_by_side=False)
         check_failure_rate(whole.scores, limit=self.max_failure_rate)
         return whole

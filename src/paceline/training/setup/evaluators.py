@@ -9,9 +9,9 @@ from paceline.config.sections import Config
 from paceline.engines import Engine
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.reading import stated_answer
-from paceline.training.rollouts.producer import Producer, RolloutBatch
 from paceline.training.rollouts.records import rollout_metrics, rollout_records
-from paceline.training.setup.producing import training_producer, training_sampler
+from paceline.training.rollouts.sampler import RolloutBatch, Sampler
+from paceline.training.setup.samplers import training_rounds, training_sampler
 from paceline.types import Task
 
 COUNTED = (
@@ -31,7 +31,7 @@ COUNTED = (
 """Metrics of a training step's rollouts that mean the same on held-out tasks."""
 
 
-class Measurement(Protocol):
+class EvalResult(Protocol):
     """What was found on one held-out set."""
 
     @property
@@ -52,35 +52,35 @@ class Measurement(Protocol):
         """One sentence for a person."""
 
 
-class Meter(Protocol):
+class Evaluator(Protocol):
     """Measures one held-out set, always the same way."""
 
-    def measure(self, engine: Engine, *, step: int) -> Measurement:
+    def measure(self, engine: Engine, *, step: int) -> EvalResult:
         """Complete every task and grade the completions; raises what grading raises."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RewardMeter:
+class RewardEvaluator:
     """Measures the training rewards: completions are drawn as in training, under keys of their own."""
 
     name: str
     tasks: tuple[Task, ...]
     functions: Mapping[str, RewardFunction]
-    make_producer: Callable[[Engine], Producer]
+    make_sampler: Callable[[Engine], Sampler]
 
-    def measure(self, engine: Engine, *, step: int) -> "RewardMeasurement":
-        """Complete every task as often as the producer says, and grade."""
+    def measure(self, engine: Engine, *, step: int) -> "RewardResult":
+        """Complete every task as often as the sampler says, and grade."""
         started = time.perf_counter()
-        producer = self.make_producer(engine)
-        batch = producer.make(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
+        sampler = self.make_sampler(engine)
+        batch = sampler.sample(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
         seconds = time.perf_counter() - started
         rollouts = [(group.task, rollout.completion.text) for group in batch.groups for rollout in group.rollouts]
         parsed = tuple(stated_answer(self.functions, *one) for one in rollouts)
-        return RewardMeasurement(name=self.name, step=step, batch=batch, parsed=parsed, seconds=seconds)
+        return RewardResult(name=self.name, step=step, batch=batch, parsed=parsed, seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RewardMeasurement:
+class RewardResult:
     """What the completions of one held-out set earned."""
 
     name: str
@@ -120,15 +120,15 @@ class RewardMeasurement:
         )
 
 
-def reward_meter(
+def reward_evaluator(
     config: Config, functions: Mapping[str, RewardFunction], *, name: str, tasks: tuple[Task, ...], generations: int
-) -> RewardMeter:
-    """A meter of the training rewards on these tasks, with the objective's advantages; no group is filtered."""
+) -> RewardEvaluator:
+    """An evaluator of the training rewards on these tasks, with the objective's advantages; no group is filtered."""
     advantage = replace(config.advantage, filter_range=None, filter_func=None, max_refills=0, oversampling=1.0)
 
-    def make_producer(engine: Engine) -> Producer:
-        sampler = training_sampler(config, engine, functions)
-        sampler = replace(sampler, num_generations=generations, advantage=advantage, purpose="eval")
-        return replace(training_producer(config, sampler), advantage=advantage)
+    def make_sampler(engine: Engine) -> Sampler:
+        rounds = training_rounds(config, engine, functions)
+        rounds = replace(rounds, num_generations=generations, advantage=advantage, purpose="eval")
+        return replace(training_sampler(config, rounds), advantage=advantage)
 
-    return RewardMeter(name=name, tasks=tasks, functions=functions, make_producer=make_producer)
+    return RewardEvaluator(name=name, tasks=tasks, functions=functions, make_sampler=make_sampler)

@@ -35,7 +35,7 @@ Loss = Callable[[int, TokenValues], Tensor]
 """The loss of a micro-batch, given its number and its values."""
 
 
-class Passes(Protocol):
+class ForwardBackward(Protocol):
     """How micro-batches go through a model. Ranks that hold parts of one model make the same calls."""
 
     forward: PolicyForward
@@ -50,7 +50,7 @@ class Passes(Protocol):
 
 @dataclass(kw_only=True)
 class WholeModel:
-    """`Passes` of a model whose layers are all here, one micro-batch after the other."""
+    """`ForwardBackward` of a model whose layers are all here, one micro-batch after the other."""
 
     forward: PolicyForward
     temperature: float
@@ -58,7 +58,7 @@ class WholeModel:
     parallel_layout: ParallelLayout = WHOLE
 
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
-        """See `Passes`."""
+        """See `ForwardBackward`."""
         with torch.no_grad():
             found = list[TokenValues | None]()
             for number, batch in enumerate(batches):
@@ -68,7 +68,7 @@ class WholeModel:
         return found
 
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
-        """See `Passes`."""
+        """See `ForwardBackward`."""
         is_short = is_recomputing(loaded.model) or self.parallel_layout is not WHOLE  # of memory
         for number, batch in enumerate(batches):
             if is_short:

@@ -11,7 +11,7 @@ from paceline.types import Task
 
 
 @dataclass(kw_only=True, slots=True)
-class Feed:
+class TaskSampler:
     """Hands out tasks in the data order; `position` says how many were taken, over all epochs and refills.
 
     Rows of a large dataset that are left out count as taken.

@@ -1,4 +1,4 @@
-"""The producer half as the options want it for training, around an engine that is there."""
+"""The sampler as the options want it for training, around an engine that is there."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,11 @@ from paceline.config.sections import Config
 from paceline.engines import Engine, Sampling
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.progress import NULL_PROGRESS, Progress
-from paceline.training.rollouts.producer import Producer
-from paceline.training.rollouts.sampling import EngineSampler, Sampler
+from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
+from paceline.training.rollouts.sampler import Sampler
 
 
-def training_sampler(
+def training_rounds(
     config: Config, engine: Engine, functions: Mapping[str, RewardFunction], *, progress: Progress = NULL_PROGRESS
 ) -> EngineSampler:
     """Sampling and scoring as the options want it for training."""
@@ -34,10 +34,10 @@ def training_sampler(
     )
 
 
-def training_producer(config: Config, sampler: Sampler) -> Producer:
-    """The producer half as the options want it for training."""
-    return Producer(
-        sampler=sampler,
+def training_sampler(config: Config, rounds: RoundSampler) -> Sampler:
+    """The sampler as the options want it for training."""
+    return Sampler(
+        rounds=rounds,
         weights=config.rewards.weights,
         advantage=config.advantage,
         max_completion_length=config.sampling.max_completion_length,

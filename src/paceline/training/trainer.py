@@ -1,4 +1,4 @@
-"""The consumer half of a run: the policy with its optimiser, how a step updates it, what is saved and exported."""
+"""The trainer of a run: the policy with its optimiser, how a step updates it, what is saved and exported."""
 
 import tempfile
 from collections.abc import Callable, Collection, Sequence
@@ -38,18 +38,18 @@ from paceline.training.lengths import fix_lengths
 from paceline.training.memory import Recomputing, choose_recomputing, least_memory, memory_for_activations
 from paceline.training.observing import is_due
 from paceline.training.rates import SteppedRate
-from paceline.training.setup.given import Given
-from paceline.training.setup.prepared import Extent
+from paceline.training.setup.overrides import Overrides
+from paceline.training.setup.run_inputs import RunSize
 from paceline.types import RolloutGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumerHalf:
+class Trainer:
     """Trains the policy; where several ranks do, each has one of these and all are called alike."""
 
     config: Config
     tokenizer: PreTrainedTokenizerBase
-    extent: Extent
+    run_size: RunSize
     policy: Loaded
     learner: Learner
     rate: SteppedRate | None
@@ -76,7 +76,7 @@ class ConsumerHalf:
                 peak=optim.learning_rate,
                 schedule=optim.lr_schedule,
                 warmup_steps=optim.warmup_steps,
-                total_steps=self.extent.total_steps,
+                total_steps=self.run_size.total_steps,
                 min_ratio=optim.min_lr_ratio,
             )
             stats = learner.step(groups, learning_rate=rate)
@@ -90,7 +90,7 @@ class ConsumerHalf:
         return stats, rate
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Halves`: everything that makes this half's next step.
+        """See `Backend`: everything that makes this half's next step.
 
         Raises:
             TrainingError: a weight is not finite, so that no checkpoint is made of it.
@@ -116,11 +116,11 @@ class ConsumerHalf:
         return taken.sentences
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        """See `Halves`."""
+        """See `Backend`."""
         return self.writer.take(wait=wait)
 
     def footprint(self) -> Footprint:
-        """See `Halves`."""
+        """See `Backend`."""
         return footprint(self.config, self.policy, self.learner.ranks)
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -148,26 +148,26 @@ class ConsumerHalf:
                 export_saved(self.config, Path(saved), self.tokenizer, folder)
 
 
-def make_consumer(
+def make_trainer(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
-    extent: Extent,
-    given: Given | None = None,
+    run_size: RunSize,
+    overrides: Overrides | None = None,
     *,
     checkpoint: Checkpoint | None = None,
     ranks: Ranks = ONE_RANK,
     progress: Progress = NULL_PROGRESS,
-) -> ConsumerHalf:
+) -> Trainer:
     """Read the weights, from the checkpoint where there is one, and build the half on them.
 
-    A given model is taken as it is: `restore` puts a checkpoint into it.
+    A overrides model is taken as it is: `restore` puts a checkpoint into it.
     """
-    given = given or Given()
-    policy, forward, reference, measure = _models(config, given, checkpoint, ranks)
+    overrides = overrides or Overrides()
+    policy, forward, reference, measure = _models(config, overrides, checkpoint, ranks)
     free = least_memory(memory_for_activations(config, policy), ranks)
     padded = forward.kind == "padded"
     recomputing = choose_recomputing(
-        config, policy, measure, padded=padded, longest_prompt=extent.longest_prompt, free=free
+        config, policy, measure, padded=padded, longest_prompt=run_size.longest_prompt, free=free
     )
     optim = config.optim
     if recomputing is not None:
@@ -180,20 +180,20 @@ def make_consumer(
         optim=optim,
         temperature=config.sampling.temperature,
         max_completion_length=config.sampling.max_completion_length,
-        optimizer=given.optimizer,
+        optimizer=overrides.optimizer,
         ranks=ranks,
         progress=progress,
     )
     rate = None
-    if given.make_scheduler is not None:
-        updates = extent.total_steps * updates_per_step(config)
-        rate = SteppedRate(learner.optimizer, given.make_scheduler(learner.optimizer, updates))
+    if overrides.make_scheduler is not None:
+        updates = run_size.total_steps * updates_per_step(config)
+        rate = SteppedRate(learner.optimizer, overrides.make_scheduler(learner.optimizer, updates))
     if checkpoint is not None:
         _go_on(learner, checkpoint)
-    return ConsumerHalf(
+    return Trainer(
         config=config,
         tokenizer=tokenizer,
-        extent=extent,
+        run_size=run_size,
         policy=policy,
         learner=learner,
         rate=rate,
@@ -221,35 +221,37 @@ def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
 
 
 def _models(
-    config: Config, given: Given, checkpoint: Checkpoint | None, ranks: Ranks
+    config: Config, overrides: Overrides, checkpoint: Checkpoint | None, ranks: Ranks
 ) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
     """Policy, how it is computed, reference, and what measures its activations. Ranks read their parts alone."""
     offload = config.model.activation_offload
     if isinstance(ranks.parallel_layout, MeshLayout):
-        assert given.model is None  # a program's own model is trained in one process
+        assert overrides.model is None  # a program's own model is trained in one process
         place = None if checkpoint is None else checkpoint.model
         policy, forward = load_policy(
             config.model, config.lora, parallel_layout=ranks.parallel_layout, checkpoint=place, seed=config.loop.seed
         )
         fix_lengths(config, policy)
-        reference = _reference(config, given, policy, ranks.parallel_layout)
+        reference = _reference(config, overrides, policy, ranks.parallel_layout)
         return policy, replace(forward, offload=offload), reference, partial(measure_by_twin, policy, forward)
-    policy = fix_lengths(config, _policy(config, given, checkpoint))
+    policy = fix_lengths(config, _policy(config, overrides, checkpoint))
     forward = choose_forward(policy.model, policy.compute_dtype)
     # an offload has hooks of its own, and torch applies the innermost only
     measure = partial(measure_activations, policy.model, forward, policy.compute_dtype)
-    return policy, replace(forward, offload=offload), _reference(config, given, policy, None), measure
+    return policy, replace(forward, offload=offload), _reference(config, overrides, policy, None), measure
 
 
-def _policy(config: Config, given: Given, checkpoint: Checkpoint | None) -> Loaded:
-    adapter = config.lora if given.adapter is None else given.adapter
-    if given.model is None:
+def _policy(config: Config, overrides: Overrides, checkpoint: Checkpoint | None) -> Loaded:
+    adapter = config.lora if overrides.adapter is None else overrides.adapter
+    if overrides.model is None:
         place = None if checkpoint is None else checkpoint.model
         return load_model(config.model, adapter, checkpoint=place, seed=config.loop.seed)
-    return adopt_model(given.model, config.model, adapter, seed=config.loop.seed)
+    return adopt_model(overrides.model, config.model, adapter, seed=config.loop.seed)
 
 
-def _reference(config: Config, given: Given, policy: Loaded, parallel_layout: MeshLayout | None) -> Loaded | None:
+def _reference(
+    config: Config, overrides: Overrides, policy: Loaded, parallel_layout: MeshLayout | None
+) -> Loaded | None:
     if config.loss.beta == 0:
         return None
     if config.loss.ref_sync_steps and policy.adapter is not None:
@@ -257,6 +259,6 @@ def _reference(config: Config, given: Given, policy: Loaded, parallel_layout: Me
             f"--ref-sync-steps must be 0 with an adapter, got {config.loss.ref_sync_steps}; "
             "the reference is the model without it"
         )
-    if given.model is not None:
+    if overrides.model is not None:
         return fix_lengths(config, frozen_copy(policy))
     return fix_lengths(config, load_reference(policy, config.model, parallel_layout=parallel_layout))

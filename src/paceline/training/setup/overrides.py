@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Given:
+class Overrides:
     """Objects of a program's own, each in the place of what the configuration names; None: as configured."""
 
     model: Any = None
