@@ -128,13 +128,13 @@ STEP = {
     "qwen-1.5b-long": replace(ON_A_GPU, size="qwen-1.5b", takes_turns=False, repetitions=2),
 }
 BUSY = {
-    "shipped": replace(SHIPPED, reward="accuracy", repetitions=9),
+    "shipped": replace(SHIPPED, reward="accuracy", repetitions=24),
     "30m": replace(MEDIUM, lengths="equal", prompts=4, max_new_tokens=24, repetitions=9),
     "135m": replace(
         MEDIUM, size="135m", lengths="equal", prompts=2, max_new_tokens=8, prompt_lengths=(16, 24), repetitions=9
     ),
 }
-"""Short, since a contender that spins takes ten times as long beside another process; three repetitions of each."""
+"""Short, since a contender that spins takes ten times as long beside another process. Three repetitions of each, seven of the first."""
 ON_CPU = ("shipped", "30m", "30m-fixed", "qwen-0.5b")
 """What a benchmark measures on a CPU unless it is told otherwise."""
 ON_CUDA = ("qwen-0.5b-long", "qwen-1.5b-long")

@@ -59,7 +59,7 @@ FIGURES = {
             Line(run="demo/seed-1", label="seed 1", colour="#56b4e9"),
             Line(run="demo/seed-2", label="seed 2", colour="#009e73"),
             Line(run="demo/learning-rate-0", label="control: learning rate 0", colour="#8a919b", style="--"),
-            Line(run="demo/random-reward", label="control: random reward", colour="#d55e00", style=":"),
+            Line(run="demo/random-reward", label="control: random reward, 5e-6", colour="#d55e00", style=":"),
         ),
         axis="step",
         place=steps,
