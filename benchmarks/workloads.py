@@ -134,7 +134,10 @@ BUSY = {
         MEDIUM, size="135m", lengths="equal", prompts=2, max_new_tokens=8, prompt_lengths=(16, 24), repetitions=9
     ),
 }
-"""Short, since a contender that spins takes ten times as long beside another process. Three repetitions of each, seven of the first."""
+"""Short, since a contender that spins takes ten times as long beside another process.
+
+Three repetitions of each, seven of the first.
+"""
 ON_CPU = ("shipped", "30m", "30m-fixed", "qwen-0.5b")
 """What a benchmark measures on a CPU unless it is told otherwise."""
 ON_CUDA = ("qwen-0.5b-long", "qwen-1.5b-long")

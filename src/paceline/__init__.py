@@ -16,8 +16,8 @@ OPENMP_SPINS = "1000"
 """Rounds that a thread of torch's OpenMP library spins for the others before it sleeps: 10 to 50 microseconds.
 
 The library's default is 300,000, which takes milliseconds. When another process uses the same cores, a spinning thread
-takes the time that the awaited thread needs. Milliseconds per token of a model of 30 million weights, on two cores of an
-AMD EPYC (family 26), alone and with one other process that uses a core:
+takes the time that the awaited thread needs. Milliseconds per token of a model of 30 million weights, on two cores of
+an AMD EPYC (family 26), alone and with one other process that uses a core:
 
     rounds     300  1,000  2,000  4,000  10,000  30,000
     alone     0.44   0.38   0.36   0.36    0.34    0.34
