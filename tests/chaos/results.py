@@ -82,8 +82,8 @@ def _kills(kills: list[Record]) -> list[str]:
         again = sum(kill["generated_twice"] for kill in own)
         lines.append(f"| {NAMES.get(target, target)} | {len(own)} | {same} | {committed} | {again} |")
     found = Counter(kill["found"] for kill in kills if kill["target"] == "one process")
-    where = ", ".join(f"{count} {place}" for place, count in sorted(found.items()))
-    return [*lines, "", f"Kills of one process, by what the run was doing: {where}.", ""]
+    lines += ["", "| kills of one process, by what the run was doing | times |", "|---|---|"]
+    return [*lines, *(f"| {place} | {count} |" for place, count in sorted(found.items())), ""]
 
 
 def _faults(faults: list[Record]) -> list[str]:
