@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline.config.reading import Option, option_name, options, section_classes, suggest
 from paceline.errors import ConfigError
@@ -87,7 +88,7 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
         raise ConfigError(f"{flag} needs a value; `paceline {command.name} --help` says which") from None
     if unknown:
         raise ConfigError(_unknown(command, unknown[0].removeprefix(VALUE)))
-    given = {name: _unmarked(value) for name, value in vars(namespace).items()}
+    given: dict[str, Any] = {name: _unmarked(value) for name, value in vars(namespace).items()}
     here = [option for option in command.door_options if option.name in given]
     door = {option.name: given[option.name] for option in here if not option.several}
     lists = [option for option in command.door_options if option.several]

@@ -150,7 +150,7 @@ class BrokenPipeSafe:
 def broken_pipe_safe_output() -> Iterator[None]:
     """Both streams of this process, for as long as this lasts."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = BrokenPipeSafe(before[0]), BrokenPipeSafe(before[1])  # type: ignore[assignment]
+    sys.stdout, sys.stderr = BrokenPipeSafe(before[0]), BrokenPipeSafe(before[1])
     try:
         yield
     finally:

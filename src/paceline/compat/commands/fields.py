@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from paceline.compat.commands.field_tables import HERE, TAKEN
 from paceline.compat.commands.flags import OFF, ON, FlagWords, GivenFlags, is_on
@@ -25,6 +25,9 @@ from paceline.compat.trl.translation import Surroundings, translate
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from paceline.compat.trl.config import GRPOConfig
 
 SHARES = ("save_steps", "eval_steps", "warmup_steps", "warmup_ratio")
 """Fields that may be a share of the run, which the number of rows decides."""
@@ -93,7 +96,9 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
     notes = [*_batch_note(values, around)]
     values, shares = _without_shares(values)
     values["per_device_train_batch_size"] = _micro(values) * around.ranks
-    kept = {name: value for name, value in values.items() if name not in TAKEN or name.startswith("per_device")}
+    kept: dict[str, Any] = {
+        name: value for name, value in values.items() if name not in TAKEN or name.startswith("per_device")
+    }
     kept = {name: value for name, value in kept.items() if name not in HERE or name.endswith("_strategy")}
     refused = [name for name in kept if name in REFUSED]
     try:
@@ -101,11 +106,13 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
         surroundings = Surroundings(
             model="model", reward_names=around.rewards, adapter=around.adapter, context_length=None
         )
-        config = translate(args, surroundings)
+        # it has every field of a GRPOConfig that is read here
+        fields = cast("GRPOConfig", args)
+        config = translate(fields, surroundings)
         _check_schedule(args)
     except ConfigError as error:
         raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
-    notes += [*shares, *_field_notes(given, without_effect(args), around)]
+    notes += [*shares, *_field_notes(given, without_effect(fields), around)]
     notes += [
         Note(kind="idle", about=_flag(name, around), text="at the value that changes nothing")
         for name in refused

@@ -52,7 +52,7 @@ def fill_batch_fields(args: "GRPOConfig") -> None:
         whole = _whole_parts("generation_batch_size", size, micro) if size else args.gradient_accumulation_steps
         args.steps_per_generation = Derived(whole)
     _positive("steps_per_generation", args.steps_per_generation)
-    product = micro * args.steps_per_generation
+    product = micro * steps_per_generation(args)
     if size not in (None, product):
         raise ConfigError(
             f"generation_batch_size must be per_device_train_batch_size * steps_per_generation "
@@ -62,6 +62,12 @@ def fill_batch_fields(args: "GRPOConfig") -> None:
     if size is None:
         args.generation_batch_size = Derived(product)
     batches_of(args)
+
+
+def steps_per_generation(args: "GRPOConfig") -> int:
+    """The field's value once `fill_batch_fields` has set it."""
+    assert args.steps_per_generation is not None
+    return args.steps_per_generation
 
 
 def _given(value: int | None) -> int | None:
@@ -74,14 +80,14 @@ def batches_of(args: "GRPOConfig") -> Batches:
     Raises:
         ConfigError: the batch does not hold whole groups, or generations and updates do not line up.
     """
-    accumulated, sampled = args.gradient_accumulation_steps, args.steps_per_generation
+    accumulated, sampled = args.gradient_accumulation_steps, steps_per_generation(args)
     if max(accumulated, sampled) % min(accumulated, sampled):
         raise ConfigError(
             f"steps_per_generation must divide gradient_accumulation_steps ({accumulated}) or be a multiple of it, "
             f"got {sampled}; the nearest that do are {_nearest(sampled, lambda n: _lines_up(n, accumulated))}"
         )
-    completions, group = args.per_device_train_batch_size * max(accumulated, sampled), args.num_generations
-    _check_group(group)
+    completions = args.per_device_train_batch_size * max(accumulated, sampled)
+    group = group_size(args)
     if completions % group:
         raise ConfigError(
             f"num_generations must divide the {completions} completions of a batch (per_device_train_batch_size "
@@ -102,10 +108,11 @@ def _lines_up(sampled: int, accumulated: int) -> bool:
 
 def _group_remedy(args: "GRPOConfig", completions: int) -> str:
     """The nearest group sizes, and the nearest accumulation where that alone sets the batch."""
-    groups = _nearest(args.num_generations, lambda n: n >= 2 and completions % n == 0, limit=completions)
-    micro, sampled = args.per_device_train_batch_size, max(args.gradient_accumulation_steps, args.steps_per_generation)
-    longer = _nearest(sampled, lambda n: micro * n % args.num_generations == 0)
-    sizes = _nearest(micro, lambda n: n * sampled % args.num_generations == 0)
+    group = group_size(args)
+    groups = _nearest(group, lambda n: n >= 2 and completions % n == 0, limit=completions)
+    micro, sampled = args.per_device_train_batch_size, max(args.gradient_accumulation_steps, steps_per_generation(args))
+    longer = _nearest(sampled, lambda n: micro * n % group == 0)
+    sizes = _nearest(micro, lambda n: n * sampled % group == 0)
     choices = [f"num_generations {groups}"] if groups else []
     choices += [f"per_device_train_batch_size {sizes}", f"{longer} micro-batches (gradient_accumulation_steps)"]
     return f"the nearest that fit are {', or '.join(choices)}"
@@ -128,12 +135,19 @@ def _whole_parts(name: str, whole: int, part: int) -> int:
     return whole // part
 
 
-def _check_group(group: object) -> None:
+def group_size(args: "GRPOConfig") -> int:
+    """Completions per prompt.
+
+    Raises:
+        ConfigError: fewer than 2, or no whole number.
+    """
+    group: object = args.num_generations
     if not isinstance(group, int) or isinstance(group, bool) or group < 2:
         raise ConfigError(
             f"num_generations must be a whole number of at least 2, got {group!r}; an advantage compares the "
             "completions of one prompt (8 is usual)"
         )
+    return group
 
 
 def _positive(name: str, value: object) -> None:

@@ -269,7 +269,8 @@ def _check_evaluation(args: GRPOConfig, eval_dataset: Any) -> None:
     sets = held_out_sets(eval_dataset)
     if not sets and (args.eval_strategy != IntervalStrategy.NO or args.eval_on_start):
         raise ConfigError(
-            f"eval_strategy must be 'no' without eval_dataset, got {str(args.eval_strategy.value)!r}; give eval_dataset"
+            f"eval_strategy must be 'no' without eval_dataset, got {IntervalStrategy(args.eval_strategy).value!r}; "
+            "give eval_dataset"
         )
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import TrainerControl, TrainerState
 from transformers.trainer_callback import CallbackHandler
@@ -177,7 +177,7 @@ class CallbackObserver:
         """Add a line to `log_history`, tell the callbacks and the trackers."""
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
-        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.state.log_history.append({**cast("dict[str, float]", logs), "step": self.state.global_step})
         self.trackers.log(tracker_numbers(logs), self.state.global_step)
         self._fire("on_log", logs=logs)
 

@@ -82,8 +82,9 @@ def check_choices(args: "GRPOConfig") -> None:
     Raises:
         ConfigError: the sentence holds the right words and the nearest of them.
     """
-    if args.scale_rewards is True or args.scale_rewards is False:
-        args.scale_rewards = "group" if args.scale_rewards else "none"
+    scaled: object = args.scale_rewards
+    if isinstance(scaled, bool):
+        args.scale_rewards = "group" if scaled else "none"
     for name, words in CHOICES.items():
         value = getattr(args, name)
         if not (value in words or (value is None and name in MAY_BE_NONE)):

@@ -26,7 +26,7 @@ RANKS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 @dataclass(repr=False)
-class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):
+class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore[misc] # TRL's types of shared fields
     """What a `GRPOTrainer` does. Names and defaults are TRL 1.16's; a name with no meaning here is refused when set.
 
     What the installed transformers lacks of `TrainingFields` is a field here all the same.
@@ -38,7 +38,7 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):
             objective that cannot be; the sentence names the field.
     """
 
-    _VALID_DICT_FIELDS: ClassVar[list[str]] = [
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [  # type: ignore[misc] # theirs is one, undeclared
         *TrainingArguments._VALID_DICT_FIELDS,
         "model_init_kwargs",
         "generation_kwargs",
@@ -61,7 +61,7 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):
             self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs
         if self.report_to in ("all", ["all"]):
             self.report_to = list(check_trackers(("all",)))
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[no-untyped-call]
         fill_batch_fields(self)
         objective_options(self)
 

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
 from paceline.compat.trl.lengths import NO_LIMIT
 from paceline.config.sections import DataConfig
 from paceline.data.formats import IMAGE_COLUMNS
+from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
 from paceline.data.tables import read_ahead
 from paceline.data.tasks import TaskSet, build_tasks
@@ -129,7 +130,7 @@ def make_tasks(
     options = replace(data, prompt_column="prompt", max_prompt_length=limit)
     named = TrainerRows(rows, name)
     seen = named if len(rows) > WHOLE and not whole else [*named]
-    built = build_tasks(seen, tokenizer, options, system=None, check=check, whole=whole)
+    built = build_tasks(seen, cast(Tokenizer, tokenizer), options, system=None, check=check, whole=whole)
     if unlimited:
         built.hold_to(partial(_check_lengths, limit=data.max_prompt_length, room=room))
     return built

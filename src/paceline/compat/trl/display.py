@@ -15,24 +15,24 @@ from paceline.compat.trl.history import OURS
 from paceline.training.rollouts.sampler import RolloutBatch
 
 
-class LogPrinter(PrinterCallback):  # type: ignore[misc]
+class LogPrinter(PrinterCallback):
     """One line per log, without a progress bar."""
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **parts: Any
     ) -> None:
         """Print the line."""
-        super().on_log(args, state, control, logs=for_screen(logs), **parts)
+        super().on_log(args, state, control, logs=for_screen(logs), **parts)  # type: ignore[no-untyped-call]
 
 
-class LogProgress(ProgressCallback):  # type: ignore[misc]
+class LogProgress(ProgressCallback):
     """One line per log above a progress bar."""
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **parts: Any
     ) -> None:
         """Print the line."""
-        super().on_log(args, state, control, logs=for_screen(logs), **parts)
+        super().on_log(args, state, control, logs=for_screen(logs), **parts)  # type: ignore[no-untyped-call]
 
 
 def for_screen(logs: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.compat.trl.training_fields import TrainingFields
+from paceline.compat.trl.training_fields import Keywords, TrainingFields
 
 
 def _option(default: Any, meaning: str) -> Any:
@@ -22,7 +22,7 @@ class GRPOFields:
     logging_steps: float = _option(10, "Log every so many updates; below 1: every such share of the run.")
     gradient_checkpointing: bool = _option(True, "Recompute activations in the backward pass: less memory, more time.")
     bf16: bool | None = _option(None, "Compute in bfloat16; None: where a CUDA device can. Weights stay float32.")
-    lr_scheduler_kwargs: dict | str | None = _option(None, "For the schedule, such as min_lr_rate or num_cycles.")
+    lr_scheduler_kwargs: Keywords = _option(None, "For the schedule, such as min_lr_rate or num_cycles.")
     report_to: None | str | list[str] = _option("none", "Trackers: tensorboard, wandb, trackio, mlflow, all or none.")
     remove_unused_columns: bool | None = _option(False, "Of no effect: reward functions get every column.")
 
@@ -76,12 +76,12 @@ class GRPOFields:
     top_p: float = _option(1.0, "Sample among the most probable tokens with this total probability; 1 is off.")
     top_k: int = _option(0, "Sample among this many most probable tokens; 0 is off.")
     min_p: float | None = _option(None, "Sample among tokens of at least this share of the top one's probability.")
-    generation_kwargs: dict | str | None = _option(None, "More about sampling: top_p, top_k, min_p, stop_strings.")
-    chat_template_kwargs: dict | str | None = _option(None, "For the chat template: enable_thinking.")
+    generation_kwargs: Keywords = _option(None, "More about sampling: top_p, top_k, min_p, stop_strings.")
+    chat_template_kwargs: Keywords = _option(None, "For the chat template: enable_thinking.")
     repetition_penalty: float = _option(1.0, "Refused but for 1: the loss would be of another distribution.")
     cache_implementation: str | None = _option(None, "Refused: the engine has a cache of its own.")
     use_transformers_continuous_batching: bool = _option(False, "Of no effect: generation always batches so.")
-    transformers_continuous_batching_config: dict | str | None = _option(None, "Of no effect, as the field above.")
+    transformers_continuous_batching_config: Keywords = _option(None, "Of no effect, as the field above.")
     use_transformers_paged: bool = _option(False, "Older name of use_transformers_continuous_batching.")
 
     # vLLM
@@ -158,7 +158,7 @@ class GRPOFields:
 
 
 @dataclass(repr=False)
-class Fields(GRPOFields, TrainingFields):
+class Fields(GRPOFields, TrainingFields):  # type: ignore[misc] # TRL widens types of shared fields
     """The fields of `GRPOConfig`, to be translated and not to train by: without transformers, and on no device."""
 
     def __post_init__(self) -> None:

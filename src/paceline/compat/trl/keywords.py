@@ -1,7 +1,7 @@
 """The fields that hold keywords for other libraries: what each keyword means here, and the refusal of all others."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from paceline.compat.trl.choices import SCHEDULE_KEYWORDS
 from paceline.config.reading import suggest
@@ -60,7 +60,7 @@ def sampling_keywords(args: "GRPOConfig") -> Options:
     options: Options = {name: given.pop(name) or 0 for name in SAMPLING_KEYS if name in given}
     stop = given.pop("stop_strings", None)
     if stop is not None:
-        options["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        options["stop"] = (stop,) if isinstance(stop, str) else tuple(cast("Iterable[str]", stop))
     _refuse_rest("generation_kwargs", given, SAMPLING_ACCEPTED, (*SAMPLING_KEYS, "stop_strings"))
     return options
 

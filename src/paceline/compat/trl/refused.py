@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.config.presets import PRESETS
 from paceline.errors import ConfigError
@@ -247,7 +247,10 @@ def without_effect(args: "GRPOConfig") -> dict[str, str]:
     untouched = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu)
     if args.accelerator_config is not None:  # transformers leaves it None where accelerate is not installed
         # a dataset without a length sets it, and nobody need be told
-        untouched.accelerator_config.dispatch_batches = args.accelerator_config.dispatch_batches
+        # (transformers has made an AcceleratorConfig of it, whatever the field's own type says)
+        ours: Any = args.accelerator_config
+        theirs: Any = untouched.accelerator_config
+        theirs.dispatch_batches = ours.dispatch_batches
     never = {
         name: reason
         for name, reason in NOT_NEEDED.items()
@@ -267,7 +270,7 @@ def accepted_without_effect(args: "GRPOConfig") -> str:
 
 def _is_default(args: "GRPOConfig", name: str) -> bool:
     of_class = type(args).__dataclass_fields__[name]
-    default = of_class.default_factory() if of_class.default is MISSING else of_class.default
+    default = of_class.default if of_class.default_factory is MISSING else of_class.default_factory()
     return _same(getattr(args, name), default)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import cast
 
 from rich.console import Console
 from transformers import TrainerState
@@ -14,7 +15,7 @@ from transformers.trainer_utils import TrainOutput
 
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.checkpoints.run_directory import RunDir
-from paceline.compat.trl.batches import batches_of
+from paceline.compat.trl.batches import batches_of, group_size, steps_per_generation
 from paceline.compat.trl.callbacks import CallbackObserver, read_state
 from paceline.compat.trl.checkpoints import Start, drop_broken_links
 from paceline.compat.trl.config import GRPOConfig
@@ -60,7 +61,7 @@ class TrainingJob:
     @property
     def output_dir(self) -> Path:
         """The run directory."""
-        return Path(self.args.output_dir)
+        return Path(str(self.args.output_dir))
 
 
 def run_training(job: TrainingJob, start: Start) -> TrainOutput:
@@ -181,7 +182,7 @@ def _end(job: TrainingJob, run: Run, *, seconds: float) -> TrainOutput:
     }
     observer.finish(metrics)
     finish(run, job.console, step=step)
-    return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), dict(metrics))
+    return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), cast("dict[str, float]", metrics))
 
 
 def describe_plan(args: GRPOConfig, config: Config) -> str:
@@ -196,7 +197,7 @@ def _counts(args: GRPOConfig) -> Iterator[str]:
         f"completions per update: {per_update} (TRL: per_device_train_batch_size {micro} * "
         f"gradient_accumulation_steps {args.gradient_accumulation_steps})"
     )
-    yield f"prompts per update: {_number(per_update / args.num_generations)} (num_generations {args.num_generations})"
+    yield f"prompts per update: {_number(per_update / group_size(args))} (num_generations {args.num_generations})"
     yield (
         f"updates per rollout batch: {batches.updates_per_step} = {batches.num_minibatches} part"
         f"{'s' if batches.num_minibatches > 1 else ''} * num_iterations {batches.num_iterations}"
@@ -209,7 +210,7 @@ def _counts(args: GRPOConfig) -> Iterator[str]:
 
 def _joined(args: GRPOConfig) -> str:
     """TRL samples several times for one update where an update is longer than a generation."""
-    times = args.gradient_accumulation_steps // args.steps_per_generation
+    times = args.gradient_accumulation_steps // steps_per_generation(args)
     return f", {times} of them per update, sampled together here" if times > 1 else ""
 
 

@@ -31,7 +31,7 @@ def settle_loaders(args: GRPOConfig, train_dataset: Any, eval_dataset: Any) -> N
     streams = [one for one in (train_dataset, *held_out_sets(eval_dataset).values()) if size_of(one) is None]
     if not streams:
         return
-    accelerator = args.accelerator_config
+    accelerator: Any = args.accelerator_config  # transformers has made an AcceleratorConfig of it
     if accelerator is not None:  # transformers leaves it None where accelerate is not installed
         if accelerator.dispatch_batches:
             raise ConfigError(

@@ -242,7 +242,8 @@ class GRPOTrainer:
 
     def pop_callback(self, callback: Callback) -> TrainerCallback | None:
         """Take a callback away and return it; None where there is no such one."""
-        return self.callback_handler.pop_callback(callback)
+        found: TrainerCallback | None = self.callback_handler.pop_callback(callback)
+        return found
 
     def remove_callback(self, callback: Callback) -> None:
         """Take a callback away."""
@@ -327,7 +328,7 @@ class GRPOTrainer:
         return row_loader(
             self.train_dataset,
             batch_size=config.loop.prompts_per_step,
-            order=[task_index(at, size=size, seed=seed, shuffle=shuffle) for at in range(size or 0)],
+            order=[task_index(at, size=size, seed=seed, shuffle=shuffle) for at in range(size)] if size else [],
             num_workers=self.args.dataloader_num_workers,
         )
 
@@ -346,7 +347,7 @@ class GRPOTrainer:
         Raises:
             ConfigError: `output_dir` is a checkpoint, which stays as it was saved.
         """
-        place = Path(output_dir or self.args.output_dir)
+        place = Path(output_dir or str(self.args.output_dir))
         updates = updates_at(place)
         if updates is not None and (
             self._job.observer.run is None or updates != self._job.parts.trainer.policy_version

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+Keywords = dict | str | None  # type: ignore[type-arg] # the annotation is TRL's, word for word
+"""Keyword arguments: a mapping, or its JSON text from a command line."""
+
 
 @dataclass(repr=False)
 class TrainingFields:
@@ -14,7 +17,7 @@ class TrainingFields:
     max_steps: int = -1
     learning_rate: float = 5e-05
     lr_scheduler_type: str = "linear"
-    lr_scheduler_kwargs: dict | str | None = None
+    lr_scheduler_kwargs: Keywords = None
     warmup_steps: float = 0
     optim: str = "adamw_torch_fused"
     optim_args: str | None = None
@@ -93,7 +96,7 @@ class TrainingFields:
     seed: int = 42
     data_seed: int | None = None
     use_cpu: bool = False
-    accelerator_config: dict | str | None = None
+    accelerator_config: Keywords = None
     parallelism_config: Any = None
     dataloader_drop_last: bool = False
     dataloader_num_workers: int = 0
@@ -114,7 +117,7 @@ class TrainingFields:
     ddp_timeout: int = 1800
     fsdp: str | None = None
     fsdp_config: dict[str, Any] | str | None = None
-    deepspeed: dict | str | None = None
+    deepspeed: Keywords = None
     debug: str | list[str] = ""
     skip_memory_metrics: bool = True
     do_train: bool = False

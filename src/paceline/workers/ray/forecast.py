@@ -120,4 +120,5 @@ def _sampling(step: MeasuredStep, num_producers: int, slots: int) -> StepWork:
 
 def _largest_share(step: MeasuredStep, num_producers: int) -> int:
     """Groups of the producer that has most of them."""
-    return max(share.stop - share.start for share in even_shares(len(step.lengths), num_producers))
+    largest: int = max(share.stop - share.start for share in even_shares(len(step.lengths), num_producers))
+    return largest

@@ -36,8 +36,9 @@ STACKS_SECONDS = 5.0
 LOOK_UPS = 4
 """How often within the time that an actor may be silent it is asked for a sign of life."""
 
-_WATCHED = ray.remote(concurrency_groups={"watch": 1})
-_TOLD = ray.remote(concurrency_groups={"watch": 1, "tell": 1})
+# an option of actors that Ray's own overloads leave out
+_WATCHED = ray.remote(concurrency_groups={"watch": 1})  # type: ignore[call-overload]
+_TOLD = ray.remote(concurrency_groups={"watch": 1, "tell": 1})  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +106,7 @@ def ray_cluster(options: ClusterConfig, share: Share) -> Iterator[None]:
     if options.ray_address is None:
         # a producer that was lost may hold its share until it is gone
         actors = 2 * options.num_producers + options.num_consumers
-        own = {"address": "local", "num_cpus": actors * share.cpus, "_node_ip_address": "127.0.0.1"}
+        own: dict[str, Any] = {"address": "local", "num_cpus": actors * share.cpus, "_node_ip_address": "127.0.0.1"}
         ray.init(include_dashboard=False, **own, **common)
     else:
         try:
