@@ -61,6 +61,7 @@ repetition have only that one.
 | `shipped` | the one that ships with Paceline, 147,000 parameters | 16 arithmetic problems x 16 answers |
 | `30m` | Qwen2, 8 layers, width 512, vocabulary 8,192 | 8 of 60 to 120 tokens x 8 of 110 on average, at most 256 |
 | `30m-fixed` | the same | the same x 8 of exactly 128: nothing is padded |
+| `135m` | the shape of SmolLM2-135M, on a busy machine only | 2 of 16 to 24 tokens x 8 of exactly 8 |
 | `qwen-0.5b` | the exact shape of Qwen2.5-0.5B | 2 of 200 to 600 tokens x 8 of 160 on average, at most 512 |
 
 All models but the first have random weights. Their completion lengths are drawn from a lognormal distribution (sigma
