@@ -33,7 +33,7 @@ from small_models import (
 )
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from paceline.data.arithmetic import OPERATIONS, Problem, problems
+from paceline.data.arithmetic import OPERATIONS, ArithmeticProblem, problems
 
 DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "models" / "embedded"
 
@@ -42,7 +42,7 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 # so that the 12 of a question and the 12 of a solution are the same token.
 PRE_TOKEN = r" ?[A-Za-z]+(?: (?=\d))?|\d{1,2}|\s+| ?[^\sA-Za-z\d]+"
 
-Write = Callable[[Problem, Random], str]
+Write = Callable[[ArithmeticProblem, Random], str]
 """The completion to learn for a problem."""
 
 STAGE_1 = Stage(steps=2200, learning_rate=4e-3, operations=(1, 2, 3, 4, 5), seed=1)
@@ -58,11 +58,11 @@ MAX_COMPLETION_LENGTH = 64
 EVAL_SIZE = 600
 
 
-def full_completion(problem: Problem, _rng: Random) -> str:
+def full_completion(problem: ArithmeticProblem, _rng: Random) -> str:
     return problem.completion
 
 
-def hasty_completion(problem: Problem, rng: Random) -> str:
+def hasty_completion(problem: ArithmeticProblem, rng: Random) -> str:
     """Reasoning that mostly stops too early, then the value reached so far or a guess."""
     steps = problem.solution.split(";")
     kept = len(steps)
@@ -73,7 +73,7 @@ def hasty_completion(problem: Problem, rng: Random) -> str:
     return f"<think>{';'.join(steps[:kept])}</think><answer>{answer}</answer>"
 
 
-def lessons(stage: Stage, write: Write) -> Iterator[tuple[Problem, str]]:
+def lessons(stage: Stage, write: Write) -> Iterator[tuple[ArithmeticProblem, str]]:
     rng = Random(stage.seed)
     stream = problems("train", seed=stage.seed, operations=stage.operations)
     return ((problem, write(problem, rng)) for problem in stream)

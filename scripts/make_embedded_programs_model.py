@@ -24,7 +24,7 @@ import torch
 from small_models import Stage, knowledge, make_model, make_tokenizer, report, save, solve, supervise
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from paceline.data.programs import NUM_STEPS, Outline, Problem, Sentence, problems
+from paceline.data.programs import NUM_STEPS, Outline, ProgramProblem, Sentence, problems
 
 DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "models" / "embedded" / "programs"
 
@@ -40,7 +40,7 @@ PRE_TOKEN = (
     r"|\s+"
 )
 
-Write = Callable[[Problem, Random], str]
+Write = Callable[[ProgramProblem, Random], str]
 """The completion to learn for a problem."""
 
 STAGE_1 = Stage(steps=1000, learning_rate=4e-3, operations=(0, 1, 2, 3, 4), seed=1)
@@ -57,11 +57,11 @@ MAX_COMPLETION_LENGTH = 80
 EVAL_SIZE = 600
 
 
-def full_completion(problem: Problem, _rng: Random) -> str:
+def full_completion(problem: ProgramProblem, _rng: Random) -> str:
     return problem.completion
 
 
-def hasty_completion(problem: Problem, rng: Random) -> str:
+def hasty_completion(problem: ProgramProblem, rng: Random) -> str:
     """A program that mostly leaves the later steps out, and may do something else in the place of one."""
     outline = problem.outline
     kept = len(outline.steps)
@@ -79,7 +79,7 @@ def slip(step: Sentence, outline: Outline, rng: Random) -> Sentence:
     return replace(step, piece=rng.choice([piece for piece in outline.kind.steps if piece is not step.piece]))
 
 
-def lessons(stage: Stage, write: Write) -> Iterator[tuple[Problem, str]]:
+def lessons(stage: Stage, write: Write) -> Iterator[tuple[ProgramProblem, str]]:
     rng = Random(stage.seed)
     stream = problems("train", seed=stage.seed, num_steps=stage.operations)
     return ((problem, write(problem, rng)) for problem in stream)

@@ -21,7 +21,7 @@ from paceline.config.flat_yaml import parse_yaml
 from paceline.config.sections import DataConfig
 from paceline.data.formats import problem
 from paceline.data.rows import Row
-from paceline.metrics.alarms import RULES, Change
+from paceline.metrics.alarms import RULES, AlarmChange
 from tests.documents import BLOCKS, ROOT, TEXTS, Block, blocks, commands
 
 FOLLOWED = ("index.md", "extending.md", "concepts.md", "trl.md")
@@ -234,7 +234,9 @@ def test_every_message_of_the_page_on_troubles_is_one_of_the_program():
 
 
 def test_every_alarm_of_the_page_on_troubles_is_told_so():
-    told = {Change(rule=rule, since=5, step=5, begins=True).describe().replace("step 5", "step ...") for rule in RULES}
+    told = {
+        AlarmChange(rule=rule, since=5, step=5, begins=True).describe().replace("step 5", "step ...") for rule in RULES
+    }
     quoted = set(re.findall(r"^> (alarm .+)$", TEXTS["troubleshooting.md"], re.MULTILINE))
     assert quoted
     assert quoted <= told

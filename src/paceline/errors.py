@@ -1,4 +1,4 @@
-"""Everything that Paceline raises on purpose, and what of a library's error is told.
+"""All errors that Paceline raises on purpose.
 
     PacelineError
     ├── ConfigError       a wrong option, flag or configuration file    exit status 2
@@ -24,57 +24,57 @@ class PacelineError(Exception):
 
 
 class ConfigError(PacelineError, ValueError):
-    """An option, flag or configuration file is wrong."""
+    """Wrong option, flag or configuration file."""
 
     exit_status = 2
 
 
 class DataError(PacelineError, ValueError):
-    """A dataset, row or prompt cannot be used."""
+    """Dataset, row or prompt that cannot be used."""
 
     exit_status = 2
 
 
 class ModelError(PacelineError, ValueError):
-    """A model or tokenizer cannot be used."""
+    """Model or tokenizer that cannot be used."""
 
     exit_status = 2
 
 
 class CheckpointError(PacelineError):
-    """A run directory or checkpoint is missing, damaged or belongs to another run."""
+    """Run directory or checkpoint that is missing, damaged or belongs to another run."""
 
     exit_status = 2
 
 
 class RewardError(PacelineError, ValueError):
-    """A reward function cannot be found, has the wrong shape, or failed too often."""
+    """Reward function that cannot be found, has the wrong shape, or failed too often."""
 
     exit_status = 2
 
 
 class EngineError(PacelineError):
-    """An engine has failed for good: a new one, in another process, may do better."""
+    """Permanent failure of an engine; a new one in another process may succeed."""
 
 
 class TrainingError(PacelineError):
-    """The run cannot go on: for example a loss that is not finite."""
+    """Failure of the run itself, for example a loss that is not finite."""
 
 
 class StorageError(TrainingError):
-    """A checkpoint or a record cannot be written: the disk is full, or fails; what was written before is whole."""
+    """Checkpoint or record that cannot be written; earlier files are whole."""
 
 
 class ProcessLost(TrainingError):
-    """A process that a run cannot do without is gone or hangs; the run can go on from its last checkpoint."""
+    """Loss of a process that the run needs; the run can resume from its last checkpoint."""
 
 
 class SandboxError(PacelineError):
-    """A program cannot be run in isolation: the host does not offer it, or the sandbox itself failed."""
+    """Program that cannot be run in isolation: the host does not offer it, or the sandbox failed."""
 
     exit_status = 2
 
 
 def first_line(error: BaseException) -> str:
-    """The sentence of a library's error, without what it prints below; its kind where it says nothing."""
+    """Return the first line of a library's error message, or its type's name if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""Frozen records that cross the borders between rooms. No tensors, no behaviour beyond small derived facts.
+"""Frozen records that packages exchange, without tensors or behaviour.
 
 Task -> Completion -> Rollout -> RolloutGroup
 """
@@ -11,7 +11,7 @@ from typing import Literal
 FinishReason = Literal["stop", "length"]
 
 RowCheck = Callable[[Mapping[str, object], str], None]
-"""What reward functions ask of a row: called with its columns and its name; raises DataError to refuse it."""
+"""Check of a row by reward functions: called with its columns and its name, raises DataError to refuse it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +38,9 @@ class WeightChange:
     """Newer weights that an engine took while it sampled a completion."""
 
     token: int
-    """Index of the first token that they sampled, at least 1."""
+    """Index of the first token sampled from them, at least 1."""
     policy_version: int
-    """How many optimiser updates they had seen."""
+    """Optimiser updates that they had seen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,19 +50,19 @@ class Completion:
     token_ids: tuple[int, ...]
     """Sampled tokens; the end token is kept when it was sampled."""
     logprobs: tuple[float, ...]
-    """Nats, of each sampled token, under the distribution that it was drawn from."""
+    """Log probability of each sampled token in nats, under the distribution that it was drawn from."""
     finish_reason: FinishReason
     """`stop`: end token or stop string; `length`: cut at `max_completion_length`."""
     text: str
     """Decoded tokens, special tokens left out, other stop strings kept."""
     policy_version: int
-    """How many optimiser updates the weights had seen that sampled the first token; no token is of older ones."""
+    """Optimiser updates of the weights that sampled the first token; later tokens are never of older weights."""
     weight_changes: tuple[WeightChange, ...] = ()
-    """In the order of the tokens; none where all are of the same weights."""
+    """Weight changes in the order of the tokens; empty if all tokens are of the same weights."""
 
     @property
     def tokens_by_version(self) -> tuple[tuple[int, int], ...]:
-        """How many optimiser updates the weights had seen, and how many tokens they sampled then, in order."""
+        """Return pairs of optimiser updates and the number of tokens sampled after them, in order."""
         starts = (0, *(change.token for change in self.weight_changes), len(self.token_ids))
         versions = (self.policy_version, *(change.policy_version for change in self.weight_changes))
         return tuple((version, end - first) for version, (first, end) in zip(versions, pairwise(starts), strict=True))
@@ -74,22 +74,22 @@ class Rollout:
 
     completion: Completion
     rewards: Mapping[str, float | None]
-    """By reward function; None: not this function's task, or it failed (counted in the metrics)."""
+    """Reward by function; None: the task is not the function's, or it failed (counted in the metrics)."""
     reward: float | None
-    """Weighted sum of `rewards`; None when no function gave a number, or one failed: the rollout is not trained on."""
+    """Weighted sum of `rewards`; None if no function returned a number or one failed: the rollout is not trained on."""
     advantage: float
     """Weight of this completion in the policy gradient; 0.0 for a rollout without signal."""
     dropped: str | None = None
-    """Why this completion is not trained on (`no_reward`, `reward_failed`, `truncated`), None when it is."""
+    """Reason why this completion is not trained on (`no_reward`, `reward_failed`, `truncated`), or None."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """By reward function that has something to say: the verdicts behind its number, or why it failed."""
+    """Notes by reward function: the verdicts behind its number, or why it failed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutGroup:
-    """All rollouts of one task in one step: the set that advantages are relative to."""
+    """All rollouts of one task in one step: the group that advantages are relative to."""
 
     task: Task
     rollouts: tuple[Rollout, ...]
     dropped: str | None = None
-    """Why the group is not trained on (`filtered`, `zero_deviation`, `no_reward`, `truncated`), None when it is."""
+    """Reason why the group is not trained on (`filtered`, `zero_deviation`, `no_reward`, `truncated`), or None."""

@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState, newest_checkpoint
 from paceline.checkpoints.optimizer_state import load_optimizer
-from paceline.checkpoints.saving import take_checkpoint
-from paceline.checkpoints.tokenizer_files import TokenizerFiles
+from paceline.checkpoints.saving import TokenizerFiles, take_checkpoint
 from paceline.config.building import build_config
 from paceline.config.layout import Sizes
 from paceline.config.sections import ModelConfig

@@ -20,7 +20,7 @@ SHORT = (
 KILL_AT = """
 import os, signal, sys
 from paceline.cli.main import main
-import paceline.checkpoints.saving, paceline.checkpoints
+import paceline.checkpoints.saving, paceline.checkpoints.run_directory
 
 def killing(function, count):
     calls = 0

@@ -39,13 +39,10 @@ run_files.py        lines and whole files on disk
 places.py           what a directory is before a run takes it
 lock.py             one writer at a time, and the mark of a run directory
 journal.py          which steps' rollouts are committed, and whether they are whole
-aside.py            what is kept of later steps when a run resumes from an earlier one
 finding.py          whole checkpoints in a directory; damaged ones are set aside
-digests.py          size and SHA-256 of files
+digests.py          digests of files, prompts and datasets
 saving.py           all ranks take and write one checkpoint
-background.py       a checkpoint written in a thread while the run continues
 free_space.py       space on the disk, and main memory for copies
 optimizer_state.py  the optimiser's state and the reference's weights
-tokenizer_files.py  tokenizer and chat template
 trained.py          what a checkpoint needs to know of a model
 """

@@ -1,33 +1,120 @@
-"""Files on their way to disk and from it: synced, known again by their hash, removed so that no half looks whole."""
+"""Digests of what a run reads and writes: files, prompts and datasets; also flushing and removal of files."""
 
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-Fingerprint = dict[str, str | int]
+from paceline.data.tasks import LargeTasks
+from paceline.types import Task
+
+FileDigest = dict[str, str | int]
 """Size in bytes and SHA-256 of a file."""
+
+SAMPLES, SAMPLE_BYTES = 64, 65536
+"""Number and size of the evenly spread samples of a weight file: other weights differ nearly everywhere."""
+BLOCKS = 256
+"""Largest number of hashes for a dataset: 5 kB of 16 hex digits each, which locate a changed row to within a block."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TasksDigest:
+    """Hashes of a dataset's tasks in at most `BLOCKS` blocks, so that a change has a place."""
+
+    rows: int
+    blocks: tuple[str, ...]
+    """Hashes of names, prompts, gold answers and all columns; the last block may be shorter than the others."""
+    of: Literal["tasks", "rows"] = "tasks"
+    """`rows`: one hash for a large dataset, of its file's bytes or of a sample of its rows."""
 
 
 def files(folder: Path) -> Iterator[str]:
-    """All files below a directory, relative to it."""
+    """Yield all files below a directory, relative to it and sorted."""
     return iter(sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()))
 
 
 def file_size(path: Path) -> int:
-    """In bytes."""
+    """Return the size in bytes."""
     return path.stat().st_size
 
 
-def fingerprint(path: Path) -> Fingerprint:
-    """Of the file as it is."""
+def file_digest(path: Path) -> FileDigest:
+    """Return the size and hash of the file as it is on disk."""
     with path.open("rb") as file:
         return {"size": file_size(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
+def content_digest(content: bytes) -> dict[str, object]:
+    """Return what a journal's line records of a file of rollouts."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def sampled_digest(file: Path) -> str:
+    """Hash a file's size and evenly spread samples of it; a small file is hashed whole."""
+    size = file.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    if size <= SAMPLES * SAMPLE_BYTES:
+        starts: Iterable[int] = range(0, size, SAMPLE_BYTES)
+    else:
+        starts = [(size - SAMPLE_BYTES) * n // (SAMPLES - 1) for n in range(SAMPLES)]
+    with file.open("rb") as stream:
+        for start in starts:
+            stream.seek(start)
+            digest.update(stream.read(SAMPLE_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def prompts_digest(tasks: Iterable[Task]) -> str:
+    """Hash the names and prompts of tasks in their order."""
+    named = [[task.task_id, *task.prompt_ids] for task in tasks]
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+
+
+def tasks_digest(tasks: Sequence[Task]) -> TasksDigest:
+    """Hash tasks as a run uses them, in their order."""
+    if isinstance(tasks, LargeTasks):
+        return TasksDigest(rows=len(tasks), blocks=(tasks.digest(),), of="rows")
+    size = _block_size(len(tasks))
+    blocks = tuple(_block_hash(tasks[start : start + size]) for start in range(0, len(tasks), size))
+    return TasksDigest(rows=len(tasks), blocks=blocks)
+
+
+def tasks_difference(old: TasksDigest, tasks: Sequence[Task]) -> str | None:
+    """Describe how tasks differ from an earlier digest, to follow "it"; None if they do not."""
+    new = tasks_digest(tasks)
+    if new.rows != old.rows:
+        return f"has {new.rows} rows and had {old.rows}"
+    if new.of != old.of:
+        return None  # an older version hashed all rows of a large dataset: the two cannot be compared
+    if new.of == "rows":
+        return None if new.blocks == old.blocks else "has other content than it had"
+    for number, (before, now) in enumerate(zip(old.blocks, new.blocks, strict=True)):
+        if before != now:
+            size = _block_size(new.rows)
+            inside = tasks[number * size : (number + 1) * size]
+            ends = [inside[0].task_id] if len(inside) == 1 else [inside[0].task_id, inside[-1].task_id]
+            return f"has other content than it had, first in row {' to '.join(ends)}"
+    return None
+
+
+def _block_size(rows: int) -> int:
+    return max(1, -(-rows // BLOCKS))
+
+
+def _block_hash(tasks: Sequence[Task]) -> str:
+    digest = hashlib.sha256()
+    for task in tasks:
+        content = [task.task_id, task.prompt, task.answer, dict(task.columns)]
+        digest.update(json.dumps(content, sort_keys=True, default=str).encode() + b"\n")
+    return digest.hexdigest()[:16]
+
+
 def sync(path: Path) -> None:
-    """Have a file or a directory on disk before this returns."""
+    """Flush a file or a directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -36,7 +123,7 @@ def sync(path: Path) -> None:
 
 
 def discard(place: Path) -> None:
-    """Rename first: a checkpoint that is half removed must not look whole."""
+    """Remove a checkpoint, renamed first: one that is half removed must not look whole."""
     doomed = place.with_name(f"discarded-{place.name}")
     place.rename(doomed)
     shutil.rmtree(doomed)

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: the newest whole one, and what is left of others."""
+"""Search for a run's newest whole checkpoint, and removal of leftovers."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.checkpoints.digests import file_size, fingerprint
+from paceline.checkpoints.digests import file_digest, file_size
 from paceline.errors import CheckpointError
 
 _PLACE = re.compile(r"step-(\d{6,})")
@@ -16,7 +16,7 @@ _PLACE = re.compile(r"step-(\d{6,})")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """Where a run stands."""
+    """Position of a run between two steps."""
 
     step: int
     """Steps done."""
@@ -35,17 +35,17 @@ class Checkpoint:
 
     @property
     def model(self) -> Path:
-        """The directory that `transformers` loads, or `peft` where an adapter is trained, or one of pieces."""
+        """Directory of the model: for `transformers`, for `peft` with an adapter, or of pieces."""
         return self.path / "model"
 
 
 def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """The newest checkpoint whose files are all there and unchanged, and a sentence for each newer damaged one.
+    """Return the newest whole and unchanged checkpoint, and a sentence for each newer damaged one.
 
-    See `read_checkpoint` for `by_size`.
+    `by_size` is as in `read_checkpoint`.
 
     Raises:
-        CheckpointError: there are checkpoints and none is whole: going on would start anew and forget the run.
+        CheckpointError: no checkpoint is whole: a new start would forget the run.
     """
     damaged: list[str] = []
     for _, place in reversed(numbered(root)):
@@ -59,8 +59,9 @@ def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint 
 
 
 def read_checkpoint(place: Path, *, by_size: bool = False) -> Checkpoint:
-    """The checkpoint in the directory `place`. With `by_size` a file of the right size counts as unchanged: to know its
-    content takes a second per 1.5 GB.
+    """Read the checkpoint in the directory `place`.
+
+    With `by_size` a file of the right size counts as unchanged: hashing takes a second per 1.5 GB.
 
     Raises:
         CheckpointError: a file is missing or is not as it was saved.
@@ -68,7 +69,7 @@ def read_checkpoint(place: Path, *, by_size: bool = False) -> Checkpoint:
     try:
         manifest = json.loads((place / "manifest.json").read_text())
         for name, expected in manifest.items():
-            is_same = file_size(place / name) == expected["size"] if by_size else fingerprint(place / name) == expected
+            is_same = file_size(place / name) == expected["size"] if by_size else file_digest(place / name) == expected
             if not is_same:
                 raise CheckpointError(f"{place / name} is not the file that was saved; the checkpoint is skipped")
         state = TrainingState(**json.loads((place / "progress.json").read_text()))
@@ -78,7 +79,7 @@ def read_checkpoint(place: Path, *, by_size: bool = False) -> Checkpoint:
 
 
 def checkpoints_before(root: Path, step: int) -> Iterator[Checkpoint]:
-    """The whole checkpoints of steps before this one, the newest first; each is read when it is asked for."""
+    """Yield the whole checkpoints of steps before this one, newest first, each read on demand."""
     for number, place in reversed(numbered(root)):
         if number < step:
             with suppress(CheckpointError):
@@ -86,8 +87,8 @@ def checkpoints_before(root: Path, step: int) -> Iterator[Checkpoint]:
 
 
 def set_damaged_aside(root: Path, found: Checkpoint) -> list[str]:
-    """Keep for inspection what is newer than the newest whole checkpoint, and so damaged, under a name that nothing
-    takes or removes; a sentence for each that says which."""
+    """Rename checkpoints newer than the newest whole one, which are damaged, and keep them for inspection. Return a
+    sentence for each."""
     sentences = []
     for number, place in numbered(root):
         if number > found.state.step:
@@ -98,7 +99,7 @@ def set_damaged_aside(root: Path, found: Checkpoint) -> list[str]:
 
 
 def free_name(root: Path, name: str) -> Path:
-    """A place of that name that is free, or with a number behind it: a step may be set aside more than once."""
+    """Return a free path of that name, with a number appended if needed: a step may be set aside more than once."""
     count, place = 1, root / name
     while place.exists():
         count, place = count + 1, root / f"{name}-{count + 1}"
@@ -106,12 +107,12 @@ def free_name(root: Path, name: str) -> Path:
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove half-written and half-removed checkpoints of an attempt that was killed."""
+    """Remove half-written and half-removed checkpoints of a killed attempt."""
     for leftover in [*root.glob("draft-*"), *root.glob("discarded-*")]:
         shutil.rmtree(leftover)
 
 
 def numbered(root: Path) -> list[tuple[int, Path]]:
-    """Steps and their directories in order; a copy that somebody put beside them under another name is left alone."""
+    """Return steps and their directories in order, ignoring copies under other names."""
     named = ((_PLACE.fullmatch(path.name), path) for path in root.glob("step-*"))
     return sorted((int(match[1]), path) for match, path in named if match is not None)

@@ -1,4 +1,4 @@
-"""Room for checkpoints: on the disk for files, in main memory for the copies that they are written from."""
+"""Space for checkpoints: on disk for files, in main memory for the copies that are written in the background."""
 
 import json
 import shutil
@@ -12,24 +12,24 @@ from paceline.models.parallel.ranks import Ranks
 from paceline.models.parallel.staging import StagingBuffers
 
 COPY_SHARE = 0.5
-"""Of a machine's free main memory, what copies may take: the run itself goes on to allocate meanwhile."""
+"""Largest share of a machine's free main memory for copies: the run itself continues to allocate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What a rank needs for a checkpoint."""
+class SpaceNeeded:
+    """A rank's needs for a checkpoint."""
 
     nbytes: int
-    """That it writes, and would copy."""
+    """Bytes this rank writes, and stages if they are copied."""
     free: int | None
-    """Bytes of main memory that are left where it runs; None: the system does not say."""
+    """Bytes of free main memory on its machine; None if the system does not tell."""
     kept: int
-    """Bytes that it has for copies already."""
+    """Bytes of its staging buffers."""
     host: str
 
 
-def ask_all(ranks: Ranks, *, nbytes: int, staging: StagingBuffers | None) -> list[Asked]:
-    """What each rank needs, by rank; all make this call.
+def ask_all(ranks: Ranks, *, nbytes: int, staging: StagingBuffers | None) -> list[SpaceNeeded]:
+    """Gather what each rank needs, by rank; all ranks make this call.
 
     Raises:
         RankLost: another rank is gone, or silent for too long.
@@ -38,11 +38,11 @@ def ask_all(ranks: Ranks, *, nbytes: int, staging: StagingBuffers | None) -> lis
     said = ranks.all_gather_text(
         json.dumps({"nbytes": nbytes, "free": free, "kept": kept, "host": socket.gethostname()})
     )
-    return [Asked(**json.loads(one)) for one in said]
+    return [SpaceNeeded(**json.loads(one)) for one in said]
 
 
-def copies_fit(asked: Sequence[Asked]) -> bool:
-    """Whether on every machine the copies of all its ranks fit into a share of what is free there."""
+def copies_fit(asked: Sequence[SpaceNeeded]) -> bool:
+    """Return True if on every machine the copies of all its ranks fit into a share of its free memory."""
     for host in {one.host for one in asked}:
         there = [one for one in asked if one.host == host]
         known = [one.free for one in there if one.free is not None]
@@ -52,7 +52,7 @@ def copies_fit(asked: Sequence[Asked]) -> bool:
 
 
 def refuse_full(place: Path, *, needed: int) -> None:
-    """Before a checkpoint is begun in a directory that is there.
+    """Check the disk before a checkpoint is begun in an existing directory.
 
     Raises:
         StorageError: the disk has not so many bytes left.
@@ -63,7 +63,7 @@ def refuse_full(place: Path, *, needed: int) -> None:
 
 
 def storage_sentence(place: Path, why: str, *, needed: int, free: int | None) -> str:
-    """Why a checkpoint cannot be written, in figures."""
+    """Explain with figures why a checkpoint cannot be written."""
     left = "" if free is None else f", {free:,} are free"
     return (
         f"{place} cannot be written: {why}; a checkpoint needs {needed:,} bytes{left}; make room there, then resume: "
@@ -72,7 +72,7 @@ def storage_sentence(place: Path, why: str, *, needed: int, free: int | None) ->
 
 
 def free_bytes(place: Path) -> int | None:
-    """What a user may still write where a directory is, or is to be made; None: the file system counts no bytes."""
+    """Return the bytes a user may still write at a place; None if the file system does not count them."""
     while not place.exists() and place != place.parent:
         place = place.parent
     usage = shutil.disk_usage(place)
@@ -80,19 +80,19 @@ def free_bytes(place: Path) -> int | None:
 
 
 def bytes_below(place: Path) -> int:
-    """What the files in a directory take, if it is there; links count nothing."""
+    """Return the bytes of the files in a directory, if it exists; links count nothing."""
     files = (path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
     return sum(path.stat().st_size for path in files)
 
 
 def room_of_run(*, checkpoint: int, final: int, saves: int, keep: int) -> int:
-    """Bytes that a run's models take at most: `keep` checkpoints and the one that is written before one goes, fewer
-    where there are only so many `saves`, one at least for an interrupt; and the final model."""
+    """Return the most bytes that a run's models take: `keep` checkpoints, one more during a write, and the final model.
+    A run with fewer `saves` needs less, but at least one for an interrupt."""
     return checkpoint * max(1, min(keep + 1, saves)) + final
 
 
 def refuse_small_disk(output_dir: Path, *, needed: int) -> None:
-    """Before a run is begun, or gone on with: what it has written already is room for what takes its place.
+    """Check the disk before a run starts or resumes; what it has written already counts as free.
 
     Raises:
         ConfigError: the disk has too little left.

@@ -1,10 +1,8 @@
-"""Which steps' rollouts are committed: one line per step, appended once its file of rollouts is on disk.
+"""Journal of committed rollouts: one line per step, appended once its file is on disk.
 
-A line names that file with its size and SHA-256 and ends in a checksum of its own, so that a journal which was damaged
-is known from one that was not, and so is a file that it names.
+A line names that file with its size and SHA-256 and ends in a checksum of its own, so damage to either is detected.
 """
 
-import hashlib
 import json
 import zlib
 from collections.abc import Callable, Sequence
@@ -12,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoints.run_files import Record, json_line, whole_lines
+from paceline.checkpoints.digests import content_digest
+from paceline.checkpoints.run_files import json_line, whole_lines
+from paceline.metrics.definitions import Record
 
 _MARK = b',"crc32":"'
 
@@ -22,19 +22,19 @@ class Committed:
     """Steps that need not be sampled again."""
 
     entries: tuple[dict[str, Any], ...] = ()
-    """Their lines in the journal, in the order of the steps, none left out between them."""
+    """Journal lines in the order of the steps, without gaps."""
     faults: tuple[str, ...] = ()
-    """What was found damaged, and what follows from it: a sentence each."""
+    """A sentence for each damage found and its consequence."""
 
 
 def seal(record: Record) -> bytes:
-    """A record as a line with its checksum."""
+    """Encode a record as a line with its checksum."""
     body = json_line(record)[:-2]
     return body + _MARK + f'{zlib.crc32(body):08x}"}}\n'.encode()
 
 
 def unseal(line: bytes) -> dict[str, Any] | None:
-    """The record of a line without its newline; None: it is not what was written."""
+    """Decode a line without its newline; None if it is not what was written."""
     body, mark, check = line.rpartition(_MARK)
     if not mark or check != f'{zlib.crc32(body):08x}"}}'.encode():
         return None
@@ -42,18 +42,13 @@ def unseal(line: bytes) -> dict[str, Any] | None:
     return record
 
 
-def describe_file(content: bytes) -> dict[str, object]:
-    """What a line says of the file of rollouts."""
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
-
 def is_whole(entry: Record, content: bytes | None) -> bool:
-    """Whether a file of rollouts is the one that a line names; None: it is not there."""
-    return content is not None and describe_file(content) == {name: entry[name] for name in ("bytes", "sha256")}
+    """Return True if a file of rollouts is the one that a line names; None stands for a missing file."""
+    return content is not None and content_digest(content) == {name: entry[name] for name in ("bytes", "sha256")}
 
 
 def read_journal(file: Path) -> tuple[dict[int, dict[str, Any]], list[str]]:
-    """The records by step, and a sentence for every line that is damaged."""
+    """Read the records by step, and a sentence for every damaged line."""
     records, faults = dict[int, dict[str, Any]](), list[str]()
     for number, line in enumerate(whole_lines(file), start=1):
         record = unseal(line)
@@ -65,10 +60,10 @@ def read_journal(file: Path) -> tuple[dict[int, dict[str, Any]], list[str]]:
 
 
 def committed_after(file: Path, step: int, content_of: Callable[[int], bytes | None]) -> Committed:
-    """The steps right after `step` whose lines and files are whole, up to the first that is not.
+    """Return the steps right after `step` whose lines and files are whole, up to the first that is not.
 
-    `content_of` gives what a step's file holds, None where there is none. What lies behind a gap is of no use: the
-    order of the data there hangs on the step that is missing.
+    `content_of` returns what a step's file holds, None without one. Steps behind a gap are useless: the data order
+    depends on the missing step.
     """
     records, faults = read_journal(file)
     entries = list[dict[str, Any]]()
@@ -87,6 +82,6 @@ def committed_after(file: Path, step: int, content_of: Callable[[int], bytes | N
 
 
 def kept_lines(file: Path, through: int) -> Sequence[bytes]:
-    """The whole lines of steps up to `through`, as they are, newlines included."""
+    """Return the whole lines of steps up to `through` unchanged, newlines included."""
     found = ((line, unseal(line)) for line in whole_lines(file))
     return [line + b"\n" for line, record in found if record is not None and record["step"] <= through]

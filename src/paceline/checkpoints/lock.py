@@ -1,6 +1,6 @@
-"""The lock of a run directory: one writer at a time, and the mark that Paceline made the directory.
+"""Lock of a run directory: one writer at a time, and the mark that Paceline made the directory.
 
-While a writer lives, `.lock` is locked; its text, which names the writer, stays when it is gone and is the mark.
+While a writer lives, `.lock` is locked. Its text names the writer, stays afterwards and is the mark.
 """
 
 import fcntl
@@ -16,12 +16,12 @@ LOCK = ".lock"
 
 _MARK = re.compile(r"process \d+ on host .*\n")
 _HELD: set[tuple[int, int, int]] = set()
-"""Process, device and inode of every lock that is held here; a forked child holds none of its parent's."""
+"""Process, device and inode of every lock held here; a forked child holds none of its parent's."""
 _TAKING = threading.Lock()
 
 
 class WriteLock:
-    """The only writer of a run directory, in this process or any other, until `release` or the end of the process.
+    """Lock of a run directory's only writer, until `release` or the end of the process.
 
     A POSIX record lock, not flock: it belongs to the process, so no forked worker that outlives a killed run keeps a
     resumed run out. The system grants a process its own lock again, and drops it as soon as any descriptor of the file
@@ -53,7 +53,7 @@ class WriteLock:
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
-        """Let another writer in; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         with _TAKING:
             if self._descriptor is None:
                 return
@@ -63,7 +63,7 @@ class WriteLock:
 
 
 def has_mark(directory: Path) -> bool:
-    """Whether a run of Paceline's has held the lock of a directory; a `.lock` of another program's is no mark."""
+    """Return True if a run of Paceline has held the lock of a directory; another program's `.lock` is no mark."""
     file = directory / LOCK
     with _TAKING:
         # to read a lock that is held here would let go of it

@@ -1,4 +1,4 @@
-"""An optimiser's state and a moving reference's weights: to files by parameter name, and from them."""
+"""Optimiser state and weights of a moving reference: to files by parameter name, and back."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _UNREADABLE = (OSError, SafetensorError, KeyError, TypeError, ValueError)
 
 
 def optimizer_part(optimizer: torch.optim.Optimizer, model: PreTrainedModel, ranks: Ranks) -> Part:
-    """What this rank writes of the optimiser's state; all ranks make this call.
+    """Return this rank's part of the optimiser state; all ranks make this call.
 
     Raises:
         CheckpointError: the optimiser keeps something else than tensors and numbers for each of the model's parameters.
@@ -55,7 +55,7 @@ def optimizer_part(optimizer: torch.optim.Optimizer, model: PreTrainedModel, ran
 def load_optimizer(
     checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, model: PreTrainedModel, ranks: Ranks = ONE_RANK
 ) -> None:
-    """Put the saved state into `optimizer`, whose parameters are `model`'s; its rates stay as they are.
+    """Load the saved state into `optimizer`, whose parameters are `model`'s; its learning rates stay.
 
     Each of the `ranks`, all of which make this call, reads what belongs to its part of the model.
 
@@ -86,7 +86,7 @@ def load_optimizer(
 
 
 def load_reference_weights(checkpoint: Checkpoint, reference: Trained) -> None:
-    """Put the saved weights of a reference that moves into this rank's part of it.
+    """Load the saved weights of a moving reference into this rank's part of it.
 
     Raises:
         CheckpointError: they are not there, cannot be read, or belong to another model.
@@ -101,7 +101,7 @@ def load_reference_weights(checkpoint: Checkpoint, reference: Trained) -> None:
 
 
 def _read_states(stored: Stored, present: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor | float]]:
-    """The state of each parameter of this rank: what has its shape lies as it does, all else is whole everywhere."""
+    """Read the state of each parameter of this rank; tensors of its shape are sharded like it, others are whole."""
     states: dict[str, dict[str, Tensor | float]] = {}
     for label in stored.names():
         key, _, name = label.partition(".")
@@ -121,21 +121,21 @@ def _read_state(stored: Stored, label: str, parameter: Tensor) -> Tensor:
 
 
 def _lies_alike(value: Tensor, parameter: Tensor) -> bool:
-    """Whether a state is cut as its parameter is, or is one number that all ranks know."""
+    """Return True if a state is sharded like its parameter, or is one number that all ranks know."""
     if not isinstance(parameter, DTensor):
         return not isinstance(value, DTensor)
     return value.numel() == 1 or (isinstance(value, DTensor) and value.shape == parameter.shape)
 
 
 def _merged(ranks: Ranks, own: Mapping[str, Any]) -> dict[str, Any]:
-    """What all ranks know, each of its part of the model."""
+    """Merge what each rank knows of its part of the model."""
     return {
         name: value for text in ranks.all_gather_text(json.dumps(dict(own))) for name, value in json.loads(text).items()
     }
 
 
 def _names(model: PreTrainedModel) -> dict[int, str]:
-    """Names in the whole model by the parameters' identity."""
+    """Return names in the whole model by the parameters' identity."""
     return {id(tensor): name for name, tensor in saved_tensors(model).items()}
 
 
@@ -150,7 +150,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _restore_precision(optimizer: torch.optim.Optimizer, states: Mapping[Tensor, Mapping[str, Tensor | float]]) -> None:
-    """torch turns what it loads into the parameter's precision, which is not always the state's own."""
+    """Restore a state's own precision: torch converts what it loads to the parameter's."""
     for parameter, saved in states.items():
         state = optimizer.state[parameter]
         for key, value in saved.items():

@@ -1,4 +1,4 @@
-"""What a directory is before a run takes it: a run's of ours, somebody else's, or free."""
+"""Check of a directory before a run takes it: a run's of ours, someone else's, or free."""
 
 import re
 from pathlib import Path
@@ -11,18 +11,18 @@ _WRITTEN = (
     *("config.yaml", "identity.json", *APPENDED, "summary.json", "timeline.json", "report.html", LOCK),
     *("rollouts", "evals", "kept", "tokens", "checkpoints", "final", "stuck", "aside"),
 )
-"""Files and directories that a run writes over or removes."""
+"""Files and directories that a run overwrites or removes."""
 _HEAD = re.compile(r"(?:#.*\n)*# paceline \S+\n")
-"""First lines of every config.yaml that Paceline wrote, below those that tell of changes."""
+"""First lines of every config.yaml that Paceline wrote, after comments about changes."""
 
 
 def is_run(path: Path) -> bool:
-    """Whether Paceline made a directory: its `.lock` says so, or the head of config.yaml in a copy without that."""
+    """Return True if Paceline made a directory: by its `.lock`, or by the head of config.yaml in a copy."""
     return (path / "config.yaml").is_file() and (has_mark(path) or _has_head(path))
 
 
 def refuse_no_run(path: Path, flag: str) -> None:
-    """Refuse a directory that is no run's; `flag` names what it was given by.
+    """Refuse a directory without a run; `flag` is the option it was given by.
 
     Raises:
         CheckpointError: there is no config.yaml, or one of somebody else's.
@@ -34,7 +34,7 @@ def refuse_no_run(path: Path, flag: str) -> None:
 
 
 def refuse_existing_run(path: Path) -> None:
-    """Refuse a place where a new run would destroy an earlier one, or files of somebody else's.
+    """Refuse a place where a new run would destroy an earlier one, or someone else's files.
 
     Raises:
         ConfigError: `path` is a file, holds a run with a finished step or a checkpoint, or files that Paceline did not
@@ -50,7 +50,7 @@ def refuse_existing_run(path: Path) -> None:
 
 
 def refuse_foreign_files(path: Path) -> None:
-    """Refuse a directory where a run would write over what is not its own.
+    """Refuse a directory where a run would overwrite files that are not its own.
 
     Raises:
         ConfigError: the sentence names what is in the way.
@@ -68,7 +68,7 @@ def refuse_foreign_files(path: Path) -> None:
 
 
 def holds_work(path: Path) -> bool:
-    """Whether a directory holds what a run achieved: a step's rollouts or metrics, a checkpoint, a summary.
+    """Return True if a directory holds results of a run: rollouts, metrics, a checkpoint or a summary.
 
     A run that ended before its first step was finished, as by an error in a reward function, has none of these.
     """
@@ -84,5 +84,5 @@ def _has_head(path: Path) -> bool:
 
 
 def _is_taken(place: Path) -> bool:
-    """Whether something would be lost; what is empty may be of a process that was killed before it took the lock."""
+    """Return True if something would be lost; empty files may be those of a process killed before it took the lock."""
     return any(place.iterdir()) if place.is_dir() else place.is_file() and place.stat().st_size > 0

@@ -1,6 +1,8 @@
-"""One run directory: who may write there, what is written and how it is read again."""
+"""A run directory: its writer, what is written and how it is read again."""
 
 import json
+import os
+import shutil
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,55 +11,56 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
+from paceline.checkpoints.digests import content_digest
 from paceline.checkpoints.journal import (
     Committed,
     committed_after,
-    describe_file,
     is_whole,
     kept_lines,
     read_journal,
     seal,
+    unseal,
 )
 from paceline.checkpoints.lock import WriteLock
 from paceline.checkpoints.places import refuse_existing_run, refuse_no_run
 from paceline.checkpoints.run_files import (
     APPENDED,
-    Record,
     append,
     cut_torn_line,
     json_line,
     read_records,
     step_files,
+    whole_lines,
     write_or_explain,
     write_whole,
 )
 from paceline.errors import CheckpointError, ConfigError, StorageError
+from paceline.metrics.definitions import Record
 
 IDENTITY = {"options", "dataset", "eval_dataset", "model", "changes"}
-"""What `identity.json` says, each of which going on compares."""
+"""Keys of `identity.json`, each of which is compared on resuming."""
 TRACKERS = "trackers.json"
-"""Where trackers show the run."""
+"""Addresses at which trackers show the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """One run directory. `create` and `open` take its lock for this process; `RunDir(path)` is for reading alone."""
+    """A run directory. `create` and `open` take its lock for this process; `RunDir(path)` is read-only."""
 
     path: Path
     torn_lines: int = 0
-    """Unfinished last lines that `open` cut off: what a killed process was writing."""
+    """Unfinished last lines that `open` cut off, as a killed process leaves them."""
     lock: WriteLock | None = None
     """None for a reader."""
     replaced: bool = False
-    """Whether `create` took the place of a run in which no step was finished."""
+    """True if `create` replaced a run without a finished step."""
 
     @classmethod
     def create(cls, path: Path, config_text: str) -> Self:
-        """Make a new run directory at `path`; what is there may not be a run with a finished step or a checkpoint, nor
-        a file of somebody else's that the run would write over.
+        """Create a run directory at `path`.
 
         Raises:
-            ConfigError: `path` holds a run or such a file, is a file, or cannot be written.
+            ConfigError: `path` holds a run with results or a foreign file in the way, is a file, or cannot be written.
             CheckpointError: a run is being made there, by this process or another.
         """
         refuse_existing_run(path)
@@ -80,7 +83,7 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a run to go on with it: take its lock and cut off what a killed process left half-written.
+        """Open a run to resume it: take its lock and cut off half-written lines.
 
         Raises:
             CheckpointError: no run directory, in use by this process or another, or not writable.
@@ -99,7 +102,7 @@ class RunDir:
         return cls(path, torn_lines=torn, lock=lock)
 
     def close(self) -> None:
-        """Give the lock back; the end of the process does the same."""
+        """Release the lock; the end of the process does the same."""
         if self.lock is not None:
             self.lock.release()
 
@@ -110,11 +113,11 @@ class RunDir:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self.close()
 
     def append_metrics(self, record: Record) -> None:
-        """Add one optimiser step; on return it survives a crash.
+        """Append one optimiser step; on return it survives a crash.
 
         Raises:
             ValueError: a number is not finite; the message names its key.
@@ -123,7 +126,7 @@ class RunDir:
         append(self.path / "metrics.jsonl", json_line(record))
 
     def append_eval(self, record: Record) -> None:
-        """Add one evaluation, as `append_metrics` does for a step."""
+        """Append one evaluation, as `append_metrics` does for a step."""
         append(self.path / "evals.jsonl", json_line(record))
 
     def write_rollouts(self, step: int, records: Iterable[Record]) -> None:
@@ -131,7 +134,7 @@ class RunDir:
         write_or_explain(self._rollouts_file(step), _lines(records))
 
     def commit_rollouts(self, step: int, lines: Iterable[bytes], about: Record) -> None:
-        """Write all rollouts of a step and their line in the journal, in which `about` stands: then they are committed.
+        """Write all rollouts of a step, then commit them by a line in the journal that contains `about`.
 
         `lines` are a JSON object each, newline included.
 
@@ -141,10 +144,10 @@ class RunDir:
         file, content = self._rollouts_file(step), b"".join(lines)
         write_or_explain(file, content)
         place = str(file.relative_to(self.path))
-        append(self._journal, seal({"step": step, "file": place, **describe_file(content), **about}))
+        append(self._journal, seal({"step": step, "file": place, **content_digest(content), **about}))
 
     def keep_batch(self, step: int, lines: Iterable[bytes], *, reason: str) -> Path:
-        """Write rollouts to a file that no resumed run replaces, each with the reason why it is `kept`."""
+        """Write rollouts to a file that no resumed run replaces, each with the reason in `kept`."""
         file = self.path / "kept" / f"step-{step:06d}.jsonl"
         _make(file.parent)
         write_or_explain(file, _lines({**json.loads(line), "kept": reason} for line in lines))
@@ -155,42 +158,42 @@ class RunDir:
         write_or_explain(self._eval_file(set_name, step), _lines(records))
 
     def write_tokens(self, step: int, about: Record, records: Iterable[Record]) -> Path:
-        """Write what a replay says of a step's tokens: the SHA-256 of their rollouts first, then a line for each."""
+        """Write a replay's results for a step's tokens: the SHA-256 of its rollouts first, then a line for each."""
         file = self.path / "tokens" / f"step-{step:06d}.jsonl"
         _make(file.parent)
         write_or_explain(file, _lines((about, *records)))
         return file
 
     def write_config(self, text: str) -> None:
-        """Put another configuration in the place of the one there is."""
+        """Replace the configuration."""
         write_or_explain(self.path / "config.yaml", text.encode())
 
     def write_identity(self, record: Record) -> None:
-        """Write what the run is, which a run that is gone on with is held to."""
+        """Write the identity that a resumed run is compared with."""
         write_or_explain(self.path / "identity.json", json_line(record))
 
     def add_links(self, links: Iterable[str]) -> None:
-        """Remember where trackers show this run to others; each attempt may have addresses of its own."""
+        """Remember the addresses at which trackers show this run; each attempt may have its own."""
         known = self.links()
         found = tuple(dict.fromkeys((*known, *links)))
         if found != known:
             write_or_explain(self.path / TRACKERS, json_line({"links": found}))
 
     def links(self) -> tuple[str, ...]:
-        """What `add_links` was given, each once, the oldest first."""
+        """Return the addresses given to `add_links`, each once, oldest first."""
         file = self.path / TRACKERS
         return tuple(link for record in read_records(file) for link in record["links"]) if file.exists() else ()
 
     def write_summary(self, record: Record) -> None:
-        """Write the summary of a run that came to its end."""
+        """Write the summary of a finished run."""
         write_or_explain(self.path / "summary.json", json_line(record))
 
     def write_timeline(self, record: Record) -> None:
-        """Write what each process did when: the whole file or none of it."""
+        """Write the timeline: the whole file or none of it."""
         write_or_explain(self.path / "timeline.json", json_line(record))
 
     def identity(self) -> dict[str, Any] | None:
-        """What `write_identity` wrote; None: nothing did, as a process was killed before, or is older than this file.
+        """Read what `write_identity` wrote; None if the process was killed before, or the run is older than this file.
 
         Raises:
             CheckpointError: the file does not hold what was written.
@@ -207,7 +210,7 @@ class RunDir:
         return records[0]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All steps, in the order they were written, without an unfinished last line.
+        """Read all steps in the order they were written, without an unfinished last line.
 
         Raises:
             CheckpointError: a line that is no JSON object; the message names file and line.
@@ -215,11 +218,11 @@ class RunDir:
         return read_records(self.path / "metrics.jsonl")
 
     def evals(self) -> list[dict[str, Any]]:
-        """All evaluations, read as `metrics` reads steps."""
+        """Read all evaluations, as `metrics` reads steps."""
         return read_records(self.path / "evals.jsonl")
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
-        """All rollouts of a step.
+        """Read all rollouts of a step.
 
         Raises:
             CheckpointError: the step has no file, or a line is no JSON object.
@@ -230,7 +233,7 @@ class RunDir:
         return read_records(file)
 
     def eval_completions(self, set_name: str, step: int) -> list[dict[str, Any]]:
-        """The completions of one evaluation, in the order of its tasks.
+        """Read the completions of one evaluation, in the order of its tasks.
 
         Raises:
             CheckpointError: the evaluation has no file, or a line is no JSON object.
@@ -241,15 +244,15 @@ class RunDir:
         return read_records(file)
 
     def rollout_steps(self) -> list[int]:
-        """Steps that have rollouts on disk, ascending."""
+        """List the steps that have rollouts on disk, ascending."""
         return sorted(step_files(self.path / "rollouts").values())
 
     def journal(self) -> dict[int, dict[str, Any]]:
-        """What the journal says of every step whose rollouts are committed; damaged lines are left out."""
+        """Read the journal's entry of every step whose rollouts are committed, without damaged lines."""
         return read_journal(self._journal)[0]
 
     def committed(self, step: int) -> dict[str, Any]:
-        """What the journal says of a step whose rollouts are as they were committed.
+        """Return the journal's entry of a step whose rollouts are unchanged since they were committed.
 
         Raises:
             CheckpointError: they are not.
@@ -265,7 +268,7 @@ class RunDir:
         return records[step]
 
     def truncate_after(self, step: int) -> Committed:
-        """Forget everything after `step`, which a run resumed from there writes again, but for committed rollouts.
+        """Remove everything after `step` except committed rollouts; a run resumed from there writes it again.
 
         Each file changes in one rename, so a crash in between leaves a directory that this can be called on again.
 
@@ -289,7 +292,7 @@ class RunDir:
         return committed
 
     def discard_rollouts_after(self, step: int) -> None:
-        """Forget the rollouts of all later steps, committed or not: a run that goes on samples them anew."""
+        """Remove the rollouts of all later steps, committed or not: a resumed run samples them again."""
         kept = b"".join(kept_lines(self._journal, step))
         if self._journal.exists() and self._journal.read_bytes() != kept:
             write_or_explain(self._journal, kept)
@@ -315,7 +318,7 @@ class RunDir:
 
 
 def _forget_records(path: Path) -> None:
-    """Remove what a run without a finished step wrote: a first evaluation, and lines that it did not finish."""
+    """Remove what a run without a finished step wrote: a first evaluation, and unfinished lines."""
     for file in (*(path / name for name in (*APPENDED, "identity.json", TRACKERS)), *step_files(path / "evals")):
         file.unlink(missing_ok=True)
 
@@ -335,3 +338,38 @@ def _lines(records: Iterable[Record]) -> bytes:
 
 def _span(steps: list[int]) -> str:
     return f"steps {steps[0]} to {steps[-1]}" if steps else "no step yet"
+
+
+def copy_later(run_dir: RunDir, step: int, folder: Path) -> None:
+    """Copy the records after `step` to a new directory: a run without checkpoints.
+
+    Files of one step, which nothing changes in place, are hard links where the disk has them.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    try:
+        folder.mkdir(parents=True)
+        for name in ("config.yaml", "identity.json", "summary.json"):
+            if (run_dir.path / name).exists():
+                shutil.copyfile(run_dir.path / name, folder / name)
+        for name in ("rollouts", "evals", "kept", "tokens"):
+            (folder / name).mkdir()
+            for file, number in step_files(run_dir.path / name).items():
+                if number > step:
+                    _link(file, folder / name / file.name)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written ({error.strerror}); make room for it") from error
+    for name, records in (("metrics.jsonl", run_dir.metrics()), ("evals.jsonl", run_dir.evals())):
+        lines = [json_line(record) for record in records if record["step"] > step]
+        write_or_explain(folder / name, b"".join(lines))
+    journal = [(line, unseal(line)) for line in whole_lines(run_dir.path / "journal.jsonl")]
+    later = [line + b"\n" for line, record in journal if record is not None and record["step"] > step]
+    write_or_explain(folder / "journal.jsonl", b"".join(later))
+
+
+def _link(file: Path, copy: Path) -> None:
+    try:
+        os.link(file, copy)
+    except OSError:  # not every file system has links
+        shutil.copyfile(file, copy)

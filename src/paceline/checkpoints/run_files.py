@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import CheckpointError, StorageError
-
-Record = Mapping[str, Any]
+from paceline.metrics.definitions import Record
 
 APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
 """Files of a run that grow by lines."""
 _STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
-"""One for all records: `json.dumps` makes one per call, and looks for circles that no record has."""
+"""Encoder for all records: `json.dumps` makes one per call, and looks for cycles that no record has."""
 
 
 def json_line(record: Record) -> bytes:
-    """One JSON object and a newline.
+    """Encode one JSON object and a newline.
 
     Raises:
         ValueError: a number is not finite; the message names its key.
@@ -37,7 +36,7 @@ def json_line(record: Record) -> bytes:
 
 
 def append(file: Path, line: bytes) -> None:
-    """Add a line; on return it survives a crash.
+    """Append a line; on return it survives a crash.
 
     Raises:
         StorageError: the disk refused; nothing half-written stays behind.
@@ -69,7 +68,7 @@ def write_or_explain(file: Path, content: bytes) -> None:
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """The same, with the system's own error."""
+    """Write a whole file or none of it, with the system's own error."""
     temporary = file.with_name(f".{file.name}.new")
     with temporary.open("wb") as stream:
         stream.write(content)
@@ -85,7 +84,7 @@ def write_whole(file: Path, content: bytes) -> None:
 
 
 def cut_torn_line(file: Path) -> int:
-    """Cut off an unfinished last line; how many there were, 0 or 1."""
+    """Cut off an unfinished last line; return the number of lines cut, 0 or 1."""
     if not file.exists():
         return 0
     content = file.read_bytes()
@@ -97,13 +96,13 @@ def cut_torn_line(file: Path) -> int:
 
 
 def whole_lines(file: Path) -> list[bytes]:
-    """The lines that were committed, without their newlines; none of a file that is not there."""
+    """Return the committed lines without their newlines; none if the file does not exist."""
     # What follows the last newline is empty, or a line that was never committed.
     return file.read_bytes().split(b"\n")[:-1] if file.exists() else []
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    """The objects of a file, in order.
+    """Return the objects of a file, in order.
 
     Raises:
         CheckpointError: a line that is no JSON object; the message names file and line.
@@ -112,7 +111,7 @@ def read_records(file: Path) -> list[dict[str, Any]]:
 
 
 def step_files(folder: Path) -> dict[Path, int]:
-    """Files of a folder that are of a step, with its number."""
+    """Return the files of a folder that belong to a step, with its number."""
     matches = ((file, _STEP_FILE.fullmatch(file.name)) for file in folder.glob("*.jsonl") if file.name[0] != ".")
     return {file: int(match[1]) for file, match in matches if match}
 

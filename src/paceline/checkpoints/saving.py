@@ -1,7 +1,7 @@
-"""One checkpoint, written by all ranks: each its part, the first one what is there once, and the commit.
+"""Checkpoints written by all ranks: each writes its part, the first one also shared files and the commit.
 
-It has two halves. What must be done of one moment all ranks do together: agree on who writes what, and take copies.
-What takes long, writing and syncing, may then be done by a thread while they train, over a side group.
+First all ranks together agree on who writes what, and take copies of the state. Writing and syncing take longer and may
+be done in a thread while training continues, over a side process group.
 """
 
 import json
@@ -13,35 +13,59 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from transformers import PreTrainedTokenizerBase
 
-from paceline.checkpoints.digests import Fingerprint, discard, files, fingerprint, sync
+from paceline.checkpoints.digests import FileDigest, discard, file_digest, files, sync
 from paceline.checkpoints.finding import Checkpoint, TrainingState, numbered, remove_leftovers
 from paceline.checkpoints.free_space import COPY_SHARE, ask_all, copies_fit, free_bytes, refuse_full, storage_sentence
 from paceline.checkpoints.optimizer_state import optimizer_part
-from paceline.checkpoints.tokenizer_files import TokenizerFiles
 from paceline.checkpoints.trained import Trained, Writer
 from paceline.errors import StorageError
 from paceline.models.parallel.piece_files import part_of
 from paceline.models.parallel.pieces import saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks, TextGroup
 from paceline.models.parallel.staging import StagingBuffers
+from paceline.runtime.background_writes import Writing
+
+
+class TokenizerFiles:
+    """Files of a tokenizer, made once: 150,000 group take 0.15 s, and a tokenizer is not thread-safe."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Keep a tokenizer that does not change."""
+        self._tokenizer = tokenizer
+        self._content = dict[str, bytes]()
+
+    def write(self, folder: Path) -> None:
+        """Write the files into an empty directory.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        if not self._content:
+            self._tokenizer.save_pretrained(folder)
+            self._content = {name: (folder / name).read_bytes() for name in files(folder)}
+            return
+        for name, content in self._content.items():
+            (folder / name).parent.mkdir(exist_ok=True)  # for more than one chat template
+            (folder / name).write_bytes(content)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """A moment of a run on this rank, to be written: by this thread or, where it is a copy, by another one."""
+    """State of a run on this rank, to be written by this thread or, if copied, by another one."""
 
     root: Path
     state: TrainingState
     writers: Sequence[tuple[str, Writer]]
-    """With the directory below the draft that each writes into."""
+    """Writers, each with its directory below the draft."""
     nbytes: int
-    """That all ranks write."""
+    """Bytes that all ranks write together."""
     keep: int
     protected: frozenset[Path]
     is_copied: bool
     sentences: tuple[str, ...]
-    """What a person should know."""
+    """Messages for the user."""
 
     def write(self, group: TextGroup) -> Checkpoint:
         """Write, sync and commit with all other ranks, then remove all but the newest `keep`.
@@ -51,7 +75,7 @@ class Taken:
             RankLost: another rank is gone, or silent for too long.
         """
         draft, place = (self.root / f"{kind}-{self.state.step:06d}" for kind in ("draft", "step"))
-        manifest = dict[str, Fingerprint]()
+        manifest = dict[str, FileDigest]()
         with _together(group, draft, self.nbytes):
             for folder, writer in self.writers:
                 for path in writer.write(draft / folder):
@@ -81,7 +105,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     ranks: Ranks = ONE_RANK,
     staging: StagingBuffers | None = None,
 ) -> Taken:
-    """What `Taken.write` makes `root/step-NNNNNN` of. All ranks make this call, on one file system.
+    """Take the state that `Taken.write` writes to `root/step-NNNNNN`. All ranks make this call, on one file system.
 
     Args:
         root: where the run's checkpoints lie.
@@ -137,8 +161,8 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     )
 
 
-def _commit(draft: Path, place: Path, known: Mapping[str, Fingerprint]) -> None:
-    """Make a draft the checkpoint; files that are `known` are on disk already."""
+def _commit(draft: Path, place: Path, known: Mapping[str, FileDigest]) -> None:
+    """Turn a draft into the checkpoint; files that are `known` are on disk already."""
     manifest = {name: known[name] if name in known else _on_disk(draft / name) for name in files(draft)}
     (draft / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     for last in (draft / "manifest.json", draft / "model", draft):
@@ -149,9 +173,9 @@ def _commit(draft: Path, place: Path, known: Mapping[str, Fingerprint]) -> None:
     sync(place.parent)
 
 
-def _on_disk(path: Path) -> Fingerprint:
+def _on_disk(path: Path) -> FileDigest:
     sync(path)
-    return fingerprint(path)
+    return file_digest(path)
 
 
 def _too_large(nbytes: int) -> str:
@@ -163,7 +187,7 @@ def _too_large(nbytes: int) -> str:
 
 @contextmanager
 def _together(group: TextGroup, draft: Path, needed: int) -> Iterator[None]:
-    """What each rank does on its own with a draft: what fails on one of them fails on all, and leaves no draft."""
+    """Guard a rank's own work on a draft: a failure on one rank raises on all, and the draft is removed."""
     failed = ""
     try:
         yield
@@ -183,3 +207,46 @@ def _known_free(draft: Path) -> int | None:
     with suppress(OSError):  # the disk that cannot be written may not say either
         return free_bytes(draft)
     return None
+
+
+SAVE_SECONDS = 1800.0
+"""Timeout for a background checkpoint write, in seconds."""
+
+
+class CheckpointWriter:
+    """Writer of a rank's checkpoints, one at a time: in a thread if the state is copied."""
+
+    def __init__(self, staging: StagingBuffers | None) -> None:
+        """`staging`: buffers for copies; None: every checkpoint is written before the run continues."""
+        self.staging = staging
+        self._writing: Writing[Checkpoint] | None = None
+        self._written: Checkpoint | None = None
+
+    def begin(self, taken: Taken, group: TextGroup) -> None:
+        """Write a checkpoint: in the background if the state is copied, otherwise before returning.
+
+        Raises:
+            StorageError: it could not be written.
+            RankLost: another rank is gone, or silent for too long.
+        """
+        if taken.is_copied:
+            self._writing = Writing(lambda: taken.write(group), name=f"the checkpoint of step {taken.state.step}")
+        else:
+            self._written = taken.write(group)
+
+    def take(self, *, wait: bool) -> Checkpoint | None:
+        """Return the checkpoint that has reached the disk since the last call; None if there is none and `wait` is
+        False.
+
+        Raises:
+            StorageError: it could not be written, or not in time.
+            RankLost: another rank is gone, or silent for too long.
+        """
+        if self._writing is not None and (wait or self._writing.is_over):
+            try:
+                self._written = self._writing.result(wait=wait, seconds=SAVE_SECONDS)
+            finally:
+                if self._writing.is_over:  # else the write still reads the staging buffers
+                    self._writing = None
+        found, self._written = self._written, None
+        return found

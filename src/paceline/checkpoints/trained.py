@@ -1,4 +1,4 @@
-"""What a checkpoint knows of a model."""
+"""The interface of a model to checkpoints."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,17 +11,17 @@ from paceline.models.parallel.staging import StagingBuffers
 
 
 class Writer(Protocol):
-    """What a rank has to write."""
+    """Writer of a rank's part of a checkpoint."""
 
     @property
     def nbytes(self) -> int:
-        """Of its tensors."""
+        """Bytes of its tensors."""
 
     def copied(self, staging: StagingBuffers) -> "Writer":
-        """Copy the tensors into staging buffers, so that they can be written while training continues."""
+        """Return a copy in staging buffers, which can be written while the originals change."""
 
     def write(self, folder: Path) -> Sequence[Path]:
-        """Write this rank's files into a directory that is there, and say which.
+        """Write this rank's files into an existing directory and return them.
 
         Raises:
             OSError, SafetensorError: they cannot be written.
@@ -29,11 +29,11 @@ class Writer(Protocol):
 
 
 class Trained(Protocol):
-    """A model that knows which of its weights training changes."""
+    """A model that knows which of its weights are trained."""
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model whose parameters the optimiser has; of several ranks, this one's part."""
+        """Model whose parameters the optimiser has; with several ranks, this rank's part."""
 
     def weights_writer(self, ranks: Ranks) -> Writer:
-        """Agree with all ranks on who writes what of the weights that training changes, exactly as they are."""
+        """Agree with all ranks on who writes which of the trained weights, exactly as they are."""

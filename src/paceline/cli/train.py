@@ -26,8 +26,9 @@ from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.changing import override_names, plain_options, refuse_changes
+from paceline.config.layout import ClusterConfig
 from paceline.config.reading import options
-from paceline.config.sections import ClusterConfig, Config
+from paceline.config.sections import Config
 from paceline.errors import ConfigError, PacelineError
 from paceline.reports.trackers.opening import check_trackers
 from paceline.workers.torchrun.environment import Launched, check_launched, launched

@@ -1,14 +1,13 @@
 """Options as text in, a checked `Config` out, and back: no files, no torch.
 
-addresses.py addresses of datasets
 sections.py  every option, once: type, default, meaning, rule
 objective.py the same for what a step optimises
-layout.py    the same for how model and samples lie on the processes that train
+layout.py    the same for processes: those of a cluster, and how model and samples lie on them
 sources.py   where an option or a value of it was published
 presets.py   published objectives as values of these options
 rules.py     how a section refuses a value
 reading.py   the table of options; one text or value to the option's type
 building.py  a flat mapping of names to a `Config`; the rules between options
-changing.py  which options a run that is gone on with may have otherwise
+changing.py  options that a resumed run may change
 flat_yaml.py YAML text to a flat mapping; a `Config` to its resolved YAML
 """

@@ -1,4 +1,4 @@
-"""A flat mapping of option names to a `Config`, and every rule that holds between two options."""
+"""Build a `Config` from a flat mapping of option names, and check the rules between options."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -11,15 +11,15 @@ from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
 MAY_BE_EMPTY = ("system_prompt",)
-"""Text options for which the empty text means something; elsewhere it is an unset shell variable."""
+"""Text options for which the empty text has a meaning; elsewhere it is an unset shell variable."""
 
 
 STALE_DEFAULTS: Mapping[str, object] = {"rollout_correction": "truncate"}
-"""Where completions may be of older weights: without it the loss would not know how far these are from the trained."""
+"""Defaults with `max_staleness`: without a correction the loss ignores that completions are of older weights."""
 
 
 def following_values(values: Mapping[str, object]) -> Mapping[str, object]:
-    """Defaults that follow from other options, given or not.
+    """Return the defaults that follow from other options, given or not.
 
     >>> following_values({"max_staleness": 1})
     {'rollout_correction': 'truncate'}
@@ -28,7 +28,7 @@ def following_values(values: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def build_config(given: Mapping[str, object]) -> Config:
-    """The configuration that these options make, all others at their defaults.
+    """Build the configuration from the given options, all others at their defaults.
 
     Names may have hyphens or underscores; values may be text or already of the option's type.
 
@@ -56,7 +56,7 @@ def _refuse_missing(values: Mapping[str, object]) -> None:
 
 
 def _with_rewards_named(values: Mapping[str, object]) -> dict[str, object]:
-    """The values, with the rewards that follow from others by name, so that the resolved configuration says them."""
+    """Fill in the rewards that other options imply, so that the resolved configuration names them."""
     named = dict(values)
     models = cast(tuple[str, ...], values.get("reward_models", ()))
     if values.get("reward_funcs") is None:
@@ -74,7 +74,7 @@ def _build_section(section: str, values: Mapping[str, object]) -> Any:
 
 
 def check(config: Config) -> None:
-    """The rules that no section can see alone.
+    """Check the rules between options.
 
     Raises:
         ConfigError: two options are at odds; the sentence names both.
@@ -95,7 +95,7 @@ def check(config: Config) -> None:
 
 
 def _check_groups(config: Config) -> None:
-    """How many completions, and what they are compared with."""
+    """Check the number of completions and what they are compared with."""
     generations, advantage, loss = config.sampling.num_generations, config.advantage, config.loss
     require(
         generations >= 2 or advantage.advantage == "batch",
@@ -129,7 +129,7 @@ def _check_groups(config: Config) -> None:
 
 
 def _check_layout(config: Config) -> None:
-    """How many processes train is known here on a cluster only."""
+    """Check the number of training processes, which is known here for a cluster only."""
     if config.cluster.cluster:
         layout(config.parallel, config.cluster.num_consumers)
         apart = config.parallel.sampling_ranks
@@ -149,7 +149,7 @@ def _check_layout(config: Config) -> None:
 
 
 def _check_deterministic(config: Config) -> None:
-    """What hangs on time, or on a library that makes no promise."""
+    """Refuse options that depend on timing, or on a library that promises no determinism."""
     if config.model.deterministic:
         taken, name = config.cluster.on_new_weights, "on_new_weights"
         require(taken == "finish", name, taken, "be finish with --deterministic", "when weights come hangs on time")
@@ -162,7 +162,7 @@ def _check_deterministic(config: Config) -> None:
 
 
 def _check_rewards(config: Config) -> None:
-    """Names of rewards that other options lean on."""
+    """Check reward names that other options refer to."""
     advantage, names = config.advantage, config.rewards.names
     require(
         advantage.overlong_share == 0 or "overlong" not in names,
@@ -178,7 +178,7 @@ def _check_rewards(config: Config) -> None:
 
 
 def _nearest_divisors(whole: int, wanted: int) -> list[int]:
-    """The divisors of `whole` next to `wanted`, one below and one above where there are."""
+    """Return the divisors of `whole` next to `wanted`, one below and one above where they exist."""
     divisors = [number for number in range(1, whole + 1) if whole % number == 0]
     return [*[n for n in divisors if n < wanted][-1:], *[n for n in divisors if n > wanted][:1]]
 

@@ -1,4 +1,4 @@
-"""What a run that is gone on with may have otherwise: a rule for every option, and what differs from before.
+"""Rules for the options that a resumed run may change, and the comparison with those it had.
 
 A rule has no middle: an option is `freely` another, where each step computes what it would have computed (to rounding);
 or `by name`, with `--override`, where it does not; or `never`, where the checkpoint could not be gone on with.
@@ -14,16 +14,16 @@ from paceline.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """What may be done with some options, and why."""
+class ChangeRule:
+    """A rule for some options, and its reason."""
 
     may_change: Literal["freely", "by name", "never"]
     because: str
     options: tuple[str, ...]
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[ChangeRule, ...] = (
+    ChangeRule(
         may_change="freely",
         because="the same numbers are computed elsewhere or in another order, which is the same to rounding",
         options=(
@@ -35,7 +35,7 @@ RULES: tuple[Rule, ...] = (
             *("context_parallel", "parameter_offload", "sampling_ranks"),
         ),
     ),
-    Rule(
+    ChangeRule(
         may_change="freely",
         because="it says how long is waited and how much may fail, not what comes of what does not",
         options=(
@@ -49,7 +49,7 @@ RULES: tuple[Rule, ...] = (
             "max_restarts",
         ),
     ),
-    Rule(
+    ChangeRule(
         may_change="freely",
         because="it says what is written down, when and for whom, not what is computed",
         options=(
@@ -63,7 +63,7 @@ RULES: tuple[Rule, ...] = (
             "profile",
         ),
     ),
-    Rule(
+    ChangeRule(
         may_change="by name",
         because="completions are drawn from another distribution, or of other prompts",
         options=(
@@ -74,7 +74,7 @@ RULES: tuple[Rule, ...] = (
             *("prompts_per_step", "max_staleness", "on_new_weights", "max_refills", "oversampling"),
         ),
     ),
-    Rule(
+    ChangeRule(
         may_change="by name",
         because="completions are worth something else",
         options=(
@@ -83,7 +83,7 @@ RULES: tuple[Rule, ...] = (
             *("filter_range", "filter_func"),
         ),
     ),
-    Rule(
+    ChangeRule(
         may_change="by name",
         because="the loss or the update is another",
         options=(
@@ -103,12 +103,12 @@ RULES: tuple[Rule, ...] = (
             *("weight_decay", "max_grad_norm", "num_iterations", "num_minibatches"),
         ),
     ),
-    Rule(
+    ChangeRule(
         may_change="by name",
         because="the learning rate falls towards the last step, unless --lr-schedule is constant",
         options=("max_steps", "num_epochs"),
     ),
-    Rule(
+    ChangeRule(
         may_change="by name",
         because="accuracies before and after it are not of the same measurement",
         options=(
@@ -116,54 +116,54 @@ RULES: tuple[Rule, ...] = (
             "eval_reward_func",
         ),
     ),
-    Rule(
+    ChangeRule(
         may_change="never",
         because="a checkpoint holds the weights and moments of what it was saved of",
         options=("lora_rank", "lora_targets", "optimizer", "ref_sync_steps"),
     ),
-    Rule(
+    ChangeRule(
         may_change="freely",
         because="the directory behind --resume is where a run goes on, wherever it was moved",
         options=("output_dir",),
     ),
 )
-"""Each option is in exactly one of them."""
+"""All rules; each option is in exactly one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """An option that is otherwise than it was."""
+    """An option with its old and its new value."""
 
     option: str
     old: object
     new: object
 
     def describe(self) -> str:
-        """For a sentence."""
+        """Describe the difference in a phrase."""
         return f"{find_option(self.option).flag} is {_word(self.new)} and was {_word(self.old)}"
 
 
-def rule_of(option: str) -> Rule:
-    """The one rule that holds for an option."""
+def rule_of(option: str) -> ChangeRule:
+    """Return the one rule for an option."""
     (rule,) = [rule for rule in RULES if option in rule.options]
     return rule
 
 
 def plain_options(config: Config) -> dict[str, object]:
-    """Every option with its value as JSON has it: a list in the place of a tuple."""
+    """Return every option with its value as JSON has it: a list instead of a tuple."""
     values = {option.name: getattr(getattr(config, option.section), option.name) for option in options()}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def differences(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[Difference, ...]:
-    """Options that are otherwise; one that only one side knows, as another version of Paceline, is at its default."""
+    """List the options that differ; one that only one side knows, as another version of Paceline, is at its default."""
     return tuple(
         Difference(option=name, old=old[name], new=new[name]) for name in new if name in old and old[name] != new[name]
     )
 
 
 def changes_what_is_computed(difference: Difference, new: Mapping[str, object], old: Mapping[str, object]) -> bool:
-    """Whether a step is otherwise with it, beyond rounding."""
+    """Return True if a difference changes what a step computes, beyond rounding."""
     if difference.option == "num_epochs" and (old.get("max_steps"), new.get("max_steps")) != (None, None):
         return False  # steps count where they are given, and tell by themselves
     is_constant = old.get("lr_schedule") == new.get("lr_schedule") == "constant"
@@ -175,7 +175,7 @@ def changes_what_is_computed(difference: Difference, new: Mapping[str, object], 
 def refuse_changes(
     old: Mapping[str, object], new: Mapping[str, object], *, override: Collection[str], written: Collection[str] = ()
 ) -> tuple[Difference, ...]:
-    """The options that are otherwise; those that change what is computed have to be named.
+    """Return the options that differ; those that change what is computed must be named.
 
     Args:
         old: the options that the run has been computed with.
@@ -206,7 +206,7 @@ def refuse_changes(
 
 
 def override_names(given: Sequence[str]) -> frozenset[str]:
-    """The options behind `--override`, in any spelling, also with commas between them.
+    """Return the options named by `--override`, in any spelling, also with commas between them.
 
     Raises:
         ConfigError: there is no such option.

@@ -1,4 +1,4 @@
-"""YAML text to a flat mapping of options, and a `Config` to YAML text that reads back as the same `Config`.
+"""Convert YAML text to a flat mapping of options, and a `Config` to YAML text that reads back as the same `Config`.
 
 A scalar keeps the text it was written with and the option's own type decides: `1e-4` is a number, `no` may be
 the name of a split, `2024` may be the name of a directory.
@@ -22,7 +22,7 @@ PLAIN_TAGS = tuple(
 
 
 def parse_yaml(text: str, source: str) -> dict[str, object]:
-    """The options in a file's text, by name, each of its type. `source` names the file in errors.
+    """Read the options of a file's text by name, each of its type. `source` names the file in errors.
 
     Raises:
         ConfigError: not YAML, not a flat mapping, an unknown or repeated option, a wrong value, or a tag that
@@ -46,14 +46,14 @@ def parse_yaml(text: str, source: str) -> dict[str, object]:
 
 
 def option_lines(text: str) -> dict[str, int]:
-    """The line, from 1, of each option in a text that `parse_yaml` takes."""
+    """Return the line, from 1, of each option in a text that `parse_yaml` accepts."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     pairs = [] if root is None else root.value
     return {option_name(key.value): key.start_mark.line + 1 for key, _ in pairs}
 
 
 def _read_line(key: yaml.Node, node: yaml.Node, source: str) -> tuple[Option, object]:
-    """One option of the file with its value."""
+    """Read one option of the file with its value."""
     place = _place(source, key)
     if not isinstance(key, yaml.ScalarNode):
         raise ConfigError(f"{place}: the name of an option must be a word, got a {_kind(key)}")
@@ -65,7 +65,7 @@ def _read_line(key: yaml.Node, node: yaml.Node, source: str) -> tuple[Option, ob
 
 
 def _plain(node: yaml.Node, name: str) -> object:
-    """A scalar as its text, null as None, a list as a list of texts."""
+    """Return a scalar as its text, null as None, and a list as a list of texts."""
     if node.tag not in PLAIN_TAGS:
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
         raise ConfigError(f"{name} has the tag {tag}, and a configuration never makes objects; write the plain value")
@@ -95,7 +95,7 @@ def _explain(error: yaml.YAMLError, source: str) -> str:
 
 
 def to_yaml(config: Config) -> str:
-    """Every option with its value, by section, under the section's own sentence."""
+    """Write every option with its value, by section, under the section's docstring."""
     blocks = [f"# paceline {importlib.metadata.version('paceline')}\n"]
     for section, section_class in section_classes().items():
         sentence = " ".join((inspect.getdoc(section_class) or "").split())
@@ -107,7 +107,7 @@ def to_yaml(config: Config) -> str:
 
 
 def yaml_line(name: str, value: object) -> str:
-    """One option with its value, as `parse_yaml` reads it back.
+    """Write one option with its value, as `parse_yaml` reads it back.
 
     `default_flow_style=None` writes a list inside its brackets; a lone scalar needs block style.
     """

@@ -1,4 +1,4 @@
-"""How a model, and a step's samples, lie on the processes that train: options, and the grid that they make."""
+"""Options for processes: those of a cluster, and the grid on which model and samples lie."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,7 @@ Schedule = Literal["1f1b", "interleaved", "zero_bubble"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelConfig:
-    """Several processes that train: a cluster's `--num-consumers`, or those that torchrun, accelerate or srun start."""
+    """Training on several processes: a cluster's `--num-consumers`, or those of torchrun, accelerate or srun."""
 
     zero_stage: int = 0
     """What processes with samples of their own hold slices of, in the place of copies: 1 optimiser state, 2 gradients
@@ -65,8 +65,61 @@ class ParallelConfig:
 
     @property
     def fewest(self) -> int:
-        """Processes that it takes at least."""
+        """Smallest number of processes that these options need."""
         return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterConfig:
+    """Sampling and training in processes of their own, on one machine or several."""
+
+    cluster: bool = False
+    """Run producers and the consumer as actors of Ray (the extra `ray`) instead of in this process."""
+    num_producers: int = 1
+    """Processes that sample and score, each with a copy of the weights."""
+    num_consumers: int = 1
+    """Processes that train, each with a share of every step's completions and a copy of the weights, or what
+    `zero_stage`, `tensor_parallel` and `pipeline_parallel` leave it of them. Gradients are added up."""
+    placement: Literal["pack", "spread"] = "pack"
+    """Of producers on a cluster of several machines: on as few as have room, or on as many as there are."""
+    max_staleness: int = 0
+    """Steps by which the weights that completions are sampled from may lag behind those that are trained: 0 samples and
+    trains in turn, k samples up to k steps ahead while others are trained on."""
+    on_new_weights: Literal["finish", "continue"] = "finish"
+    """What producers do when newer weights are made while they sample: `finish` the step with those that it was begun
+    with, or `continue` with the newer ones from the next token on. Which tokens are of which hangs on time and is
+    recorded: such a run cannot be repeated bit for bit."""
+    ray_address: str | None = None
+    """A Ray cluster that is there: HOST:PORT, or `auto` for this machine's; None: one is started for the run."""
+    actor_timeout: float = 60.0
+    """Seconds without a sign of life after which a process counts as lost. A producer is replaced and its prompts done
+    again; the loss of a consumer ends the attempt, that of a rank of torchrun's or another launcher's the run."""
+    max_restarts: int = 3
+    """Attempts that go on from the last checkpoint after a consumer was lost; then the run ends."""
+
+    def __post_init__(self) -> None:
+        require(self.num_producers >= 1, "num_producers", self.num_producers, "be at least 1")
+        require(self.num_consumers >= 1, "num_consumers", self.num_consumers, "be at least 1")
+        require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "be at least 0")
+        require(self.actor_timeout > 0, "actor_timeout", self.actor_timeout, "be above 0")
+        require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "be at least 0")
+        for name, value, default in (
+            ("num_producers", self.num_producers, 1),
+            ("num_consumers", self.num_consumers, 1),
+            ("placement", self.placement, "pack"),
+            ("max_staleness", self.max_staleness, 0),
+            ("on_new_weights", self.on_new_weights, "finish"),
+            ("ray_address", self.ray_address, None),
+        ):
+            right = self.cluster or value == default
+            require(right, name, value, f"be {default} without --cluster", "there is one process then")
+        require(
+            self.on_new_weights == "finish" or self.max_staleness >= 1,
+            "on_new_weights",
+            self.on_new_weights,
+            "be finish with --max-staleness 0",
+            "no weights are made while a step is sampled; raise --max-staleness",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,32 +129,32 @@ class Sizes:
     pipeline: int = 1
     """Each has some of the layers."""
     replicate: int = 1
-    """Each has a copy, and samples of its own, or tokens of the same samples."""
+    """Each has a copy of the model and samples of its own, or tokens of the same samples."""
     shard: int = 1
-    """Each has slices of what belongs to every weight, and samples or tokens of its own."""
+    """Each has slices of every weight's state, and samples or tokens of its own."""
     tensor: int = 1
     """Each has some of every layer's heads, of its width and of the vocabulary."""
     context: int = 1
-    """Neighbours among the processes of `replicate` and `shard` that share the tokens of the same samples."""
+    """Neighbours in `replicate` and `shard` that share the tokens of the same samples."""
 
     @property
     def ranks(self) -> int:
-        """All of them."""
+        """Total number of processes."""
         return self.pipeline * self.replicate * self.shard * self.tensor
 
     @property
     def shares(self) -> int:
-        """In how many parts a step's samples are shared out."""
+        """Number of parts into which a step's samples are divided."""
         return self.replicate * self.shard // self.context
 
     @property
     def splits_the_model(self) -> bool:
-        """Whether a process has less than a whole copy."""
+        """True if a process has less than a whole copy of the model."""
         return self.ranks > self.replicate
 
 
 def layout(options: ParallelConfig, processes: int) -> Sizes:
-    """The grid of so many processes.
+    """Return the grid for a number of processes.
 
     >>> layout(ParallelConfig(zero_stage=3, tensor_parallel=2), 8)
     Sizes(pipeline=1, replicate=1, shard=4, tensor=2, context=1)
@@ -129,7 +182,7 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
 
 
 def training_ranks(options: ParallelConfig, ranks: int) -> int:
-    """How many of a launcher's ranks train, the first ones.
+    """Return how many of a launcher's ranks train; they are the first ones.
 
     >>> training_ranks(ParallelConfig(sampling_ranks=1), 7)
     6
@@ -143,7 +196,7 @@ def training_ranks(options: ParallelConfig, ranks: int) -> int:
 
 
 def _nearest(tensor: int, pipeline: int, processes: int) -> list[tuple[int, int]]:
-    """The pairs that fit and change least, those that keep one of the two numbers first."""
+    """Return the pairs that fit and change least, first those that keep one of the two numbers."""
     fitting = [(t, p) for t in _divisors(processes) for p in _divisors(processes // t)]
 
     def cost(pair: tuple[int, int]) -> tuple[float, int]:

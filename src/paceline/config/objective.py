@@ -1,4 +1,4 @@
-"""The options that say what a step optimises: the worth of a completion, the loss of a token, the update."""
+"""Options for what a step optimises: advantages, loss and optimiser."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ PresetName = Literal["grpo", "dapo", "dr_grpo", "bnpo", "gspo", "cispo", "rloo",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdvantageConfig:
-    """What a completion is worth within its step, and which completions are trained on."""
+    """Advantages within a step, and the completions that are trained on."""
 
     preset: PresetName | None = None
     """A published objective: sets the options of this and the next two sections that are not given themselves."""
@@ -54,7 +54,7 @@ class AdvantageConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
-    """The objective: how far one token's probability may move, and how tokens are averaged."""
+    """The objective: bounds of the ratio, averages over tokens, KL and corrections."""
 
     ratio_level: Literal["token", "sequence"] = "token"
     """The ratio to the old policy, of each token, or of a sequence by the mean of its log ratios (GSPO)."""
@@ -126,7 +126,7 @@ MICRO_BATCH_TOKENS = {"cpu": (4096,), "cuda": (16_384, 8192, 4096)}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
-    """How gradients become new weights."""
+    """Optimiser, learning rate and batches of an update."""
 
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     """AdamW, with its two moments in float32 or in 8 bits (bitsandbytes): a quarter of their memory, slow on a CPU."""
@@ -185,10 +185,10 @@ class OptimConfig:
         require(self.max_skipped_updates >= 1, "max_skipped_updates", self.max_skipped_updates, "be at least 1")
 
     def micro_batches(self, device: str) -> tuple[int, ...]:
-        """Tokens of a micro-batch on a device of this type, most first: what is named, or what may be chosen from."""
+        """Return candidate sizes of a micro-batch in tokens on a device of this type, largest first."""
         return (self.micro_batch_tokens,) if self.micro_batch_tokens else MICRO_BATCH_TOKENS[device]
 
     @property
     def moment_bytes(self) -> int:
-        """Bytes of AdamW's two moments, per trained weight."""
+        """Bytes of AdamW's two moments per trained weight."""
         return {"adamw": 8, "adamw_8bit": 2}[self.optimizer]

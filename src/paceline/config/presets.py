@@ -1,4 +1,4 @@
-"""Published objectives as values of the same few options, each with its source and what differs from it.
+"""Published objectives as values of the same options, each with its source and its differences.
 
 A preset has no branch of its own anywhere: it fills in what is not given, and the resolved configuration says the rest.
 """
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
-    """One published objective."""
+    """A published objective."""
 
     values: Mapping[str, object]
-    """Option to value."""
+    """Values by option."""
     source: str
     differs: str
-    """From the source, in one sentence's rest: "differs from the paper in ..."."""
+    """Differences from the source, to follow "differs from the paper in"."""
 
 
 def _preset(*, source: str, differs: str, **values: object) -> Preset:
@@ -128,5 +128,5 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def preset_values(name: object) -> Mapping[str, object]:
-    """The options that a preset sets; none without a preset."""
+    """Return the options that a preset sets; none without a preset."""
     return {} if name is None else PRESETS[str(name)].values

@@ -1,4 +1,4 @@
-"""The table of options, read from the sections, and one text or value turned into an option's type."""
+"""The table of options, read from the sections, and the conversion of values to an option's type."""
 
 import ast
 import dataclasses
@@ -18,39 +18,39 @@ from paceline.errors import ConfigError
 NULL_WORDS = ("none", "null")
 BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 VERBATIM = ("stop", "dataset", "eval_dataset")
-"""Options with several values whose text is not split at commas, as a comma may be meant."""
+"""Options with several values whose text is not split at commas, which may be part of a value."""
 _COMMA = re.compile(r",(?![^(]*\))")
-"""Outside brackets, which hold the parameters of a reward function's name."""
+"""Comma outside brackets, which hold the parameters of a reward function's name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """One option: where it lives and what it may hold."""
+    """An option: its section and the values it accepts."""
 
     name: str
-    """As in Python and YAML, with underscores."""
+    """Name in Python and YAML, with underscores."""
     section: str
-    """The field of `Config` that holds it."""
+    """Field of `Config` that holds the option."""
     type: object
-    """Its annotation, for example `float`, `int | None`, `tuple[str, ...]` or a `Literal`."""
+    """Annotation, for example `float`, `int | None`, `tuple[str, ...]` or a `Literal`."""
     default: object
-    """`dataclasses.MISSING` when there is none."""
+    """Default value; `dataclasses.MISSING` if there is none."""
     help: str
-    """The field's docstring."""
+    """Docstring of the field."""
 
     @property
     def flag(self) -> str:
-        """As on the command line, with hyphens."""
+        """Name on the command line, with hyphens."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def required(self) -> bool:
-        """Whether a configuration without it is refused."""
+        """True if a configuration without it is refused."""
         return self.default is dataclasses.MISSING
 
     @property
     def optional(self) -> bool:
-        """Whether None is a value."""
+        """True if None is a value."""
         return type(None) in typing.get_args(self.type)
 
     @property
@@ -62,30 +62,30 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words of a `Literal`, else empty."""
+        """Words of a `Literal`, otherwise empty."""
         return typing.get_args(self.plain_type) if typing.get_origin(self.plain_type) is typing.Literal else ()
 
     @property
     def is_switch(self) -> bool:
-        """Whether it can be turned on by the flag alone: true and false are its values, or among its words."""
+        """True if the flag alone turns it on: true and false are its values, or among its words."""
         return self.plain_type is bool or "true" in self.choices
 
     @property
     def item_type(self) -> type | None:
-        """The type of one value of an option that takes several, else None."""
+        """Type of one value of an option that takes several, otherwise None."""
         arms = (self.plain_type, *typing.get_args(self.type))
         several = next((arm for arm in arms if typing.get_origin(arm) is tuple), None)
         return None if several is None else typing.get_args(several)[0]
 
     @property
     def is_bare_alone(self) -> bool:
-        """Whether several values are a tuple, and one is not."""
+        """True if several values are a tuple and a single one is not."""
         return isinstance(self.type, types.UnionType) and self.item_type in typing.get_args(self.type)
 
 
 @functools.cache
 def options() -> tuple[Option, ...]:
-    """Every option, in the order of the sections."""
+    """Return every option, in the order of the sections."""
     return tuple(
         Option(
             name=field.name,
@@ -101,13 +101,13 @@ def options() -> tuple[Option, ...]:
 
 @functools.cache
 def section_classes() -> dict[str, typing.Any]:
-    """The sections of `Config`: field name to dataclass."""
+    """Return the sections of `Config`: field name to dataclass."""
     return typing.get_type_hints(Config)
 
 
 @functools.cache
 def _field_docstrings() -> dict[tuple[str, str], str]:
-    """The string under each annotated field, by class and field name: Python keeps them in the source only."""
+    """Read the string under each annotated field, by class and field name: Python keeps them in the source only."""
     sources = (inspect.getsource(section_class) for section_class in section_classes().values())
     classes = [node for source in sources for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     return {
@@ -120,7 +120,7 @@ def _field_docstrings() -> dict[tuple[str, str], str]:
 
 
 def option_name(spelling: str) -> str:
-    """`--learning-rate`, `learning-rate` and `learning_rate` are one option.
+    """Normalise a spelling: `--learning-rate`, `learning-rate` and `learning_rate` are one option.
 
     >>> option_name("--learning-rate")
     'learning_rate'
@@ -129,7 +129,7 @@ def option_name(spelling: str) -> str:
 
 
 def find_option(spelling: str) -> Option:
-    """The option of this name.
+    """Return the option of this name.
 
     Raises:
         ConfigError: there is none; the sentence holds the nearest names.
@@ -149,7 +149,7 @@ def suggest(
     form: typing.Callable[[str], str] = str,
     otherwise: str = "`paceline train --help` lists all",
 ) -> str:
-    """The remedy for a misspelt word: the nearest right ones, or where to find them.
+    """Suggest the nearest right words for a misspelt one, or where to find them.
 
     >>> suggest("cosin", ["constant", "linear", "cosine"])
     'did you mean cosine?'
@@ -159,7 +159,7 @@ def suggest(
 
 
 def parse_value(option: Option, value: object) -> object:
-    """Text from a command line or a file, or a value from Python, as the option's type.
+    """Convert text from a command line or a file, or a value from Python, to the option's type.
 
     Raises:
         ConfigError: it is not of that type.
@@ -175,7 +175,7 @@ def parse_value(option: Option, value: object) -> object:
 
 
 def _is_null(option: Option, value: object) -> bool:
-    """For text options the empty text is a value of its own; for all others it is None."""
+    """Return True for a null word; the empty text is null except for text options."""
     if not option.optional:
         return False
     if isinstance(value, list) and len(value) == 1:  # a flag that takes several, given one word
@@ -203,7 +203,7 @@ def _parse_several(option: Option, item_type: type, value: object) -> tuple[obje
 
 
 def _split(option: Option, value: object) -> Sequence[object]:
-    """One text may hold several values, separated by commas: `accuracy,cosine(max_length=9, max_wrong=0)` holds two."""
+    """Split one text into several values at commas: `accuracy,cosine(max_length=9, max_wrong=0)` holds two."""
     if isinstance(value, str) and option.name not in VERBATIM:
         return [item.strip() for item in _COMMA.split(value)]
     return [value]

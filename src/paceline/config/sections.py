@@ -4,14 +4,18 @@ A field's docstring is the option's help text. Names are unique over all section
 """
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.config.addresses import named_sets, several
-from paceline.config.layout import ParallelConfig
+from paceline.config.layout import ClusterConfig, ParallelConfig
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.rules import require
 from paceline.errors import ConfigError
+
+NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<address>.*)", re.DOTALL)
+"""A set of held-out tasks with a name of its own; a path with an equals sign is written with a slash before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +119,7 @@ class DataConfig:
     @property
     def datasets(self) -> tuple[str, ...]:
         """The addresses of `dataset`, one or several."""
-        return several(self.dataset)
+        return (self.dataset,) if isinstance(self.dataset, str) else self.dataset
 
     @property
     def held_out(self) -> tuple[tuple[str | None, str], ...]:
@@ -123,6 +127,19 @@ class DataConfig:
         if self.eval_dataset is None:
             return tuple((None, one) for one in self.datasets)
         return named_sets(self.eval_dataset)
+
+
+def named_sets(entries: Sequence[str]) -> tuple[tuple[str | None, str], ...]:
+    """Name, where one is given, and address of each entry.
+
+    >>> named_sets(["gsm8k=test.jsonl", "math.jsonl"])
+    (('gsm8k', 'test.jsonl'), (None, 'math.jsonl'))
+    """
+    found = [NAMED.fullmatch(entry) for entry in entries]
+    return tuple(
+        (None, entry) if match is None else (match["name"], match["address"])
+        for entry, match in zip(entries, found, strict=True)
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -326,59 +343,6 @@ class LoopConfig:
         require(0 <= self.stop_grace < math.inf, "stop_grace", self.stop_grace, "be at least 0 and finite")
         require(self.step_timeout > 0, "step_timeout", self.step_timeout, "be above 0")
         require(0 <= self.seed < 2**63, "seed", self.seed, "lie in [0, 2^63)")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterConfig:
-    """Sampling and training in processes of their own, on one machine or several."""
-
-    cluster: bool = False
-    """Run producers and the consumer as actors of Ray (the extra `ray`) instead of in this process."""
-    num_producers: int = 1
-    """Processes that sample and score, each with a copy of the weights."""
-    num_consumers: int = 1
-    """Processes that train, each with a share of every step's completions and a copy of the weights, or what
-    `zero_stage`, `tensor_parallel` and `pipeline_parallel` leave it of them. Gradients are added up."""
-    placement: Literal["pack", "spread"] = "pack"
-    """Of producers on a cluster of several machines: on as few as have room, or on as many as there are."""
-    max_staleness: int = 0
-    """Steps by which the weights that completions are sampled from may lag behind those that are trained: 0 samples and
-    trains in turn, k samples up to k steps ahead while others are trained on."""
-    on_new_weights: Literal["finish", "continue"] = "finish"
-    """What producers do when newer weights are made while they sample: `finish` the step with those that it was begun
-    with, or `continue` with the newer ones from the next token on. Which tokens are of which hangs on time and is
-    recorded: such a run cannot be repeated bit for bit."""
-    ray_address: str | None = None
-    """A Ray cluster that is there: HOST:PORT, or `auto` for this machine's; None: one is started for the run."""
-    actor_timeout: float = 60.0
-    """Seconds without a sign of life after which a process counts as lost. A producer is replaced and its prompts done
-    again; the loss of a consumer ends the attempt, that of a rank of torchrun's or another launcher's the run."""
-    max_restarts: int = 3
-    """Attempts that go on from the last checkpoint after a consumer was lost; then the run ends."""
-
-    def __post_init__(self) -> None:
-        require(self.num_producers >= 1, "num_producers", self.num_producers, "be at least 1")
-        require(self.num_consumers >= 1, "num_consumers", self.num_consumers, "be at least 1")
-        require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "be at least 0")
-        require(self.actor_timeout > 0, "actor_timeout", self.actor_timeout, "be above 0")
-        require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "be at least 0")
-        for name, value, default in (
-            ("num_producers", self.num_producers, 1),
-            ("num_consumers", self.num_consumers, 1),
-            ("placement", self.placement, "pack"),
-            ("max_staleness", self.max_staleness, 0),
-            ("on_new_weights", self.on_new_weights, "finish"),
-            ("ray_address", self.ray_address, None),
-        ):
-            right = self.cluster or value == default
-            require(right, name, value, f"be {default} without --cluster", "there is one process then")
-        require(
-            self.on_new_weights == "finish" or self.max_staleness >= 1,
-            "on_new_weights",
-            self.on_new_weights,
-            "be finish with --max-staleness 0",
-            "no weights are made while a step is sampled; raise --max-staleness",
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

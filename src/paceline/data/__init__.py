@@ -1,4 +1,4 @@
-"""Where tasks come from: rows of a file, directory, Hub dataset or generator, and their order.
+"""Tasks from rows of a file, directory, Hub dataset or generator, and their order.
 
 load_rows -> Row -> screen -> build_tasks -> Task, taken in the order of task_index
 

@@ -1,4 +1,4 @@
-"""Templated word problems with a known answer: the dataset `arithmetic`, made on the spot and the same every time.
+"""Dataset `arithmetic`: templated word problems with a known answer, generated the same every time.
 
     Tom has 12 coins. Ann hands 5 to Tom. Tom loses 3. How many coins does Tom have?
     12+5=17;17-3=14
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from random import Random
-from typing import Literal, get_args
+from typing import get_args
 
+from paceline.data.rows import GeneratedSplit
 from paceline.errors import DataError
-
-Split = Literal["train", "test"]
 
 LARGEST_VALUE = 99
 LARGEST_OPERAND = 20
@@ -50,23 +49,23 @@ OPERATION_WEIGHTS = {"+": 4, "-": 4, "*": 1, "/": 1}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class ArithmeticProblem:
     """A question with its answer and the steps that lead there."""
 
     question: str
     answer: str
-    """A whole number, 0..99."""
+    """Whole number, 0..99."""
     solution: str
-    """One `left operator right=result` per operation, joined by `;`: `12+5=17;17-3=14`."""
+    """Operations as `left operator right=result`, joined by `;`: `12+5=17;17-3=14`."""
 
     @property
     def completion(self) -> str:
-        """The full text that answers the question: reasoning in think tags, answer in answer tags."""
+        """Return a full answer text: reasoning in think tags, answer in answer tags."""
         return f"<think>{self.solution}</think><answer>{self.answer}</answer>"
 
 
 def rows(split: str, size: int) -> list[dict[str, str]]:
-    """The first `size` problems of a split, as dataset rows with the columns question, answer and solution.
+    """Return the first `size` problems of a split as dataset rows with the columns question, answer and solution.
 
     The same rows every time; a larger size only adds rows at the end.
 
@@ -79,23 +78,23 @@ def rows(split: str, size: int) -> list[dict[str, str]]:
     ]
 
 
-def problems(split: str, *, seed: int = 0, operations: tuple[int, ...] = OPERATIONS) -> Iterator[Problem]:
-    """An endless stream of different problems; `operations` are the possible numbers of steps, all equally frequent.
+def problems(split: str, *, seed: int = 0, operations: tuple[int, ...] = OPERATIONS) -> Iterator[ArithmeticProblem]:
+    """Yield different problems endlessly; `operations` are the possible numbers of steps, all equally frequent.
 
     Raises:
         DataError: a split other than `train` and `test`.
     """
-    if split not in get_args(Split):
+    if split not in get_args(GeneratedSplit):
         raise DataError(f"dataset 'arithmetic' has the splits 'train' and 'test', got {split!r}; use one of the two")
     return _stream(split, Random(f"{seed}/{split}"), operations)
 
 
-def split_of(question: str) -> Split:
-    """Where a question belongs: decided by its text alone, so no question is ever in both splits."""
+def split_of(question: str) -> GeneratedSplit:
+    """Return the split of a question: decided by its text alone, so no question is ever in both."""
     return "test" if blake2b(question.encode(), digest_size=1).digest()[0] % 2 else "train"
 
 
-def _stream(split: str, rng: Random, operations: tuple[int, ...]) -> Iterator[Problem]:
+def _stream(split: str, rng: Random, operations: tuple[int, ...]) -> Iterator[ArithmeticProblem]:
     seen: set[str] = set()
     while True:
         problem = _problem(rng, rng.choice(operations))
@@ -104,7 +103,7 @@ def _stream(split: str, rng: Random, operations: tuple[int, ...]) -> Iterator[Pr
             yield problem
 
 
-def _problem(rng: Random, num_operations: int) -> Problem:
+def _problem(rng: Random, num_operations: int) -> ArithmeticProblem:
     hero, friend = rng.sample(NAMES, 2)
     words = {"hero": hero, "friend": friend, "objects": rng.choice(OBJECTS)}
     value = rng.randint(1, 60)
@@ -119,11 +118,11 @@ def _problem(rng: Random, num_operations: int) -> Problem:
         used.add(operand)
         value = result
     sentences.append(rng.choice(QUESTIONS).format(**words))
-    return Problem(question=" ".join(sentences), answer=str(value), solution=";".join(steps))
+    return ArithmeticProblem(question=" ".join(sentences), answer=str(value), solution=";".join(steps))
 
 
 def _operation(rng: Random, value: int, used: set[int]) -> tuple[str, int]:
-    """An operator and an operand that keep the value a whole number in 0..99."""
+    """Draw an operator and an operand that keep the value a whole number in 0..99."""
     fitting = {
         "+": range(1, min(LARGEST_OPERAND, LARGEST_VALUE - value) + 1),
         "-": range(1, min(LARGEST_OPERAND, value) + 1),

@@ -1,4 +1,4 @@
-"""A prompt that is too long, cut: its start token and system message stay, and the end of what is asked."""
+"""Cut a prompt that is too long: its start token and system message stay, and the end of the question."""
 
 from dataclasses import replace
 from itertools import takewhile
@@ -10,11 +10,11 @@ from paceline.errors import DataError
 from paceline.types import Task
 
 MARK = "paceline-cuts-here-6b1f"
-"""A message that no dataset has: where it stands in a template's text is where a message's content would."""
+"""Text that no dataset has: it marks where a message's content lies in a template's output."""
 
 
 def cut(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
-    """The task with `max_prompt_length` tokens, where it has more.
+    """Return the task with `max_prompt_length` tokens, if it has more.
 
     Of plain text the start token and the end stay. Of messages all stays up to where the content of the first message
     begins that is not the system's, and the end: the last of what was said, and the template's opening of the answer.
@@ -38,7 +38,7 @@ def cut(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
 
 
 def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig) -> tuple[int, int]:
-    """Tokens before the first content that may be cut, and behind the last."""
+    """Return the number of tokens before the first content that may be cut, and behind the last."""
     messages: list[Message] = [dict(message) for message in task.messages or ()]
     system = [*takewhile(lambda message: message["role"] in ("system", "developer"), messages)]
     first, last = min(len(system), len(messages) - 1), len(messages) - 1
@@ -53,7 +53,7 @@ def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig) -> tuple[int, int
 
 
 def _around(task: Task, tokenizer: Tokenizer, data: DataConfig, messages: list[Message], place: int) -> tuple[str, str]:
-    """What the template writes before and behind the content of one message."""
+    """Return what the template writes before and behind the content of one message."""
     marked = [{**message, "content": MARK} if at == place else message for at, message in enumerate(messages)]
     before, *behind = apply_template(tokenizer, marked, data.enable_thinking, task.task_id).split(MARK)
     if len(behind) != 1:

@@ -22,16 +22,15 @@ READABLE = (*JSON_LINES, *JSON, *PARQUET)
 
 Columns = dict[str, object]
 NumberedColumns = Iterator[tuple[int, Columns | DataError]]
-"""Line or item numbers, each with its columns or with why it has none."""
+"""Line or item numbers, each with its columns or with the reason why it has none."""
 
 
 def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
-    """The first `size` rows of a file (None: all), told apart by its ending; above `WHOLE` rows of lines or a table
-    each is read when it is needed.
+    """Return the first `size` rows of a file (None: all); above `WHOLE` rows, lines and tables are read on demand.
 
-    `.jsonl` and `.ndjson` hold one object per line, `.json` one list of objects (or lines all the same), `.parquet` a
-    table; `.gz` may follow the first three. UTF-8, with or without a byte order mark; either line ending; blank lines
-    are no rows. A line that is not UTF-8, no JSON or no object is a row too, an unreadable one.
+    The ending tells the format. `.jsonl` and `.ndjson` hold one object per line, `.json` a list of objects or lines,
+    `.parquet` a table; `.gz` may follow the first three. Text is UTF-8, with or without a byte order mark; blank lines
+    are no rows. A line that is not UTF-8, not JSON or no object is an unreadable row.
 
     Raises:
         DataError: another ending, an unreadable or empty file, or a list of JSON or a table that cannot be read.
@@ -55,7 +54,7 @@ def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
 
 @lru_cache(maxsize=1)
 def _on_demand(path: Path, size: int | None, kind: str, changed_ns: int) -> Sequence[Row]:
-    """Kept for who asks next, as a command looks at the rows before it prepares them; `changed_ns`: as they are now."""
+    """Return rows read on demand, kept for the next caller; `changed_ns` is the file's present time of change."""
     if kind in PARQUET:
         return parquet_rows(path, size=size)
     return LineRows(path, partial(_row_of_line, path), size=size)
@@ -74,7 +73,7 @@ def _row(path: Path, number: int, columns: Columns | DataError) -> Row:
 
 
 def data_ending(path: Path) -> str:
-    """The ending that says how a file is written, in lower case, `.gz` left out where it can follow."""
+    """Return the ending that tells a file's format, in lower case, without a `.gz` behind it."""
     name = path.name.lower()
     plain = Path(name.removesuffix(".gz")).suffix
     return plain if plain in (*JSON_LINES, *JSON) else Path(name).suffix
@@ -86,7 +85,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _is_list(path: Path) -> bool:
-    """Whether the text of a file begins with a bracket."""
+    """Return True if the text of a file begins with a bracket."""
     with _opened(path) as stream:
         first = next((line for line in stream if line.removeprefix(codecs.BOM_UTF8).strip()), b"")
     return first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")

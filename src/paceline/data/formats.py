@@ -1,4 +1,4 @@
-"""What a row asks and what its answer is, recognised by its columns.
+"""Prompt and answer of a row, recognised by its columns.
 
 | columns | prompt | answer |
 |---|---|---|
@@ -18,12 +18,13 @@ A row with test cases (`test_cases`, `verification_info`, `input_output`, or `re
 `ground_truth`) needs no answer: its `solution` is a program, which no answer is compared with.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from paceline.config.sections import DataConfig
-from paceline.data.answers import gold_answer
 from paceline.data.extraction.boxes import last_boxed
+from paceline.data.extraction.hashes import closing_hashes
 from paceline.data.rows import Row
 from paceline.errors import DataError
 
@@ -86,6 +87,32 @@ def _answer(row: Row, override: str | None) -> str | None:
         return gold_answer(_cell(row, override, "--answer-column"), row_id=row.row_id, column=override)
     read = next((known.answer for known in FORMATS if known.columns <= row.columns.keys()), _first_answer)
     return read(row)
+
+
+def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
+    """The final answer that a cell states; None for an empty cell.
+
+    A number becomes its text. Of a text with a last line `#### 72` (GSM8K) it is what follows the last `####`; else the
+    content of its last complete \\boxed{...}, where there is one; else the whole text. Outer space is stripped, nothing
+    else is changed: `1,000` stays `1,000`.
+
+    Raises:
+        DataError: the cell is neither text nor a finite number.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DataError(
+            f"row {row_id}: column {column!r} holds {value}, but an answer must be text or a finite number; "
+            "leave the cell empty (null) where there is none"
+        )
+    if isinstance(value, int | float):
+        return str(value)
+    if value is not None and not isinstance(value, str):
+        raise DataError(
+            f"row {row_id}: column {column!r} holds a {type(value).__name__}, but an answer must be text or a number; "
+            "name the right column with --answer-column"
+        )
+    text = value or ""
+    return (closing_hashes(text) or last_boxed(text) or text.strip()) or None
 
 
 def _cell(row: Row, column: str, option: str) -> object:

@@ -1,4 +1,4 @@
-"""Rows that are made, not read: the built-in `arithmetic` and `programs`, and the tasks of reasoning-gym."""
+"""Generated rows: the built-in `arithmetic` and `programs`, and the tasks of reasoning-gym."""
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -13,7 +13,7 @@ BUILT_IN: Mapping[str, Callable[[str, int], Sequence[Mapping[str, object]]]] = {
     "arithmetic": arithmetic.rows,
     "programs": programs.rows,
 }
-"""From the name of a generator to its rows, given split and number."""
+"""Function of each built-in generator that makes its rows, given split and number."""
 
 GYM_PREFIX = "reasoning_gym:"
 DEFAULT_SIZE = 10_000
@@ -24,12 +24,12 @@ GYM_SEEDS = {"train": 0, "test": 1_000_000_000}
 
 
 def is_generator(dataset: str) -> bool:
-    """Whether the name is a generator's; it then wins over a file of that name (`./arithmetic` is the file)."""
+    """Return True for a generator's name, which wins over a file of that name (`./arithmetic` is the file)."""
     return dataset in (*BUILT_IN, "reasoning_gym") or dataset.startswith(GYM_PREFIX)
 
 
 def generate_rows(dataset: str, *, split: str, size: int | None) -> list[Row]:
-    """`size` rows (None: 10,000) of a generator, always the same for the same name and split.
+    """Generate `size` rows (None: 10,000), always the same for the same name and split.
 
     The splits are `train` and `test`. `arithmetic` and `programs` keep them disjoint by question. `reasoning_gym:NAME`
     draws them from seeds so far apart that no item is shared; a task with few different questions can still repeat one

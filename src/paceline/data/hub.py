@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_split(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
-    """The first `size` rows (None: all) of one split of a directory, `org/name` or `org/name:config`.
+    """Return the first `size` rows (None: all) of one split of a directory, `org/name` or `org/name:config`.
 
     Above `WHOLE` rows each is read when it is needed.
 
@@ -38,7 +38,7 @@ def read_split(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
 
 
 def split_names(dataset: str) -> tuple[str, ...]:
-    """The splits of a directory or Hub dataset.
+    """Return the splits of a directory or Hub dataset.
 
     Raises:
         DataError: the dataset cannot be loaded.
@@ -62,7 +62,7 @@ def _load(dataset: str) -> Mapping[str, "Dataset"]:
 
 
 def _saved(directory: Path) -> Mapping[str, "Dataset"] | None:
-    """What `save_to_disk` wrote, if it did: `load_dataset` would take its bookkeeping files for rows."""
+    """Load what `save_to_disk` wrote, if it did: `load_dataset` would take its bookkeeping files for rows."""
     from datasets import Dataset, load_from_disk
 
     if not any((directory / name).exists() for name in ("dataset_dict.json", "state.json")):

@@ -1,4 +1,4 @@
-"""Several datasets as one, and of each as many rows as `#N` behind its address says."""
+"""Join several datasets, with as many rows of each as `#N` behind its address says."""
 
 import dataclasses
 import hashlib
@@ -14,26 +14,26 @@ from paceline.data.rows import WHOLE, Row, RowsOnDemand, rows_digest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Part:
-    """What is taken of one dataset."""
+class DatasetPart:
+    """The rows that are taken of one dataset."""
 
     rows: Sequence[Row]
     places: NDArray[np.int64]
-    """In the order in which they are taken; a place that comes again is another row, named `...#2`."""
+    """Places in the order in which they are taken; a repeated place is another row, named `...#2`."""
     prefix: str
-    """Before the names of its rows, where another dataset's may be called the same."""
+    """Prefix of its rows' names, if another dataset's may be the same."""
 
     def row(self, at: int) -> Row:
-        """The row that is taken at `at`, counted from 0."""
+        """Return the row that is taken at `at`, counted from 0."""
         row, times = self.rows[int(self.places[at])], at // len(self.rows)
         name = f"{self.prefix}{row.row_id}" + (f"#{times + 1}" if times else "")
         return row if name == row.row_id else dataclasses.replace(row, row_id=name)
 
 
 class JoinedRows(RowsOnDemand):
-    """The rows of several datasets, one behind the other."""
+    """The rows of several datasets, one after the other."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[DatasetPart]) -> None:
         self._parts = parts
         self._ends = np.cumsum([len(part.places) for part in parts])
 
@@ -46,7 +46,7 @@ class JoinedRows(RowsOnDemand):
         return self._parts[number].row(place - (int(self._ends[number - 1]) if number else 0))
 
     def digest(self) -> str:
-        """A hash of what each dataset is known by, and of which of its rows are taken."""
+        """Hash each dataset's digest and the places of its rows."""
         digest = hashlib.sha256()
         for part in self._parts:
             of_rows = part.rows.digest() if isinstance(part.rows, RowsOnDemand) else rows_digest(part.rows)
@@ -55,14 +55,14 @@ class JoinedRows(RowsOnDemand):
 
 
 def join(found: Sequence[tuple[str, Sequence[Row], int | None]], *, size: int | None, seed: int) -> Sequence[Row]:
-    """The first `size` rows (None: all) of these datasets: of each its address, rows and how many are taken of them.
+    """Return the first `size` rows (None: all) of these datasets, given by address, rows and number of rows to take.
 
     None takes all in their order. A count draws rows by `seed`: each at most once, or where there are fewer all of them
     as often as it takes.
     """
     called = Counter(Path(address).name for address, _, _ in found)
     parts = [
-        Part(
+        DatasetPart(
             rows=rows,
             places=np.arange(len(rows)) if count is None else sample_places(count, size=len(rows), seed=seed),
             prefix=f"{number}/" if called[Path(address).name] > 1 else "",

@@ -1,4 +1,4 @@
-"""Prompt lengths as a few lines of text for the terminal."""
+"""Histogram of prompt lengths as text for the terminal."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ MAX_BINS = 8
 
 
 def length_histogram(lengths: Sequence[int]) -> str:
-    """Counts per range of tokens as bars, under a line with n, median, 95th percentile and maximum.
+    """Draw counts per range of tokens as bars, under a line with n, median, 95th percentile and maximum.
 
     Percentiles are nearest-rank: a length that occurs. Every range that holds a prompt shows at least a sliver.
 
@@ -41,7 +41,7 @@ def _percentile(ordered: Sequence[int], share: float) -> int:
 
 
 def _bins(ordered: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(lowest, highest, count) of equally wide ranges from the smallest length on, both ends included."""
+    """Return (lowest, highest, count) of equally wide ranges from the smallest length on, both ends included."""
     lowest, highest = ordered[0], ordered[-1]
     width = math.ceil((highest - lowest + 1) / MAX_BINS)
     counts = [0] * ((highest - lowest) // width + 1)
@@ -52,7 +52,7 @@ def _bins(ordered: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _bar(share: float) -> str:
-    """A bar in eighths of a character; nothing only for nothing."""
+    """Draw a bar in eighths of a character; it is empty only for 0."""
     eighths = math.ceil(share * BAR_WIDTH * 8)
     whole, rest = divmod(eighths, 8)
     return BLOCKS[-1] * whole + BLOCKS[rest].strip()

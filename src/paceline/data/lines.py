@@ -1,4 +1,4 @@
-"""Rows of a large file of JSON lines: where each line begins is kept, and a line is read when its row is needed."""
+"""Rows of a large JSON lines file: the start of each line is kept, and a line is read when its row is needed."""
 
 import codecs
 import gzip
@@ -22,13 +22,13 @@ BLANKS = np.frombuffer(b" \t\r\n\v\f", dtype=np.uint8)
 
 
 class LineRows(RowsOnDemand):
-    """The rows of a file, without its blank lines; a packed file is unpacked into a temporary one first.
+    """The rows of a file without its blank lines; a compressed file is first unpacked into a temporary one.
 
     Eight bytes a line, twice, are all that is kept in memory.
     """
 
     def __init__(self, path: Path, read_line: Callable[[bytes, int], Row], *, size: int | None) -> None:
-        """The first `size` rows (None: all) of `path`; `read_line` makes a row of a line and its number, from 1."""
+        """`size`: rows to take (None: all); `read_line` makes a row of a line and its number, from 1."""
         self._path, self._read_line = path, read_line
         self._file = _unpacked(path) if path.name.lower().endswith(".gz") else path.open("rb")
         self._state = _state(self._file)
@@ -57,7 +57,7 @@ class LineRows(RowsOnDemand):
         return self._read_line(content, line + 1)
 
     def digest(self) -> str:
-        """A hash of all bytes up to the last row, and of the file's name, by which rows are called."""
+        """Hash all bytes up to the last row, and the file's name, which is part of the rows' names."""
         digest, left = hashlib.sha256(self._path.name.encode() + b"\n"), int(self._starts[self._lines[-1] + 1])
         self._file.seek(0)
         while left and (chunk := self._file.read(min(CHUNK, left))):
@@ -80,7 +80,7 @@ def _state(file: BinaryIO) -> tuple[int, int]:
 
 
 def _lines(file: BinaryIO) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where each line begins, with the end of the file behind them, and which lines are blank."""
+    """Return the start of each line, with the end of the file last, and a mask of blank lines."""
     starts, heads = [np.zeros(1, dtype=np.int64)], list[NDArray[np.uint8]]()
     offset, is_new = 0, True
     file.seek(0)

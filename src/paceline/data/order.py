@@ -1,4 +1,4 @@
-"""In which order tasks are taken: a pure function of position and seed, so that a run resumes anywhere."""
+"""Order of tasks: a pure function of position and seed, so that a run resumes anywhere."""
 
 from functools import lru_cache
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def task_index(position: int, *, size: int, seed: int, shuffle: bool) -> int:
-    """The index in [0, size) of the task at `position`, counted from the start of the run.
+    """Return the index in [0, size) of the task at `position`, counted from the start of the run.
 
     Positions run on through the epochs (epoch = position // size), and every epoch takes each task once, so a batch
     may span two epochs and no remainder is left out. With `shuffle`, each epoch has an order of its own, fixed by
@@ -26,7 +26,7 @@ def task_index(position: int, *, size: int, seed: int, shuffle: bool) -> int:
 
 
 def sample_places(count: int, *, size: int, seed: int) -> NDArray[np.int64]:
-    """The first `count` of the places that `task_index` gives with `shuffle`: none comes again before all have come."""
+    """Return the first `count` places that `task_index` gives with `shuffle`; all come once before any repeats."""
     epochs = [_permutation(size, seed, epoch) for epoch in range(-(-count // size))]
     return np.concatenate(epochs)[:count].astype(np.int64)
 
@@ -34,6 +34,7 @@ def sample_places(count: int, *, size: int, seed: int) -> NDArray[np.int64]:
 # Two: a batch that spans two epochs must not compute them in turn.
 @lru_cache(maxsize=2)
 def _permutation(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """All indices, sorted by random keys: numpy holds the raw Philox stream fixed over releases, not `permutation`."""
+    """Return all indices sorted by random keys: numpy keeps the raw Philox stream stable over releases, not
+    `permutation`."""
     key = np.array([seed, epoch], dtype=np.uint64)
     return np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")

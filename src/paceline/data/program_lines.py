@@ -1,7 +1,7 @@
-"""What the descriptions of the dataset `programs` are made of: sentences, each with the code that does what it says.
+"""Sentences for the dataset `programs`, each with the code that does what it says.
 
-Every piece also says in Python functions what that code computes, so the outputs of a program are known without running
-it. The code and the function are written apart; a test runs one against the other.
+Every piece also has a Python function for what its code computes, so a program's outputs are known without running it.
+Code and function are written separately; a test compares them.
 """
 
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from random import Random
 from typing import Any
 
 LARGEST_NUMBER = 9
-"""What `{k}` is at most, in a sentence and in its code."""
+"""Largest value of `{k}` in a sentence and in its code."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class Snippet:
     """One sentence and its code; both may hold `{k}`, a whole number."""
 
     sentences: tuple[str, ...]
-    """Different words for the same thing."""
+    """Different words for the same operation."""
     code: str
     run: Callable[[Any, int], Any]
-    """What the code makes of the value so far and of k; a printer's gives the text that is printed."""
+    """Function from the value so far and k to the next value, or, of a printer, to the printed text."""
     smallest: int = 2
-    """The least that k may be."""
+    """Smallest value of k."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,22 +33,22 @@ class Reader:
     sentences: tuple[str, ...]
     code: str
     run: Callable[[Any], Any]
-    """From what was drawn to the value that the code holds of it."""
+    """Function from the drawn value to the value that the code holds."""
     stdin: Callable[[Any], str]
-    """From what was drawn to the text of standard input."""
+    """Function from the drawn value to the text of standard input."""
     draw: Callable[[Random, bool], Any]
-    """What standard input holds; True asks for a large case."""
+    """Function that draws the content of standard input; True asks for a large case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """Programs on one kind of value: how it is read, what can be done with it, how it is printed."""
+    """Programs on one kind of value: its readers, steps and printers."""
 
     weight: int
-    """How frequent the kind is, relative to the others."""
+    """Relative frequency of the kind."""
     readers: tuple[Reader, ...]
-    steps: tuple[Piece, ...]
-    printers: tuple[Piece, ...]
+    steps: tuple[Snippet, ...]
+    printers: tuple[Snippet, ...]
 
 
 def _numbers(rng: Random, large: bool) -> list[int]:
@@ -99,79 +99,79 @@ NUMBERS = Kind(
         ),
     ),
     steps=(
-        Piece(
+        Snippet(
             sentences=("Add {k} to each.", "Increase each by {k}."),
             code="v = [x + {k} for x in v]",
             run=lambda v, k: [x + k for x in v],
         ),
-        Piece(
+        Snippet(
             sentences=("Take {k} from each.", "Lower each by {k}."),
             code="v = [x - {k} for x in v]",
             run=lambda v, k: [x - k for x in v],
         ),
-        Piece(
+        Snippet(
             sentences=("Multiply each by {k}.", "Make each {k} times as large."),
             code="v = [x * {k} for x in v]",
             run=lambda v, k: [x * k for x in v],
         ),
-        Piece(
+        Snippet(
             sentences=("Square each.", "Multiply each by itself."),
             code="v = [x * x for x in v]",
             run=lambda v, _: [x * x for x in v],
         ),
-        Piece(
+        Snippet(
             sentences=("Keep the even ones.", "Leave out the odd ones."),
             code="v = [x for x in v if x % 2 == 0]",
             run=lambda v, _: [x for x in v if x % 2 == 0],
         ),
-        Piece(
+        Snippet(
             sentences=("Keep those above {k}.", "Keep the ones larger than {k}."),
             code="v = [x for x in v if x > {k}]",
             run=lambda v, k: [x for x in v if x > k],
         ),
-        Piece(
+        Snippet(
             sentences=("Keep those below {k}.", "Keep the ones smaller than {k}."),
             code="v = [x for x in v if x < {k}]",
             run=lambda v, k: [x for x in v if x < k],
         ),
-        Piece(
+        Snippet(
             sentences=("Sort them.", "Put them in order of size."),
             code="v = sorted(v)",
             run=lambda v, _: sorted(v),
         ),
-        Piece(
+        Snippet(
             sentences=("Reverse their order.", "Turn them around."),
             code="v = v[::-1]",
             run=lambda v, _: v[::-1],
         ),
-        Piece(
+        Snippet(
             sentences=("Drop the first {k}.", "Leave out the first {k}."),
             code="v = v[{k}:]",
             run=lambda v, k: v[k:],
         ),
-        Piece(
+        Snippet(
             sentences=("Keep the first {k}.", "Leave out all but the first {k}."),
             code="v = v[:{k}]",
             run=lambda v, k: v[:k],
         ),
     ),
     printers=(
-        Piece(sentences=("Print them.", "Print what is left."), code="print(*v)", run=lambda v, _: _spaced(v)),
-        Piece(
+        Snippet(sentences=("Print them.", "Print what is left."), code="print(*v)", run=lambda v, _: _spaced(v)),
+        Snippet(
             sentences=("Print each on a line.", "Print one per line."),
             code="for x in v: print(x)",
             run=lambda v, _: "".join(f"{x}\n" for x in v),
         ),
-        Piece(sentences=("Print the sum.", "Print the total."), code="print(sum(v))", run=lambda v, _: f"{sum(v)}\n"),
-        Piece(
+        Snippet(sentences=("Print the sum.", "Print the total."), code="print(sum(v))", run=lambda v, _: f"{sum(v)}\n"),
+        Snippet(
             sentences=("Print the largest.", "Print the maximum."), code="print(max(v))", run=lambda v, _: f"{max(v)}\n"
         ),
-        Piece(
+        Snippet(
             sentences=("Print the smallest.", "Print the minimum."),
             code="print(min(v))",
             run=lambda v, _: f"{min(v)}\n",
         ),
-        Piece(
+        Snippet(
             sentences=("Print how many there are.", "Print their count."),
             code="print(len(v))",
             run=lambda v, _: f"{len(v)}\n",
@@ -204,30 +204,30 @@ NUMBER = Kind(
         _pair_reader(("Read two numbers. Take the smaller.", "Read two numbers. Keep the smaller."), "min(a, b)", min),
     ),
     steps=(
-        Piece(sentences=("Add {k}.", "Increase it by {k}."), code="x = x + {k}", run=lambda x, k: x + k),
-        Piece(sentences=("Take away {k}.", "Lower it by {k}."), code="x = x - {k}", run=lambda x, k: x - k),
-        Piece(
+        Snippet(sentences=("Add {k}.", "Increase it by {k}."), code="x = x + {k}", run=lambda x, k: x + k),
+        Snippet(sentences=("Take away {k}.", "Lower it by {k}."), code="x = x - {k}", run=lambda x, k: x - k),
+        Snippet(
             sentences=("Multiply by {k}.", "Make it {k} times as large."), code="x = x * {k}", run=lambda x, k: x * k
         ),
-        Piece(sentences=("Square it.", "Multiply it by itself."), code="x = x * x", run=lambda x, _: x * x),
-        Piece(
+        Snippet(sentences=("Square it.", "Multiply it by itself."), code="x = x * x", run=lambda x, _: x * x),
+        Snippet(
             sentences=("Take the remainder by {k}.", "Keep what is left when divided by {k}."),
             code="x = x % {k}",
             run=lambda x, k: x % k,
             smallest=5,
         ),
-        Piece(
+        Snippet(
             sentences=("Divide by {k}, rounding down.", "Divide it by {k} without remainder."),
             code="x = x // {k}",
             run=lambda x, k: x // k,
         ),
     ),
     printers=(
-        Piece(sentences=("Print it.", "Print the result."), code="print(x)", run=lambda x, _: f"{x}\n"),
-        Piece(
+        Snippet(sentences=("Print it.", "Print the result."), code="print(x)", run=lambda x, _: f"{x}\n"),
+        Snippet(
             sentences=("Print it twice.", "Print the result twice."), code="print(x, x)", run=lambda x, _: f"{x} {x}\n"
         ),
-        Piece(
+        Snippet(
             sentences=("Print it and its square.", "Print the result and its square."),
             code="print(x, x * x)",
             run=lambda x, _: f"{x} {x * x}\n",
@@ -247,39 +247,39 @@ WORD = Kind(
         ),
     ),
     steps=(
-        Piece(
+        Snippet(
             sentences=("Make it upper case.", "Write it in capitals."), code="s = s.upper()", run=lambda s, _: s.upper()
         ),
-        Piece(sentences=("Turn it around.", "Reverse it."), code="s = s[::-1]", run=lambda s, _: s[::-1]),
-        Piece(sentences=("Repeat it {k} times.", "Write it {k} times."), code="s = s * {k}", run=lambda s, k: s * k),
-        Piece(
+        Snippet(sentences=("Turn it around.", "Reverse it."), code="s = s[::-1]", run=lambda s, _: s[::-1]),
+        Snippet(sentences=("Repeat it {k} times.", "Write it {k} times."), code="s = s * {k}", run=lambda s, k: s * k),
+        Snippet(
             sentences=("Drop its first {k} letters.", "Leave out its first {k} letters."),
             code="s = s[{k}:]",
             run=lambda s, k: s[k:],
         ),
-        Piece(
+        Snippet(
             sentences=("Keep its first {k} letters.", "Leave out all but its first {k} letters."),
             code="s = s[:{k}]",
             run=lambda s, k: s[:k],
         ),
-        Piece(
+        Snippet(
             sentences=("Put {k} at its end.", "Write {k} after it."), code='s = s + "{k}"', run=lambda s, k: f"{s}{k}"
         ),
-        Piece(
+        Snippet(
             sentences=("Put {k} at its start.", "Write {k} before it."),
             code='s = "{k}" + s',
             run=lambda s, k: f"{k}{s}",
         ),
     ),
     printers=(
-        Piece(sentences=("Print it.", "Print the result."), code="print(s)", run=lambda s, _: f"{s}\n"),
-        Piece(sentences=("Print its letters with spaces.",), code="print(*s)", run=lambda s, _: _spaced(s)),
-        Piece(
+        Snippet(sentences=("Print it.", "Print the result."), code="print(s)", run=lambda s, _: f"{s}\n"),
+        Snippet(sentences=("Print its letters with spaces.",), code="print(*s)", run=lambda s, _: _spaced(s)),
+        Snippet(
             sentences=("Print its length.", "Print how long it is."),
             code="print(len(s))",
             run=lambda s, _: f"{len(s)}\n",
         ),
-        Piece(
+        Snippet(
             sentences=("Print it twice.", "Print the result twice."), code="print(s, s)", run=lambda s, _: f"{s} {s}\n"
         ),
     ),

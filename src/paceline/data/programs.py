@@ -1,4 +1,4 @@
-"""Tiny programs to write: the dataset `programs`, made on the spot and the same every time.
+"""Dataset `programs`: tiny programs to write, generated the same every time.
 
     Read numbers on one line. Keep the even ones. Add 3 to each. Print the sum.
 
@@ -16,81 +16,80 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import combinations, islice
 from random import Random
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from paceline.data.program_lines import KINDS, LARGEST_NUMBER, Kind, Piece, Reader
+from paceline.data.program_lines import KINDS, LARGEST_NUMBER, Kind, Reader, Snippet
+from paceline.data.rows import GeneratedSplit
 from paceline.errors import DataError
-
-Split = Literal["train", "test"]
 
 NUM_STEPS = (1, 2, 3)
 SIZES = (False, False, True)
-"""One entry per test: whether it is a large case."""
+"""True for each test with a large case."""
 ATTEMPTS = 8
-"""How often tests are drawn before a description is given up: `Sort them. Print the sum.` cannot have any."""
+"""Attempts to draw tests before a description is given up: `Sort them. Print the sum.` cannot have any."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sentence:
     """A piece with its number and the words chosen for it."""
 
-    piece: Piece
+    piece: Snippet
     number: int
     text: str
 
     @property
     def code(self) -> str:
-        """The line of the program."""
+        """Return the line of the program."""
         return self.piece.code.format(k=self.number)
 
     def run(self, value: Any) -> Any:
-        """What the line makes of the value so far."""
+        """Compute what the line makes of the value so far."""
         return self.piece.run(value, self.number)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outline:
-    """What a program does: it reads, takes its steps one after the other, prints."""
+    """A program's reader, steps and printer."""
 
     kind: Kind
     reader: Reader
     opening: str
-    """The words chosen for the reader."""
+    """Words chosen for the reader."""
     steps: tuple[Sentence, ...]
     printer: Sentence
 
     @property
     def question(self) -> str:
-        """The description, a sentence for each part."""
+        """Return the description, a sentence for each part."""
         return " ".join([self.opening, *(step.text for step in self.steps), self.printer.text])
 
     @property
     def program(self) -> str:
-        """The code, a line or two for each part."""
+        """Return the code, a line or two for each part."""
         return "\n".join([self.reader.code, *(step.code for step in self.steps), self.printer.code])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """A description with the program that does what it says, and tests of it."""
+class ProgramProblem:
+    """A description with a program that follows it, and tests of it."""
 
     outline: Outline
     question: str
     solution: str
     """Python that reads standard input and prints."""
     inputs: tuple[str, ...]
-    """One text per test, as standard input holds it."""
+    """Standard input of each test."""
     outputs: tuple[str, ...]
-    """What the program prints for each of the inputs."""
+    """Expected output of each test."""
 
     @property
     def completion(self) -> str:
-        """The full text that answers the question: the program between fences."""
+        """Return a full answer text: the program between fences."""
         return f"```python\n{self.solution}\n```"
 
 
 def rows(split: str, size: int) -> list[dict[str, object]]:
-    """The first `size` problems of a split, as dataset rows with the columns question, test_cases and solution.
+    """Return the first `size` problems of a split as dataset rows with the columns question, test_cases and solution.
 
     The same rows every time; a larger size only adds rows at the end.
 
@@ -107,8 +106,8 @@ def rows(split: str, size: int) -> list[dict[str, object]]:
     ]
 
 
-def problems(split: str, *, seed: int = 0, num_steps: tuple[int, ...] = NUM_STEPS) -> Iterator[Problem]:
-    """An endless stream of different problems; `num_steps` are the possible numbers of steps.
+def problems(split: str, *, seed: int = 0, num_steps: tuple[int, ...] = NUM_STEPS) -> Iterator[ProgramProblem]:
+    """Yield different problems endlessly; `num_steps` are the possible numbers of steps.
 
     All are drawn equally often; of more steps, more descriptions are given up. Without any step there are only some
     hundred descriptions, so `num_steps=(0,)` would wait for ever.
@@ -116,17 +115,17 @@ def problems(split: str, *, seed: int = 0, num_steps: tuple[int, ...] = NUM_STEP
     Raises:
         DataError: a split other than `train` and `test`.
     """
-    if split not in get_args(Split):
+    if split not in get_args(GeneratedSplit):
         raise DataError(f"dataset 'programs' has the splits 'train' and 'test', got {split!r}; use one of the two")
     return _stream(split, Random(f"{seed}/{split}"), num_steps)
 
 
-def split_of(question: str) -> Split:
-    """Where a question belongs: decided by its text alone, so no question is ever in both splits."""
+def split_of(question: str) -> GeneratedSplit:
+    """Return the split of a question: decided by its text alone, so no question is ever in both."""
     return "test" if blake2b(question.encode(), digest_size=1).digest()[0] % 2 else "train"
 
 
-def _stream(split: str, rng: Random, num_steps: tuple[int, ...]) -> Iterator[Problem]:
+def _stream(split: str, rng: Random, num_steps: tuple[int, ...]) -> Iterator[ProgramProblem]:
     seen: set[str] = set()
     while True:
         outline = _outline(rng, rng.choice(num_steps))
@@ -158,19 +157,19 @@ def _outline(rng: Random, num_steps: int) -> Outline:
     )
 
 
-def _sentence(piece: Piece, number: int, rng: Random) -> Sentence:
+def _sentence(piece: Snippet, number: int, rng: Random) -> Sentence:
     return Sentence(piece=piece, number=number, text=rng.choice(piece.sentences).format(k=number))
 
 
-def _with_tests(outline: Outline) -> Problem | None:
-    """The problem with tests that depend on its text alone; None where no tests were found that say enough."""
+def _with_tests(outline: Outline) -> ProgramProblem | None:
+    """Return the problem with tests that depend on its text alone; None if no tests say enough."""
     rng = Random(outline.question)
     for _ in range(ATTEMPTS):
         drawn = [outline.reader.draw(rng, large) for large in SIZES]
         outputs = [_printed(outline, value, outline.steps) for value in drawn]
         inputs = [outline.reader.stdin(value) for value in drawn]
         if None not in outputs and _say_enough(outline, drawn, inputs, outputs):
-            return Problem(
+            return ProgramProblem(
                 outline=outline,
                 question=outline.question,
                 solution=outline.program,
@@ -181,7 +180,7 @@ def _with_tests(outline: Outline) -> Problem | None:
 
 
 def _say_enough(outline: Outline, drawn: list[Any], inputs: list[str], outputs: list[str | None]) -> bool:
-    """Whether the tests fail what prints always the same or what it reads, and the first what leaves steps out."""
+    """Return True if the tests fail constant and echoing programs, and the first one fails programs that omit steps."""
     if len(set(outputs)) < len(outputs) or any(map(_same_words, inputs, outputs)):
         return False
     steps = outline.steps
@@ -194,7 +193,7 @@ def _same_words(given: str, printed: str | None) -> bool:
 
 
 def _printed(outline: Outline, drawn: Any, steps: Sequence[Sentence]) -> str | None:
-    """What a program of these steps prints; None where nothing is left to print."""
+    """Compute what a program of these steps prints; None if nothing is left to print."""
     value = outline.reader.run(drawn)
     for step in steps:
         value = step.run(value)

@@ -1,4 +1,4 @@
-"""A problem in the model's own words: chat template applied, or raw text left as it is."""
+"""Rendering of prompts: the chat template is applied, raw text is left as it is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,39 +11,39 @@ from paceline.errors import DataError, ModelError
 
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer; those of `transformers` have it."""
+    """The interface of a tokenizer; those of `transformers` have it."""
 
     chat_template: str | dict[str, str] | None
     bos_token: str | None
     bos_token_id: int | None
 
     def __call__(self, text: list[str], *, add_special_tokens: bool, verbose: bool) -> dict[str, list[list[int]]]:
-        """Token ids of each text under `input_ids`."""
+        """Return the token ids of each text under `input_ids`."""
 
     def apply_chat_template(
         self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool, **switches: bool
     ) -> str:
-        """The conversation as the model reads it."""
+        """Render the conversation as the model reads it."""
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of token ids, special tokens kept."""
+        """Return the text of token ids, special tokens kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rendered:
-    """A prompt as the model reads it, before it is cut into tokens."""
+    """A prompt as the model reads it, before tokenisation."""
 
     text: str
     add_special_tokens: bool
-    """False where the text holds the special tokens already: a second start token would go unnoticed."""
+    """False if the text already holds the special tokens: a second start token would go unnoticed."""
     messages: tuple[Message, ...] | None = None
-    """What went into the chat template, None for raw text."""
+    """Messages that went into the chat template, None for raw text."""
 
 
 def render(
     prompt: str | list[Message], tokenizer: Tokenizer, data: DataConfig, *, system: str | None, row_id: str
 ) -> Rendered:
-    """One prompt in the model's words.
+    """Render one prompt.
 
     Messages go through the chat template. A system message that the user chose replaces the row's own; a default one
     only fills the gap. Raw text stays as it is and takes no system message.
@@ -65,7 +65,7 @@ def render(
 
 
 def token_ids(rendered: Sequence[Rendered], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """Token ids of each prompt, in order; encoded all at once, which fast tokenizers do on all cores."""
+    """Return the token ids of each prompt, in order; fast tokenizers encode all of them on all cores."""
     ids: dict[int, tuple[int, ...]] = {}
     for flag in (False, True):
         places = [place for place, prompt in enumerate(rendered) if prompt.add_special_tokens is flag]
@@ -95,7 +95,7 @@ def _with_system(messages: list[Message], system: str | None, *, replace: bool) 
 
 
 def apply_template(tokenizer: Tokenizer, messages: list[Message], enable_thinking: bool | None, row_id: str) -> str:
-    """Messages in the model's words, the answer opened.
+    """Render messages with the chat template, up to the start of the answer.
 
     Raises:
         DataError: the template refuses them.

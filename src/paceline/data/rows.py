@@ -1,44 +1,48 @@
-"""The record that every source gives, one row of a dataset, and rows that are read when they are needed."""
+"""Row of a dataset, and sequences of rows that are read on demand."""
 
 import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, overload
+from typing import Literal, TypeVar, overload
 
 WHOLE = 20_000
-"""Rows of a dataset that is read and tokenised whole before the first step: seconds, and half a gigabyte at most.
+"""Largest dataset that is read and tokenised whole before the first step: seconds, and half a gigabyte at most.
 
-Of a larger one a sample is, and the others are read when they are taken."""
+Of a larger one a sample is read then, and the other rows when they are taken.
+"""
 SAMPLE = 2_000
-"""Rows of a larger dataset that are looked at before the first step, spread evenly over it."""
+"""Rows of a larger dataset that are read before the first step, spread evenly over it."""
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 
+GeneratedSplit = Literal["train", "test"]
+"""Splits of a built-in generator."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One row of a dataset, as it was read."""
+    """A row of a dataset, as it was read."""
 
     row_id: str
     """Unique within the dataset, counted from 1: `train.jsonl:17` is line 17 of that file."""
     columns: Mapping[str, object]
     """Column name to value, nothing renamed and nothing removed."""
     passed: Mapping[str, object] | None = None
-    """What reward functions get in the place of `columns`; None: those, and None for those of other rows."""
+    """Columns for reward functions instead of `columns`; None: `columns`, with None for those of other rows."""
     unreadable: str | None = None
-    """Why the place in the file holds no row, in a sentence; None: it does. Such a row has no columns."""
+    """Reason why the place in the file holds no row, in a sentence, or None. Such a row has no columns."""
 
     @property
     def given(self) -> Mapping[str, object]:
-        """The columns that reward functions get."""
+        """Columns that reward functions get."""
         return self.columns if self.passed is None else self.passed
 
 
 class OnDemand(Sequence[Item_co]):
-    """A sequence whose items are made each time that they are asked for, and not kept."""
+    """A sequence whose items are made on each access and not kept."""
 
     @abstractmethod
     def at(self, place: int) -> Item_co:
@@ -54,26 +58,26 @@ class OnDemand(Sequence[Item_co]):
 
 
 class RowsOnDemand(OnDemand[Row]):
-    """Rows that lie somewhere compactly."""
+    """Rows stored compactly elsewhere."""
 
     def digest(self) -> str:
-        """A hash by which the rows are known again: of a sample of them, unless a source knows better."""
+        """Hash a sample of the rows, unless a source knows better."""
         return rows_digest(spread(self, SAMPLE))
 
 
 def spread(items: Sequence[Item], most: int) -> list[Item]:
-    """At most so many items, evenly spread, the first among them."""
+    """Return at most `most` items, evenly spread, the first among them."""
     return [items[place] for place in spread_places(len(items), most)]
 
 
 def spread_places(size: int, most: int) -> list[int]:
-    """The places of `spread` in a sequence of `size` items."""
+    """Return the places that `spread` takes from a sequence of `size` items."""
     count = min(most, size)
     return [index * size // count for index in range(count)]
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
-    """A hash of the names and columns of these rows, in their order."""
+    """Hash the names and columns of rows in their order."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps([row.row_id, dict(row.given)], sort_keys=True, default=str).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Which rows can be used, and what becomes of the others: the one place where `on_bad_row` holds."""
+"""Selection of usable rows; the one place where `on_bad_row` applies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from paceline.types import RowCheck
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Screened:
-    """The rows that can be used, with what they ask."""
+    """The usable rows with their problems."""
 
     rows: tuple[Row, ...]
-    """In their order; at least one."""
+    """Rows in their order; at least one."""
     problems: tuple[Problem, ...]
-    """One per row."""
+    """Problems, one per row."""
     skipped: tuple[str, ...]
-    """One sentence for each row that was left out; none where `on_bad_row` is `stop`."""
+    """A sentence for each row that was left out; empty if `on_bad_row` is `stop`."""
 
 
 def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Screened:
-    """Look at every row: what it asks, and whether `check` takes it.
+    """Read the problem of every row, and check it with `check`.
 
     Raises:
         DataError: a row cannot be used and `on_bad_row` is `stop`, or none can.
@@ -48,7 +48,7 @@ def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Scr
 
 
 def usable(row: Row, data: DataConfig, check: RowCheck | None) -> Problem:
-    """What a row asks.
+    """Return the problem of a row.
 
     Raises:
         DataError: it cannot be used.

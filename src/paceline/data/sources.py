@@ -1,4 +1,4 @@
-"""What a dataset's address means: a generator, a file, a directory or a name on the Hub."""
+"""Loading of rows by a dataset's address: a generator, a file, a directory or a name on the Hub."""
 
 import os
 import re
@@ -15,12 +15,12 @@ from paceline.data.rows import Row
 from paceline.errors import DataError
 
 COUNTED = re.compile(r"(?P<place>.+)#(?P<rows>\d+)", re.DOTALL)
-"""An address with a number of rows; nothing else that ends so can be named."""
+"""An address with a number of rows; no other name can end so."""
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
 def load_rows(dataset: str | Sequence[str], *, split: str, size: int | None, seed: int = 0) -> Sequence[Row]:
-    """The first `size` rows of a dataset (None: all; of a generator 10,000); a large one's are read when needed.
+    """Return the first `size` rows of a dataset (None: all; of a generator 10,000); those of a large one on demand.
 
     Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`.
 
@@ -43,7 +43,7 @@ def load_rows(dataset: str | Sequence[str], *, split: str, size: int | None, see
 
 
 def _counted(address: str) -> tuple[str, int | None]:
-    """An address without its `#N`, and N."""
+    """Split an address into itself without `#N`, and N."""
     found = COUNTED.fullmatch(address)
     if found is None:
         return address, None
@@ -62,7 +62,7 @@ def _load(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
 
 
 def is_file(dataset: str) -> bool:
-    """Whether a dataset is one file.
+    """Return True if a dataset is one file.
 
     Raises:
         DataError: nothing lies at the address.
@@ -71,7 +71,7 @@ def is_file(dataset: str) -> bool:
 
 
 def has_split(dataset: str, split: str) -> bool:
-    """Whether a dataset has this split: a generator always, a file never, the others as the `datasets` library says.
+    """Return True if a dataset has this split: a generator always, a file never, others as `datasets` says.
 
     Raises:
         DataError: nothing lies at the address, or it cannot be loaded.
@@ -101,13 +101,13 @@ def _kind(dataset: str) -> Literal["generator", "file", "directory", "hub"]:
 
 
 def _looks_local(dataset: str) -> bool:
-    """A name such as `data/train` could be on the Hub; with a directory `data` here, it is a slip in a path."""
+    """Return True for a name such as `data/train` where a directory `data` exists: a slip, not a Hub name."""
     first = dataset.partition("/")[0]
     return first in (".", "..", "~") or os.path.isdir(first) or data_ending(Path(dataset)) in READABLE
 
 
 def _missing(dataset: str, path: Path) -> str:
-    """One sentence: the first part of the path that does not exist, and what is there instead."""
+    """Name the first part of the path that does not exist, and what is there instead."""
     missing = path
     while not os.path.isdir(missing.parent):
         missing = missing.parent

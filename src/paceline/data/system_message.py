@@ -1,4 +1,4 @@
-"""Where the system message comes from: file, option, or the reward functions' default."""
+"""System message of a run: from a file, an option, or the reward functions' default."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ TEXT_FILES = (".txt", ".md", ".jinja")
 
 
 def system_prompt(data: DataConfig, default: str | None) -> str | None:
-    """The system message of the run: `system_prompt_file`, else `system_prompt` (empty: None), else `default`.
+    """Return the system message: `system_prompt_file`, else `system_prompt` (empty: None), else `default`.
 
     Raises:
         ConfigError: `system_prompt` looks like the name of a file: a path must never be the prompt.
@@ -29,7 +29,7 @@ def system_prompt(data: DataConfig, default: str | None) -> str | None:
 
 
 def is_explicit(data: DataConfig) -> bool:
-    """Whether the user chose the system message, none at all included."""
+    """Return True if the user chose the system message, or none at all."""
     return data.system_prompt is not None or data.system_prompt_file is not None
 
 

@@ -1,4 +1,4 @@
-"""Rows of a large table: it lies in a file, and a row is read when it is needed."""
+"""Rows of a large table in a file, each read when it is needed."""
 
 import hashlib
 import os
@@ -16,10 +16,10 @@ BATCH = 1024
 
 
 class TableRows(RowsOnDemand):
-    """The first rows of anything with columns that gives the row at a place as a mapping: a `datasets.Dataset`."""
+    """The first rows of a table whose items are mappings, such as a `datasets.Dataset`."""
 
     def __init__(self, table: Sequence[Mapping[str, object]], name: str, *, size: int) -> None:
-        """`size` rows, called `name` and their number."""
+        """Take `size` rows, named `name` and their number."""
         self._table, self._name, self._size = table, name, size
 
     def __len__(self) -> int:
@@ -46,14 +46,14 @@ class ArrowRows(RowsOnDemand):
         return Row(row_id=f"{self._path.name}:{place + 1}", columns=columns)
 
     def digest(self) -> str:
-        """A hash of the parquet file's bytes, and of its name and the number of rows that are taken."""
+        """Hash the parquet file's bytes, its name and the number of rows that are taken."""
         with self._path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256")
         return hashlib.sha256(f"{self._path.name} {self._size} {content.hexdigest()}".encode()).hexdigest()
 
 
 class ReadAhead(OnDemand[Mapping[str, Any]]):
-    """Mappings of a stream in a temporary file: one that lacks a key which another of its batch has gets None there."""
+    """Mappings of a stream in a temporary file; a key missing from one of its batch is None there."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Read all of them.
@@ -86,7 +86,7 @@ class ReadAhead(OnDemand[Mapping[str, Any]]):
 
 
 def read_ahead(rows: Iterable[Mapping[str, Any]], size: int | None) -> Sequence[Mapping[str, Any]]:
-    """The first `size` items of a stream (None: all): a list of up to `WHOLE`, others in a temporary file."""
+    """Read the first `size` items of a stream (None: all): a list of up to `WHOLE`, others in a temporary file."""
     stream = iter(rows)
     first = [*islice(stream, min(WHOLE + 1, size or WHOLE + 1))]
     rest = islice(stream, None if size is None else max(0, size - len(first)))
@@ -112,7 +112,7 @@ def _as_arrow(rows: Sequence[Mapping[str, Any]], before: int) -> bytes:
 
 
 def parquet_rows(path: Path, *, size: int | None) -> ArrowRows:
-    """The first `size` rows (None: all) of a parquet file.
+    """Return the first `size` rows (None: all) of a parquet file.
 
     Raises:
         DataError: it is no such file.

@@ -1,4 +1,4 @@
-"""Rows to tokenised tasks, and what happens to prompts that are too long."""
+"""Tokenised tasks from rows, including the treatment of prompts that are too long."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,24 +14,24 @@ from paceline.types import RowCheck, Task
 
 
 class LeftOut(DataError):
-    """A row of a large dataset that the options leave out: found when it is taken, and passed over."""
+    """Row of a large dataset that the options leave out: found when it is taken, and passed over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Making:
-    """All that makes a task of a row but the row."""
+    """Everything that makes a task of a row, except the row."""
 
     tokenizer: Tokenizer
     data: DataConfig
     system: str | None
-    """What `system_prompt` gave."""
+    """Result of `system_prompt`."""
     check: RowCheck | None
-    """What reward functions ask of a row."""
+    """Check of a row by reward functions."""
     columns: tuple[str, ...]
-    """Of all rows: reward functions ask for columns by name, also in a batch where no row has one of them."""
+    """Columns of all rows: reward functions ask for columns by name, even if no row of a batch has one."""
 
     def task(self, row: Row, asked: Problem, prompt: Rendered, ids: tuple[int, ...]) -> Task:
-        """A task of a row whose prompt has these tokens, whatever their number."""
+        """Make the task of a row whose prompt has these tokens, whatever their number."""
         columns = row.given
         if row.passed is None and len(columns) < len(self.columns):
             columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
@@ -45,7 +45,7 @@ class Making:
         )
 
     def one(self, row: Row) -> Task:
-        """The task of one row, within the limit.
+        """Make the task of one row, within the limit.
 
         Raises:
             LeftOut: the options leave such a row out.
@@ -70,32 +70,32 @@ class Making:
         )
 
     def rendered(self, row: Row, asked: Problem) -> Rendered:
-        """The prompt of a row in the model's words."""
+        """Render the prompt of a row."""
         return render(asked.prompt, self.tokenizer, self.data, system=self.system, row_id=row.row_id)
 
     def cut(self, task: Task) -> Task:
-        """A task whose prompt is too long, cut to the limit; raises as `one` does where it cannot be cut."""
+        """Cut a prompt that is too long to the limit; raise as `one` does if it cannot be cut."""
         try:
             return cut(task, self.tokenizer, self.data)
         except DataError as error:
             raise self.refusal(error) from error
 
     def refusal(self, error: DataError) -> DataError:
-        """What an unusable row raises."""
+        """Return the error for an unusable row."""
         return error if self.data.on_bad_row == "stop" else LeftOut(str(error))
 
 
 class LargeTasks(OnDemand[Task]):
-    """The tasks of a dataset that is not read whole: each is made when it is taken, and some are left out then."""
+    """Tasks of a dataset that is not read whole: each is made when it is taken, and some are left out then."""
 
     def __init__(self, rows: Sequence[Row], making: Making) -> None:
         self._rows, self._making = rows, making
         self._checks = list[Callable[[Sequence[Task]], None]]()
         self.last_left_out: str | None = None
-        """Why the last row was left out, in a sentence."""
+        """Reason why the last row was left out, in a sentence."""
 
     def __len__(self) -> int:
-        """Rows, those among them that will be left out."""
+        """Return the number of rows, including those that will be left out."""
         return len(self._rows)
 
     def at(self, place: int) -> Task:
@@ -116,54 +116,54 @@ class LargeTasks(OnDemand[Task]):
 
     @property
     def limit(self) -> int:
-        """Tokens of a prompt, at most."""
+        """Largest number of tokens of a prompt."""
         return self._making.data.max_prompt_length
 
     def hold_to(self, check: Callable[[Sequence[Task]], None]) -> None:
-        """Have every task that is taken from now on looked at."""
+        """Check every task that is taken from now on."""
         self._checks.append(check)
 
     def digest(self) -> str:
-        """A hash by which the rows are known again."""
+        """Hash the rows, to recognise them later."""
         return self._rows.digest() if isinstance(self._rows, RowsOnDemand) else rows_digest(self._rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskSet:
-    """The tasks of one dataset, with what was done to get them."""
+    """The tasks of one dataset, with counts of what was left out or cut."""
 
     tasks: Sequence[Task]
-    """In the order of the rows; at least one. Above `WHOLE` rows `LargeTasks`."""
+    """Tasks in the order of the rows, at least one; above `WHOLE` rows `LargeTasks`."""
     looked_at: tuple[Task, ...]
-    """The tasks that were made before the first step: all, or of large tasks a sample. What follows is of them."""
+    """Tasks that were made before the first step: all, or a sample of large tasks. The counts below are over these."""
     dropped: int
     """Rows left out because their prompt was too long."""
     truncated: int
-    """Tasks whose prompt lost tokens."""
+    """Tasks whose prompt was cut."""
     lengths: tuple[int, ...]
-    """Tokens of every usable row's prompt, before anything was dropped or cut."""
+    """Tokens of every usable row's prompt, before any was dropped or cut."""
     skipped: tuple[str, ...] = ()
-    """One sentence for each row that could not be used and was left out, as `on_bad_row` has it."""
+    """A sentence for each unusable row that was left out, by `on_bad_row`."""
 
     @property
     def is_large(self) -> bool:
-        """Whether the tasks are made when they are taken."""
+        """True if the tasks are made when they are taken."""
         return isinstance(self.tasks, LargeTasks)
 
     @property
     def last_left_out(self) -> str | None:
-        """Why the last row that was taken from a large dataset and left out was, in a sentence."""
+        """Reason why the last row taken from a large dataset was left out, in a sentence."""
         return self.tasks.last_left_out if isinstance(self.tasks, LargeTasks) else None
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt; of large tasks, for a plan of memory, twice those of the longest that was seen,
-        within the limit."""
+        """Tokens of the longest prompt. For large tasks, which need it to plan memory: twice the longest seen, within
+        the limit."""
         longest = max(len(task.prompt_ids) for task in self.looked_at)
         return min(2 * longest, self.tasks.limit) if isinstance(self.tasks, LargeTasks) else longest
 
     def hold_to(self, check: Callable[[Sequence[Task]], None]) -> None:
-        """Look at the tasks, at those of a large dataset that were not made yet when they are taken."""
+        """Check the tasks; those of a large dataset when they are taken."""
         check(self.looked_at)
         if isinstance(self.tasks, LargeTasks):
             self.tasks.hold_to(check)
@@ -178,7 +178,7 @@ def build_tasks(
     check: RowCheck | None = None,
     whole: bool = False,
 ) -> TaskSet:
-    """Tokenised tasks from rows; `system` is what `system_prompt` gave, `check` what reward functions ask of a row.
+    """Build tokenised tasks from rows; `system` is the result of `system_prompt`, `check` that of reward functions.
 
     Of more than `WHOLE` rows, unless all are needed at once (`whole`), a sample is made to look at them.
 
@@ -228,13 +228,13 @@ def _check_names(rows: Sequence[Row]) -> None:
 
 
 def check_not_empty(task: Task) -> None:
-    """Refuse a task that there is nothing to complete of."""
+    """Refuse a task whose prompt has no tokens."""
     if not task.prompt_ids:
         raise DataError(f"row {task.task_id}: its prompt has no tokens; mend or remove the row")
 
 
 def _within_limit(tasks: Iterable[Task], making: Making) -> tuple[tuple[Task, ...], tuple[str, ...]]:
-    """Tasks that are short enough or were cut, and why others could not be cut."""
+    """Return tasks that are short enough or were cut, and why others could not be cut."""
     kept, uncut, data = list[Task](), list[str](), making.data
     for task in tasks:
         try:

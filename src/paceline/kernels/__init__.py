@@ -1,4 +1,4 @@
-"""Tensor operations in the form that each device runs fastest: tensors in, tensors out.
+"""Tensor operations in the fastest form for each device: tensors in, tensors out.
 
 cpu/                C for a CPU
 cuda/               Triton for a CUDA device

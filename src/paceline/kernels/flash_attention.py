@@ -1,12 +1,12 @@
-"""Attention over sequences of different lengths laid end to end, without padding: FlashAttention as torch ships it.
+"""FlashAttention over sequences of different lengths laid end to end, without padding, by torch's operators.
 
-T query tokens and U key tokens in B sequences, H query heads, K key/value heads, D head width. A kernel gives output
-and, for each query, the logsumexp of its scores: with it, attention over two parts of the keys is put together
+T query tokens and U key tokens in B sequences, H query heads, K key/value heads, D head width. A kernel returns the
+output and, for each query, the logsumexp of its scores. With it, attention over two parts of the keys is merged
 (`merged`), and a part's gradient follows from the whole's output and logsumexp.
 
-torch's public `varlen_attn` drops the gradient of the logsumexp, so its two operators are called here instead. It would
-align causal masks to the bottom right where queries and keys differ in number; here causal spans have the same tokens
-on both sides, and nothing depends on that.
+torch's public `varlen_attn` drops the gradient of the logsumexp, so its two operators are called here instead. It
+aligns causal masks to the bottom right if queries and keys differ in number; here causal spans have the same tokens on
+both sides, so nothing depends on that.
 """
 
 import functools
@@ -16,30 +16,31 @@ from typing import Protocol
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from typing_extensions import override
 
 PROBE_TOLERANCE = 3e-2
-"""Largest difference from exact attention taken for rounding of half precision, as a share of the largest number."""
+"""Largest difference from exact attention that counts as half precision's rounding, relative to the largest number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spans:
-    """Which queries see which keys: sequence i of the one side the sequence i of the other."""
+    """Pairs of sequences: the queries of sequence i see the keys of sequence i."""
 
     queries: Int[Tensor, " B+1"]
-    """int32: where each sequence's queries start, and T. No two are equal where a gradient is asked for."""
+    """Start of each sequence's queries, and T (int32). No two are equal if a gradient is needed."""
     keys: Int[Tensor, " B+1"]
-    """int32: where each sequence's keys start, and U."""
+    """Start of each sequence's keys, and U (int32)."""
     most_queries: int
-    """At least the queries of the longest sequence."""
+    """Upper bound of the queries of the longest sequence."""
     most_keys: int
     causal: bool
-    """A query sees the keys up to itself; only where both sides are the same tokens."""
+    """True if a query sees the keys up to itself; only if both sides are the same tokens."""
     used_keys: Int[Tensor, " B"] | None = None
-    """int32: read only so many of each sequence's keys, at least one; None: all. Without gradients."""
+    """Number of each sequence's keys to read (int32), at least one; None: all. Without gradients."""
 
 
 class AttentionKernel(Protocol):
-    """softmax(scaling * query @ key.T) @ value within spans."""
+    """Kernel for softmax(scaling * query @ key.T) @ value within spans."""
 
     def forward(
         self,
@@ -49,7 +50,7 @@ class AttentionKernel(Protocol):
         spans: Spans,
         scaling: float,
     ) -> tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]]:
-        """The output, and the logsumexp of each query's scaled scores in nats, at least float32."""
+        """Return the output and the logsumexp of each query's scaled scores in nats, at least float32."""
 
     def backward(
         self,
@@ -59,17 +60,17 @@ class AttentionKernel(Protocol):
         spans: Spans,
         scaling: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of query, key and value (`states`), given output and logsumexp over all keys that the queries see.
+        """Return gradients of query, key and value (`states`), given output and logsumexp over all keys (`seen`).
 
         These spans may hold a part of those keys only: then the gradients are this part's share.
         """
 
 
-class FlashKernel:
-    """torch's operators for CUDA."""
+class FlashKernel(AttentionKernel):
+    """Torch's operators for CUDA."""
 
+    @override
     def forward(self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scaling: float) -> tuple[Tensor, Tensor]:
-        """See `AttentionKernel`."""
         out, normaliser, *_ = torch.ops.aten._flash_attention_forward(
             query,
             key,
@@ -86,6 +87,7 @@ class FlashKernel:
         )
         return out, normaliser
 
+    @override
     def backward(
         self,
         grad: Tensor,
@@ -94,7 +96,6 @@ class FlashKernel:
         spans: Spans,
         scaling: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `AttentionKernel`."""
         no_dropout = torch.empty(2, dtype=torch.uint64, device=grad.device)  # a random state that is not read
         gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
             grad,
@@ -113,17 +114,18 @@ class FlashKernel:
         return gradients
 
 
-class DenseKernel:
-    """The same by the formulas, over all pairs of tokens: any device and precision, and what kernels are held to."""
+class DenseKernel(AttentionKernel):
+    """Kernel by the formulas, over all pairs of tokens: any device and precision, the reference of other kernels."""
 
+    @override
     def forward(self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scaling: float) -> tuple[Tensor, Tensor]:
-        """See `AttentionKernel`."""
         repeats = query.shape[1] // key.shape[1]
         scores = _scores(query, key, spans, scaling)
         normaliser = scores.logsumexp(-1)
         shares = torch.exp(scores - normaliser[..., None]).to(value.dtype)
         return torch.einsum("htu,uhd->thd", shares, value.repeat_interleave(repeats, 1)), normaliser
 
+    @override
     def backward(
         self,
         grad: Tensor,
@@ -132,7 +134,7 @@ class DenseKernel:
         spans: Spans,
         scaling: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `AttentionKernel`. d score = share * (d share - sum over the row of share * d share)."""
+        # d score = share * (d share - sum over the row of share * d share)
         (query, key, value), (out, normaliser) = states, seen
         heads = (key.shape[1], query.shape[1] // key.shape[1])
         shares = torch.exp(_scores(query, key, spans, scaling) - normaliser[..., None]).to(grad.dtype)
@@ -165,7 +167,7 @@ def _visible(spans: Spans, queries: int, keys: int) -> Bool[Tensor, "T U"]:
 def merged(
     one: tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]], other: tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]]
 ) -> Float[Tensor, "T H D"]:
-    """Attention over two disjoint sets of keys, from output and logsumexp over each.
+    """Merge attention over two disjoint sets of keys, from output and logsumexp over each.
 
     The first has the share exp(lse_1) / (exp(lse_1) + exp(lse_2)) = sigmoid(lse_1 - lse_2) of the exponentials.
     """
@@ -176,7 +178,7 @@ def merged(
 
 @functools.cache
 def flash_problem(device: torch.device, dtype: torch.dtype, heads: tuple[int, int], head_size: int) -> str | None:
-    """Why `FlashKernel` cannot serve a model of these query and key/value heads here, None when it can.
+    """Return why `FlashKernel` cannot serve a model of these query and key/value heads here; None if it can.
 
     Where the limits allow it, it is tried once on made-up numbers.
     """
@@ -192,7 +194,7 @@ def flash_problem(device: torch.device, dtype: torch.dtype, heads: tuple[int, in
 def limits_problem(
     device: torch.device, dtype: torch.dtype, head_size: int, *, capability: tuple[int, int] | None
 ) -> str | None:
-    """Which of `FlashKernel`'s limits is passed here, None: none; `capability` is the CUDA device's, None elsewhere.
+    """Return the exceeded limit of `FlashKernel`, or None; `capability` is the CUDA device's, None elsewhere.
 
     The limits are those of the kernels in torch 2.11 to 2.13. Gradients of heads wider than 192 need shared memory that
     only data-centre chips have (compute capability x.0).
@@ -210,7 +212,7 @@ def limits_problem(
 
 
 def kernel_problem(kernel: AttentionKernel, query: Float[Tensor, "17 H D"], key: Float[Tensor, "17 K D"]) -> str | None:
-    """Run a kernel on a few sequences of different lengths and compare with exact attention; None: they agree.
+    """Compare a kernel on a few sequences of different lengths with exact attention; None: they agree.
 
     A kernel that is missing, or that a driver or an architecture refuses, raises `RuntimeError` or `AttributeError`.
     """

@@ -1,8 +1,8 @@
 """Matrix products on a CPU by the faster of the two libraries that torch ships with.
 
-torch gives float32 products to MKL, which leaves AVX-512 unused on processors that are not Intel's; there oneDNN is up
-to twice as fast. On Intel's own MKL is as fast for large products and up to three times as fast for small ones. A new
-shape costs oneDNN about a millisecond once, so in training small layers, whose products take less, stay with torch.
+Torch gives float32 products to MKL, which leaves AVX-512 unused on processors that are not Intel's; there oneDNN is up
+to twice as fast. On Intel's, MKL is as fast for large products and up to three times as fast for small ones. A new
+shape costs oneDNN about a millisecond once, so small layers, whose products take less, stay with torch in training.
 
 N rows, I inputs, O outputs.
 """
@@ -21,25 +21,25 @@ LARGE_WEIGHTS = 1 << 16
 
 @functools.cache
 def prefers_onednn(dtype: torch.dtype) -> bool:
-    """Whether oneDNN is the faster one here, for a precision that it knows; by the processor's make, never measured,
-    so that a run can be repeated."""
+    """Return True if oneDNN is faster for a precision it supports: by the processor's make, never measured, for
+    repeatable runs."""
     if dtype not in (torch.float32, torch.bfloat16) or not has_onednn():
         return False
     if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
-    has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    has_mkl: bool = torch.backends.mkl.is_available()
     return dtype == torch.bfloat16 or not (has_mkl and is_intel())
 
 
 @functools.cache
 def is_intel() -> bool:
-    """Whether the processor is Intel's, as far as torch can tell."""
+    """Return True for an Intel processor, as far as torch can tell."""
     return "intel" in str(_capabilities().get("cpu_name", "")).lower()
 
 
 @functools.cache
 def has_fast_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 matrices in hardware (AMX): several times as fast as float32."""
+    """Return True if the processor multiplies bfloat16 matrices in hardware (AMX): several times as fast as float32."""
     return bool(_capabilities().get("amx_bf16", False))
 
 
@@ -50,19 +50,19 @@ def _capabilities() -> dict[str, Any]:
 
 @functools.cache
 def has_onednn() -> bool:
-    """Whether this build of torch has oneDNN's products."""
-    built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    """Return True if this build of torch has oneDNN's products."""
+    built_in: bool = torch.backends.mkldnn.is_available()
     return built_in and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def onednn_serves(x: Tensor, weight: Tensor) -> bool:
-    """Whether this product goes to oneDNN: it depends on shape, device and precision alone, so runs can be repeated."""
+    """Return True if this product goes to oneDNN: by shape, device and precision alone, so runs can be repeated."""
     is_plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
     return is_plain and weight.numel() >= LARGE_WEIGHTS and prefers_onednn(torch.float32)
 
 
 def product(x: Float[Tensor, "N I"], weight: Float[Tensor, "O I"]) -> Float[Tensor, "N O"]:
-    """x @ weight.T, without a gradient."""
+    """Return x @ weight.T, without a gradient."""
     if not onednn_serves(x, weight):
         return x @ weight.T
     return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], ""))
@@ -71,7 +71,7 @@ def product(x: Float[Tensor, "N I"], weight: Float[Tensor, "O I"]) -> Float[Tens
 def linear(
     x: Float[Tensor, "*rows I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None
 ) -> Float[Tensor, "*rows O"]:
-    """x @ weight.T + bias, with gradients."""
+    """Return x @ weight.T + bias, with gradients."""
     result = cast(Tensor, _Product.apply(x.reshape(-1, x.shape[-1]), weight))  # type: ignore[no-untyped-call]
     result = result.view(*x.shape[:-1], weight.shape[0])
     return result if bias is None else result + bias
@@ -94,7 +94,7 @@ class _Product(torch.autograd.Function):
 
 
 class _CastProduct(torch.autograd.Function):
-    """A product in the precision of `x` whose weight is cast again in the backward pass, and not kept in between.
+    """Product in the precision of `x` whose weight is cast again in the backward pass instead of being kept.
 
     torch's autocast keeps every cast weight until its gradient is known: half as much again as the weights themselves.
     """
@@ -119,7 +119,7 @@ class _CastProduct(torch.autograd.Function):
 def cast_linear(
     x: Float[Tensor, "*rows I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None, dtype: torch.dtype
 ) -> Float[Tensor, "*rows O"]:
-    """x @ weight.T + bias in `dtype`, as under autocast, with gradients in the precisions of the parameters."""
+    """Return x @ weight.T + bias in `dtype`, as under autocast, with gradients in the precisions of the parameters."""
     flat = x.reshape(-1, x.shape[-1]).to(dtype)
     result = cast(Tensor, _CastProduct.apply(flat, weight, bias))  # type: ignore[no-untyped-call]
     return result.view(*x.shape[:-1], weight.shape[0])
@@ -128,7 +128,7 @@ def cast_linear(
 def best_linear(
     x: Float[Tensor, "*rows I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None
 ) -> Float[Tensor, "*rows O"]:
-    """x @ weight.T + bias, with gradients, by whichever of these is the fastest or smallest; under autocast, too."""
+    """Return x @ weight.T + bias with gradients, by the fastest or smallest of these; also under autocast."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
@@ -141,15 +141,15 @@ def best_linear(
 
 
 class ProductLinear(nn.Linear):
-    """A linear layer like torch's, same parameters and names, faster or smaller on some CPUs."""
+    """Linear layer with torch's parameters and names, faster or smaller on some CPUs."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """input @ weight.T + bias."""
+        """Return input @ weight.T + bias."""
         return best_linear(input, self.weight, self.bias)
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:
-    """Let every plain linear layer of the model choose its product; layers of another class are left alone."""
+    """Replace the product of every plain linear layer of the model; layers of another class are left alone."""
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = ProductLinear

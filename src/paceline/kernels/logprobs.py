@@ -1,4 +1,4 @@
-"""Logprobs of sampled tokens, and the entropy of their distributions, from hidden states in chunks.
+"""Logprobs of sampled tokens and entropies of their distributions, from hidden states in chunks.
 
 N completion tokens of a micro-batch laid end to end (no padding), H hidden width, V vocabulary.
 """
@@ -15,27 +15,27 @@ from torch.autograd.function import once_differentiable
 from paceline.kernels.linear import product
 
 CHUNK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}
-"""Logits in float32 at once: what a CPU's cache keeps between two passes, what keeps a GPU busy."""
+"""Logits in float32 at once: enough for a CPU's cache between two passes, or to keep a GPU busy."""
 PRODUCT_ROWS = {"cpu": 256, "cuda": 2048}
-"""Tokens that a product with the output embedding has at least: below, reading the matrix costs more than computing,
-and on a GPU adding to its gradient in float32, once per product."""
+"""Least tokens of a product with the output embedding. With fewer, reading the matrix costs more than computing, and on
+a GPU so does adding to its float32 gradient once per product."""
 HEAD_BLOCK = 1 << 21
-"""Elements of the output embedding whose gradient is added up in one go, through a CPU's cache."""
+"""Elements of the output embedding whose gradient is added up at once, through a CPU's cache."""
 
 
 Gradients = Sequence[Tensor | None]
-"""Of the loss by logprobs and by entropies, per token; None where nothing depends on them."""
+"""Gradients of the loss by logprobs and by entropies, per token; None where nothing depends on them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogitPasses:
-    """What is done with the logits of a few rows between two matrix products."""
+    """Operations on the logits of a few rows between two matrix products."""
 
     statistics: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor, Tensor]]
-    """Logits [R, V], targets [R], temperature to logprobs, entropies and normalisers (log Z of the scaled logits)."""
+    """Function from logits [R, V], targets [R] and temperature to logprobs, entropies and scaled log Z."""
     to_gradients: Callable[[Tensor, Tensor, Tensor, Tensor, Gradients, float], None]
-    """Overwrite logits, given targets, normalisers, entropies, gradients and temperature, with the gradient by the
-    scaled logits."""
+    """Function that overwrites logits with the gradient by the scaled logits, given targets, normalisers, entropies,
+    gradients and temperature."""
 
 
 def token_logprobs(
@@ -48,7 +48,7 @@ def token_logprobs(
     product_rows: int | None = None,
     passes: LogitPasses | None = None,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """Log-probability of each target and entropy of its distribution, softmax(hidden @ head.T / temperature).
+    """Return the logprob of each target and the entropy of its distribution, softmax(hidden @ head.T / temperature).
 
     Logits exist for `product_rows` tokens at a time in the precision of `hidden`, and `chunk_elements` at a time in
     float32 (float64 for float64 input), both by device where they are None; `passes` that need no such copy may stand
@@ -128,19 +128,19 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 def _wide(values: Tensor) -> Tensor:
-    """At least float32, because bfloat16 logits cost 0.01 nats per token."""
+    """Widen to at least float32: bfloat16 logits cost 0.01 nats per token."""
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
 def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Logprobs of the targets, entropies and normalisers (log Z of the scaled logits) of a few rows of logits."""
+    """Return logprobs of the targets, entropies and log Z of the scaled logits of a few rows."""
     return from_row_sums(*row_sums(logits, targets, temperature), temperature)
 
 
 def row_sums(
     logits: Float[Tensor, "R V"], targets: Int[Tensor, " R"], temperature: float
 ) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"], Float[Tensor, " R"], Float[Tensor, " R"]]:
-    """Of rows of logits: the largest; and, scaled and relative to it, sum of exp, sum of exp * logit, the target's.
+    """Return per row the largest logit, and relative to it, scaled: sum of exp, sum of exp * logit, the target's.
 
     Relative to the largest all is bounded, and each step is one pass.
     """
@@ -161,7 +161,7 @@ def from_row_sums(
     chosen: Float[Tensor, " R"],
     temperature: float,
 ) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"], Float[Tensor, " R"]]:
-    """Logprobs of the targets, entropies and normalisers from `row_sums`: H = log Z - sum p * logit."""
+    """Return logprobs of the targets, entropies and log Z from `row_sums`: H = log Z - sum p * logit."""
     log_total = total.log()
     return chosen - log_total, log_total - weighted / total, top / temperature + log_total
 
@@ -176,7 +176,7 @@ def to_gradients(
     *,
     is_here: Bool[Tensor, " R"] | None = None,
 ) -> None:
-    """Overwrite a few rows of logits with the gradient by the scaled logits, computed in float32 and rounded once.
+    """Overwrite rows of logits with the gradient by the scaled logits, computed in float32 and rounded once.
 
     d logprob / d logits = onehot(target) - p;  d entropy / d logits = -p * (log p + entropy)
 
@@ -208,7 +208,7 @@ TORCH = LogitPasses(statistics=_statistics, to_gradients=to_gradients)
 
 
 def _add_product(total: Float[Tensor, "V H"], grad_logits: Float[Tensor, "N V"], hidden: Float[Tensor, "N H"]) -> None:
-    """total += grad_logits.T @ hidden, without a second matrix of that size."""
+    """Add grad_logits.T @ hidden to `total`, without a second matrix of that size."""
     if total.dtype == hidden.dtype:
         total.addmm_(grad_logits.T, hidden)
         return

@@ -1,42 +1,40 @@
-"""When a run goes wrong in a way that its numbers show: rules on the last steps, and which of them hold. Pure.
+"""Alarms: rules on the metrics of the last steps that detect a run gone wrong.
 
 A rule looks at the last `WINDOW` steps, so that one odd step raises no alarm, and some compare with the first `WINDOW`.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Record = Mapping[str, Any]
-"""A step's numbers, by the names of `metrics.METRICS`."""
+from paceline.metrics.definitions import Record
 
 WINDOW = 5
-"""Steps that a rule looks at: a batch's chance evens out, and an alarm still comes while most of the run is to come."""
+"""Steps that a rule looks at: long enough to average out chance, short enough to warn early."""
 ENTROPY_LEFT = 1 / 20
-"""Of the entropy at the start. A run that learns its task loses nine tenths of it (the embedded one: 0.345 to 0.035
-nats per token); with a twentieth left, the completions of a prompt are nearly all the same."""
+"""Share of the initial entropy. A run that learns its task loses nine tenths of it (the embedded one: 0.345 to 0.035
+nats per token). With a twentieth left, the completions of a prompt are nearly all the same."""
 LENGTH_LEFT = 1 / 4
-"""Of the length at the start: a policy that stops writing its reasoning down."""
+"""Share of the initial length: a policy below it has stopped writing its reasoning down."""
 MANY_TRUNCATED = 0.5
-"""With every second completion cut, what is rewarded is to be short rather than to be right."""
+"""Share of truncated completions: with every second one cut, being short is rewarded rather than being right."""
 WITHOUT_SIGNAL = 0.95
-"""Of the prompts of a step: 1 in 20 is all that an update comes from."""
+"""Share of a step's prompts without signal: an update comes from 1 in 20 only."""
 MANY_CLIPPED = 0.3
-"""Of the trained tokens. Some per cent are usual; beyond a third of them learn nothing and the others went too far."""
+"""Share of the trained tokens. A few per cent are usual; above a third, those learn nothing and the others went too
+far."""
 FAR_MISMATCH = 0.1
-"""Nats per token, in the mean: engine and trainer give the same token probabilities 10 % apart, where bfloat16 makes
-1 to 2 %."""
+"""Mean difference in nats per token: engine and trainer differ by 10 %, where bfloat16 causes 1 to 2 %."""
 MANY_FAILURES = 0.01
-"""Of the completions that a reward function grades. A sound grader fails on none; the run goes on up to
+"""Share of the completions that a reward function grades. A sound grader fails on none; the run continues up to
 `max_reward_failure_rate`."""
 MANY_SKIPPED = 2
-"""Updates. One may be chance, as of a broken row; two in so few steps have a cause."""
+"""Skipped updates. One may be chance, for example a broken row; two in so few steps have a cause."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """What is wrong where `holds` of the first and the last `WINDOW` steps."""
+class AlarmRule:
+    """An alarm: active where `holds` is true of the first and the last `WINDOW` steps."""
 
     name: str
     meaning: str
@@ -45,27 +43,27 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """An alarm that begins with a step, or is over with it."""
+class AlarmChange:
+    """Beginning or end of an alarm."""
 
-    rule: Rule
+    rule: AlarmRule
     since: int
-    """The step that it began with."""
+    """Step at which the alarm began."""
     step: int
     begins: bool
 
     def describe(self) -> str:
-        """One sentence."""
+        """Describe the change in one sentence."""
         if self.begins:
             return f"alarm {self.rule.name} since step {self.since}: {self.rule.meaning}; {self.rule.remedy}"
         return f"alarm {self.rule.name}, which began with step {self.since}, is over with step {self.step}"
 
 
 class AlarmState:
-    """The alarms of a run, step by step."""
+    """Active alarms of a run, updated step by step."""
 
     def __init__(self, past: Iterable[Record] = ()) -> None:
-        """`past`: the steps that a resumed run has made already; an alarm that was active then still is."""
+        """Replay `past`, the steps before a resumed run: an alarm that was active then still is."""
         self._first, self._last = list[Record](), deque[Record](maxlen=WINDOW)
         self._since = dict[str, int]()
         for record in past:
@@ -73,11 +71,11 @@ class AlarmState:
 
     @property
     def active(self) -> tuple[str, ...]:
-        """Names of the alarms that hold, in the order of `RULES`."""
+        """Names of the active alarms, in the order of `RULES`."""
         return tuple(rule.name for rule in RULES if rule.name in self._since)
 
-    def see(self, record: Record) -> list[Change]:
-        """One more step; what it changes."""
+    def see(self, record: Record) -> list[AlarmChange]:
+        """Add a step and return what it changes."""
         self._last.append(record)
         if len(self._first) < WINDOW:
             self._first.append(record)
@@ -89,12 +87,12 @@ class AlarmState:
             since = self._since.setdefault(rule.name, record["step"])
             if not holds:
                 del self._since[rule.name]
-            changes.append(Change(rule=rule, since=since, step=record["step"], begins=holds))
+            changes.append(AlarmChange(rule=rule, since=since, step=record["step"], begins=holds))
         return changes
 
 
 def _numbers(records: Sequence[Record], name: str) -> list[float]:
-    """Of the steps that have one: some measured nothing, and those of an older version lack what came later."""
+    """Return the values of the steps that have one: older versions lack later metrics."""
     return [record[name] for record in records if record.get(name) is not None]
 
 
@@ -145,50 +143,50 @@ def _skipped(first: Sequence[Record], last: Sequence[Record]) -> bool:
 
 
 RULES = (
-    Rule(
+    AlarmRule(
         name="entropy_collapse",
         meaning="entropy is below a twentieth of what it was in the first 5 steps",
         remedy="where the reward still has room to grow, raise --clip-eps-high or --entropy-coef, or lower "
         "--learning-rate",
         holds=_fell_below("entropy", ENTROPY_LEFT),
     ),
-    Rule(
+    AlarmRule(
         name="length_collapse",
         meaning="completions are less than a quarter as long as in the first 5 steps",
         remedy="read some of rollouts/: if the reward can be had without the work, mend it",
         holds=_fell_below("completion_length_mean", LENGTH_LEFT),
     ),
-    Rule(
+    AlarmRule(
         name="length_explosion",
         meaning="more than half of the completions are cut at --max-completion-length",
         remedy="raise it, or give --overlong-share so that length costs something",
         holds=_above("truncated_fraction", MANY_TRUNCATED),
     ),
-    Rule(
+    AlarmRule(
         name="no_signal",
         meaning="at most 1 prompt in 20 has completions with different rewards",
         remedy="take tasks that are neither too easy nor too hard, or more --num-generations",
         holds=_without_signal,
     ),
-    Rule(
+    AlarmRule(
         name="clip_fraction",
         meaning="the clip holds more than 30 % of the trained tokens",
         remedy="lower --learning-rate, --num-iterations or --num-minibatches",
         holds=_clipped,
     ),
-    Rule(
+    AlarmRule(
         name="logprob_mismatch",
         meaning="engine and trainer differ by more than 0.1 nats per token",
         remedy="give --rollout-correction truncate, lower --max-staleness, or sample without top-p, top-k and min-p",
         holds=_above("logprob_mismatch_mean", FAR_MISMATCH),
     ),
-    Rule(
+    AlarmRule(
         name="reward_failures",
         meaning="a reward function fails on more than 1 % of the completions, or raises on them together",
         remedy="`rewards` in metrics.jsonl says which; its first failure is what to mend",
         holds=_failing,
     ),
-    Rule(
+    AlarmRule(
         name="skipped_updates",
         meaning="two or more updates of the last 5 steps were not finite and were skipped",
         remedy="lower --learning-rate or --max-grad-norm, and look at the steps in kept/",

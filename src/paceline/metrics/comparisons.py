@@ -1,4 +1,4 @@
-"""Two measurements of one set of tasks held to each other, task by task, in plain floats.
+"""Comparison of two evaluations on the same tasks, task by task, in plain floats.
 
 A task's value is the share of its completions that were right: 0 or 1 with one completion.
 """
@@ -14,38 +14,38 @@ from numpy.typing import NDArray
 from paceline.metrics.intervals import Interval, Z, paired_difference
 
 LEVEL = 0.05
-"""A difference counts where chance alone would make one as large less often than this."""
+"""Significance level of a difference."""
 Z_POWER = 0.8416212335729143
-"""The standard normal's 80 % point."""
+"""80 % point of the standard normal distribution."""
 CHANGING = 0.2
-"""Share of tasks that are assumed to be right in one of two measurements only."""
+"""Share of tasks that are assumed to be right in one of two evaluations only."""
 RESAMPLES = 2_000
-"""Their 50th from either end has an error of its own of about a twentieth of the interval's half."""
+"""Resamples of the bootstrap: the error of its 95 % limits is about a twentieth of the interval's half-width."""
 AT_ONCE = 1 << 20
 """Tasks drawn at once: 8 MiB."""
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
-"""SplitMix64's step: 2^64 over the golden ratio."""
+"""Step of SplitMix64: 2^64 over the golden ratio."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What changed between two measurements of the same tasks."""
+    """Change between two evaluations of the same tasks."""
 
     num_tasks: int
-    """Graded both times."""
+    """Tasks graded both times."""
     gained: int
     """Tasks with more right completions than before."""
     lost: int
     difference: Interval
-    """Of the means: Agresti and Min's interval with one completion per task, else the bootstrap's."""
+    """Difference of the means: Agresti and Min's interval with one completion per task, otherwise the bootstrap's."""
     bootstrap: Interval
     p_value: float
     """Exact McNemar test of `gained` against `lost`."""
 
 
 def compare(before: Sequence[float], after: Sequence[float]) -> Comparison:
-    """Tasks in the same order, each with its share of right completions.
+    """Compare tasks in the same order, each with its share of right completions.
 
     Raises:
         ValueError: no tasks, or not the same number in both.
@@ -68,14 +68,14 @@ def compare(before: Sequence[float], after: Sequence[float]) -> Comparison:
 
 
 def compare_records(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> Comparison | None:
-    """The same from the completions of two evaluations (`task_id`, `correct`); None: no task was graded both times."""
+    """Compare the completions of two evaluations (`task_id`, `correct`); None: no task was graded both times."""
     first, last = _shares(before), _shares(after)
     both = [task for task in first if task in last]
     return compare([first[task] for task in both], [last[task] for task in both]) if both else None
 
 
 def _shares(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Each task's share of right completions, of those that were graded."""
+    """Return each task's share of right completions among those that were graded."""
     verdicts: dict[str, list[bool]] = {}
     for record in records:
         if "correct" in record and isinstance(record["correct"], bool):
@@ -84,7 +84,7 @@ def _shares(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """Chance of a split at least as uneven if every changed task were as likely to be gained as lost; two-sided, exact.
+    """Return the probability of a split at least as uneven if gains and losses were equally likely; two-sided, exact.
 
         p = min(1, 2 * sum over i <= min(gained, lost) of C(gained + lost, i) / 2^(gained + lost))
 
@@ -102,7 +102,7 @@ def mcnemar(gained: int, lost: int) -> float:
 
 
 def paired_bootstrap(differences: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """Mean of the tasks' differences, and the middle 95 % of the means of tasks drawn with replacement.
+    """Return the mean of the tasks' differences with a 95 % percentile bootstrap interval.
 
     The draws are a function of (seed, resample, position) alone, so the interval is the same wherever it is computed.
     Source: B. Efron, Annals of Statistics 7 (1979), 1-26; percentile interval.
@@ -121,7 +121,7 @@ def paired_bootstrap(differences: Sequence[float], *, resamples: int = RESAMPLES
 
 
 def drawn_tasks(seed: int, resamples: range, n: int) -> NDArray[np.uint64]:
-    """Positions of `n` tasks drawn with replacement, one row for each resample.
+    """Draw the positions of `n` tasks with replacement, one row per resample.
 
     SplitMix64 of a counter, which seed and resample start.
     """
@@ -135,7 +135,7 @@ def drawn_tasks(seed: int, resamples: range, n: int) -> NDArray[np.uint64]:
 
 
 def _mixed(number: int) -> int:
-    """SplitMix64's output for the state `number`."""
+    """Return SplitMix64's output for the state `number`."""
     bits = (number + GOLDEN) & MASK
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & MASK
@@ -143,7 +143,7 @@ def _mixed(number: int) -> int:
 
 
 def detectable_difference(n: int, *, changing: float = CHANGING) -> float | None:
-    """Smallest difference of two accuracies on the same `n` tasks that McNemar's test finds four times in five.
+    """Return the smallest difference of two accuracies on `n` tasks that McNemar's test finds with power 80 %.
 
     The least d with n >= (z sqrt(c) + z' sqrt(c - d^2))^2 / d^2, where z is the 97.5 % and z' the 80 % point of the
     normal distribution and c, the share of tasks that change sides, is `changing`, or d itself where that is more: then
@@ -166,7 +166,7 @@ def detectable_difference(n: int, *, changing: float = CHANGING) -> float | None
 
 
 def level_of_best(looks: int) -> float:
-    """The p-value below which the best of so many evaluations counts as better: Bonferroni's share of 0.05.
+    """Return the p-value below which the best of several evaluations is better: Bonferroni's share of 0.05.
 
     >>> level_of_best(10)
     0.005
@@ -175,7 +175,7 @@ def level_of_best(looks: int) -> float:
 
 
 def probability(p: float) -> str:
-    """A test's p-value with two figures, or that it is smaller than anybody cares for.
+    """Format a p-value with two figures, or as below 1e-6.
 
     >>> probability(0.03906), probability(1e-30)
     ('p = 0.039', 'p < 1e-6')

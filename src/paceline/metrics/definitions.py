@@ -1,15 +1,19 @@
-"""The table of named scalars: what each number of `metrics.jsonl` means, in which unit.
+"""The table of metrics: what each number of `metrics.jsonl` means, and its unit.
 
 One object per step. A name that is not in the table is refused, so that the table is the whole truth.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+Record = Mapping[str, Any]
+"""A JSON object of a run's files, for example a step's metrics by the names of `METRICS`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
-    """One named scalar."""
+    """A named metric."""
 
     unit: str
     meaning: str
@@ -111,11 +115,11 @@ OPTIONAL = frozenset(
         *("rows_left_out", "prompts_truncated", "format_accuracy"),
     }
 )
-"""Absent where it has no meaning; every other name is in every record."""
+"""Metrics that are absent where they have no meaning; all others are in every record."""
 
 
 def check_record(record: Mapping[str, object]) -> None:
-    """Refuse a step's record whose names are not exactly the table's.
+    """Refuse a step's record whose names differ from the table's.
 
     Raises:
         ValueError: naming what is unknown or missing.

@@ -4,8 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.metrics.statistics import mean_and_variance
+
 Z = 1.959963984540054
-"""The standard normal's 97.5 % point."""
+"""97.5 % point of the standard normal distribution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +20,7 @@ class Interval:
 
 
 def wilson(correct: int, n: int) -> Interval:
-    """Share `correct / n` with Wilson's score interval, which stays honest near 0 and 1.
+    """Return the share `correct / n` with Wilson's score interval, which stays honest near 0 and 1.
 
     Source: E. B. Wilson, Journal of the American Statistical Association 22 (1927), 209-212.
 
@@ -42,21 +44,20 @@ def wilson(correct: int, n: int) -> Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Mean of independent values (for example each task's share of right samples) with a normal interval.
+    """Return the mean of independent values with a normal interval.
 
     Raises:
         ValueError: no values.
     """
     if not values:
         raise ValueError("values must hold at least one number")
-    n, mean = len(values), math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / max(n - 1, 1)
-    half = Z * math.sqrt(variance / n)
+    mean, variance = mean_and_variance(values)
+    half = Z * math.sqrt(variance / len(values))
     return Interval(value=mean, low=mean - half, high=mean + half)
 
 
 def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> Interval:
-    """Gain in accuracy on the same tasks, with Agresti and Min's interval for paired proportions.
+    """Return the gain in accuracy on the same tasks, with Agresti and Min's interval for paired proportions.
 
     Half a task is added to each cell of the two-by-two table, so that two equal runs give a narrow interval around
     zero and not a point. Source: A. Agresti and Y. Min, Statistics in Medicine 24 (2005), 729-740. `value` is the

@@ -1,4 +1,4 @@
-"""Whether a run is learning, in one word and why: rules on what it has written down so far. Pure.
+"""Verdict on whether a run is learning, with its reason, from the records so far. Pure.
 
 The word may be asked for after every step and every evaluation, so each rule has a chance of error over a whole run and
 not over one look. docs/learning.md says how often a run that cannot learn was called one that does.
@@ -6,71 +6,70 @@ not over one look. docs/learning.md says how often a run that cannot learn was c
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal
 
 from paceline.metrics.alarms import RULES
 from paceline.metrics.alarms import WINDOW as STANDING
+from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Z
-
-Record = Mapping[str, Any]
-"""A step's numbers, by the names of `metrics.METRICS`; or an evaluation's, as in `evals.jsonl`."""
+from paceline.metrics.statistics import mean_and_variance
 
 SHORTEST = 6
-"""Steps whose mean is held to that of as many others, at least: of fewer, the standard deviation itself is a guess."""
+"""Smallest window in steps: with fewer, the standard deviation itself is a guess."""
 LONGEST = 50
-"""And at most: a reward that breaks down late is seen after so many steps, however long the run was good."""
+"""Largest window in steps: a reward that breaks down late shows after this many, however long the run was good."""
 FAR = 5.0
-"""Standard errors by which the reward must have moved. One look would do with 3; a run is looked at after every step,
+"""Standard errors by which the reward must have moved. One look would need 3, but a run is looked at after every step,
 and at first the standard error comes from 6 steps."""
 CHANCE = 0.05
-"""That a model which does not change is called changed by any of a run's evaluations."""
+"""Probability that any evaluation of an unchanged model counts as a change."""
 ENOUGH = 30
-"""Steps after which a run that shows nothing is called one that does not learn: its windows have 10 steps then."""
+"""Steps after which a run without a visible change counts as not learning: its windows then have 10 steps."""
 
 Word = Literal["yes", "no", "too early"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """The word, the reason for it, and what a person should know beside it."""
+    """The word, its reason, and remarks."""
 
     word: Word
     because: str
     but: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """One sentence."""
+        """Describe the verdict in one sentence."""
         return f"learning: {'; but '.join([f'{self.word}, because {self.because}', *self.but])}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shift:
-    """How far a number is now from where it began."""
+    """Change of a number from its first to its latest window."""
 
     before: float
     now: float
     error: float
     """Standard error of the difference."""
     limit: float
-    """Standard errors from which on a difference is no chance."""
+    """Standard errors above which a difference is not chance."""
 
     @property
     def least(self) -> float:
-        """The smallest difference that would count."""
+        """Smallest difference that would count."""
         return self.limit * self.error
 
     @property
     def direction(self) -> int:
-        """1: has risen; -1: has fallen; 0: not to be told from chance."""
+        """1 for a rise, -1 for a fall, 0 where it may be chance."""
         change = self.now - self.before
         return 0 if abs(change) <= self.least else 1 if change > 0 else -1
 
 
 def reward_shift(rewards: Sequence[float]) -> Shift | None:
-    """The mean rewards of a run's first steps against those of its last, one number per step.
+    """Compare the mean rewards of a run's first and last steps, one number per step.
 
         w = min(n // 3, LONGEST) steps at either end;  error = sqrt((s_first^2 + s_last^2) / w)
 
@@ -85,18 +84,12 @@ def reward_shift(rewards: Sequence[float]) -> Shift | None:
     window = min(len(rewards) // 3, LONGEST)
     if window < SHORTEST:
         return None
-    (before, first), (now, last) = _moments(rewards[:window]), _moments(rewards[-window:])
+    (before, first), (now, last) = mean_and_variance(rewards[:window]), mean_and_variance(rewards[-window:])
     return Shift(before=before, now=now, error=math.sqrt((first + last) / window), limit=FAR)
 
 
-def _moments(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample variance of at least two numbers."""
-    mean = math.fsum(values) / len(values)
-    return mean, math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-
-
 def accuracy_shift(evals: Sequence[Record], *, sets: int) -> Shift | None:
-    """The newest evaluation of a set against its first one, both with `accuracy`, `ci_low` and `ci_high`.
+    """Compare the newest evaluation of a set with its first one, both with `accuracy`, `ci_low` and `ci_high`.
 
     Look j of a set may be wrong with probability CHANCE / (sets j (j + 1)), which adds up to CHANCE over all looks of
     all `sets`, however many there will be. Both evaluations are of the same tasks, whose difficulty they share, so the
@@ -118,18 +111,18 @@ def accuracy_shift(evals: Sequence[Record], *, sets: int) -> Shift | None:
 
 
 class Learning:
-    """Steps and evaluations in, a verdict out, at any time."""
+    """Running verdict on a run's steps and evaluations."""
 
     def __init__(self) -> None:
         self._steps = 0
         self._rewards = list[float]()
         self._last = deque[Record](maxlen=STANDING)
         self._standstill = 0
-        """Steps up to the last one that could not change the policy."""
+        """Latest steps in a row that could not change the policy."""
         self._evals = dict[str, list[Record]]()
 
     def step(self, record: Record) -> None:
-        """One more step."""
+        """Add a step."""
         self._steps += 1
         self._last.append(record)
         self._standstill = self._standstill + 1 if _changes_nothing(record) else 0
@@ -137,12 +130,12 @@ class Learning:
             self._rewards.append(record["reward_mean"])
 
     def evaluation(self, record: Record) -> None:
-        """One more evaluation. One without an accuracy, such as of a reward model, says nothing here."""
+        """Add an evaluation. One without an accuracy, such as of a reward model, has no effect."""
         if "accuracy" in record:
             self._evals.setdefault(record["set"], []).append(record)
 
     def verdict(self) -> Verdict:
-        """What all of it says."""
+        """Return the verdict on all records so far."""
         if 0 < self._steps == self._standstill and self._steps >= STANDING:
             return Verdict(word="no", because=f"{_standing(self._last)}, in all {self._steps} steps so far")
         found = {name: accuracy_shift(evals, sets=len(self._evals)) for name, evals in self._evals.items()}
@@ -163,7 +156,7 @@ class Learning:
         return self._nothing_to_see(reward, unmoved, remarks)
 
     def _nothing_to_see(self, reward: Shift | None, unmoved: Sequence[str], remarks: Sequence[str]) -> Verdict:
-        """The verdict where neither reward nor accuracy has moved."""
+        """Return the verdict where neither reward nor accuracy has moved."""
         if self._standstill >= STANDING:
             return Verdict(word="no", because=remarks[0], but=tuple(remarks[1:]))
         if reward is None:
@@ -174,7 +167,7 @@ class Learning:
         return Verdict(word=word, because=", and ".join(shown), but=tuple(remarks))
 
     def _remarks(self) -> tuple[str, ...]:
-        """What is wrong just now, whatever was learnt before."""
+        """List current problems, whatever was learnt before."""
         lines = []
         if self._standstill >= STANDING:
             lines.append(f"{_standing(self._last)}, in the last {self._standstill} steps")
@@ -185,7 +178,7 @@ class Learning:
 
 
 def judge(steps: Iterable[Record], evals: Iterable[Record]) -> Verdict:
-    """The verdict on all records of a run, as `metrics.jsonl` and `evals.jsonl` have them."""
+    """Return the verdict on all records of `metrics.jsonl` and `evals.jsonl`."""
     learning = Learning()
     for record in steps:
         learning.step(record)
@@ -195,12 +188,12 @@ def judge(steps: Iterable[Record], evals: Iterable[Record]) -> Verdict:
 
 
 def _changes_nothing(record: Record) -> bool:
-    """Whether a step left the policy as it was, by its own numbers."""
+    """Return True if a step left the policy unchanged, by its own numbers."""
     return 0 in (record["learning_rate"], record["updates"], record["grad_norm"])
 
 
 def _standing(last: Iterable[Record]) -> str:
-    """Why a policy does not change, of steps that did not change it."""
+    """Explain why steps did not change the policy."""
     records = list(last)
     if all(record["learning_rate"] == 0 for record in records):
         return "the learning rate is 0"

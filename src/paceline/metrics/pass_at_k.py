@@ -1,4 +1,4 @@
-"""Several completions of one task to one number: of a mean one, of any one, of the answer that most of them give.
+"""avg@k, pass@k and maj@k: one number from several completions of a task.
 
 `accuracy` with several completions is avg@k: the mean over tasks of the share that is right.
 """
@@ -7,16 +7,17 @@ import math
 from collections.abc import Sequence
 
 Vote = tuple[str | None, bool]
-"""The answer that a completion states, None where it states none, and whether the completion was right."""
+"""Answer that a completion states, or None, and whether the completion was right."""
 
 
 def avg_at_k(correct: int, n: int) -> float:
-    """Share of right completions among the `n` of one task."""
+    """Return the share of right completions among the `n` of one task."""
     return correct / n
 
 
 def pass_at_k(correct: int, n: int, k: int) -> float:
-    """Chance that at least one of `k` samples is right, from `correct` right ones among `n`: 1 - C(n-c, k) / C(n, k).
+    """Return the probability that at least one of `k` samples is right, given `correct` among `n`: 1 - C(n-c, k) / C(n,
+    k).
 
     Source: M. Chen et al., arXiv:2107.03374, Eq. 1.
     """
@@ -24,7 +25,7 @@ def pass_at_k(correct: int, n: int, k: int) -> float:
 
 
 def maj_at_k(votes: Sequence[Vote]) -> float:
-    """Chance that the answer that most completions state is right.
+    """Return the probability that the answer of most completions is right.
 
     Answers are the same where their texts are, but for spaces; completions without one do not vote. Of several answers
     with equally many votes one is drawn: their chances are averaged, as no order of completions may decide. An answer

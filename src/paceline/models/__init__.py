@@ -27,7 +27,6 @@ activations.py      what a forward pass keeps: recomputed, or held in main memor
 activation_checkpointing.py  how many layers to recompute, as arithmetic
 records.py          micro-batches on the model's device
 rows.py             rows by their numbers, with a reproducible gradient
-fingerprint.py      identity of a model and a tokenizer
 fingerprints.py     whether weights in two places are the same bits
 parallel/           how a model lies on several ranks
 """

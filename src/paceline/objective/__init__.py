@@ -1,4 +1,4 @@
-"""The algorithm, pure: advantages, token losses, averages over a step, the formula. Tensors in, tensors out.
+"""The algorithm, pure: advantages, token losses, averages over a step, the formula.
 
 N completion tokens of a micro-batch are laid end to end, without padding. Log-probabilities are in nats. Every loss is
 per token; the weights that average tokens are computed for the whole step in `micro_batches`. A loss is therefore

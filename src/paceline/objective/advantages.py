@@ -1,12 +1,14 @@
-"""Rewards of a step to advantages, in plain floats: P groups, each with the rewards of one prompt's completions.
+"""Advantages from a step's rewards, in plain floats: P groups, each with the rewards of one prompt's completions.
 
-None is a completion without a reward: it takes no part in any mean or standard deviation and has no advantage.
+None is a completion without a reward: it is left out of every mean and standard deviation and has no advantage.
 """
 
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
+
+from paceline.metrics.statistics import mean_and_std
 
 AdvantageKind = Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
 Rewards = Sequence[float | None]
@@ -15,15 +17,15 @@ STD_EPS = 1e-4
 """Added to a std before dividing, as TRL and ColossalChat do: near-constant rewards do not become +-2.6."""
 
 ROUNDING = 4 * sys.float_info.epsilon
-"""How far a sum may lie from what it would be without rounding, as a share of its size: weights, rewards, products and
-the sum itself are rounded, each by half of an epsilon, and rewards are themselves made of a few such numbers."""
+"""Relative error of a sum by rounding. Weights, rewards, products and the sum itself are rounded by half an epsilon
+each, and rewards are made of a few such numbers themselves."""
 
 MEAN_FLOOR = 1e-12
-"""A mean below this share of the spread is rounding of 0 and taken as 0, so that rewards of 0 stay exactly 0.0."""
+"""Share of the spread below which a mean is rounding of 0, and taken as 0."""
 
 
 def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[float]]:
-    """One advantage per completion, in the order given; 0.0 where there is no reward or nothing to compare.
+    """Return one advantage per completion, in the order given; 0.0 without a reward or anything to compare.
 
         group                  (r - group mean) / (group std + 1e-4)      GRPO, arXiv:2402.03300, section 4.1.2
         batch                  (r - batch mean) / (batch std + 1e-4)      REINFORCE++, arXiv:2501.03262
@@ -55,7 +57,7 @@ def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[f
 
 
 def without_rounding(sums: Sequence[Rewards], sizes: Sequence[Rewards]) -> list[list[float | None]]:
-    """Weighted sums of a step; those that differ by rounding alone become one number, the least of them.
+    """Merge weighted sums that differ by rounding alone into one number, the least of them.
 
     Without it, 0.1 + 0.2 would be better than 0.3, and a group of equal rewards would carry signal. `sizes` has what
     the terms of each sum add up to without their signs: a sum is as exact as its terms, however small it is.
@@ -79,7 +81,7 @@ def without_rounding(sums: Sequence[Rewards], sizes: Sequence[Rewards]) -> list[
 
 
 def normalized_sums(groups: Sequence[Mapping[str, Rewards]], weights: Mapping[str, float]) -> list[list[float | None]]:
-    """Several rewards to one, each normalised within its group first, so that a large one does not drown the others.
+    """Combine several rewards, each normalised within its group, so that a large one does not drown the others.
 
         R = sum over rewards of weight * (r - group mean) / (group std + 1e-4)
 
@@ -95,7 +97,7 @@ def normalized_sums(groups: Sequence[Mapping[str, Rewards]], weights: Mapping[st
 
 
 def overlong_penalty(length: int, *, max_length: int, buffer: int) -> float:
-    """Soft penalty of a completion of `length` tokens: 0, then down a line, -1 from `max_length` on.
+    """Return the soft length penalty of a completion: 0, then falling linearly to -1 at `max_length`.
 
         0                                             length <= max_length - buffer
         (max_length - buffer - length) / buffer       up to max_length
@@ -113,7 +115,7 @@ def overlong_penalty(length: int, *, max_length: int, buffer: int) -> float:
 
 
 def overlong_buffer(share: float, *, max_length: int) -> int:
-    """Tokens before `max_length` over which `overlong_penalty` falls: this share of it, at least one.
+    """Return the tokens before `max_length` over which `overlong_penalty` falls: this share of it, at least one.
 
     >>> overlong_buffer(0.2, max_length=512)
     102
@@ -122,7 +124,7 @@ def overlong_buffer(share: float, *, max_length: int) -> int:
 
 
 def carries_signal(group_advantages: Sequence[float]) -> bool:
-    """Whether a group moves the policy: its policy gradient is exactly zero when every advantage is.
+    """Return True if any advantage is nonzero; otherwise the group's policy gradient is exactly zero.
 
     >>> carries_signal([0.0, 0.0]), carries_signal([0.5, -0.5])
     (False, True)
@@ -131,7 +133,7 @@ def carries_signal(group_advantages: Sequence[float]) -> bool:
 
 
 def _normalized_sum(by_reward: Mapping[str, Rewards], weights: Mapping[str, float]) -> tuple[Rewards, Rewards]:
-    """Of each completion of a group the sum, and its size for `without_rounding`."""
+    """Return each completion's weighted sum in a group, and its size for `without_rounding`."""
     scaled, largest = dict[str, list[float]](), dict[str, float]()
     for name, rewards in by_reward.items():
         std = _std(rewards)
@@ -150,25 +152,17 @@ def _given(rewards: Rewards) -> list[float]:
     return [reward for reward in rewards if reward is not None]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
 def _std(rewards: Rewards) -> float:
-    """Sample standard deviation; 0.0 for fewer than two rewards."""
-    values = _given(rewards)
-    if len(values) < 2:
-        return 0.0
-    mean = _mean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    """Return the sample standard deviation; 0.0 for fewer than two rewards."""
+    return mean_and_std(rewards)[1] or 0.0
 
 
 def _scaled(rewards: Rewards, std: float | None) -> list[float]:
-    """Rewards minus their mean, over the standard deviation where one is given."""
+    """Subtract the mean from rewards and divide by the standard deviation, if given."""
     values = _given(rewards)
     if not values or max(values) == min(values):
         return [0.0] * len(rewards)
-    mean = _mean(values)
+    mean = math.fsum(values) / len(values)
     if abs(mean) < MEAN_FLOOR * (max(values) - min(values)):
         mean = 0.0
     scale = 1.0 if std is None else std + STD_EPS
@@ -176,7 +170,7 @@ def _scaled(rewards: Rewards, std: float | None) -> list[float]:
 
 
 def _rewarded(groups: Sequence[Rewards], values: Sequence[Sequence[float]]) -> list[float]:
-    """The values, over all groups, of completions that have a reward."""
+    """Return the values of all completions that have a reward, over all groups."""
     pairs = ((reward, value) for pair in zip(groups, values, strict=True) for reward, value in zip(*pair, strict=True))
     return [value for reward, value in pairs if reward is not None]
 

@@ -1,7 +1,7 @@
-"""The objective of a configuration as lines of a formula, with its numbers, in plain text.
+"""The objective of a configuration as lines of a formula with its numbers, in plain text.
 
-Read from the same options as the advantages, the learner and the averages; what is switched off has no line. t is a
-token of a completion; `training/learner/objective.py` and `batching.token_weights` are what is written out here.
+The lines follow from the options that advantages, trainer and averages read; a part that is off has no line. t is a
+token of a completion. The code is `training/learner/objective.py` and `micro_batches.token_weights`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,19 +12,19 @@ from paceline.config.sections import Config, RewardConfig, SamplingConfig
 from paceline.objective.advantages import STD_EPS, overlong_buffer
 
 SAPO_TAU = (1.0, 1.05)
-"""As `losses.policy` has them, which needs torch; a test holds one to the other."""
+"""Copy of `policy_loss.GATE_TEMPERATURES`, whose module needs torch; a test compares the two."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """One quantity and what it is."""
+    """A quantity and its definition."""
 
     symbol: str
     text: str
 
 
 def objective(config: Config) -> tuple[Line, ...]:
-    """The loss first, then each of its parts, then what a completion is worth and which ones take part."""
+    """Return the loss, each of its parts, the advantages, and the completions that take part."""
     return (
         *_loss(config.loss),
         *_ratio(config.loss, config.optim, config.sampling),
@@ -37,7 +37,7 @@ def objective(config: Config) -> tuple[Line, ...]:
 
 
 def as_text(lines: Iterable[Line]) -> str:
-    """One line each, the symbols aligned."""
+    """Format one line per quantity, with the symbols aligned."""
     shown = tuple(lines)
     width = max(len(line.symbol) for line in shown)
     return "".join(f"{line.symbol:<{width}} = {line.text}\n" for line in shown)
@@ -158,7 +158,7 @@ _ADVANTAGES = {
 
 
 def _part(advantage: AdvantageConfig, sampling: SamplingConfig) -> Iterator[Line]:
-    """Who takes part: groups by their mean, completions by how they ended."""
+    """Describe who takes part: groups by their mean, completions by their finish reason."""
     if advantage.filter_range is not None:
         low, high = advantage.filter_range
         more = f"; {advantage.oversampling:.12g} prompts sampled for each" if advantage.oversampling > 1 else ""

@@ -1,4 +1,4 @@
-"""The KL from a reference model: as a penalty with the right gradient, and as an estimate of its value."""
+"""KL divergence from a reference model: a penalty with the right gradient, and an estimate of its value."""
 
 from typing import Literal
 
@@ -16,7 +16,7 @@ def kl_penalty(
     *,
     kl: Literal["reverse", "forward"],
 ) -> Float[Tensor, " N"]:
-    """Per-token penalty whose expected gradient over tokens drawn from `old_logprobs` is the gradient of the named KL.
+    """Return a penalty per token whose expected gradient is that of the named KL, over tokens of the old policy.
 
         delta = logprobs - ref_logprobs;  ratio = stop_gradient(exp(logprobs - old_logprobs))
         reverse, KL(policy || reference):  ratio * delta^2 / 2
@@ -33,7 +33,7 @@ def kl_penalty(
 
 
 def kl_estimate(logprobs: Float[Tensor, " N"], ref_logprobs: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """Never negative, unbiased value of KL(policy || reference) per token of the policy: the estimator k3.
+    """Return an unbiased, never negative estimate of KL(policy || reference) per token: the estimator k3.
 
         exp(-delta) - 1 + delta, delta = logprobs - ref_logprobs
 

@@ -1,4 +1,4 @@
-"""Rollouts of a step to micro-batches under a token budget, with the step's denominators in the token weights.
+"""Micro-batches of a step's rollouts under a token budget, with the step's averages as token weights.
 
 A micro-batch is packed: prompts first, each once however many completions it has, then completions, with no padding. A
 model that cannot take it so is given padded rows of it, and then the budget holds every place of every row.
@@ -21,7 +21,7 @@ from torch import Tensor
 
 Average = Literal["token", "sequence", "constant", "prompt"]
 Layout = Literal["packed", "padded"]
-"""How a model takes a micro-batch: tokens end to end, each prompt once, or a row per sample, as long as the longest."""
+"""Form of a micro-batch: `packed` lays tokens end to end, each prompt once; `padded` has a row per sample."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,46 +29,46 @@ class Sample:
     """One completion to train on, with the prompt it shares with others of its group."""
 
     group: int
-    """Samples of one group have the same prompt."""
+    """Number of the group; samples of one group share a prompt."""
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     rollout_logprobs: tuple[float, ...]
     advantage: float
     masked: bool = False
-    """Whether it counts as a completion without tokens: it is in the averages, and never computed."""
+    """True for a completion that counts in averages as one without tokens and is never computed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MicroBatch:
-    """S samples of Q prompts: M input tokens, of which the completion inputs follow the prompts; N target tokens."""
+    """S samples of Q prompts: M input tokens, prompts first, and N target tokens."""
 
     samples: tuple[int, ...]
-    """Positions of these samples in the step, in the order of the tokens below."""
+    """Positions of the samples in the step, in the order of the tokens below."""
     input_ids: Int[Tensor, " M"]
     position_ids: Int[Tensor, " M"]
     prompt_lengths: tuple[int, ...]
-    """Of each of the Q prompts."""
+    """Tokens of each of the Q prompts."""
     prompt_of_sample: tuple[int, ...]
-    """Which of the Q prompts each sample continues."""
+    """Index of the prompt that each sample continues."""
     input_lengths: tuple[int, ...]
     """Completion tokens that are inputs, per sample: its length - 1."""
     sources: Int[Tensor, " N"]
-    """The input token whose hidden state predicts each target."""
+    """Index of the input token whose hidden state predicts each target."""
     lengths: Int[Tensor, " S"]
     """Completion tokens per sample; they sum to N."""
     targets: Int[Tensor, " N"]
     weights: Float[Tensor, " N"]
-    """Each target's share of the step's average; they sum to 1 over the step."""
+    """Share of each target in the step's average; the shares sum to 1 over the step."""
     advantages: Float[Tensor, " N"]
     rollout_logprobs: Float[Tensor, " N"]
 
     @property
     def num_targets(self) -> int:
-        """N, the completion tokens with a gradient."""
+        """Number of completion tokens with a gradient, N."""
         return len(self.targets)
 
     def num_forwarded(self, layout: Layout) -> int:
-        """Tokens that go through the model in one pass, those that only fill padded rows included."""
+        """Return the tokens that pass through the model, padding included."""
         if layout == "packed":
             return len(self.input_ids)
         prompts = (self.prompt_lengths[prompt] for prompt in self.prompt_of_sample)
@@ -76,7 +76,7 @@ class MicroBatch:
 
 
 def token_weights(samples: Sequence[Sample], *, average: Average, max_completion_length: int) -> list[float]:
-    """Weight of each token of each sample (one number per sample) so that the step's loss is a plain sum.
+    """Return one weight per sample for each of its tokens, so that the step's loss is a plain sum.
 
     With T_i the tokens of sample i, over all B samples of all ranks and micro-batches of the optimiser step:
 
@@ -129,7 +129,7 @@ def cut(
 def share_out(
     samples: Sequence[Sample], *, trained: Sequence[int], ranks: int, layout: Layout = "packed"
 ) -> list[list[int]]:
-    """The samples at positions `trained` in one share per rank, of about as many input tokens each.
+    """Divide the samples at positions `trained` into one share per rank, of similar numbers of input tokens.
 
     Packed, groups stay whole unless one alone is more than an even share. The costliest piece goes first, each to
     whoever has least so far; a rank gets nothing where there are fewer samples than ranks.
@@ -148,19 +148,19 @@ def share_out(
 
 
 def shortest(samples: Sequence[Sample]) -> int:
-    """Position of the sample with the fewest input tokens."""
+    """Return the position of the sample with the fewest input tokens."""
     return min(range(len(samples)), key=lambda index: _tokens(samples, [index]))
 
 
 def input_tokens(samples: Sequence[Sample], members: Sequence[int], layout: Layout = "packed") -> int:
-    """Tokens that a pass over samples of any groups forwards: packed, each prompt once."""
+    """Count the tokens that a pass over samples of any groups forwards; packed, each prompt counts once."""
     if layout == "padded":
         return len(members) * max(_tokens(samples, [index]) for index in members)
     return sum(_tokens(samples, group) for group in _by_group(samples, members))
 
 
 def _by_group(samples: Sequence[Sample], positions: Iterable[int]) -> list[list[int]]:
-    """The positions of each group's samples, in order; groups by their first one."""
+    """Return the positions of each group's samples in order, groups by their first sample."""
     groups: dict[int, list[int]] = {}
     for index in sorted(positions):
         groups.setdefault(samples[index].group, []).append(index)
@@ -172,19 +172,19 @@ def _longest(samples: Sequence[Sample], members: Sequence[int]) -> int:
 
 
 def _tokens(samples: Sequence[Sample], members: Sequence[int]) -> int:
-    """Input tokens of samples of one group: their prompt once, of each completion all but the last token."""
+    """Count the input tokens of one group: its prompt once, and all but the last token of each completion."""
     return len(samples[members[0]].prompt_ids) + sum(len(samples[index].completion_ids) - 1 for index in members)
 
 
 def _whole_or_cut(samples: Sequence[Sample], members: list[int], limit: int) -> list[list[int]]:
-    """A group as it is, or in even pieces of at most `limit` tokens, each with the prompt."""
+    """Return a group whole, or in even pieces of at most `limit` tokens, each with the prompt."""
     inputs = [len(samples[index].completion_ids) - 1 for index in members]
     runs = even_runs(inputs, limit=limit, fixed=len(samples[members[0]].prompt_ids))
     return [members[run.start : run.stop] for run in runs]
 
 
 def even_runs(costs: Sequence[int], *, limit: int, fixed: int = 0, padded: bool = False) -> list[range]:
-    """Neighbours in as few runs as `limit` allows, the costliest as cheap as it can be; `fixed` comes on top of each.
+    """Split neighbours into the fewest runs within `limit`, with the costliest run as cheap as possible.
 
     A cost above the limit is a run of its own. `padded`: each of a run costs as much as its costliest.
 
@@ -203,7 +203,7 @@ def even_runs(costs: Sequence[int], *, limit: int, fixed: int = 0, padded: bool 
 
 
 def _filled(costs: Sequence[int], *, limit: int, fixed: int, padded: bool) -> list[range]:
-    """Neighbours in runs, each as long as `limit` allows and never empty: no fewer runs are possible."""
+    """Fill runs of neighbours up to `limit`, never leaving one empty: no fewer runs are possible."""
     ends, start = [], 0
     total = most = 0
     for place, cost in enumerate(costs):
@@ -218,7 +218,7 @@ def _filled(costs: Sequence[int], *, limit: int, fixed: int, padded: bool) -> li
 def pack(
     samples: Sequence[Sample], weights: Sequence[float], indices: Sequence[int], *, dtype: torch.dtype
 ) -> MicroBatch:
-    """Lay the samples at `indices` out as one micro-batch; `weights` has one number per sample of the step."""
+    """Pack the samples at `indices` into one micro-batch; `weights` has one number per sample of the step."""
     chosen = [samples[index] for index in indices]
     prompt_of_group: dict[int, int] = {}
     prompts: list[tuple[int, ...]] = []
@@ -256,7 +256,7 @@ def pack(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaddedAttention:
-    """Where each packed token stands in padded blocks, for attention; all else stays packed.
+    """Index tables between packed tokens and padded blocks, for attention; everything else stays packed.
 
     Q prompts of at most L tokens, S samples of at most T completion inputs. Padding repeats token 0; it is masked
     or, in the causal prompt block, stands after every token that could see it.
@@ -266,13 +266,13 @@ class PaddedAttention:
     completion_index: Int[Tensor, "S T"]
     prompt_of_sample: Int[Tensor, " S"]
     mask: Bool[Tensor, "S 1 T L_plus_T"]
-    """Completion tokens see their own prompt and the completion tokens up to themselves."""
+    """Mask that shows each completion token its own prompt and the completion up to itself."""
     unpad: Int[Tensor, " M"]
-    """Packed token to its place in the flattened blocks: prompts, then completions."""
+    """Place of each packed token in the flattened blocks: prompts, then completions."""
 
 
 def padded_attention(batch: MicroBatch) -> PaddedAttention:
-    """The index tables of a micro-batch, made once and used by every layer."""
+    """Build the index tables of a micro-batch, once for all layers."""
     prompt_lengths, input_lengths = torch.tensor(batch.prompt_lengths), torch.tensor(batch.input_lengths)
     prompt_of_sample = torch.tensor(batch.prompt_of_sample)
     prompt_index, prompt_real = _ragged_index(prompt_lengths, start=0)
@@ -291,7 +291,7 @@ def padded_attention(batch: MicroBatch) -> PaddedAttention:
 
 
 def _ragged_index(lengths: Int[Tensor, " R"], *, start: int) -> tuple[Int[Tensor, "R W"], Bool[Tensor, "R W"]]:
-    """Rows laid end to end from `start`: the index of each row's tokens, 0 where a shorter row has none."""
+    """Return the token index of each row laid end to end from `start`, and its mask; 0 behind a shorter row."""
     columns = torch.arange(int(lengths.max()))
     real = columns < lengths[:, None]
     starts = start + lengths.cumsum(0) - lengths
@@ -300,17 +300,17 @@ def _ragged_index(lengths: Int[Tensor, " R"], *, start: int) -> tuple[Int[Tensor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaddedRows:
-    """A micro-batch as plain rows, prompt then completion, for models that take nothing else."""
+    """A micro-batch as padded rows, prompt then completion, for models that take nothing else."""
 
     index: Int[Tensor, "S L"]
-    """The input token at each place of each sample's row; token 0 in the padding on the right."""
+    """Input token at each place of each sample's row; 0 in the padding on the right."""
     real: Bool[Tensor, "S L"]
     sources: Int[Tensor, " N"]
-    """The place, in the flattened rows, whose hidden state predicts each target."""
+    """Place in the flattened rows whose hidden state predicts each target."""
 
 
 def padded_rows(batch: MicroBatch) -> PaddedRows:
-    """The rows of a micro-batch; a prompt is repeated for each of its samples."""
+    """Build the rows of a micro-batch; the prompt is repeated for each of its samples."""
     prompt_lengths, input_lengths = torch.tensor(batch.prompt_lengths), torch.tensor(batch.input_lengths)
     prompt_of_sample = torch.tensor(batch.prompt_of_sample)
     prompt_starts = (prompt_lengths.cumsum(0) - prompt_lengths)[prompt_of_sample, None]

@@ -1,7 +1,7 @@
-"""The policy term per token: ratio to the old policy, and what holds it. Negated: smaller is better.
+"""Policy loss per token: ratio to the old policy, and its bounds.
 
-N completion tokens of a micro-batch laid end to end. The ratio may be of tokens or, the same for all tokens of a
-sequence, of sequences (`policy_ratio`); the bounds below are then those of sequences.
+N completion tokens of a micro-batch are laid end to end. A ratio belongs to a token or, equal for all its tokens, to a
+sequence (`policy_ratio`); the bounds below then apply to sequences.
 """
 
 from typing import Literal
@@ -13,10 +13,10 @@ from torch import Tensor
 from paceline.objective.sequences import each_token, sequence_means
 
 GATE_TEMPERATURES = (1.0, 1.05)
-"""SAPO's, for positive and for negative advantages: a sharper gate for the second was the more stable."""
+"""SAPO's temperatures for positive and negative advantages; the sharper gate for the second was more stable."""
 
 LOG_RATIO_LIMIT = 80.0
-"""Nats: e^80 is finite in float32 and e^89 is not; infinity times the 0 of a masked token is not a number."""
+"""Largest log ratio in nats: e^80 is finite in float32, e^89 is not, and infinity times a mask's 0 is NaN."""
 
 
 def policy_ratio(
@@ -26,7 +26,7 @@ def policy_ratio(
     *,
     level: Literal["token", "sequence"],
 ) -> Float[Tensor, " N"]:
-    """Probability under the policy over that under the old policy, with its gradient.
+    """Return the policy's probability over the old policy's, with its gradient.
 
         token     exp(logprobs - old_logprobs)
         sequence  exp(mean over the sequence of logprobs - old_logprobs), for each of its tokens
@@ -49,7 +49,7 @@ def clipped_policy_loss(
     clip_eps_high: float,
     dual_clip: float = 0.0,
 ) -> Float[Tensor, " N"]:
-    """Clipped surrogate.
+    """Return the clipped surrogate loss.
 
         loss = -min(ratio * A, clip(ratio, 1 - clip_eps_low, 1 + clip_eps_high) * A)
         and at most -dual_clip * A where A < 0 and dual_clip > 0
@@ -71,7 +71,7 @@ def clipped_policy_loss(
 def cispo_policy_loss(
     ratio: Float[Tensor, " N"], logprobs: Float[Tensor, " N"], advantages: Float[Tensor, " N"], *, max_ratio: float
 ) -> Float[Tensor, " N"]:
-    """A bounded importance weight on the plain policy gradient, so that no token loses its gradient.
+    """Return the policy gradient loss with a bounded importance weight, so that no token loses its gradient.
 
         loss = -stop_gradient(min(ratio, max_ratio)) * A * logprobs
 
@@ -81,7 +81,7 @@ def cispo_policy_loss(
 
 
 def gated_policy_loss(ratio: Float[Tensor, " N"], advantages: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """A smooth gate in the place of clipping; its slope at ratio 1 is that of the plain surrogate.
+    """Return the loss with a smooth gate instead of clipping; its slope at ratio 1 is the plain surrogate's.
 
         loss = -(4 / tau) * sigmoid(tau * (ratio - 1)) * A, tau = 1.0 where A > 0, else 1.05
 
@@ -93,5 +93,5 @@ def gated_policy_loss(ratio: Float[Tensor, " N"], advantages: Float[Tensor, " N"
 
 
 def unbounded_policy_loss(ratio: Float[Tensor, " N"], advantages: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
-    """The importance-weighted policy gradient: REINFORCE, where the ratio is 1. loss = -ratio * A."""
+    """Return the importance-weighted policy gradient loss, -ratio * A: REINFORCE where the ratio is 1."""
     return -ratio * advantages

@@ -1,4 +1,4 @@
-"""Rollouts that another policy made: weights for what an engine computed otherwise, and sequences to leave out.
+"""Corrections for rollouts of another policy or engine: importance weights, and sequences to leave out.
 
 N completion tokens of S sequences laid end to end. All weights are without gradient.
 """
@@ -21,7 +21,7 @@ def rollout_weights(
     level: Literal["token", "sequence"],
     maximum: float,
 ) -> Float[Tensor, " N"]:
-    """Importance weight of the trainer's distribution over the engine's, for each token.
+    """Return the importance weight of the trainer's distribution over the engine's, for each token.
 
         weight = exp(old_logprobs - rollout_logprobs), of the token, or multiplied over its sequence
         truncate  min(weight, maximum)
@@ -46,7 +46,7 @@ def off_policy_sequences(
     *,
     threshold: float,
 ) -> Bool[Tensor, " N"]:
-    """Tokens of bad sequences that the policy would hardly write any more.
+    """Mark tokens of sequences with negative advantage that the policy would hardly sample any more.
 
     A < 0 and mean over the sequence of (rollout_logprobs - logprobs) > threshold.
     Source: DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
@@ -59,6 +59,6 @@ def off_policy_sequences(
 def runaway_sequences(
     logprobs: Float[Tensor, " N"], old_logprobs: Float[Tensor, " N"], lengths: Int[Tensor, " S"], *, threshold: float
 ) -> Bool[Tensor, " N"]:
-    """Tokens of sequences whose mean ratio to the old policy is above `threshold`: mean exp(logprobs - old) > it."""
+    """Mark tokens of sequences whose mean ratio to the old policy is above `threshold`."""
     ratio = torch.exp((logprobs - old_logprobs).detach())
     return each_token(sequence_means(ratio, lengths), lengths, num_tokens=len(ratio)) > threshold

@@ -1,4 +1,4 @@
-"""The learning rate of each step, a pure function: nothing to save, nothing to resume."""
+"""Learning rate of each step as a pure function: nothing to save, nothing to resume."""
 
 import math
 from typing import Literal
@@ -13,7 +13,7 @@ def learning_rate(
     total_steps: int,
     min_ratio: float,
 ) -> float:
-    """Learning rate of step 1, 2, ..., `total_steps`.
+    """Return the learning rate of step 1, 2, ..., `total_steps`.
 
     Rises linearly to `peak` at step `warmup_steps`, then stays, or falls on a line or on half a cosine. The fall ends
     one step after the last at `peak * min_ratio`, so that no step is taken at a rate of 0, and stays there.

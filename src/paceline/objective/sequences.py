@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def sequence_sums(values: Float[Tensor, " N"], lengths: Int[Tensor, " S"]) -> Float[Tensor, " S"]:
-    """The sum of each sequence's values.
+    """Return the sum of each sequence's values.
 
     >>> sequence_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 1]))
     tensor([3., 4.])
@@ -20,7 +20,7 @@ def sequence_sums(values: Float[Tensor, " N"], lengths: Int[Tensor, " S"]) -> Fl
 
 
 def sequence_means(values: Float[Tensor, " N"], lengths: Int[Tensor, " S"]) -> Float[Tensor, " S"]:
-    """The mean of each sequence's values.
+    """Return the mean of each sequence's values.
 
     >>> sequence_means(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 1]))
     tensor([1.5000, 4.0000])
@@ -29,7 +29,7 @@ def sequence_means(values: Float[Tensor, " N"], lengths: Int[Tensor, " S"]) -> F
 
 
 def each_token(values: Float[Tensor, " S"], lengths: Int[Tensor, " S"], *, num_tokens: int) -> Float[Tensor, " N"]:
-    """A number per sequence, repeated for each of its tokens; `num_tokens` is N.
+    """Repeat a number per sequence for each of its tokens; `num_tokens` is N.
 
     >>> each_token(torch.tensor([5.0, 7.0]), torch.tensor([2, 1]), num_tokens=3)
     tensor([5., 5., 7.])

@@ -1,4 +1,4 @@
-"""What a process knows about itself while it runs: its progress, its end, its devices and its memory.
+"""What a process reports and watches while it runs: progress, signals, devices and memory.
 
 progress.py           progress of the current phase, reported by engines and trainers to the display
 heartbeat.py          the moment of the last sign of life, for the watchdog

@@ -1,4 +1,4 @@
-"""Something on its way to disk while the run goes on: written by a thread, waited for, its error never lost."""
+"""Write in a thread while the run continues; the end is awaited and an error is never lost."""
 
 import threading
 import time
@@ -9,15 +9,15 @@ from paceline.errors import StorageError
 from paceline.runtime.heartbeat import HEARTBEAT
 
 HEARTBEAT_SECONDS = 1.0
-"""Between two signs of progress of whoever waits: up to a deadline of its own, it is no standstill."""
+"""Seconds between two heartbeats while waiting: a wait up to its own deadline is no standstill."""
 T = TypeVar("T")
 
 
 class Writing(Generic[T]):
-    """One call that writes, in a thread of its own, and what it returns."""
+    """A write in a thread of its own, and its result."""
 
     def __init__(self, write: Callable[[], T], *, name: str) -> None:
-        """Begin; `name` is what is written, as an error says it."""
+        """Begin the write; `name` is what error messages call it."""
         self._write, self._name = write, name
         self._written: T | None = None
         self._error: BaseException | None = None
@@ -26,7 +26,7 @@ class Writing(Generic[T]):
         self._thread.start()
 
     def result(self, *, wait: bool, seconds: float) -> T | None:
-        """What was written once it is on disk; None: it is not yet, and nobody wished to `wait`.
+        """Return the result once it is on disk; None if it is not yet and `wait` is False.
 
         Raises:
             StorageError: it is not after so many `seconds`.
@@ -44,11 +44,11 @@ class Writing(Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the call has returned, or raised."""
+        """True if the call has returned or raised."""
         return not self._thread.is_alive()
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether the call has returned, or raised, by then."""
+        """Wait up to `seconds`; return True if the call has returned or raised by then."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and self._thread.is_alive():
             HEARTBEAT.beat("run", f"waits for {self._name}")

@@ -1,6 +1,5 @@
-"""Where and in which precision a model computes, from the options and from what the machine has."""
+"""Choice of device, precision and threads from the options and the machine."""
 
-import math
 import resource
 from pathlib import Path
 
@@ -11,21 +10,21 @@ from paceline.errors import ModelError
 from paceline.kernels.linear import has_fast_bfloat16
 
 ONE_THREAD_PARAMETERS = 1_000_000
-"""Below this a second thread gains a third on idle cores and, where another process wants the core, costs up to 18
-times the time: the threads spin for each other at every one of many small operations."""
+"""Parameters below which one thread is used. A second thread gains a third on idle cores, but costs up to 18 times the
+time where another process wants the core: threads spin for each other at every small operation."""
 
 
 BFLOAT16_PARAMETERS = 10_000_000
-"""From here on a CPU's bfloat16 units earn more than the conversions cost: 30 million parameters train in 0.6 of the
-time, 150,000 in no less."""
+"""Parameters from which bfloat16 pays on a CPU with bfloat16 units: 30 million parameters train in 0.6 of the time,
+150,000 in no less."""
 
 
 CONTROL_GROUP = Path("/sys/fs/cgroup")
-"""Of the container, as seen from inside it."""
+"""Control group of the container, as seen from inside it."""
 
 
 def choose_device(config: ModelConfig) -> torch.device:
-    """The device that `--device` means on this machine.
+    """Return the device that `--device` means on this machine.
 
     Raises:
         ModelError: CUDA is asked for and there is none.
@@ -36,7 +35,7 @@ def choose_device(config: ModelConfig) -> torch.device:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that could be allocated on the device now; None where the system does not say.
+    """Return the bytes that could be allocated on the device now; None if the system does not tell.
 
     Of main memory what the kernel counts as available, or what the container has left, whichever is less.
     """
@@ -47,11 +46,12 @@ def free_memory(device: torch.device) -> int | None:
         available = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):  # no Linux, or one without this line
         return None
-    return min(available, _left_in_container())
+    left = _left_in_container()
+    return available if left is None else min(available, left)
 
 
 def used_memory(device: torch.device) -> int | None:
-    """Bytes that this process uses: of tensors on a CUDA device, else of main memory; None: the system does not say."""
+    """Return the bytes of tensors on a CUDA device, else of this process; None if the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     try:
@@ -61,26 +61,26 @@ def used_memory(device: torch.device) -> int | None:
     return pages * resource.getpagesize()
 
 
-def _left_in_container() -> int | float:
-    """By version 2 of Linux's control groups, files in the cache not counted as used."""
+def _left_in_container() -> int | None:
+    """Return the container's free bytes by version 2 of control groups, cached files included; None: no limit."""
     try:
         limit, used = ((CONTROL_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
         cached = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines())
         files = int(cached["inactive_file"])
     except (OSError, KeyError):
-        return math.inf
-    return math.inf if limit == "max" else max(0, int(limit) - int(used) + files)
+        return None
+    return None if limit == "max" else max(0, int(limit) - int(used) + files)
 
 
 def choose_threads(config: ModelConfig, parameters: int) -> int:
-    """CPU threads for a model of this many parameters, by `--threads`."""
+    """Return the CPU threads for a model of this many parameters, by `--threads`."""
     if config.threads:
         return config.threads
     return 1 if parameters < ONE_THREAD_PARAMETERS else torch.get_num_threads()
 
 
 def choose_dtype(config: ModelConfig, device: torch.device, parameters: int) -> torch.dtype:
-    """Precision of the computation, for a model of this many parameters, by `--dtype`."""
+    """Return the precision of the computation for a model of this many parameters, by `--dtype`."""
     if config.dtype == "auto":
         units = torch.cuda.is_bf16_supported() if device.type == "cuda" else has_fast_bfloat16()
         return automatic_dtype(device, parameters, bfloat16_in_hardware=units)
@@ -88,6 +88,6 @@ def choose_dtype(config: ModelConfig, device: torch.device, parameters: int) -> 
 
 
 def automatic_dtype(device: torch.device, parameters: int, *, bfloat16_in_hardware: bool) -> torch.dtype:
-    """bfloat16 where the machine multiplies it in hardware; on a CPU only for models that gain by it."""
+    """Return bfloat16 where the hardware multiplies it; on a CPU only for models that gain by it."""
     gains = device.type == "cuda" or parameters >= BFLOAT16_PARAMETERS
     return torch.bfloat16 if bfloat16_in_hardware and gains else torch.float32

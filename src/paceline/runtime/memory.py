@@ -1,4 +1,4 @@
-"""What a process has freed and its C library or torch still holds, and how torch says that there is no more."""
+"""Return of freed memory to the system, and recognition of out-of-memory errors."""
 
 import ctypes
 import gc
@@ -6,14 +6,14 @@ import gc
 import torch
 
 _SAID_ON_A_CPU = ("can't allocate memory", "not enough memory")
-"""Parts of what torch's allocators of main memory say, whose errors have no kind of their own."""
+"""Phrases of torch's CPU allocators, whose errors have no type of their own."""
 
 
 def return_free_memory(device: torch.device) -> None:
-    """Give the system what the process has freed on a CPU, where its C library can (glibc).
+    """Return freed memory of a CPU process to the system, if its C library can (glibc).
 
-    Before a backward pass with layers computed again: what sampling and the forward pass left lies between pieces that
-    stay, too small for the gradients, which then come on top. 4 % of the step of 0.5 billion parameters in memory.
+    Called before a backward pass with activation checkpointing: sampling and the forward pass leave gaps too small for
+    the gradients, which are then allocated on top. That costs 4 % of memory in a step of 0.5 billion parameters.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if device.type == "cpu" else None
     if trim is not None:
@@ -21,7 +21,7 @@ def return_free_memory(device: torch.device) -> None:
 
 
 def release_memory(device: torch.device) -> None:
-    """Give back all that can be, after memory has run out: graphs that only cycles hold, and what torch keeps."""
+    """Release what can be after memory has run out: graphs held by cycles only, and torch's cache."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -29,7 +29,7 @@ def release_memory(device: torch.device) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has run out, on a GPU or in main memory.
+    """Return True if an error says that memory has run out, on a GPU or in main memory.
 
     >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."))
     True

@@ -1,33 +1,37 @@
-"""How far the work at hand has come: a border between whatever works and whoever shows it."""
+"""Progress of the current phase, reported by engines and trainers to the display."""
 
 from typing import Literal, Protocol
+
+from typing_extensions import override
 
 Phase = Literal["generate", "reward", "update"]
 """Parts of a step; the first two are parts of an evaluation too."""
 
 
 class Progress(Protocol):
-    """Is told how far work has come, from any thread, and gives nothing back: no result can depend on it.
+    """Receiver of progress reports from any thread; it returns nothing, so no result can depend on it.
 
     A call must cost next to nothing: engines make one for every position that they decode.
     """
 
     def begin(self, what: str) -> None:
-        """The run turns to something else, such as `step 12`. Phases that are over were of what was before."""
+        """Begin another part of the run, such as `step 12`, which ends the phases before it."""
 
     def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
-        """So many of the phase's parts are done: completions that have ended, reward functions that were called, or
-        micro-batches. `tokens` were generated in it so far, in completions that have ended or not."""
+        """Report that `done` of `of` parts of a phase are done: ended completions, called reward functions or
+        micro-batches. `tokens` counts all tokens generated in the phase so far, also in unfinished completions."""
 
 
-class NullProgress:
-    """Nobody looks."""
+class NullProgress(Progress):
+    """Receiver that ignores all reports."""
 
+    @override
     def begin(self, what: str) -> None:
-        """See `Progress`."""
+        pass
 
+    @override
     def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
-        """See `Progress`."""
+        pass
 
 
 NULL_PROGRESS = NullProgress()

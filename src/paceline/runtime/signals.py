@@ -1,4 +1,4 @@
-"""The outside world's wish to stop: SIGINT, SIGTERM and SIGHUP become a flag that a loop reads between two steps."""
+"""Signals to stop (SIGINT, SIGTERM, SIGHUP) as a flag that a loop reads between two steps."""
 
 import signal
 import threading
@@ -6,24 +6,25 @@ from types import FrameType
 
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 ALARM = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-"""Wakes the main thread when the grace is over: SIGALRM may be a reward function's own, and the watchdog's is before
-this one."""
+"""Signal that wakes the main thread when the grace period is over. SIGALRM may be a reward function's, and the number
+below is the watchdog's."""
 
 
 class GraceOver(KeyboardInterrupt):
-    """The step in hand did not end in time after a signal to stop."""
+    """End of the grace period before the current step was done."""
 
 
 class StopRequest:
-    """Within `with`, a first signal is remembered; a second one interrupts at once, and so does the end of a grace.
+    """Context manager that remembers a first signal to stop. A second one interrupts at once, and so does the end of
+    the grace period.
 
-    What `nohup` has ignored stays ignored.
+    A signal that `nohup` ignores stays ignored.
     """
 
     def __init__(self, grace: float = 0.0) -> None:
-        """`grace`: seconds that the block may go on after the first signal; 0: however long it takes."""
+        """`grace`: seconds that the block may continue after the first signal; 0: without limit."""
         self.received: str | None = None
-        """Name of the signal that came, None before."""
+        """Name of the received signal, or None."""
         self._grace = grace
         self._over = threading.Event()
 

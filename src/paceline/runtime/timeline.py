@@ -1,4 +1,4 @@
-"""What each process of a run did when: spans in, the trace-event JSON out that Perfetto and Chrome open.
+"""Spans of a run's processes as trace-event JSON, which Perfetto and Chrome open.
 
 The format is Google's Trace Event Format: complete events (`X`) with microseconds since the first of them, one named
 thread per row.
@@ -13,17 +13,17 @@ from typing import Any
 
 MICROSECONDS = 1e6
 MOST_KEPT = 100_000
-"""Spans that wait, at most, before the oldest go: where nobody takes them, memory has a bound."""
+"""Largest number of waiting spans; older ones are dropped, so that memory is bounded."""
 NAME, ORDER = "thread_name", "thread_sort_index"
-"""What the format calls a row's name and its place."""
+"""The format's names for a row's label and its order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """One thing that was done."""
+    """An interval in which one thing was done."""
 
     row: str
-    """Who did it, for example `producer 0`."""
+    """Actor, for example `producer 0`."""
     name: str
     start: float
     """Seconds on a clock that all spans of a run share."""
@@ -31,7 +31,7 @@ class Span:
 
 
 class Recorder:
-    """Collects spans from any thread until somebody takes them."""
+    """Collector of spans from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -39,7 +39,7 @@ class Recorder:
 
     @contextmanager
     def span(self, row: str, name: str) -> Iterator[None]:
-        """What is done inside, whether it succeeds or not."""
+        """Record the block as a span, whether it succeeds or not."""
         start = self.clock()
         try:
             yield
@@ -47,22 +47,22 @@ class Recorder:
             self.end(row, name, start)
 
     def end(self, row: str, name: str, start: float) -> None:
-        """What was begun at `start` ends now."""
+        """Record a span from `start` until now."""
         self._spans.append(Span(row=row, name=name, start=start, seconds=self.clock() - start))
 
     def phases(self, row: str, start: float, phases: Iterable[tuple[str, float]]) -> None:
-        """What is known by its seconds alone, laid end to end from `start` on."""
+        """Record phases known by their seconds alone, laid end to end from `start`."""
         for name, seconds in phases:
             self._spans.append(Span(row=row, name=name, start=start, seconds=seconds))
             start += seconds
 
     def take(self) -> list[Span]:
-        """All spans so far, once; what other threads add meanwhile is there the next time."""
+        """Return all spans so far and forget them."""
         return [self._spans.popleft() for _ in range(len(self._spans))]
 
 
 def trace(spans: Sequence[Span]) -> dict[str, Any]:
-    """The JSON object of a trace: rows in the order of their first span's start.
+    """Return the JSON object of a trace; rows are in the order of their first span.
 
     >>> [event["ts"] for event in trace([Span(row="a", name="b", start=5.0, seconds=0.5)])["traceEvents"][-1:]]
     [0.0]

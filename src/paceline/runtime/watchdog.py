@@ -1,11 +1,11 @@
-"""Ends a run in which nothing happens any more, and leaves behind where everything stood.
+"""End a run that makes no progress, and record where every thread stands.
 
-A thread watches the heartbeat of the process. When that stops for too long, it writes into the run directory what
-each actor did last, what waits in each queue, and where all threads stand, here and in the other processes of the run;
-then it raises in the main thread, and where that does not come out, it ends the process.
+A thread watches the heartbeat of the process. If it stops for too long, the thread writes a report into the run
+directory: the last event of each actor, the length of each queue, and all stacks, also of other processes. Then it
+raises in the main thread; if that does not help, it ends the process.
 
-Where some C code hangs and holds the interpreter's lock, no thread of Python runs, this one neither: for that case a
-thread of `faulthandler`, which needs no lock, is set again and again to do the same on stderr.
+If C code hangs while holding the interpreter's lock, no Python thread runs. For this case a timer of `faulthandler`,
+which needs no lock, is renewed again and again; it writes the stacks to stderr and exits.
 """
 
 import faulthandler
@@ -24,16 +24,16 @@ from paceline.errors import PacelineError, TrainingError
 from paceline.runtime.heartbeat import HEARTBEAT, Heartbeat
 
 GRACE_SECONDS = 30.0
-"""That the main thread has to come out, with everything that it takes down on its way, before it is ended."""
+"""Seconds for the main thread to unwind after the error is raised; then the process is ended."""
 LOOKS = 20
-"""How often within the limit it is looked, but at least every `MOST_SECONDS`."""
+"""Checks within the limit; they are never more than `MOST_SECONDS` apart."""
 MOST_SECONDS = 5.0
 ALARM = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
-"""Wakes the main thread. The two before it are others': the deadline of rewards, and what ranks tell of each other."""
+"""Signal that wakes the main thread; the two numbers below are the reward deadline's and the ranks'."""
 
 
 class Watchdog:
-    """Within `with`, in the main thread, at most `limit` seconds go by without a sign of progress."""
+    """Context manager in the main thread that allows at most `limit` seconds without a heartbeat."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Watchdog:
         grace: float = GRACE_SECONDS,
         force: Callable[[TrainingError], None] | None = None,
     ) -> None:
-        """`folder`: where what is found is written. `force`: ends the process; None: says why, and does so."""
+        """`folder`: place of the report. `force`: ends the process; None: prints the reason and exits."""
         self._folder, self._limit, self._heartbeat, self._grace = folder, limit, heartbeat, grace
         self._force = force or _end
         self._over = threading.Event()
@@ -106,7 +106,7 @@ class Watchdog:
 
 
 def write_report(folder: Path, heartbeat: Heartbeat, *, limit: float) -> Path:
-    """What this process knows of a standstill, and the stacks of the others as far as they answer; the file."""
+    """Write what this process knows of a standstill, and the stacks of others that answer; return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     report = folder / "report.txt"
     lines = [f"no sign of progress for {limit:g} s", "", "last event of each actor:", *heartbeat.events()]
@@ -119,9 +119,9 @@ def write_report(folder: Path, heartbeat: Heartbeat, *, limit: float) -> Path:
 
 
 def write_stacks(file: Path) -> None:
-    """Add where the threads of this process stand to a file: the main one first, and then a hundred at most.
+    """Append the stacks of this process to a file: the main thread first, then at most a hundred others.
 
-    `faulthandler` leaves out further ones, and the main thread, the oldest, is the last that it comes to.
+    `faulthandler` omits further threads, and would come to the main thread, the oldest, last.
     """
     main = sys._current_frames().get(threading.main_thread().ident or 0)
     with file.open("a") as stream:

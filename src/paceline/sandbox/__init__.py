@@ -1,4 +1,4 @@
-"""Runs untrusted Python programs, isolated from the trainer and from one another, or refuses.
+"""Run untrusted Python programs, isolated from the trainer and from one another, or refuse to.
 
 programs.py   a job, its outcome, and the interface of everything that runs programs
 levels.py     open_sandbox, and which level of isolation holds on this machine

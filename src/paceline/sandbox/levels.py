@@ -1,4 +1,4 @@
-"""The levels of isolation, and which of them holds on this machine."""
+"""Levels of isolation, and the test of which one holds on this machine."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from paceline.sandbox.programs import Sandbox
 Level = Literal["auto", "namespaces", "landlock", "none"]
 
 ISOLATING = ("namespaces", "landlock")
-"""From the strongest on; `auto` takes the first that holds."""
+"""Isolating levels, strongest first; `auto` takes the first that holds."""
 
 REMEDIES = (
     "give --sandbox-url of a judge service, run as an unprivileged user where namespaces are allowed "
@@ -24,16 +24,16 @@ REMEDIES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LevelReport:
-    """Whether a level of isolation holds on this machine."""
+    """Result of the test of one level on this machine."""
 
     level: str
     available: bool
     reason: str
-    """What is in force, or why it is not available."""
+    """Isolation in force, or the reason why it is not available."""
 
 
 def open_sandbox(level: Level = "auto", *, url: str | None = None, slots: int | None = None) -> Sandbox:
-    """The sandbox of that level, after hostile programs have been run in it; `url`: the judge service there instead.
+    """Open the sandbox of that level, after hostile programs have run in it; `url`: the judge service there instead.
 
     Raises:
         SandboxError: the level does not hold here; for `auto`, none of those that isolate; the service does not answer.
@@ -55,7 +55,7 @@ def open_sandbox(level: Level = "auto", *, url: str | None = None, slots: int | 
 
 
 def probe_levels() -> tuple[LevelReport, ...]:
-    """Each level with whether it holds here, the strongest first."""
+    """Test each level, the strongest first."""
     return tuple(_report(level) for level in (*ISOLATING, "none"))
 
 
@@ -69,7 +69,7 @@ def _report(level: str) -> LevelReport:
 
 
 def _opened(level: str, slots: int) -> tuple[LocalSandbox | None, str]:
-    """A sandbox that held against the probes, or why there is none."""
+    """Open a sandbox that held against the probes, or return the reason why there is none."""
     if sys.platform != "linux":
         return None, "local sandboxes need Linux"
     sandbox = LocalSandbox(level, slots)

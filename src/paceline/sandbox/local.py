@@ -1,4 +1,4 @@
-"""Programs on this machine: some zygotes, each started when it is first needed and replaced when it fails."""
+"""Sandbox on this machine: zygotes, each started when first needed and replaced when it fails."""
 
 import atexit
 import json
@@ -14,13 +14,13 @@ from paceline.sandbox.programs import Execution, Job
 from paceline.sandbox.zygote import LevelUnavailableError, Zygote, ZygoteError
 
 ATTEMPTS = 3
-"""A job is tried again twice, each time in a new zygote."""
+"""Attempts for a job, each in a new zygote."""
 SLEEPERS = 16
-"""Programs that may sleep beside those that compute, each in a zygote of about 25 MiB."""
+"""Sleeping programs beyond those that compute, each in a zygote of about 25 MiB."""
 
 
 class LocalSandbox:
-    """A `Sandbox` of processes on this machine, for any number of threads.
+    """`Sandbox` of processes on this machine, for any number of threads.
 
     A fork of the trainer's process starts zygotes of its own, as does one that gets the sandbox by pickle.
     """
@@ -42,7 +42,7 @@ class LocalSandbox:
 
     @property
     def description(self) -> str:
-        """The isolation in force, in a few words."""
+        """Isolation in force, in a few words."""
         return f"{self._level} ({self._description})" if self._description else self._level
 
     @property
@@ -52,11 +52,11 @@ class LocalSandbox:
 
     @property
     def callers(self) -> int:
-        """Threads that it pays to call `execute` from."""
+        """Useful number of threads that call `execute`."""
         return self._slots + SLEEPERS
 
     def execute(self, job: Job, on_sleep: Callable[[], None] = lambda: None) -> Execution:
-        """Run one job to its end; waits for a free slot, and gives it away where the program sleeps.
+        """Run one job to its end; wait for a free slot, and release it while the program sleeps.
 
         Raises:
             SandboxError: the sandbox failed three times, or the job's arguments are no JSON array.
@@ -105,7 +105,7 @@ class LocalSandbox:
         zygote.end()
 
     def _take(self) -> Zygote:
-        """The zygote that was used last, or a new one."""
+        """Return the most recently used zygote, or a new one."""
         with self._lock:
             self._require_open()
             zygote = self._idle.pop() if self._idle else None
@@ -144,7 +144,7 @@ class LocalSandbox:
             zygote.interrupt()
 
     def _after_fork(self) -> None:
-        """In the child of a fork: the zygotes and the locks are the parent's."""
+        """Reset state in a forked child: the zygotes and the locks are the parent's."""
         for zygote in [*self._idle, *self._busy]:
             zygote.forget()
         closed = self._closed
@@ -169,7 +169,7 @@ def _close_all() -> None:
 
 
 def _require_arguments(job: Job) -> None:
-    """Arguments are the caller's, so a mistake in them is no outcome of the program."""
+    """Check arguments: they are the caller's, so a mistake in them is no outcome of the program."""
     if job.function is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""What a zygote's reply means."""
+"""Interpretation of a zygote's reply."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ REPORTED: dict[bytes, ExecutionStatus] = {NO_SYNTAX: "syntax_error", NO_MEMORY: 
 
 
 def execution_of(job: Job, reply: Reply) -> Execution:
-    """A reply as the outcome of its job. Whatever the program claims, it can only come to one of its own outcomes."""
+    """Convert a reply to its job's outcome. Whatever the program claims, it can only get one of its own outcomes."""
     status, said = _status(job, reply)
     output = _output(job, reply) if status in ("finished", "output_limit") or job.function is None else ""
     stderr = reply.stderr.decode(errors="replace")
@@ -29,7 +29,7 @@ def _output(job: Job, reply: Reply) -> str:
 
 
 def _status(job: Job, reply: Reply) -> tuple[ExecutionStatus, str]:
-    """The status, and a sentence where standard error does not say why."""
+    """Return the status, and a sentence if standard error does not give the reason."""
     limits = job.limits
     if reply.how == "files":
         return "output_limit", f"more than {MOST_BYTES >> 20} MiB or {MOST_ENTRIES} names of files"
@@ -55,7 +55,7 @@ def _status_of_program(reply: Reply) -> tuple[ExecutionStatus, str]:
 
 
 def _status_of_call(reply: Reply) -> tuple[ExecutionStatus, str]:
-    """A value counts if it is JSON: the program may write what it likes where its value is written."""
+    """Return the status of a call, whose value counts only if it is JSON: the program may write anything there."""
     if reply.code != 0:
         return REPORTED.get(reply.report[:1], "runtime_error"), f"exit status {reply.code}"
     if reply.report[:1] != VALUE:

@@ -84,7 +84,7 @@ threading.Event().wait(2)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bait:
-    """What a program must not reach."""
+    """Targets that a program must not reach."""
 
     canary: Path
     beside: Path
@@ -92,7 +92,7 @@ class Bait:
     abstract: str
 
     def places(self) -> str:
-        """The bait as the argument of `attempts`."""
+        """Encode the targets as the argument of `attempts`."""
         return json.dumps(
             [
                 {
@@ -107,7 +107,7 @@ class Bait:
 
 
 def breaches(sandbox: Sandbox, *, isolating: bool) -> list[str]:
-    """What a level does not hold, empty where all is well; `isolating`: also try to break out.
+    """List the breaches of a level, empty if all is well; `isolating`: also try to break out.
 
     Raises:
         SandboxError: the sandbox failed.
@@ -152,7 +152,7 @@ def _bait() -> Iterator[Bait]:
 
 
 def _port(stack: ExitStack, family: socket.AddressFamily, kind: socket.SocketKind) -> int:
-    """A port of this machine that answers; 9 where it does not have the address family."""
+    """Open a port of this machine that answers; 9 if it does not have the address family."""
     try:
         opened = stack.enter_context(socket.socket(family, kind))
         opened.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))

@@ -1,6 +1,6 @@
-"""What it takes to run an untrusted program: the job, the outcome, and the border behind which it runs.
+"""Jobs, their outcomes, and the interface of a sandbox.
 
-A job holds one input and no expected output: what a program should print never comes near the program.
+A job holds one input and no expected output: the expected output never comes near the program.
 """
 
 from collections.abc import Callable
@@ -14,68 +14,68 @@ ExecutionStatus = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What one execution may use."""
+    """Resource limits of one execution."""
 
     seconds: float = 10.0
-    """Processor time."""
+    """Seconds of processor time."""
     memory_mb: int = 512
     """MiB of address space beyond that of the bare interpreter."""
     output_bytes: int = 1 << 20
-    """Standard output, or the JSON text of a returned value. A file, and standard error, may have sixteen times
-    as many; where that is more than 16 MiB, these or twice as many."""
+    """Bytes of standard output, or of a returned value as JSON. A file, and standard error, may have sixteen times as
+    many; beyond 16 MiB, these or twice as many."""
 
     @property
     def wall_seconds(self) -> float:
-        """On the clock: a program may also wait, and others want the processor too."""
+        """Seconds on the clock: a program may also wait, and others use the processor too."""
         return max(2 * self.seconds, self.seconds + 3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One program and one input of it."""
+    """A program and one input of it."""
 
     source: str
-    """Python."""
+    """Source code in Python."""
     stdin: str = ""
-    """What standard input holds; used where `function` is None."""
+    """Standard input, if `function` is None."""
     function: str | None = None
-    """The function to call, or the method of a class `Solution`; None: the program runs as `__main__`."""
+    """Function to call, or method of a class `Solution`; None: the program runs as `__main__`."""
     arguments: str = "[]"
-    """JSON array of the positional arguments, where `function` is given."""
+    """JSON array of the positional arguments, with `function`."""
     limits: Limits = Limits()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Execution:
-    """What one job came to."""
+    """Outcome of a job."""
 
     status: ExecutionStatus
-    """`finished`: exit status 0 within the limits; whether the output is right is for others to say."""
+    """`finished`: exit status 0 within the limits; the output may still be wrong."""
     output: str
-    """Standard output, bytes that are no UTF-8 replaced; or the JSON text of the returned value."""
+    """Standard output, with invalid UTF-8 replaced; or the returned value as JSON."""
     error: str = ""
-    """The end of standard error, or what the sandbox has to say, for a person."""
+    """End of standard error, or the sandbox's message, for a person."""
     seconds: float
-    """Processor time used."""
+    """Seconds of processor time used."""
 
 
 class Sandbox(Protocol):
-    """Runs untrusted programs. Knows nothing of expected outputs, verdicts or rewards."""
+    """Runner of untrusted programs, which knows nothing of expected outputs, verdicts or rewards."""
 
     @property
     def description(self) -> str:
-        """The isolation in force, in a few words."""
+        """Isolation in force, in a few words."""
 
     @property
     def slots(self) -> int:
-        """Jobs that compute at the same time; `execute` may be called by any number of threads."""
+        """Jobs that compute at the same time; any number of threads may call `execute`."""
 
     @property
     def callers(self) -> int:
-        """Threads that it pays to call `execute` from: more than `slots` where a job that sleeps holds none."""
+        """Useful number of threads that call `execute`: more than `slots` if a sleeping job holds none."""
 
     def execute(self, job: Job, on_sleep: Callable[[], None] = lambda: None) -> Execution:
-        """Run one job to its end; `on_sleep` is called where its program waits without computing, and holds no slot.
+        """Run one job to its end; `on_sleep` is called when its program waits without computing, and holds no slot.
 
         Raises:
             SandboxError: the sandbox itself failed, also when tried again; nothing is known of the program.

@@ -1,13 +1,13 @@
-"""Programs run by a judge service over HTTP, in the place of this machine's sandbox.
+"""Sandbox on a judge service over HTTP, instead of this machine's.
 
 The service speaks SandboxFusion's protocol (github.com/bytedance/SandboxFusion): `POST /run_code` with code, standard
-input and limits; the answer holds `status` and `run_result`. Its isolation is its own affair: SandboxFusion as it comes
-isolates nothing (`isolation: none`).
+input and limits; the answer holds `status` and `run_result`. Isolation is the service's own concern: SandboxFusion as
+shipped isolates nothing (`isolation: none`).
 
-A service knows no call of a function, so such a job is sent as a program that makes the call (`remote_call`).
+A service cannot call a function, so such a job is sent as a program that makes the call (`remote_call`).
 
-Whatever goes wrong between here and the program (no connection, an error status, silence, an answer cut short or of
-another shape) says nothing of the program: it is tried again, and then a SandboxError.
+A failure on the way to the program (no connection, an error status, silence, a truncated or malformed answer) says
+nothing of the program. The request is retried; then it is a SandboxError.
 """
 
 import base64
@@ -28,18 +28,18 @@ from paceline.sandbox.remote_call import call_program, called
 
 PATH = "/run_code"
 INTERPRETER_MB = 64
-"""What Python itself takes: the service limits all of a process, a job what the program adds."""
+"""MiB of Python itself: the service limits a whole process, a job only what the program adds."""
 QUEUE_SECONDS = 600.0
-"""How long a job waits for one of the slots."""
+"""Seconds that a job waits for one of the slots."""
 PASSING_STATUSES = (408, 425, 429)
-"""Besides 5xx: the request was right, and may be answered the next time."""
+"""Statuses besides 5xx that may succeed later: the request was right."""
 CHUNK = 1 << 16
 SHOWN = 200
-"""Characters of the service's own message in ours."""
+"""Characters of the service's own message that ours quotes."""
 
 
 class RemoteSandbox:
-    """Runs untrusted programs on a judge service; see `Sandbox`."""
+    """`Sandbox` on a judge service."""
 
     def __init__(
         self, url: str, *, slots: int = 16, timeout: float = 15.0, retries: int = 2, pause: float = 0.5
@@ -63,16 +63,16 @@ class RemoteSandbox:
 
     @property
     def callers(self) -> int:
-        """As many threads as requests at the same time: what a job does there cannot be seen."""
+        """Useful number of threads, equal to the requests at the same time: the service does not show sleeping jobs."""
         return self.slots
 
     @property
     def description(self) -> str:
-        """Where programs run."""
+        """Place where programs run."""
         return f"judge service {self._address}"
 
     def check(self) -> None:
-        """Have the service run one small program.
+        """Check the service with one small program.
 
         Raises:
             SandboxError: it cannot be reached, or its answer is not what the program prints.
@@ -82,7 +82,7 @@ class RemoteSandbox:
             self._give_up(f"a program that reads and prints came to {execution.status!r}: {_short(execution.error)}")
 
     def execute(self, job: Job, on_sleep: Callable[[], None] = lambda: None) -> Execution:
-        """Run one job to its end; see `Sandbox`."""
+        """Run one job to its end."""
         call = None if job.function is None else call_program(job)
         body = _body(job, *((job.source, job.stdin) if call is None else (call.source, call.stdin)))
         failure = ""
@@ -100,7 +100,7 @@ class RemoteSandbox:
         self._give_up(f"no result in {1 + self._retries} tries, the last: {failure}")
 
     def close(self) -> None:
-        """End the pauses between tries; requests that are under way end by themselves, within their time."""
+        """End the pauses between attempts; requests under way end by themselves, within their time."""
         self._closed.set()
 
     def _run(self, body: bytes, job: Job) -> Execution:
@@ -115,7 +115,7 @@ class RemoteSandbox:
         return _execution(answer, job)
 
     def _post(self, body: bytes, *, seconds: float, limit: int) -> bytes:
-        """The service's answer. Each read waits for `seconds` at most, and no further one begins after that."""
+        """Post a request and return the answer. Each read waits for at most `seconds`, and none begins after that."""
         until = time.monotonic() + seconds
         request = Request(self._url, data=body, headers=self._headers, method="POST")
         try:
@@ -152,18 +152,18 @@ class RemoteSandbox:
 
 
 class _PassingError(Exception):
-    """This try failed, and another may not."""
+    """Failure of an attempt that may succeed later."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A redirected POST would arrive as a GET without the program, perhaps on another host."""
+    """Handler that refuses redirects: a POST would arrive as a GET without the program, perhaps on another host."""
 
     def redirect_request(self, *arguments: Any) -> None:
         return None
 
 
 def _parts(url: str) -> tuple[str, str, dict[str, str]]:
-    """The address to send to, the one to show, which holds no password or query, and the headers."""
+    """Split an address: the one to send to, the one to show (without password or query), and the headers."""
     try:
         parts = urlsplit(url)
         is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -183,7 +183,7 @@ def _parts(url: str) -> tuple[str, str, dict[str, str]]:
 
 
 def _opener(url: str) -> OpenerDirector:
-    """Without the environment's proxies for this machine itself, which they cannot reach."""
+    """Return an opener that skips the environment's proxies for this machine, which they cannot reach."""
     proxies = [ProxyHandler({})] if _is_this_machine(urlsplit(url).hostname or "") else []
     return build_opener(*proxies, _NoRedirects())
 
@@ -210,12 +210,12 @@ def _body(job: Job, source: str, stdin: str) -> bytes:
 
 
 def _wall_seconds(job: Job) -> float:
-    """The service has a clock on the wall only."""
+    """Return the limit on the wall clock, the only one that the service has."""
     return job.limits.wall_seconds
 
 
 def _largest_answer(job: Job) -> int:
-    """Both outputs, in JSON's longest spelling of a byte, and room for the rest."""
+    """Return the most bytes of an answer: both outputs, in JSON's longest spelling of a byte, and the rest."""
     return 2 * 6 * job.limits.output_bytes + (1 << 20)
 
 
@@ -249,7 +249,7 @@ def _of_run(run: Mapping[str, Any], job: Job) -> Execution:
 
 
 def _failure(code: int, error: str) -> ExecutionStatus:
-    """Why a program ended with an error, as far as its last words tell."""
+    """Classify why a program ended with an error, by its last words."""
     last = (error.strip().splitlines() or [""])[-1]
     if code in (-9, 137) or last.startswith("MemoryError"):
         return "memory"

@@ -1,7 +1,7 @@
-"""A call of a function as a program for a service that only runs programs: what it reads, prints, and means.
+"""Function calls as programs for a service that only runs programs.
 
-The program prints the returned value behind a mark that is new each time, so that nothing else it prints is taken for
-it. What the program knows of its task is the input alone, so there is nothing to gain from printing the mark itself.
+The program prints the returned value behind a mark that is new each time, so that no other output is mistaken for it.
+The program knows only the input of its task, so printing the mark itself gains nothing.
 """
 
 import json
@@ -79,11 +79,11 @@ class CallProgram:
     source: str
     stdin: str
     mark: str
-    """What stands before the value on a line of the output."""
+    """Mark before the value on a line of the output."""
 
 
 def call_program(job: Job) -> CallProgram:
-    """The program for a job that has a function."""
+    """Build the program for a job that has a function."""
     mark = secrets.token_hex(16)
     given = {
         "source": job.source.removeprefix("\ufeff"),
@@ -96,7 +96,7 @@ def call_program(job: Job) -> CallProgram:
 
 
 def called(run: Execution, call: CallProgram) -> Execution:
-    """What the call came to, from what the program that made it came to."""
+    """Interpret the outcome of the program as the outcome of the call."""
     if run.status not in ("finished", "runtime_error"):
         return run
     if run.status == "runtime_error":

@@ -24,30 +24,30 @@ from paceline.sandbox.programs import Job, Limits
 
 INSIDE = Path(__file__).parent / "inside"
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
-"""A program that prints a set prints it in the same order each time."""
+"""Environment in which a program that prints a set prints it in the same order each time."""
 OPTIONS = ("-P", "-s", "-S", "-B", "-X", "utf8")
-"""Isolated, as -I would be, but for the environment, which is ours."""
+"""Options that isolate as -I does, except for the environment, which is ours."""
 START_SECONDS = 60.0
 GRACE_SECONDS = 30.0
-"""How long a zygote may take beyond a job's own limits before it counts as stuck."""
+"""Seconds beyond a job's own limits after which a zygote counts as stuck."""
 END_SECONDS = 30.0
-"""For a zygote to end what runs and take its files away; a machine with nine times as many processes as cores once took
+"""Seconds for a zygote to end what runs and remove its files; with nine times as many processes as cores it has taken
 more than ten."""
 ENDS = ("exited", "signalled", "timeout", "threads", "files")
 STDERR_BYTES = 4096
 
 
 class ZygoteError(Exception):
-    """This zygote cannot be used (any more); nothing is known of the program."""
+    """Failure of this zygote; nothing is known of the program."""
 
 
 class LevelUnavailableError(Exception):
-    """The host does not let a zygote take on the level's confinement."""
+    """Refusal of the host to let a zygote take on the level's confinement."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """How a program ended, in the zygote's words, held to bounds."""
+    """End of a program in the zygote's words, within bounds."""
 
     how: str
     code: int
@@ -59,7 +59,7 @@ class Reply:
 
 
 class Zygote:
-    """One process that runs one job at a time. Not for two threads at once."""
+    """A process that runs one job at a time, used by one thread at a time."""
 
     def __init__(self, level: str) -> None:
         """Start the process and wait until it is confined.
@@ -88,7 +88,7 @@ class Zygote:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started; it ends with all that it started."""
+        """Number of the started process; it ends with all that it started."""
         return int(self._process.pid)
 
     def run(self, job: Job, on_sleep: Callable[[], None]) -> Reply:
@@ -138,7 +138,7 @@ class Zygote:
         )
 
     def interrupt(self) -> None:
-        """End the process and all that it started; whoever waits in `run` gets an error. For any thread."""
+        """End the process and all that it started; a caller waiting in `run` gets an error. Thread-safe."""
         with contextlib.suppress(OSError):  # it may be closed already
             self._channel.shutdown(socket.SHUT_RDWR)
         self._process.terminate()
@@ -149,21 +149,21 @@ class Zygote:
             self._process.wait()
 
     def end(self) -> None:
-        """End the process and let go of it; not while another thread is in `run`."""
+        """End the process and release it; not while another thread is in `run`."""
         self.interrupt()
         self._channel.close()
         if self._process.stderr is not None:
             self._process.stderr.close()
 
     def forget(self) -> None:
-        """Let go of a process that belongs to the parent of a fork."""
+        """Release a process that belongs to the parent of a fork."""
         self._channel.close()
         if self._process.stderr is not None:
             self._process.stderr.close()
         self._process.returncode = 0  # not ours to wait for
 
     def _confirmed(self, level: str) -> str:
-        """The zygote's description of its confinement, once it is ready."""
+        """Return the zygote's description of its confinement, once it is ready."""
         self._channel.settimeout(START_SECONDS)
         try:
             setup = {"level": level, "parent": os.getpid(), "directory": tempfile.gettempdir()}
@@ -185,17 +185,17 @@ class Zygote:
 
 
 def wall_seconds(limits: Limits) -> float:
-    """How long a program may take on the clock: a loaded machine gives it only part of a processor."""
+    """Return the seconds a program may take on the clock: a loaded machine gives it only part of a processor."""
     return limits.wall_seconds
 
 
 def interpreter() -> str:
-    """The base interpreter of a virtual environment: the environment's packages are not offered to programs."""
+    """Return the base interpreter of a virtual environment: programs do not get the environment's packages."""
     return str(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 def _text_of(job: Job) -> bytes:
-    """What the child reads of a job."""
+    """Encode what the child reads of a job."""
     parts = {"source": job.source, "stdin": job.stdin, "function": job.function, "arguments": job.arguments}
     return json.dumps(parts).encode()
 

@@ -5,10 +5,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.checkpoints.run_files import Record, write_or_explain
+from paceline.checkpoints.run_files import write_or_explain
 from paceline.config.sections import Config
 from paceline.data.system_message import system_prompt
 from paceline.metrics.comparisons import compare_records
+from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
 from paceline.reports.model_card.facts import CardFacts, Measured, Prompting, Result, Source, named
 from paceline.reports.model_card.page import MARK, model_card

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from paceline.config.objective import OptimConfig
 from paceline.errors import TrainingError
-from paceline.metrics.alarms import AlarmState, Change, Record
+from paceline.metrics.alarms import AlarmChange, AlarmState
+from paceline.metrics.definitions import Record
 from paceline.training.learner.stats import UpdateStats
 
 NOT_FINITE = "loss or gradient was not finite"
@@ -20,7 +21,7 @@ class Guards:
         self._most_skipped = optim.max_skipped_updates
         self._alarms = AlarmState(past)
         self._in_a_row: int = past[-1].get("skipped_in_a_row", 0) if past else 0  # steps of older versions have none
-        self._changes = list[Change]()
+        self._changes = list[AlarmChange]()
 
     def counted(self, stats: UpdateStats) -> UpdateStats:
         """What a step's updates did, with the skipped ones counted on from the steps before."""

@@ -4,32 +4,37 @@ The record lies beside `config.yaml`. A run that is gone on with is held to it, 
 becomes another one unnoticed.
 """
 
+import hashlib
 import importlib.metadata
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoConfig, PreTrainedTokenizerBase
+
+from paceline.checkpoints.digests import TasksDigest, sampled_digest, tasks_difference, tasks_digest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.changing import Difference, changes_what_is_computed, differences, plain_options, refuse_changes
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
-from paceline.config.sections import Config
-from paceline.data.fingerprint import TasksFingerprint, tasks_difference, tasks_fingerprint
+from paceline.config.sections import Config, ModelConfig
 from paceline.errors import ConfigError
-from paceline.models.fingerprint import model_fingerprint, sampled_hash, tokenizer_fingerprint
+from paceline.metrics.definitions import Record
+from paceline.models.places import model_place
 from paceline.rewards.model_files import reward_model_files
 from paceline.rewards.resolving import source_file
 from paceline.training.evaluation import AccuracyEvaluator
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import Task
 
-Record = Mapping[str, Any]
-
 EXPLAIN = frozenset(option.name for option in options() if option.section == "data") | {
     *("model", "reward_funcs", "eval_size"),
 }
 """Options whose change, itself asked for by name, makes other tasks of the same files."""
+PLACE_SETTINGS = ("_name_or_path", "transformers_version")
+"""Settings of a model's configuration that tell where it lies and what wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +57,9 @@ def identity(config: Config, inputs: RunInputs) -> dict[str, Any]:
     return {
         "paceline": importlib.metadata.version("paceline"),
         "options": plain_options(config),
-        "dataset": asdict(tasks_fingerprint(inputs.tasks.tasks)),
-        "eval_dataset": {name: asdict(tasks_fingerprint(tasks)) for name, tasks in _held_out(inputs).items()},
-        "model": model_fingerprint(config.model) | tokenizer_fingerprint(inputs.tokenizer),
+        "dataset": asdict(tasks_digest(inputs.tasks.tasks)),
+        "eval_dataset": {name: asdict(tasks_digest(tasks)) for name, tasks in _held_out(inputs).items()},
+        "model": _model_digests(config.model) | _tokenizer_digests(inputs.tokenizer),
         "graders": graders(config),
         "changes": [],
     }
@@ -71,8 +76,32 @@ def graders(config: Config) -> dict[str, dict[str, str]]:
         "eval_reward_func": {name: _source_files(name) for name in held_out},
     }
     return {
-        option: {name: " ".join(map(sampled_hash, found)) for name, found in named.items() if found}
+        option: {name: " ".join(map(sampled_digest, found)) for name, found in named.items() if found}
         for option, named in files.items()
+    }
+
+
+def _model_digests(config: ModelConfig) -> dict[str, str]:
+    """Return the configuration's settings and a digest of each weight file on this disk, by name."""
+    place = model_place(config.model)
+    read = AutoConfig.from_pretrained(place.base, trust_remote_code=config.trust_remote_code)
+    settings = {key: value for key, value in read.to_diff_dict().items() if key not in PLACE_SETTINGS}
+    found = {f"config.json: {key}": json.dumps(value, sort_keys=True, default=str) for key, value in settings.items()}
+    folders = [Path(place.base).expanduser(), *([] if place.adapter is None else [place.adapter])]
+    files = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
+    return found | {file.name: sampled_digest(file) for file in files}
+
+
+def _tokenizer_digests(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Return digests of vocabulary, special tokens and chat template, by name."""
+    parts: Mapping[str, object] = {
+        "vocabulary": tokenizer.get_vocab(),
+        "special tokens": tokenizer.special_tokens_map,
+        "chat template": tokenizer.chat_template,
+    }
+    return {
+        name: hashlib.sha256(json.dumps(part, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        for name, part in parts.items()
     }
 
 
@@ -153,7 +182,7 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
         old = before["eval_dataset"].get(name)
         if old is not None and (what := tasks_difference(_read(old), tasks)):
             changed["eval_dataset"] = f"{name} {what}"
-    now = model_fingerprint(config.model) | tokenizer_fingerprint(inputs.tokenizer)
+    now = _model_digests(config.model) | _tokenizer_digests(inputs.tokenizer)
     others = sorted(name for name in before["model"].keys() | now.keys() if before["model"].get(name) != now.get(name))
     if others:
         changed["model"] = f"{config.model.model} has another {others[0]} than it had" + _more(len(others) - 1)
@@ -192,8 +221,8 @@ def _held_out(inputs: RunInputs) -> dict[str, tuple[Task, ...]]:
     return {one.eval_set.name: one.eval_set.tasks for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)}
 
 
-def _read(record: Record) -> TasksFingerprint:
-    return TasksFingerprint(rows=record["rows"], blocks=tuple(record["blocks"]))
+def _read(record: Record) -> TasksDigest:
+    return TasksDigest(rows=record["rows"], blocks=tuple(record["blocks"]))
 
 
 def _flag(option: str) -> str:

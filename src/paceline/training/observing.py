@@ -1,19 +1,17 @@
 """Who watches a run, one for each door, and what a watcher may ask for. Here the command line's own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from paceline.checkpoints.finding import Checkpoint
+from paceline.metrics.definitions import Record
 from paceline.reports.console import RunDisplay
 from paceline.reports.trackers.numbers import flat_numbers
 from paceline.reports.trackers.opening import Trackers
 from paceline.training.reporting import RunningReport
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.evaluators import EvalResult
-
-Record = Mapping[str, Any]
-"""A step's numbers, by the names of `metrics.METRICS`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

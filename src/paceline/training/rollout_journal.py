@@ -5,13 +5,12 @@ down elsewhere before they are committed. So a crash loses only what was being s
 is committed, and never samples it again.
 """
 
-import hashlib
-import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from paceline.checkpoints.digests import prompts_digest
 from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir
 from paceline.runtime.background_writes import Writing
@@ -19,7 +18,7 @@ from paceline.training.produced import Handover, Produced
 from paceline.training.rollouts.lines import restorable_lines
 from paceline.training.rollouts.restoring import batch_about, restored_batch, restored_groups
 from paceline.training.task_sampler import TaskSampler
-from paceline.types import RolloutGroup, Task
+from paceline.types import RolloutGroup
 
 WRITE_SECONDS = 600.0
 """That a step waits for its rollouts to be on disk."""
@@ -30,7 +29,7 @@ def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed
     task_sampler = replace(task_sampler)
     for count, entry in enumerate(committed.entries):
         drawn = task_sampler.take(entry["groups"])
-        if task_sampler.position != entry["position"] or _fingerprint(task for task, _ in drawn) != entry["prompts"]:
+        if task_sampler.position != entry["position"] or prompts_digest(task for task, _ in drawn) != entry["prompts"]:
             fault = f"the rollouts from step {entry['step']} on are of other prompts than the dataset has: made again"
             return Committed(entries=committed.entries[:count], faults=(*committed.faults, fault))
     return committed
@@ -108,17 +107,11 @@ def _about(produced: Produced) -> dict[str, Any]:
     return {
         "position": produced.position,
         "groups": len(produced.batch.groups),
-        "prompts": _fingerprint(group.task for group in produced.batch.groups),
+        "prompts": prompts_digest(group.task for group in produced.batch.groups),
         "seconds": produced.seconds,
         "weights": {"seconds": produced.handover.seconds, "bytes": produced.handover.nbytes},
         **batch_about(produced.batch),
     }
-
-
-def _fingerprint(tasks: Iterable[Task]) -> str:
-    """Of tasks in their order, by name and prompt."""
-    named = [[task.task_id, *task.prompt_ids] for task in tasks]
-    return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
 
 def _produced(entry: dict[str, Any], groups: Sequence[RolloutGroup]) -> Produced:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from paceline.checkpoints.aside import copy_later
 from paceline.checkpoints.finding import (
     Checkpoint,
     free_name,
@@ -19,11 +18,12 @@ from paceline.checkpoints.finding import (
     set_damaged_aside,
 )
 from paceline.checkpoints.journal import Committed
-from paceline.checkpoints.run_directory import RunDir
+from paceline.checkpoints.run_directory import RunDir, copy_later
 from paceline.config.changing import plain_options
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.sections import Config
 from paceline.errors import ProcessLost, StorageError
+from paceline.metrics.definitions import Record
 from paceline.reports.console import RunDisplay
 from paceline.reports.summary import step_paces, summarise, unbroken_steps
 from paceline.reports.trackers.opening import Trackers, open_trackers
@@ -35,7 +35,7 @@ from paceline.training.backend import Backend, BackendFactory, in_this_process, 
 from paceline.training.card import card_facts, write_card
 from paceline.training.footprint import refuse_no_room
 from paceline.training.guards import Guards
-from paceline.training.identity import Change, Record, begin_identity, change_identity, find_change, keep_graders
+from paceline.training.identity import Change, begin_identity, change_identity, find_change, keep_graders
 from paceline.training.loop import START, Run, notify, run_steps, save_last
 from paceline.training.observing import CommandLine, Observer, Timetable
 from paceline.training.records import opening_sentences

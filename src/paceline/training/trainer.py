@@ -9,11 +9,9 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from paceline.checkpoints.background import CheckpointWriter
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.checkpoints.optimizer_state import load_optimizer, load_reference_weights
-from paceline.checkpoints.saving import take_checkpoint
-from paceline.checkpoints.tokenizer_files import TokenizerFiles
+from paceline.checkpoints.saving import CheckpointWriter, TokenizerFiles, take_checkpoint
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.models.activation_checkpointing import Activations

@@ -3,7 +3,7 @@ import torch
 
 from paceline.checkpoints.finding import TrainingState, newest_checkpoint
 from paceline.checkpoints.optimizer_state import load_optimizer, load_reference_weights
-from paceline.checkpoints.tokenizer_files import TokenizerFiles
+from paceline.checkpoints.saving import TokenizerFiles
 from paceline.errors import CheckpointError
 from paceline.models.loaded import Loaded
 from tests.checkpoint_files import save_checkpoint

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.checkpoints.background import CheckpointWriter
 from paceline.checkpoints.finding import TrainingState, newest_checkpoint, set_damaged_aside
-from paceline.checkpoints.free_space import Asked, copies_fit, refuse_full, refuse_small_disk, room_of_run
-from paceline.checkpoints.saving import take_checkpoint
-from paceline.checkpoints.tokenizer_files import TokenizerFiles
+from paceline.checkpoints.free_space import SpaceNeeded, copies_fit, refuse_full, refuse_small_disk, room_of_run
+from paceline.checkpoints.saving import CheckpointWriter, TokenizerFiles, take_checkpoint
 from paceline.errors import ConfigError, StorageError
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import ONE_RANK
@@ -119,8 +117,8 @@ def test_where_memory_is_short_the_run_waits_and_keeps_none_for_copies(tmp_path)
 
 
 def test_copies_share_the_memory_of_a_machine():
-    def asked(nbytes: int, free: int | None, host: str, kept: int = 0) -> Asked:
-        return Asked(nbytes=nbytes, free=free, kept=kept, host=host)
+    def asked(nbytes: int, free: int | None, host: str, kept: int = 0) -> SpaceNeeded:
+        return SpaceNeeded(nbytes=nbytes, free=free, kept=kept, host=host)
 
     assert copies_fit([asked(25, 100, "a"), asked(25, 101, "a"), asked(40, 80, "b"), asked(99, None, "c")])
     assert not copies_fit([asked(25, 100, "a"), asked(26, 101, "a")])
@@ -148,7 +146,7 @@ def test_a_thread_writes_and_is_waited_for(tmp_path):
     assert writing.result(wait=True, seconds=60) == newest_checkpoint(tmp_path)[0]
 
 
-def test_a_desk_does_not_forget_a_checkpoint_that_is_still_being_written(tmp_path, monkeypatch):
+def test_a_writer_does_not_forget_a_checkpoint_that_is_still_being_written(tmp_path, monkeypatch):
     loaded, optimizer = trained()
     taken = take_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer), staging=StagingBuffers(lambda: None))
     go, writer = threading.Event(), CheckpointWriter(None)
@@ -161,12 +159,12 @@ def test_a_desk_does_not_forget_a_checkpoint_that_is_still_being_written(tmp_pat
             return taken.write(group)
 
     writer.begin(Slow(), ONE_RANK)
-    monkeypatch.setattr("paceline.checkpoints.background.SAVE_SECONDS", 0.01)
+    monkeypatch.setattr("paceline.checkpoints.saving.SAVE_SECONDS", 0.01)
     with pytest.raises(StorageError, match="is not on disk after"):
         writer.take(wait=True)
     assert writer.take(wait=False) is None
     go.set()
-    monkeypatch.setattr("paceline.checkpoints.background.SAVE_SECONDS", 60)
+    monkeypatch.setattr("paceline.checkpoints.saving.SAVE_SECONDS", 60)
     assert writer.take(wait=True) == newest_checkpoint(tmp_path)[0]
     assert writer.take(wait=True) is None
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paceline
-from paceline.data.arithmetic import NAMES, OBJECTS, Problem, problems, rows
+from paceline.data.arithmetic import NAMES, OBJECTS, ArithmeticProblem, problems, rows
 from paceline.errors import DataError
 
 EMBEDDED = Path(paceline.__file__).parent / "models" / "embedded"
@@ -42,7 +42,7 @@ def solve_by_reading(question: str) -> list[tuple[int, str, int, int]]:
 
 
 @pytest.fixture(scope="module")
-def sample() -> list[Problem]:
+def sample() -> list[ArithmeticProblem]:
     return list(islice(problems("train"), 500)) + list(islice(problems("test"), 500))
 
 
@@ -85,7 +85,7 @@ def test_names_and_objects_vary(sample):
 
 
 def test_the_completion_holds_the_reasoning_and_the_answer():
-    problem = Problem(question="", answer="14", solution="12+5=17;17-3=14")
+    problem = ArithmeticProblem(question="", answer="14", solution="12+5=17;17-3=14")
     assert problem.completion == "<think>12+5=17;17-3=14</think><answer>14</answer>"
 
 

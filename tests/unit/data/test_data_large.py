@@ -7,9 +7,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from paceline.checkpoints.digests import tasks_difference, tasks_digest
 from paceline.compat.trl.datasets import make_tasks, read_rows
 from paceline.config.sections import DataConfig
-from paceline.data.fingerprint import tasks_difference, tasks_fingerprint
 from paceline.data.rows import SAMPLE, WHOLE, Row
 from paceline.data.sources import load_rows
 from paceline.data.tasks import LargeTasks, build_tasks
@@ -154,7 +154,7 @@ def test_a_large_file_is_known_again_by_all_its_bytes(tmp_path, tokenizer):
         rows = load_rows(str(path), split="train", size=None)
         return build_tasks(rows, tokenizer, DataConfig(dataset=str(path)), system=None).tasks
 
-    before = tasks_fingerprint(tasks())
+    before = tasks_digest(tasks())
     assert (before.rows, len(before.blocks), before.of) == (SIZE, 1, "rows")
     assert tasks_difference(before, tasks()) is None
     path.write_text(path.read_text().replace('"17 + 1"', '"17 + 2"'))

@@ -17,7 +17,7 @@ from paceline.cli.arguments import parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.data.program_lines import KINDS
-from paceline.data.programs import Problem, problems, rows
+from paceline.data.programs import ProgramProblem, problems, rows
 from paceline.data.sources import load_rows
 from paceline.errors import DataError
 from paceline.models.embedded_models import DIRECTORIES
@@ -48,7 +48,7 @@ def run_programs(tmp_path: Path, jobs: list[tuple[str, str]]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def sample() -> list[Problem]:
+def sample() -> list[ProgramProblem]:
     return list(islice(problems("train"), 400)) + list(islice(problems("test"), 400))
 
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from paceline.kernels.cuda.decoding import DecodingKernels, Turn, kernels_problem
+from paceline.kernels.cuda.decoding import CudaDecodingKernels, Turn, kernels_problem
 from paceline.kernels.cuda.triton_here import next_power, triton_problem
 from paceline.kernels.flash_attention import merged
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-KERNELS = DecodingKernels()
+KERNELS = CudaDecodingKernels()
 tried = pytest.mark.skipif(
     triton_problem(HERE) is not None, reason=f"{triton_problem(HERE)}; TRITON_INTERPRET=1 needs no GPU"
 )

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from paceline.checkpoints.finding import TrainingState
 from paceline.checkpoints.optimizer_state import load_optimizer
-from paceline.checkpoints.tokenizer_files import TokenizerFiles
+from paceline.checkpoints.saving import TokenizerFiles
 from paceline.cli.main import main
 from paceline.config.objective import LossConfig, OptimConfig
 from paceline.config.sections import LoraConfig, ModelConfig

@@ -5,7 +5,7 @@ import torch
 
 from paceline.checkpoints.finding import TrainingState
 from paceline.checkpoints.optimizer_state import load_optimizer
-from paceline.checkpoints.tokenizer_files import TokenizerFiles
+from paceline.checkpoints.saving import TokenizerFiles
 from paceline.config.building import build_config
 from paceline.config.objective import OptimConfig
 from paceline.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Where the answer stands in a text: the one place that looks for tags, boxes, `####`, code fences and tool calls.
+"""Extraction of answers from text: tags, boxes, `####`, code fences and tool calls.
 
 Every function here is pure and linear in the length of the text, whatever the text holds.
 
@@ -6,7 +6,6 @@ thinking.py  what is thought and what is said
 tags.py      `<answer>...</answer>`
 boxes.py     LaTeX's boxed answers
 hashes.py    the `####` of GSM8K
-plain.py     the last line of a text without any mark
 final.py     the first of these that a text has
 fences.py    programs between code fences
 actions.py   `Action:` and `Action Input:`, and `<tool_call>...</tool_call>`

@@ -1,4 +1,4 @@
-r"""What a completion asks to be done: ReAct's `Action:` and `Action Input:`, or `<tool_call>...</tool_call>`.
+r"""Actions of a completion: ReAct's `Action:` and `Action Input:`, or `<tool_call>...</tool_call>`.
 
 The second is the form of the Hermes and Qwen chat templates: one JSON object per tag.
 """
@@ -17,18 +17,18 @@ class Action:
     """One `Action:` with its `Action Input:`."""
 
     name: str
-    """What stands after `Action:`, stripped; not empty."""
+    """Text after `Action:`, stripped; not empty."""
     input: str
-    """What stands after `Action Input:`, up to the next label, stripped: JSON for most tools."""
+    """Text after `Action Input:`, up to the next label, stripped: JSON for most tools."""
 
 
 def labels(text: str) -> list[str]:
-    """The labels that start a line, in order: Thought, Action, Action Input, Observation, Final Answer."""
+    """Return the labels that start a line, in order: Thought, Action, Action Input, Observation, Final Answer."""
     return _LABEL.findall(text)
 
 
 def actions(text: str) -> list[Action]:
-    """Every `Action:` that an `Action Input:` follows at once, up to the first `Observation:`, in order.
+    """Return every `Action:` directly followed by an `Action Input:`, up to the first `Observation:`, in order.
 
     What a model writes after `Observation:` it has made up itself: the tool has not been called yet.
 
@@ -46,13 +46,13 @@ def actions(text: str) -> list[Action]:
 
 
 def last_action(text: str) -> Action | None:
-    """The last of the `actions`; None without one."""
+    """Return the last of the `actions`; None without one."""
     found = actions(text)
     return found[-1] if found else None
 
 
 def tool_call_blocks(text: str) -> list[str] | None:
-    """Content of each `<tool_call>...</tool_call>`, stripped; None where an opening and a closing tag do not pair up.
+    """Return the content of each `<tool_call>...</tool_call>`, stripped; None if tags do not pair up.
 
     >>> tool_call_blocks('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
     ['{"name": "f", "arguments": {}}']

@@ -1,14 +1,14 @@
-r"""The answer inside `\boxed{...}`."""
+r"""Answers inside `\boxed{...}`."""
 
 import re
 
 _AROUND = re.compile(r"(?:[a-zA-Z']{2,}|(?<![a-zA-Z])[aAI](?![a-zA-Z])|[\s.,:;!$*])*")
-"""Words and their punctuation: what an answer may hold beside its one box."""
+"""Words and their punctuation, which an answer may hold around its one box."""
 _BOX_TOKEN = re.compile(r"(?P<box>\\boxed\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 
 
 def _boxes(text: str) -> list[tuple[int, int, int]]:
-    r"""Every complete brace-matched `\boxed{...}`: where it starts, its content starts, and it ends; by starts.
+    r"""Find every complete brace-matched `\boxed{...}`: start, start of its content, and end; sorted by start.
 
     Escaped braces (`\{`) are content. Places and not contents: boxes in boxes would be copied once per level.
     """
@@ -25,7 +25,7 @@ def _boxes(text: str) -> list[tuple[int, int, int]]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last complete `\boxed{...}`; None without one. An unclosed box is none, an inner box is later.
+    r"""Return the content of the last complete `\boxed{...}`; None without one. An inner box counts as later.
 
     >>> last_boxed(r"\boxed{1}, so \boxed{\frac{1}{2}} and \boxed{")
     '\\frac{1}{2}'
@@ -35,7 +35,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def unboxed(answer: str) -> str:
-    r"""The innermost content of an answer that is one box, or one box among words; any other answer as it is.
+    r"""Return the innermost content of an answer that is one box, or one box among words; any other answer as it is.
 
     >>> unboxed(r"$\boxed{42}$"), unboxed(r"The answer is \boxed{42}."), unboxed(r"2\boxed{42}")
     ('42', '42', '2\\boxed{42}')

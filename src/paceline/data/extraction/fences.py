@@ -1,4 +1,4 @@
-"""A program between code fences."""
+"""Programs between code fences."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from paceline.data.extraction.thinking import ThoughtReader
 
 _PYTHON = re.compile(r"py(?:thon)?(?:3(?:\.[0-9]+)*)?")
-"""Words after the opening fence that name the language, such as `python`, `py`, `python3` and `python3.12`."""
+"""Language names of Python after an opening fence, such as `python`, `py`, `python3` and `python3.12`."""
 
 _FENCE = re.compile(
     r"(?P<answer>[ \t]*<answer>)?(?P<indent>[ \t]*)(?P<marks>`{3,}(?=[^`]*$)|~{3,}(?!~))(?P<info>.*?)(?:</answer>)?"
@@ -25,7 +25,7 @@ class _Opened:
 
 
 def last_code_block(text: str, *, prefilled: bool = False) -> str | None:
-    r"""The last complete fence of Python outside the thinking; None without one.
+    r"""Return the last complete fence of Python outside the thinking; None without one.
 
     A fence that says `python`, `py`, `python3` or `python3.12` goes before one that says nothing, which may hold what
     the program prints; one of another language is not taken. Opening and closing fence, of backticks or tildes, stand
@@ -48,7 +48,7 @@ def last_code_block(text: str, *, prefilled: bool = False) -> str | None:
 
 
 def _fences(text: str, thoughts: ThoughtReader) -> Iterator[tuple[str, str | None]]:
-    """Language and content of each complete fence; None for the content where all before turns out to be thinking.
+    """Yield language and content of each complete fence; the content is None if all before was thinking.
 
     An opening fence with a language ends an unclosed one as none, whose lines are then read for tags of thinking.
     """

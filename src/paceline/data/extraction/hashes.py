@@ -1,8 +1,8 @@
-"""The answer after `####`, as the solutions of GSM8K give it."""
+"""Answers after `####`, as in the solutions of GSM8K."""
 
 
 def last_hashes(text: str) -> str | None:
-    """The line after the last `####`, stripped; None without one.
+    """Return the line after the last `####`, stripped; None without one.
 
     >>> last_hashes("12 / 3 = <<12/3=4>>4\\n#### 4\\nDone.")
     '4'
@@ -13,7 +13,7 @@ def last_hashes(text: str) -> str | None:
 
 
 def closing_hashes(text: str) -> str | None:
-    """What follows the `####` that starts the last line; None where the text does not end so.
+    """Return the text after the `####` that starts the last line; None if the text does not end so.
 
     For a gold answer, in which a `####` further up is a heading or part of a drawing.
     """

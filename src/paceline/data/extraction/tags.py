@@ -1,4 +1,4 @@
-"""The answer between `<answer>` and `</answer>`."""
+"""Answers between `<answer>` and `</answer>`."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ OPEN_ANSWER, CLOSE_ANSWER = "<answer>", "</answer>"
 
 
 def last_answer_tag(text: str) -> str | None:
-    """Content of the last complete `<answer>...</answer>`, stripped; None without one.
+    """Return the content of the last complete `<answer>...</answer>`, stripped; None without one.
 
     >>> last_answer_tag("<answer>41</answer> no: <answer>42</answer> or <answer>43")
     '42'
@@ -19,7 +19,7 @@ def last_answer_tag(text: str) -> str | None:
 
 
 def stand_once_in_order(text: str, marks: Sequence[str]) -> bool:
-    """Whether each mark stands exactly once in the text, in this order.
+    """Return True if each mark stands exactly once in the text, in this order.
 
     >>> stand_once_in_order("<answer>42</answer>", ["<answer>", "</answer>"])
     True

@@ -1,4 +1,4 @@
-"""What is thought and what is said: `<think>...</think>` and, in the tutorial style, `<reasoning>...</reasoning>`."""
+"""Removal of thinking: `<think>...</think>` and, in the tutorial style, `<reasoning>...</reasoning>`."""
 
 import re
 
@@ -12,7 +12,7 @@ _ANY_TAG = re.compile(r"(</?(?:think|reasoning)>)")
 
 
 def prefill(prompt: str) -> str:
-    r"""The end of a prompt that has already opened `<think>` or `<reasoning>`, space included; empty where none has.
+    r"""Return the end of a prompt that has already opened `<think>` or `<reasoning>`, space included; else "".
 
     >>> prefill("What is 6 * 7?\n<think>\n")
     '<think>\n'
@@ -23,12 +23,12 @@ def prefill(prompt: str) -> str:
 
 
 def prefills_think(prompt: str) -> bool:
-    """Whether the chat template has already opened the thinking, so that the completion starts inside it."""
+    """Return True if the chat template has opened the thinking, so that the completion starts inside it."""
     return prefill(prompt) != ""
 
 
 def visible_text(completion: str, *, prefilled: bool = False, tags: tuple[str, ...] = THINKING) -> str:
-    """The completion without its thinking; nothing inside `<think>` or `<reasoning>` can be an answer.
+    """Return the completion without its thinking, which can hold no answer.
 
     An unclosed thought runs to the end; a closing tag that nothing opened ends a thought that began with the text.
     `prefilled`: the prompt has opened it (see `prefills_think`). `tags`: which of the two count as thinking.
@@ -41,22 +41,22 @@ def visible_text(completion: str, *, prefilled: bool = False, tags: tuple[str, .
 
 
 class ThoughtReader:
-    """Takes the thinking out of a text that is read piece by piece, no tag cut in two; see `visible_text`."""
+    """Removes the thinking from a text read piece by piece, no tag cut in two; see `visible_text`."""
 
     def __init__(self, *, prefilled: bool = False, tags: tuple[str, ...] = THINKING) -> None:
-        """The text starts inside a thought where it is `prefilled`."""
+        """`prefilled`: the text starts inside a thought."""
         self._tags = tags
         self._closer: str | None = "" if prefilled else None  # "": any of the closing tags
         self.is_restarted = False
-        """The last piece has ended a thought that began with the text: all before it was thinking."""
+        """True if the last piece ended a thought that began with the text: everything before was thinking."""
 
     @property
     def is_thinking(self) -> bool:
-        """Whether the next piece starts inside a thought."""
+        """True if the next piece starts inside a thought."""
         return self._closer is not None
 
     def visible(self, piece: str) -> str:
-        """What of the next piece is not thinking."""
+        """Return the part of the next piece that is not thinking."""
         self.is_restarted = False
         kept = list[str]()
         for place, part in enumerate(_ANY_TAG.split(piece)):

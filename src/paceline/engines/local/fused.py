@@ -20,7 +20,7 @@ from paceline.engines.local.prepared import PreparedLayer, prepared_weights
 from paceline.engines.local.rows import rounded_up
 from paceline.engines.local.tables import TableAttention
 from paceline.engines.sampling import draw
-from paceline.kernels.cpu.decoding import DecodingKernels
+from paceline.kernels.cpu.decoding import CpuDecodingKernels
 
 PREFILL_TOKENS = 8192
 """Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
@@ -35,7 +35,7 @@ class FusedDecoder:
         self,
         model: PreTrainedModel,
         dtype: torch.dtype,
-        native: DecodingKernels | None,
+        native: CpuDecodingKernels | None,
         make_attention: NewAttention | None = None,
     ) -> None:
         """`native`: what the machine has; None computes everything by torch's operations.

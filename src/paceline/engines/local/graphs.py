@@ -19,7 +19,7 @@ from paceline.engines.local.static import StaticAttention, room_problem
 from paceline.engines.sampling import draw
 from paceline.errors import first_line
 from paceline.kernels.cpu.decoding import Heads
-from paceline.kernels.cuda.decoding import DecodingKernels
+from paceline.kernels.cuda.decoding import CudaDecodingKernels
 from paceline.kernels.flash_attention import AttentionKernel
 
 EAGER_CALLS = 2
@@ -116,7 +116,7 @@ class GraphedDecoder:
         attention: AttentionKernel,
         record: Recorder | None,
         free_bytes: Callable[[], int],
-        between: DecodingKernels | None = None,
+        between: CudaDecodingKernels | None = None,
     ) -> None:
         """`make` gives the decoder, which must take its attention from what it is given, once in each `begin`.
 

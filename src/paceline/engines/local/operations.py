@@ -13,12 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paceline.kernels.cpu.compiling import library
-from paceline.kernels.cpu.decoding import DecodingKernels
+from paceline.kernels.cpu.decoding import CpuDecodingKernels
 from paceline.kernels.cpu.tensors import STORAGE
 from paceline.kernels.cpu.tiles import TileProducts, tile_products
-from paceline.kernels.cuda.decoding import DecodingKernels as CudaKernels
+from paceline.kernels.cuda.decoding import CudaDecodingKernels, kernels_problem
 from paceline.kernels.cuda.decoding import decoding_kernels as cuda_kernels
-from paceline.kernels.cuda.decoding import kernels_problem
 from paceline.kernels.linear import prefers_onednn
 
 Linear = tuple[Tensor, Tensor | None]
@@ -34,9 +33,9 @@ class Kernels:
 
     dtype: torch.dtype
     """What products take and give."""
-    native: DecodingKernels | None
+    native: CpuDecodingKernels | None
     """Compiled kernels of a CPU for all but the products; None: torch's operations."""
-    cuda: CudaKernels | None
+    cuda: CudaDecodingKernels | None
     """The same of a CUDA device."""
     tiles: TileProducts | None
     """Products that it serves go to the processor's tiles."""
@@ -90,7 +89,7 @@ class Kernels:
         return F.silu(gate, inplace=True).mul_(up)
 
 
-def choose_kernels(device: torch.device, dtype: torch.dtype, native: DecodingKernels | None = None) -> Kernels:
+def choose_kernels(device: torch.device, dtype: torch.dtype, native: CpuDecodingKernels | None = None) -> Kernels:
     """For this device and precision; `native` is what the machine has, None for torch's operations."""
     on_cpu = device.type == "cpu"
     native = native if on_cpu and dtype in STORAGE else None
@@ -103,7 +102,7 @@ def choose_kernels(device: torch.device, dtype: torch.dtype, native: DecodingKer
     )
 
 
-def kernels_reason(device: torch.device, dtype: torch.dtype, native: DecodingKernels | None) -> str:
+def kernels_reason(device: torch.device, dtype: torch.dtype, native: CpuDecodingKernels | None) -> str:
     """Which kernels `choose_kernels` takes, for a person to read."""
     if device.type == "cuda" and kernels_problem(device, dtype) is None:
         return "kernels in Triton"

@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.engines.local.attention import Rotation, causal_attention
 from paceline.engines.local.operations import rms_norm
 from paceline.kernels.cpu.decoding import Heads
-from paceline.kernels.cuda.decoding import DecodingKernels, Turn
+from paceline.kernels.cuda.decoding import CudaDecodingKernels, Turn
 from paceline.kernels.flash_attention import AttentionKernel, Spans, merged
 
 LARGEST_SHARE = 0.5
@@ -33,7 +33,7 @@ class StaticAttention:
         rotation: Rotation,
         *,
         kernel: AttentionKernel,
-        between: DecodingKernels | None = None,
+        between: CudaDecodingKernels | None = None,
     ) -> None:
         """The rotation's length is that of a prompt and its completion together, at most: the rows' columns.
 
@@ -195,7 +195,7 @@ class StaticAttention:
     def _rotate_and_store(
         self, qkv: Float[Tensor, "S (H+2K)*D"], norm: Tensor | None, cache: tuple[Tensor, Tensor]
     ) -> tuple[Float[Tensor, "S H D"], Float[Tensor, "S H D"]]:
-        """See `cuda.decoding.DecodingKernels`."""
+        """See `cuda.decoding.CudaDecodingKernels`."""
         kv_heads, turn = self._heads.kv, self._turn
         qkv = qkv.view(len(qkv), -1, self._heads.width)
         angles = (table[turn.positions][:, None] for table in (turn.cosine, turn.sine))

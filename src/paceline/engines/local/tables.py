@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paceline.engines.local.attention import Rotation, causal_attention
-from paceline.kernels.cpu.decoding import QUERIES, DecodingKernels, Heads, Shape, store_of
+from paceline.kernels.cpu.decoding import QUERIES, CpuDecodingKernels, Heads, Shape, store_of
 from paceline.kernels.cpu.tensors import STORAGE, address
 
 FIRST_COLUMNS = 64
@@ -33,7 +33,7 @@ class TableAttention:
         rotation: Rotation,
         *,
         dtype: torch.dtype,
-        kernels: DecodingKernels,
+        kernels: CpuDecodingKernels,
     ) -> None:
         self._heads, self._rotation, self._dtype, self._kernels = heads, rotation, dtype, kernels
         self._lanes = kernels.vector_width

@@ -1,4 +1,4 @@
-"""Attention over a packed micro-batch with the rotation of queries and keys in it: no padding, no mask, no copies.
+"""Attention over a packed micro-batch, rotation included: no padding, no mask, no copies.
 
 M tokens, Q prompts and then S completions laid end to end; D width of a head, a multiple of 16.
 """
@@ -22,20 +22,20 @@ LARGEST_WIDTH = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceTable:
-    """The sequences of a packed micro-batch as attention.c reads them, the costliest first."""
+    """The sequences of a packed micro-batch as attention.c reads them, costliest first."""
 
     rows: Int[Tensor, "U 5"]
-    """First token, tokens, first token and tokens of the prompt before it (0 for a prompt), start of its shares."""
+    """Per sequence: first token, tokens, first token and tokens of its prompt (0 for a prompt), start of its shares."""
     shares: int
-    """Prompt tokens that sequences have or see, each counted as often: the gradients to add up."""
+    """Prompt tokens that sequences have or see, one count for each: the gradients to add up."""
     longest: int
-    """Most keys that one sequence has."""
+    """Largest number of keys of one sequence."""
 
 
 def sequence_table(
     prompt_lengths: Sequence[int], prompt_of_sample: Sequence[int], input_lengths: Sequence[int]
 ) -> SequenceTable:
-    """The table of a micro-batch with these lengths; a completion without input tokens is left out."""
+    """Build the table of a micro-batch with these lengths, without completions that have no input tokens."""
     starts = [sum(prompt_lengths[:place]) for place in range(len(prompt_lengths))]
     sequences = [(start, length, 0, 0) for start, length in zip(starts, prompt_lengths, strict=True)]
     start = sum(prompt_lengths)
@@ -53,7 +53,7 @@ def sequence_table(
 
 
 def attention_serves(device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Whether the kernel computes attention of this precision and width of a head."""
+    """Return True if the kernel computes attention of this precision and head width."""
     fits = device.type == "cpu" and dtype in STORAGE and width % 16 == 0 and 0 < width <= LARGEST_WIDTH
     return fits and library().functions is not None
 
@@ -67,7 +67,7 @@ def packed_attention(
     scale: float,
     rotation: tuple[Float[Tensor, "M D"], Float[Tensor, "M D"]] | None = None,
 ) -> Float[Tensor, "M heads D"]:
-    """Prompts attend causally to themselves; completions to their prompt and causally to themselves.
+    """Attend prompts causally to themselves, and completions to their prompt and causally to themselves.
 
     Args:
         query: float32 or bfloat16, like key and value; all is computed in float32.
@@ -154,7 +154,7 @@ def _padded_keys(table: SequenceTable) -> int:
 
 
 def _scratch(floats: int) -> tuple[int, int, Tensor]:
-    """Threads, floats for each, and working memory for all."""
+    """Return the number of threads, the floats for each, and working memory for all."""
     each = -(-floats // 32) * 32  # threads write to cache lines of their own
     threads = torch.get_num_threads()
     return threads, each, torch.empty(threads * each)

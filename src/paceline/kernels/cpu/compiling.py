@@ -33,21 +33,21 @@ FLAGS = (
 )
 WRITABLE_BY_OTHERS = 0o022
 COMPILE_SECONDS = 120
-"""A compiler that takes longer is given up on: torch's own operations do the work then."""
+"""Seconds after which a compiler is given up on; torch's own operations do the work then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Library:
-    """The compiled kernels, or why there are none."""
+    """The compiled kernels, or the reason why there are none."""
 
     functions: ctypes.CDLL | None
     reason: str
-    """Which compiler made them; without them, what was missing."""
+    """Compiler that made them, or what was missing."""
 
 
 @functools.cache
 def library() -> Library:
-    """The kernels for this processor: from the cache, or compiled now, which takes seconds, once per machine."""
+    """Return the kernels for this processor, compiled once per machine (which takes seconds) and then cached."""
     compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
     if platform.system() != "Linux":
         return Library(functions=None, reason=f"kernels are compiled on Linux only, this is {platform.system()}")
@@ -89,7 +89,7 @@ def _compiled(compiler: str, version: str) -> Path:
 
 
 def _processor() -> str:
-    """What -march=native looks at."""
+    """Describe the processor as -march=native sees it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -98,7 +98,7 @@ def _processor() -> str:
 
 
 def _cache_directory() -> Path:
-    """Of this user alone: whoever can write there can run code as this user."""
+    """Return a directory of this user alone: whoever can write there can run code as this user."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
         directory = base / "paceline"

@@ -1,4 +1,4 @@
-"""The kernels of decoding.c and sharing.c on tensors: one new token per row, and what a prompt leaves behind.
+"""Bindings of decoding.c and sharing.c: one new token per row, and the cache of prompts.
 
 N or S rows, H query heads, K key/value heads, D head width, V vocabulary, C columns of a cache. All tensors are
 contiguous, on the CPU, in one precision of `tensors.STORAGE` where nothing else is said; all sums are float32.
@@ -18,23 +18,23 @@ from paceline.kernels.cpu.compiling import library
 from paceline.kernels.cpu.tensors import STORAGE, address, declared
 
 QUERIES = 8
-"""Queries that the attention kernel computes at once, at most (sharing.c)."""
+"""Largest number of queries that the attention kernel computes at once (sharing.c)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heads:
-    """The heads of an attention layer."""
+    """Heads of an attention layer."""
 
     query: int
-    """H."""
+    """Query heads, H."""
     kv: int
-    """K, a divisor of H."""
+    """Key/value heads, K, a divisor of H."""
     width: int
-    """D, even."""
+    """Width of a head, D, even."""
 
 
 class Shape(ctypes.Structure):
-    """What every layer's attention of a step has in common: the fields of `shape` in sharing.c."""
+    """Parameters that the attention of all layers of a step shares: the fields of `shape` in sharing.c."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("type", "heads", "kv_heads", "width", "value_width")),
@@ -46,18 +46,18 @@ class Shape(ctypes.Structure):
 
 
 class Store(ctypes.Structure):
-    """One layer's keys and values of completions and of prompts: the fields of `store` in sharing.c."""
+    """Keys and values of one layer, of completions and prompts: the fields of `store` in sharing.c."""
 
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("own_keys", "own_values", "prompt_keys", "prompt_values"))
 
 
 def store_of(tensors: Sequence[Tensor]) -> Store:
-    """Of four tensors, in the order of the fields; the caller keeps them alive."""
+    """Return the store of four tensors, in the order of the fields; the caller keeps them alive."""
     return Store(*map(address, tensors))
 
 
-class DecodingKernels:
-    """The compiled functions with their signatures. Made once per process, by `decoding_kernels`."""
+class CpuDecodingKernels:
+    """The compiled functions with their signatures, made once per process by `decoding_kernels`."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
         self._add_norm = declared(functions, "add_norm", "pppp ii f i")
@@ -78,7 +78,7 @@ class DecodingKernels:
         eps: float,
         dtype: torch.dtype,
     ) -> Float[Tensor, "N W"]:
-        """Add `update` to `residual` in place; gives residual / rms(residual) * scale.
+        """Add `update` to `residual` in place; return residual / rms(residual) * scale.
 
         Args:
             residual: float32.
@@ -93,7 +93,7 @@ class DecodingKernels:
         return normed
 
     def silu_mul(self, gate: Float[Tensor, "N I"], up: Float[Tensor, "N I"] | None = None) -> Float[Tensor, "N I"]:
-        """silu(gate) * up; without `up`, of the two halves of `gate` [N, 2 I]."""
+        """Return silu(gate) * up; without `up`, of the two halves of `gate` [N, 2 I]."""
         width = gate.shape[1] if up is not None else gate.shape[1] // 2
         second = gate.data_ptr() + width * gate.element_size() if up is None else address(up)
         out = gate.new_empty(gate.shape[0], width)
@@ -103,7 +103,8 @@ class DecodingKernels:
     def draw(
         self, logits: Float[Tensor, "S V"], uniform: Float[Tensor, " S"], temperature: float
     ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-        """One token per row from softmax(logits / temperature), at 0 the most probable one at temperature 1.
+        """Draw one token per row from softmax(logits / temperature); at 0 the most probable one, with logprobs at
+        temperature 1.
 
         Args:
             logits: in a precision of `STORAGE`.
@@ -122,7 +123,8 @@ class DecodingKernels:
     def attend(
         self, shape: Shape, store: Store, qkv: Float[Tensor, "S (H+2K)*D"], norm: Tensor | None, out: Tensor
     ) -> None:
-        """Attention of a layer's new token, whose key and value are kept; fills the living rows of out [S, H*D].
+        """Compute attention of a layer's new tokens and keep their keys and values; fill the living rows of out [S,
+        H*D].
 
         Args:
             shape: the step's tables.
@@ -143,7 +145,7 @@ class DecodingKernels:
 
 
 @functools.cache
-def decoding_kernels() -> DecodingKernels | None:
-    """The kernels of this machine; None where there are none (`library().reason` says why)."""
+def decoding_kernels() -> CpuDecodingKernels | None:
+    """Return the kernels of this machine; None if there are none (`library().reason` says why)."""
     functions = library().functions
-    return None if functions is None else DecodingKernels(functions)
+    return None if functions is None else CpuDecodingKernels(functions)

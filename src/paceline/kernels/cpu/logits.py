@@ -1,4 +1,4 @@
-"""The passes over logits of `losses.token_logprobs` as kernels: each reads the logits once, and copies none."""
+"""Kernels for the passes over logits of `logprobs.token_logprobs`: each reads the logits once, and copies none."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from paceline.kernels.logprobs import LogitPasses
 
 
 def logit_passes(device: torch.device, dtype: torch.dtype) -> LogitPasses | None:
-    """The passes for logits of this precision; None where there are no kernels, and torch does the work."""
+    """Return the passes for logits of this precision; None without kernels, where torch does the work."""
     if device.type != "cpu" or dtype not in STORAGE or library().functions is None:
         return None
     return LogitPasses(statistics=_statistics, to_gradients=_to_gradients)
@@ -54,7 +54,7 @@ def _to_gradients(
 
 
 def _checked(targets: Tensor, vocabulary: int) -> Tensor:
-    """C would read and write wherever a token says: one that no embedding has looked up may be anything."""
+    """Check token ids: C would read and write outside the logits for one that no embedding has looked up."""
     targets = targets.to(torch.int64).contiguous()
     if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < vocabulary:
         raise IndexError(f"a target lies outside the {vocabulary} tokens of the output embedding")

@@ -1,4 +1,4 @@
-"""Sums of whole numbers times their places, as a kernel: one pass over the memory, widened in registers.
+"""Kernel for weighted sums of integers: one pass over the memory, widened in registers.
 
 N numbers, C chunks.
 """
@@ -12,13 +12,13 @@ from paceline.kernels.cpu.tensors import address, kernel
 
 
 def serves(numbers: Tensor) -> bool:
-    """Whether `weighted_sums` takes these; elsewhere torch does the work."""
+    """Return True if `weighted_sums` takes these numbers; otherwise torch does the work."""
     right = numbers.is_cpu and numbers.is_contiguous() and numbers.dtype in (torch.int32, torch.int16)
     return right and library().functions is not None
 
 
 def weighted_sums(numbers: Int[Tensor, " N"], chunk: int, source: Int[Tensor, " N"] | None = None) -> Int[Tensor, " C"]:
-    """One int64 per `chunk` numbers, 0 for none: the sum of each times its place in it, from 1, modulo 2^64.
+    """Return one int64 per `chunk` numbers, 0 for none: the sum of each times its place, from 1, modulo 2^64.
 
     `chunk` is a multiple of 65,536, which a thread takes at a time. With a `source`, which `serves` too, `numbers`
     become what it holds, in the same pass.

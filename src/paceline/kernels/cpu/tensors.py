@@ -1,4 +1,4 @@
-"""From tensors to what a C function takes: addresses, storage types, signatures."""
+"""Arguments of C functions from tensors: addresses, storage types, signatures."""
 
 import ctypes
 import functools
@@ -10,13 +10,13 @@ from torch import Tensor
 from paceline.kernels.cpu.compiling import library
 
 STORAGE = {torch.float32: 0, torch.bfloat16: 1}
-"""Precisions that the kernels read and write, by the numbers in vectors.h; all compute in float32."""
+"""Precisions that the kernels read and write, by their numbers in vectors.h; all compute in float32."""
 
 _KINDS = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
 
 
 def declared(functions: ctypes.CDLL, name: str, kinds: str) -> Callable[..., None]:
-    """The C function of this name, which gives nothing back.
+    """Return the C function of this name, which returns nothing.
 
     Args:
         functions: the compiled kernels.
@@ -31,14 +31,14 @@ def declared(functions: ctypes.CDLL, name: str, kinds: str) -> Callable[..., Non
 
 @functools.cache
 def kernel(name: str, kinds: str) -> Callable[..., None]:
-    """This machine's `declared` function; whoever calls has asked whether there are kernels."""
+    """Return this machine's `declared` function; the caller has checked that there are kernels."""
     functions = library().functions
     assert functions is not None
     return declared(functions, name, kinds)
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Where the tensor's elements lie end to end, first to last; None (a null pointer) for None.
+    """Return the address of the tensor's contiguous elements; None (a null pointer) for None.
 
     The caller keeps the tensor alive during the call, and vouches for its precision.
 

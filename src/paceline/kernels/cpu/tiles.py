@@ -1,7 +1,7 @@
-"""Products in bfloat16 by the processor's tiles (AMX), as fast as the weight comes from memory: tiles.c on tensors.
+"""Products in bfloat16 by the processor's tiles (AMX), as fast as the weight comes from memory: bindings of tiles.c.
 
-Torch's libraries reach half of that with one to thirty rows, and want weights laid out beforehand; with a hundred rows
-and more the two are equally fast.
+Torch's libraries reach half of that with one to thirty rows, and want weights laid out beforehand; from a hundred rows
+on both are equally fast.
 
 N rows, I inputs, O outputs.
 """
@@ -21,25 +21,26 @@ ROWS_AT_ONCE = 128
 SIDE = 16
 """Rows of a tile."""
 DEPTH = 32
-"""Inputs that a tile takes."""
+"""Inputs of a tile."""
 
 
 class TileProducts:
-    """The compiled product with its signature. Made once per process, by `tile_products`."""
+    """The compiled product with its signature, made once per process by `tile_products`."""
 
     def __init__(self, functions: ctypes.CDLL) -> None:
         self._product = declared(functions, "tile_product", "ppppp iii")
 
     def serves(self, weight: Float[Tensor, "O I"]) -> bool:
-        """Whether `linear` takes this weight: whole tiles of inputs, and two of outputs at least."""
+        """Return True if `linear` takes this weight: whole tiles of inputs, and at least two of outputs."""
         outputs, inputs = weight.shape
         return weight.dtype == torch.bfloat16 and inputs % DEPTH == 0 and outputs >= 2 * SIDE
 
     def linear(
         self, x: Float[Tensor, "N I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None
     ) -> Float[Tensor, "N O"]:
-        """x @ weight.T + bias, all in bfloat16, sums in float32 in the order of inputs: a row's outputs do not hang on
-        which rows are beside it.
+        """Return x @ weight.T + bias, all in bfloat16, summed in float32 in the order of inputs.
+
+        A row's outputs do not depend on the other rows.
 
         Raises:
             ValueError: a tensor on another device than the CPU, or not contiguous.
@@ -53,7 +54,7 @@ class TileProducts:
 
 @functools.cache
 def tile_products() -> TileProducts | None:
-    """The products of this machine; None where its processor or its kernel has no tiles, or nothing can be compiled."""
+    """Return the products of this machine; None without tiles in the processor or kernel, or without a compiler."""
     functions = library().functions
     if functions is None:
         return None

@@ -1,4 +1,4 @@
-"""What lies between the matrix products of a decoder layer, with gradients: the norm of a sum, the gated product.
+"""Operations between the matrix products of a decoder layer, with gradients: norm of a sum, gated product.
 
 M tokens of a packed micro-batch, H hidden width, I width of the feed-forward layer; both are multiples of 16.
 """
@@ -24,7 +24,7 @@ def add_rms_norm(
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Float[Tensor, "*rows H"], Float[Tensor, "*rows H"]]:
-    """The residual stream after an addition, and its norm: x + addend, and (x + addend) / rms(x + addend) * scale.
+    """Return x + addend, and its norm (x + addend) / rms(x + addend) * scale.
 
     Args:
         x: float32, and so is the sum. Without an addend the sum is `x` itself.
@@ -41,7 +41,7 @@ def add_rms_norm(
 
 
 def gated_product(gate: Float[Tensor, "*rows I"], up: Float[Tensor, "*rows I"]) -> Float[Tensor, "*rows I"]:
-    """silu(gate) * up, both float32 or both bfloat16; computed in float32. Keeps gate and up for the backward pass."""
+    """Return silu(gate) * up, both float32 or both bfloat16, computed in float32. Backward keeps gate and up."""
     return cast(Tensor, _GatedProduct.apply(gate, up))  # type: ignore[no-untyped-call]
 
 

@@ -2,11 +2,11 @@
 
 triton_here.py    whether Triton is there and its kernels run
 logits.py         statistics and gradients of logits, one pass each (logit_kernels.py)
-decoding.py       what lies between products and attention of a decoding step (decoding_kernels.py)
+decoding.py       operations between products and attention of a decoding step (decoding_kernels.py)
 
-As in `native`, matrix products stay with torch, whoever calls a kernel has a torch path for where there is none, and
-the two agree to rounding.
+As in `kernels.cpu`, matrix products stay with torch, every caller has a torch path for devices without Triton, and the
+two agree to rounding.
 
-Triton comes with torch's CUDA builds. Its interpreter runs the same kernels on a CPU, slowly:
-`TRITON_INTERPRET=1` has the tests hold them to torch's operations without a GPU.
+Triton comes with torch's CUDA builds. Its interpreter runs the same kernels on a CPU, slowly: with `TRITON_INTERPRET=1`
+the tests compare them with torch's operations without a GPU.
 """

@@ -1,7 +1,7 @@
-"""What lies between the products and the attention of a decoding step, each in one kernel.
+"""Operations between the products and the attention of a decoding step, each in one kernel.
 
-A recorded step starts no kernel from the host, but each of them still costs the device two microseconds and more, and
-torch's operations made twenty of every layer's twenty-seven.
+A recorded step starts no kernel from the host, but each still costs the device two microseconds and more. Torch's
+operations made twenty of every layer's twenty-seven.
 
 N rows, W width of the model, I of the gated layer, H query heads, K key/value heads, D head width.
 """
@@ -16,18 +16,18 @@ from torch import Tensor
 from paceline.kernels.cuda.triton_here import next_power, trial_problem, triton_problem
 
 BLOCK = 1024
-"""Of a row of the gated layer."""
+"""Columns of a gated layer's row that a program has at a time."""
 PROBE_TOLERANCE = 3e-2
-"""Largest difference from torch's operations that is taken for rounding, of numbers around 1 in bfloat16."""
+"""Largest difference from torch's operations that counts as rounding, for numbers around 1 in bfloat16."""
 
 
-class DecodingKernels:
-    """The kernels with their shapes. One of them serves all decoders."""
+class CudaDecodingKernels:
+    """The kernels with their shapes; one instance serves all decoders."""
 
     def add_norm(
         self, residual: Float[Tensor, "N W"], update: Tensor | None, scale: Float[Tensor, " W"], eps: float
     ) -> Float[Tensor, "N W"]:
-        """Add `update` to `residual` in place; gives residual / rms(residual) * scale."""
+        """Add `update` to `residual` in place; return residual / rms(residual) * scale."""
         from paceline.kernels.cuda import decoding_kernels
 
         normed = torch.empty_like(residual)
@@ -45,7 +45,7 @@ class DecodingKernels:
         return normed
 
     def silu_mul(self, gate: Float[Tensor, "N I"], up: Float[Tensor, "N I"] | None = None) -> Float[Tensor, "N I"]:
-        """silu(gate) * up; without `up`, of the two halves of `gate` [N, 2 I]."""
+        """Return silu(gate) * up; without `up`, of the two halves of `gate` [N, 2 I]."""
         from paceline.kernels.cuda import decoding_kernels
 
         width = gate.shape[1] if up is not None else gate.shape[1] // 2
@@ -100,7 +100,8 @@ class DecodingKernels:
         prompt: tuple[Float[Tensor, "N H D"], Float[Tensor, "H N"]],
         place_of: Int[Tensor, " N"],
     ) -> Float[Tensor, "N H*D"]:
-        """`flash.merged` of two parts, of which the second has its rows at `place_of`."""
+        """Merge attention over two parts, of which the second has its rows at `place_of`, as `flash_attention.merged`
+        does."""
         from paceline.kernels.cuda import decoding_kernels
 
         rows, heads, width = own[0].shape
@@ -113,26 +114,26 @@ class DecodingKernels:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """Where the new tokens of a step stand, the same for all layers."""
+    """Positions of a step's new tokens, the same for all layers."""
 
     cosine: Float[Tensor, "L D"]
     sine: Float[Tensor, "L D"]
-    """With the sign of the rotated half."""
+    """Sines, with the sign of the rotated half."""
     positions: Int[Tensor, " N"]
     places: Int[Tensor, " N"]
-    """In the cache."""
+    """Places in the cache."""
     query_places: Int[Tensor, " N"]
-    """Of each row among the rows of all prompts, prompt by prompt."""
+    """Place of each row among the rows of all prompts, prompt by prompt."""
 
 
-def decoding_kernels(device: torch.device, dtype: torch.dtype) -> DecodingKernels | None:
-    """The kernels for rows of this precision; None where torch does the work."""
-    return DecodingKernels() if kernels_problem(device, dtype) is None else None
+def decoding_kernels(device: torch.device, dtype: torch.dtype) -> CudaDecodingKernels | None:
+    """Return the kernels for rows of this precision; None where torch does the work."""
+    return CudaDecodingKernels() if kernels_problem(device, dtype) is None else None
 
 
 @functools.cache
 def kernels_problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the kernels do not serve here; where nothing stands against them one is tried on made-up numbers."""
+    """Return why the kernels do not serve here; if nothing speaks against them, one is tried on made-up numbers."""
     if dtype not in (torch.float32, torch.bfloat16):
         return f"they compute in float32, not in {dtype}"
     return triton_problem(device) or _tried(device, dtype)
@@ -147,5 +148,5 @@ def _tried(device: torch.device, dtype: torch.dtype) -> str | None:
         return float((got.float() - wanted).abs().max())
 
     return trial_problem(
-        lambda: DecodingKernels().add_norm(drawn.clone(), drawn, scale, 1e-6), difference, PROBE_TOLERANCE
+        lambda: CudaDecodingKernels().add_norm(drawn.clone(), drawn, scale, 1e-6), difference, PROBE_TOLERANCE
     )

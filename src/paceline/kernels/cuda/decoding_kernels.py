@@ -1,4 +1,4 @@
-"""The kernels of `cuda.decoding`; Triton is imported here, so this module is imported only where it is used.
+"""Kernels of `cuda.decoding`. Triton is imported here, so this module is imported only where it is used.
 
 N rows of a decoding step. Sums and products are in float32, whatever the tensors are stored in; a BLOCK is the next
 power of two of a width, or covers a part of it.
@@ -12,7 +12,7 @@ import triton.language as tl
 def add_norm(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     residual, update, scale, normed, width, eps, HAS_UPDATE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """residual += update; normed = residual / rms(residual) * scale. A program has a row."""
+    """Compute residual += update and normed = residual / rms(residual) * scale. A program has a row."""
     row = tl.program_id(0).to(tl.int64) * width
     columns = tl.arange(0, BLOCK)
     here = columns < width
@@ -31,7 +31,7 @@ def add_norm(  # type: ignore[no-untyped-def]  # noqa: PLR0913
 def silu_mul(  # type: ignore[no-untyped-def]
     gate, up, out, width, row_stride, BLOCK: tl.constexpr
 ):
-    """silu(gate) * up, of rows that lie `row_stride` apart. A program has a block of a row."""
+    """Compute silu(gate) * up of rows that lie `row_stride` apart. A program has a block of a row."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here = columns < width
@@ -100,7 +100,7 @@ def rotate_and_store(  # type: ignore[no-untyped-def]  # noqa: PLR0913
 def merge(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     own, own_normaliser, prompt, prompt_normaliser, place_of, out, rows, heads, width, BLOCK: tl.constexpr
 ):
-    """Attention over own tokens [N, H, D] and over the prompt's, whose rows are at `place_of`, put together.
+    """Merge attention over own tokens [N, H, D] with that over the prompt's, whose rows are at `place_of`.
 
     Normalisers [H, N] are logsumexps; the first part's share is sigmoid(one - other). A program has a head of a row.
     """

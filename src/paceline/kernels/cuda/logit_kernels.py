@@ -1,4 +1,4 @@
-"""The kernels of `cuda.logits`; Triton is imported here, so this module is imported only where it is used.
+"""Kernels of `cuda.logits`. Triton is imported here, so this module is imported only where it is used.
 
 One program has one row of V logits, in blocks. Everything is computed in float32, whatever the logits are stored in.
 """
@@ -11,7 +11,7 @@ import triton.language as tl
 def statistics(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     logits, targets, logprobs, entropies, normalisers, vocabulary, scale, BLOCK: tl.constexpr
 ):
-    """Of scaled logits x: log p(target), log Z - sum p x, and log Z, by sums relative to the largest logit so far."""
+    """Compute log p(target), log Z - sum p x, and log Z of scaled logits x, relative to the largest logit so far."""
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * vocabulary
     columns = tl.arange(0, BLOCK)

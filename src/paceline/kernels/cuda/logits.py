@@ -1,4 +1,4 @@
-"""The passes over logits of `losses.token_logprobs` on CUDA: each reads the logits once, and copies none.
+"""Triton kernels for the passes over logits of `logprobs.token_logprobs`: each reads the logits once, and copies none.
 
 torch's operations make a dozen float32 tensors of the logits' size instead. On an H100, with 152,000 tokens in the
 vocabulary, these took two thirds of the head's time.
@@ -16,17 +16,17 @@ from paceline.kernels.logprobs import LogitPasses, from_row_sums, row_sums
 BLOCK = 4096
 """Logits that a program has at a time."""
 PROBE_TOLERANCE = 1e-3
-"""Largest difference from torch's operations that is taken for rounding, in nats."""
+"""Largest difference from torch's operations in nats that counts as rounding."""
 
 
 def logit_passes(device: torch.device, dtype: torch.dtype) -> LogitPasses | None:
-    """The passes for logits of this precision; None where torch does the work."""
+    """Return the passes for logits of this precision; None where torch does the work."""
     return None if passes_problem(device, dtype) is not None else PASSES
 
 
 @functools.cache
 def passes_problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the kernels do not serve here; where nothing stands against them they are tried once on made-up numbers."""
+    """Return why the kernels do not serve here; if nothing speaks against them, they are tried on made-up numbers."""
     if dtype not in (torch.float32, torch.bfloat16):
         return f"they compute in float32, the logits are in {dtype}"
     return triton_problem(device) or _tried(device, dtype)

@@ -1,4 +1,4 @@
-"""Whether Triton is there: it comes with torch's CUDA builds, and is never imported where it is not used."""
+"""Check for Triton, which comes with torch's CUDA builds and is never imported where it is not used."""
 
 import functools
 import importlib.util
@@ -11,13 +11,13 @@ import torch
 from paceline.errors import first_line
 
 LEAST_CAPABILITY = (8, 0)
-"""From here on a device has the bfloat16 that the kernels are called with."""
+"""Least compute capability with the bfloat16 that the kernels need."""
 Computed = TypeVar("Computed")
 
 
 @functools.cache
 def triton_problem(device: torch.device) -> str | None:
-    """Why kernels in Triton cannot serve tensors of this device; None when they can be tried."""
+    """Return why Triton's kernels cannot serve tensors of this device; None if they can be tried."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     if os.environ.get("TRITON_INTERPRET") == "1":  # Triton's own switch, read when a kernel is defined
@@ -31,7 +31,7 @@ def triton_problem(device: torch.device) -> str | None:
 
 
 def trial_problem(compute: Callable[[], Computed], difference: Callable[[Computed], float], most: float) -> str | None:
-    """Why a kernel cannot be relied on, by a trial on made-up numbers; None: it runs, and differs by rounding only.
+    """Return why a kernel fails a trial on made-up numbers; None if it runs and differs by rounding only.
 
     `difference` is of what it `compute`s from torch's operations, at `most` this.
     """
@@ -45,5 +45,5 @@ def trial_problem(compute: Callable[[], Computed], difference: Callable[[Compute
 
 
 def next_power(width: int) -> int:
-    """The least power of two that is no smaller: what a program's columns must be."""
+    """Return the least power of two that is no smaller: the number of a program's columns."""
     return 1 << (width - 1).bit_length()

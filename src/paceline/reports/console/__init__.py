@@ -8,13 +8,14 @@ drawing.py   bars, small curves and numbers as text
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
 from paceline.reports.console.screen import screen
 from paceline.reports.console.watching import Watched
@@ -22,8 +23,6 @@ from paceline.reports.console.watching import Watched
 QUIET_SECONDS = 10.0
 """Without a terminal, a step is printed at most this often."""
 REDRAWS_PER_SECOND = 4
-
-Record = Mapping[str, Any]
 
 
 class RunDisplay:

@@ -3,13 +3,12 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from paceline.metrics.definitions import Record
 from paceline.metrics.learning import Learning, Verdict
 from paceline.reports.console.drawing import binned
 from paceline.runtime.progress import Phase
-
-Record = Mapping[str, Any]
 
 CURVE_POINTS = 40
 """Of the reward, over all steps."""

@@ -1,4 +1,4 @@
-"""Started as `python DIRECTORY`: gives this directory its name, without running the package that it lies in."""
+"""Entry point, started as `python DIRECTORY`: names this directory without running the package around it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The program as a module with a function to call: arguments and value are JSON."""
+"""Run the program as a module with a function to call: arguments and value are JSON."""
 
 import builtins
 import json
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from paceline.sandbox.inside.program import NO_FUNCTION, VALUE, compiled, leave, new_module, status_of
 
 MODULE = "solution"
-"""Not `__main__`: what stands under `if __name__ == "__main__"` would read standard input."""
+"""Name of the program's module; under `__main__`, code below `if __name__ == "__main__"` would read stdin."""
 
 GIVEN: dict[str, str] = {
     "typing": "Any Callable Deque DefaultDict Dict FrozenSet Generator Iterable Iterator List Optional Sequence Set "
@@ -64,7 +64,7 @@ def _given() -> dict[str, Any]:
 
 
 def _find(module: types.ModuleType, name: str) -> Callable[..., Any] | None:
-    """The method of a class `Solution`, or the function of that name."""
+    """Return the method of a class `Solution`, or the function of that name."""
     solution = module.__dict__.get("Solution")
     if isinstance(solution, type) and callable(getattr(solution, name, None)):
         return getattr(solution(), name)  # type: ignore[no-any-return]
@@ -73,7 +73,7 @@ def _find(module: types.ModuleType, name: str) -> Callable[..., Any] | None:
 
 
 def _writer(report: int) -> Callable[[object], None]:
-    """What turns a value into JSON: tuples become arrays; NaN and the infinities are written as Python reads them."""
+    """Return a writer of a value as JSON: tuples become arrays; NaN and infinities are written as Python reads them."""
     encode = json.JSONEncoder(ensure_ascii=True, check_circular=True, allow_nan=True).encode
     put = os.write
 

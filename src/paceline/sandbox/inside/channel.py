@@ -1,4 +1,4 @@
-"""Length-prefixed JSON on a stream socket. Both sides hold the other to a bound."""
+"""Length-prefixed JSON on a stream socket, with bounds that both sides enforce."""
 
 import json
 import socket
@@ -7,28 +7,28 @@ from typing import Any
 
 PREFIX = struct.Struct(">Q")
 MESSAGE_BYTES = 1 << 16
-"""Bound of everything but a job and its output, whose lengths are said before."""
+"""Largest message, except a job and its output, whose lengths are announced."""
 
 ASLEEP = {"asleep": True}
-"""Said of a running program, once: it waits without computing."""
+"""Sent once of a running program that waits without computing."""
 
 
 class BrokenChannelError(Exception):
-    """The other side is gone, too slow, or does not keep to the protocol."""
+    """Failure of the other side: it is gone, too slow, or breaks the protocol."""
 
 
 def send_message(channel: socket.socket, message: dict[str, Any]) -> None:
-    """One JSON object with its length in front."""
+    """Send one JSON object with its length in front."""
     send_bytes(channel, json.dumps(message).encode())
 
 
 def send_bytes(channel: socket.socket, data: bytes) -> None:
-    """Bytes with their length in front."""
+    """Send bytes with their length in front."""
     channel.sendall(PREFIX.pack(len(data)) + data)
 
 
 def receive_message(channel: socket.socket) -> dict[str, Any]:
-    """The next JSON object.
+    """Receive the next JSON object.
 
     Raises:
         BrokenChannelError: see there.
@@ -46,7 +46,7 @@ def receive_message(channel: socket.socket) -> dict[str, Any]:
 
 
 def receive_bytes(channel: socket.socket, length: int) -> bytes:
-    """Exactly `length` bytes.
+    """Receive exactly `length` bytes.
 
     Raises:
         BrokenChannelError: see there.

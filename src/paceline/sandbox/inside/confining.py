@@ -1,4 +1,4 @@
-"""One level's confinement of the zygote: what it takes on once, and what is left for each of its children."""
+"""Confinement of the zygote at one level: what it takes on once, and what is left for each child."""
 
 import os
 import random
@@ -16,40 +16,40 @@ SEPARATE = (
 )
 OWNERS = (0x40000000, 0x70000000)
 OWNERS_OF_CONTAINERS = (60000, 65000)
-"""Numbers of users that exist nowhere; containers often know the first 65536 only. Each zygote of root's draws one, so
-that no two share the limit on threads."""
+"""Range of user numbers that exist nowhere; containers often know the first 65536 only. Each zygote of root's draws
+one, so that no two share the limit on threads."""
 LANDLOCK_FOR_FILES = 3
-"""The first version of Landlock that withholds truncation."""
+"""First version of Landlock that withholds truncation."""
 
 
 class Identity(NamedTuple):
-    """As whom programs run."""
+    """User as whom programs run."""
 
     user: int
     group: int
     drop: bool
-    """Started by root: change to that user."""
+    """True if root started the zygote and changes to that user."""
     threads_counted: bool
-    """Whether the kernel counts this user's threads by zygote, so that they can be limited."""
+    """True if the kernel counts this user's threads by zygote, so that they can be limited."""
 
 
 class Confinement(NamedTuple):
-    """What a child of the zygote has to know and to take on."""
+    """State that a child of the zygote needs, and restrictions it must still take on."""
 
     scratch: str
     streams: dict[str, int] | None
-    """Descriptors behind /dev/stdin and its sisters; None: files in memory, made for each job."""
+    """Descriptors behind /dev/stdin, stdout and stderr; None: files in memory, made for each job."""
     rules: int | None
-    """Landlock rules that are still to be taken on."""
+    """Landlock rules that the child must take on."""
     filter: bytes | None
     threads_counted: bool
     watched: bool
-    """Whether threads and files have to be counted while a job runs."""
+    """True if threads and files must be counted while a job runs."""
     description: str
 
 
 def separate(level: str) -> Identity:
-    """Leave the namespaces of the host, where the level wants it. The next fork is the first process of new ones.
+    """Leave the host's namespaces, if the level requires it. The next fork is the first process of new ones.
 
     Raises:
         OSError: the host does not allow it.
@@ -78,7 +78,7 @@ def _unshared(flags: int) -> bool:
 
 
 def _unused_owner() -> int | None:
-    """A user that root may become here; None where this root is alone in its user namespace."""
+    """Return a user that root may become here; None if this root is alone in its user namespace."""
     with open("/proc/self/uid_map") as file:
         ranges = [[int(word) for word in line.split()] for line in file]
     for low, high in (OWNERS, OWNERS_OF_CONTAINERS):
@@ -88,7 +88,7 @@ def _unused_owner() -> int | None:
 
 
 def confine(level: str, scratch: str, identity: Identity) -> Confinement:
-    """Take on the level's confinement, for ever.
+    """Take on the level's confinement, permanently.
 
     Raises:
         OSError: the host does not allow it.
@@ -158,7 +158,7 @@ def _renounce(identity: Identity) -> None:
 
 
 def _check_libraries() -> None:
-    """Whether the interpreter's files are still in reach."""
+    """Check that the interpreter's files are still in reach."""
     directory = os.path.dirname(os.__file__)
     if not os.access(directory, os.R_OK | os.X_OK):
         raise OSError(

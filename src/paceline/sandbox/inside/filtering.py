@@ -8,15 +8,15 @@ nobody but the program itself, whose process number is written into the filter.
 import errno
 import struct
 
-from paceline.sandbox.inside.numbers import FREE, ON_CONDITION, ON_OWN_FILES, Numbers
+from paceline.sandbox.inside.numbers import FREE, ON_CONDITION, ON_OWN_FILES, SyscallNumbers
 
 Instruction = tuple[int, int, int, int]
-"""code, jump if true, jump if false, constant: `struct sock_filter`."""
+"""Instruction `struct sock_filter`: code, jump if true, jump if false, constant."""
 
 ARCHITECTURES = (0xC000003E, 0xC00000B7)
 X32_BIT = 0x40000000
 FIRST_UNKNOWN = 440
-"""Beyond this number, calls differ from kernel to kernel and libraries try them on the chance."""
+"""Number beyond which calls differ from kernel to kernel, and libraries only try them."""
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, JUMP, RETURN, AND = 0x20, 0x15, 0x35, 0x45, 0x05, 0x06, 0x54
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
@@ -33,11 +33,11 @@ PRCTLS = (3, 15, 16, 39)
 """PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME, PR_GET_NO_NEW_PRIVS."""
 
 OWN_PID = 0x7EADBEE5
-"""Stands for the process number until it is known."""
+"""Placeholder of the process number until it is known."""
 
 
 def template(machine: int, *, on_own_files: bool) -> bytes:
-    """The filter of a machine, for `for_process`; `on_own_files`: also chmod, utime and flock."""
+    """Build the filter of a machine, for `for_process`; `on_own_files`: also chmod, utime and flock."""
     free = _present(FREE | (ON_OWN_FILES if on_own_files else {}), machine)
     code: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE),
@@ -56,11 +56,11 @@ def template(machine: int, *, on_own_files: bool) -> bytes:
 
 
 def for_process(program: bytes, pid: int) -> bytes:
-    """The template with the process number in place."""
+    """Return the template with the process number in place."""
     return program.replace(struct.pack("=I", OWN_PID), struct.pack("=I", pid))
 
 
-def _present(numbers: Numbers, machine: int) -> dict[str, int]:
+def _present(numbers: SyscallNumbers, machine: int) -> dict[str, int]:
     return {name: row[machine] for name, row in numbers.items() if row[machine] is not None}  # type: ignore[misc]
 
 
@@ -69,12 +69,12 @@ def _fail(code: int) -> Instruction:
 
 
 def _argument(index: int, *, high: bool = False) -> Instruction:
-    """Load 32 bits of an argument; both machines put the low half first."""
+    """Build a load of 32 bits of an argument; both machines put the low half first."""
     return (LOAD, 0, 0, 16 + 8 * index + (4 if high else 0))
 
 
 def _allowing(numbers: list[int]) -> list[Instruction]:
-    """Allow these calls; a jump reaches 255 instructions, so they come in chunks."""
+    """Build instructions that allow these calls; a jump reaches 255 instructions, so they come in chunks."""
     code: list[Instruction] = []
     for start in range(0, len(numbers), 200):
         chunk = numbers[start : start + 200]
@@ -84,7 +84,7 @@ def _allowing(numbers: list[int]) -> list[Instruction]:
 
 
 def _one_of(index: int, values: tuple[int, ...]) -> list[Instruction]:
-    """Allow if the argument is one of these."""
+    """Build instructions that allow if the argument is one of these."""
     code = [_argument(index)]
     code += [(EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
     return [*code, _fail(errno.EPERM), (RETURN, 0, 0, ALLOW)]

@@ -1,4 +1,4 @@
-"""Scratch directories in the host's temporary directory, each held by a lock as long as it is used.
+"""Scratch directories in the host's temporary directory, each locked while it is used.
 
 A monitor that is killed leaves its directory behind; the next one to start removes it.
 """
@@ -15,7 +15,7 @@ PREFIX = "paceline-scratch-held-"
 
 
 def hold_new(directory: str) -> str:
-    """A new directory in `directory`, held until this process and all its forks have ended.
+    """Make a new directory in `directory`, locked until this process and all its forks have ended.
 
     Raises:
         OSError: it cannot be made.
@@ -34,7 +34,7 @@ def hold_new(directory: str) -> str:
 
 
 def remove_left(directory: str) -> None:
-    """Remove such directories of this user, and of those that root's programs run as, that nobody holds."""
+    """Remove unlocked scratch directories of this user, and of those that root's programs run as."""
     with contextlib.suppress(OSError), os.scandir(directory) as found:
         names = [entry.path for entry in found if entry.name.startswith(PREFIX)]
         for path in names:
@@ -53,7 +53,7 @@ def _remove_if_left(path: str) -> None:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Whether this process has got the lock.
+    """Try to lock a descriptor; return True if this process has the lock.
 
     Raises:
         OSError: the file system has no locks.

@@ -34,7 +34,7 @@ _LIBC.syscall.restype = ctypes.c_long
 
 
 def machine_column() -> int:
-    """Which column of the tables holds this machine's numbers.
+    """Return the column of the tables with this machine's numbers.
 
     Raises:
         OSError: neither does.
@@ -46,7 +46,7 @@ def machine_column() -> int:
 
 
 def call(name: str, *arguments: int | bytes | None) -> int:
-    """One system call; bytes are passed by address."""
+    """Make one system call; bytes are passed by address."""
     number = NUMBERS[name][machine_column()]
     values = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
     result = int(_LIBC.syscall(ctypes.c_long(number or 0), *values))
@@ -57,35 +57,35 @@ def call(name: str, *arguments: int | bytes | None) -> int:
 
 
 def control_process(option: int, value: int = 0, third: int = 0) -> None:
-    """`prctl`."""
+    """Call `prctl`."""
     call("prctl", option, value, third, 0, 0)
 
 
 def mount(kind: str, target: str, flags: int, options: str = "") -> None:
-    """A new file system of that kind at `target`; with MS_PRIVATE, a change of what is mounted there."""
+    """Mount a new file system of that kind at `target`; with MS_PRIVATE, change the existing mount."""
     call("mount", kind.encode(), target.encode(), kind.encode(), flags, options.encode())
 
 
 def tree_of(path: str) -> int:
-    """A descriptor of a private copy of the mounts at and below `path`, attached nowhere."""
+    """Return a descriptor of a private, unattached copy of the mounts at and below `path`."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE
     return call("open_tree", AT_FDCWD, path.encode(), flags)
 
 
 def set_attributes(descriptor: int, path: str, attributes: int, *, recursive: bool) -> None:
-    """Add restrictions to the mounts at `path`, or at the descriptor where it is empty."""
+    """Add restrictions to the mounts at `path`, or at the descriptor if it is empty."""
     flags = (AT_RECURSIVE if recursive else 0) | (0 if path else AT_EMPTY_PATH)
     wanted = struct.pack("QQQQ", attributes, 0, 0, 0)
     call("mount_setattr", descriptor, path.encode(), flags, wanted, len(wanted))
 
 
 def attach(tree: int, target: str) -> None:
-    """Let the mounts of `tree` appear at `target`."""
+    """Attach the mounts of `tree` at `target`."""
     call("move_mount", tree, b"", AT_FDCWD, target.encode(), MOVE_MOUNT_FROM_EMPTY_PATH)
 
 
 def bar_capabilities() -> None:
-    """No program started from here on can gain a capability; where none is held, there is nothing to bar."""
+    """Bar programs started from here on from capabilities; a process without any needs no barring."""
     for capability in range(LAST_CAPABILITY + 1):
         try:
             control_process(PR_CAPBSET_DROP, capability)
@@ -100,14 +100,14 @@ def drop_capabilities() -> None:
 
 
 def share_one_heap() -> None:
-    """Keep threads on one heap: for a heap of its own, glibc reserves 64 MiB of the limited address space."""
+    """Keep threads on one heap: glibc reserves 64 MiB of the limited address space for each further one."""
     tune = getattr(_LIBC, "mallopt", None)
     if tune is not None:
         tune(M_ARENA_MAX, 1)
 
 
 def install_filter(program: bytes) -> None:
-    """Hold this thread, and all that it starts, to a seccomp program."""
+    """Install a seccomp program for this thread and all that it starts."""
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     call("seccomp", SECCOMP_SET_MODE_FILTER, 0, header)

@@ -1,4 +1,4 @@
-"""What may be read and written, said to Landlock, a security module that any process may restrict itself with.
+"""Landlock rules of what may be read and written; any process may restrict itself with this security module.
 
 Rights by version of its interface: include/uapi/linux/landlock.h of the kernel.
 """
@@ -12,12 +12,12 @@ READ_FILE, READ_DIR = 1 << 2, 1 << 3
 CREATE_SYMLINK, REFER, TRUNCATE, IOCTL_DEVICE = 1 << 12, 1 << 13, 1 << 14, 1 << 15
 WRITE_FILE = 1 << 1
 DEVICES_AND_SOCKETS = (1 << 6) | (1 << 9) | (1 << 11)
-"""Making character devices, sockets and block devices."""
+"""Rights to make character devices, sockets and block devices."""
 ALL_OF_VERSION_1 = (1 << 13) - 1
 READ = READ_FILE | READ_DIR
 NETWORK = 3
 SCOPES = 3
-"""Abstract sockets and signals: only within the domain."""
+"""Scopes of abstract sockets and signals: only within the domain."""
 
 VERSION_WITH_NETWORK, VERSION_WITH_SCOPES = 4, 6
 RULE_PATH_BENEATH = 1
@@ -25,7 +25,7 @@ CREATE_RULESET_VERSION = 1
 
 
 def version() -> int:
-    """The kernel's version of the interface.
+    """Return the kernel's version of the interface.
 
     Raises:
         OSError: it has none, or refuses it.
@@ -34,7 +34,7 @@ def version() -> int:
 
 
 def handled_rights(interface: int) -> int:
-    """All rights on files that this version can withhold."""
+    """Return all rights on files that this version can withhold."""
     rights = ALL_OF_VERSION_1
     for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEVICE)):
         rights |= right if interface >= since else 0
@@ -42,7 +42,7 @@ def handled_rights(interface: int) -> int:
 
 
 def ruleset(readable: list[str], writable: list[str], scratch: str) -> int:
-    """A descriptor of rules: read these, write into those, everything usual below the scratch directory."""
+    """Return a descriptor of rules: read these, write into those, everything usual below the scratch directory."""
     interface = version()
     handled = handled_rights(interface)
     wanted = struct.pack("Q", handled)
@@ -60,7 +60,7 @@ def ruleset(readable: list[str], writable: list[str], scratch: str) -> int:
 
 
 def readable_without(paths: list[str], hidden: list[str]) -> list[str]:
-    """The same paths, those above a hidden one replaced by what lies beside it."""
+    """Return the paths, with those above a hidden one replaced by its neighbours."""
     shown: list[str] = []
     for path in map(os.path.realpath, paths):
         if path in hidden:
@@ -73,13 +73,13 @@ def readable_without(paths: list[str], hidden: list[str]) -> list[str]:
 
 
 def allow_listing(rules: int, paths: list[str]) -> None:
-    """Let names below these directories be listed: the interpreter looks for modules that way."""
+    """Allow listing below these directories: the interpreter looks for modules that way."""
     for path in paths:
         _allow(rules, path, READ_DIR)
 
 
 def enforce(rules: int) -> None:
-    """Hold this process to the rules; it must have renounced new privileges before."""
+    """Enforce the rules on this process, which must have renounced new privileges before."""
     kernel.call("landlock_restrict_self", rules, 0)
 
 

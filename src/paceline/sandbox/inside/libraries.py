@@ -1,4 +1,4 @@
-"""Which directories a Python program needs: the interpreter's own libraries and the shared ones of the system."""
+"""Directories that a Python program needs: the interpreter's own libraries and the shared ones of the system."""
 
 import glob
 import os
@@ -11,7 +11,7 @@ DEVICES = ("null", "zero", "random", "urandom")
 
 
 def readable() -> list[str]:
-    """Absolute paths a program may read, outermost first; the interpreter's under the name that it knows."""
+    """Return the absolute paths a program may read, outermost first; the interpreter's under the name that it knows."""
     own = [os.path.dirname(os.path.dirname(path)) for path in sys.path if path.endswith("lib-dynload")]
     own.append(os.path.dirname(os.path.dirname(os.__file__)))
     paths = {*SYSTEM, *SINGLE, *own, *(os.path.realpath(path) for path in own)}
@@ -19,6 +19,6 @@ def readable() -> list[str]:
 
 
 def hidden() -> list[str]:
-    """Directories of installed packages below those: what a program can do must not depend on them."""
+    """Return directories of installed packages below those: a program's abilities must not depend on them."""
     patterns = (f"{path}/python3*/{name}" for path in readable() for name in PACKAGES)
     return sorted({os.path.realpath(found) for pattern in patterns for found in glob.glob(pattern)})

@@ -1,6 +1,7 @@
-"""The process that the trainer starts: makes new namespaces, forks the zygote into them, ends it with the trainer.
+"""Monitor, the process that the trainer starts: makes new namespaces, forks the zygote into them, ends it with the
+trainer.
 
-The zygote could ask the kernel to be killed with its parent, but the kernel means the *thread* that started it; a
+The zygote could ask the kernel to be killed with its parent, but the kernel means the *thread* that started it, and a
 worker thread of the trainer may end at any time. So this process, which has one thread, waits for both instead.
 """
 
@@ -20,7 +21,7 @@ from paceline.sandbox.inside.serving import end_children, serve
 
 
 def main() -> None:
-    """Serve whoever holds the other end of standard input, until one of the two ends."""
+    """Serve the holder of the other end of standard input, until one of the two ends."""
     control = _take_over_stdin()
     try:
         setup = receive_message(control)
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 def _take_over_stdin() -> socket.socket:
-    """The control channel, moved away from descriptor 0."""
+    """Move the control channel away from descriptor 0 and return it."""
     control = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -83,7 +84,7 @@ def _run(control: socket.socket, parent: int, setup: dict[str, Any], scratch: st
 
 
 class TerminationError(Exception):
-    """The trainer wants an end, with what lies about taken away."""
+    """Request of the trainer to end and clean up."""
 
 
 def _raise_termination(*_: object) -> None:
@@ -91,7 +92,7 @@ def _raise_termination(*_: object) -> None:
 
 
 def say_failure(control: socket.socket, error: OSError | ImportError) -> None:
-    """Tell the trainer why there is no zygote, or no zygote any more."""
+    """Tell the trainer why there is no zygote, or no longer one."""
     said = str(error)
     if isinstance(error, BlockingIOError):
         said = "no further process may be started here: raise `ulimit -u`, or the container's limit on processes"

@@ -3,9 +3,9 @@
 From the kernel's asm/unistd_64.h and asm-generic/unistd.h, whose numbers never change.
 """
 
-Numbers = dict[str, tuple[int | None, int | None]]
+SyscallNumbers = dict[str, tuple[int | None, int | None]]
 
-FREE: Numbers = {
+FREE: SyscallNumbers = {
     # Reading and writing open files.
     "read": (0, 63),
     "write": (1, 64),
@@ -64,9 +64,9 @@ FREE: Numbers = {
     "truncate": (76, 45),
     "umask": (95, 166),
 }
-"""Allowed to every program."""
+"""Calls allowed to every program."""
 
-ON_OWN_FILES: Numbers = {
+ON_OWN_FILES: SyscallNumbers = {
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -76,7 +76,7 @@ ON_OWN_FILES: Numbers = {
     "futimesat": (261, None),
     "flock": (73, 32),
 }
-"""What Landlock does not cover: allowed only where every file in sight is the slot's own."""
+"""Calls that Landlock does not cover: allowed only if every file in sight is the slot's own."""
 
 FREE |= {
     # Memory.
@@ -156,7 +156,7 @@ FREE |= {
     "exit_group": (231, 94),
 }
 
-ON_CONDITION: Numbers = {
+ON_CONDITION: SyscallNumbers = {
     "clone": (56, 220),
     "clone3": (435, 435),
     "kill": (62, 129),
@@ -177,9 +177,9 @@ ON_CONDITION: Numbers = {
     "fcntl": (72, 25),
     "prctl": (157, 167),
 }
-"""Allowed with some arguments only, or answered in a way of their own."""
+"""Calls allowed with some arguments only, or answered in a special way."""
 
-CONFINING: Numbers = {
+CONFINING: SyscallNumbers = {
     "seccomp": (317, 277),
     "capset": (126, 91),
     "landlock_create_ruleset": (444, 444),
@@ -193,4 +193,4 @@ CONFINING: Numbers = {
     "umount2": (166, 39),
     "unshare": (272, 97),
 }
-"""What the confinement itself needs, never the program."""
+"""Calls that the confinement itself needs, and the program never gets."""

@@ -1,4 +1,4 @@
-"""The program as `__main__`: what a file run by Python sees, and the end that Python gives it."""
+"""Run the program as `__main__`: it sees what a file run by Python sees, and ends as Python ends."""
 
 import atexit
 import builtins
@@ -17,9 +17,9 @@ OUR_NAMES = "paceline"
 NO_SYNTAX, NO_MEMORY, NO_FUNCTION, VALUE = b"S", b"M", b"N", b"V"
 """First byte of a report; after VALUE, JSON follows."""
 _FILE, _TEXT = io.IOBase.__mro__[1], io.TextIOBase.__mro__[1]
-"""What files inherit from; the names in `io` are for `isinstance`, which a program can deceive."""
+"""Base classes of files; the names in `io` are for `isinstance`, which a program can deceive."""
 FLUSH_FAILED = 120
-"""Python's exit status where buffered output could not be written."""
+"""Python's exit status for buffered output that could not be written."""
 
 
 def run_main(source: str, report: int) -> NoReturn:
@@ -34,7 +34,7 @@ def run_main(source: str, report: int) -> NoReturn:
 
 
 def new_module(name: str) -> types.ModuleType:
-    """An empty module for the program, with nothing of ours in sight."""
+    """Make an empty module for the program, with nothing of ours in sight."""
     for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == OUR_NAMES]:
         del sys.modules[loaded]
     directory = os.getcwd()
@@ -50,7 +50,7 @@ def new_module(name: str) -> types.ModuleType:
 
 
 def _open_standard_streams() -> None:
-    """As Python opens them where the encoding is UTF-8 and nothing is a terminal."""
+    """Open the standard streams as Python does with UTF-8 and no terminal."""
     for number, (name, mode, errors) in enumerate(
         [("stdin", "rb", "surrogateescape"), ("stdout", "wb", "surrogateescape"), ("stderr", "wb", "backslashreplace")]
     ):
@@ -64,7 +64,7 @@ def _open_standard_streams() -> None:
 
 
 def compiled(source: str, report: int) -> types.CodeType:
-    """The program's code; where it has none, say so and leave.
+    """Compile the program; report a syntax error and leave.
 
     A byte order mark belongs to the file, not to the program.
     """
@@ -77,7 +77,7 @@ def compiled(source: str, report: int) -> types.CodeType:
 
 
 def status_of(error: BaseException, report: int) -> int:
-    """The exit status that an exception out of the program comes to, once it has been shown."""
+    """Show an exception of the program and return its exit status."""
     if isinstance(error, SystemExit):
         return _status_of_exit(error.code)
     if isinstance(error, MemoryError):
@@ -125,7 +125,7 @@ def _flush(status: int) -> int:
 
 
 def _open_files() -> list[object]:
-    """Every file object there is, text before the binary buffers that it goes through.
+    """Return every file object, text before the binary buffers below it.
 
     The list of all objects takes 8 bytes for each. A program that has left no room for it keeps its status, and only
     files that it never closed lose what is in their buffers.

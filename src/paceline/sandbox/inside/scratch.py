@@ -1,4 +1,4 @@
-"""A directory made empty, whatever a program has left in it."""
+"""Emptying of a directory, whatever a program has left in it."""
 
 import os
 from itertools import count
@@ -31,7 +31,7 @@ def make_empty(path: str) -> None:
 
 
 def _directories_left(directory: int) -> list[str]:
-    """Remove all files of a directory; the directories in it, opened to their owner."""
+    """Remove all files of a directory; return its directories, opened to their owner."""
     left = []
     for name in os.listdir(directory):
         try:

@@ -1,7 +1,7 @@
-"""The zygote: has Python's usual modules loaded, takes jobs from its channel and forks one child for each.
+"""The zygote: loads Python's usual modules, takes jobs from its channel and forks one child for each.
 
-It never reads a job: the child takes it from the channel itself, and what the child wrote is handed on by the kernel.
-So nothing of one program is in the memory that the next one inherits.
+It never reads a job: the child takes it from the channel itself, and the kernel passes on what the child wrote. So
+nothing of one program is in the memory that the next one inherits.
 """
 
 import gc
@@ -27,20 +27,20 @@ USUAL_MODULES = (
     *("numbers", "operator", "os", "queue", "random", "re", "statistics", "string", "struct", "sys", "tempfile"),
     *("textwrap", "threading", "time", "traceback", "types", "typing"),
 )
-"""Loaded once and therefore free for every program."""
+"""Modules loaded once, and therefore free for every program."""
 
 ABANDONED = "abandoned"
 STDERR_BYTES = 4096
-"""So much of the end of standard error is kept."""
+"""Bytes kept from the end of standard error."""
 WATCH_SECONDS = 0.05
 SHORTEST_WAIT = 0.005
 NAP_SECONDS, NAP_SHARE = 0.25, 0.05
-"""A program that computes for less than this share of this time sleeps. One that a processor is withheld from gets
-more, unless twenty others want each."""
+"""A program sleeps if it computes for less than this share of this time. One that is waiting for a processor gets more,
+unless twenty others want each."""
 
 
 class End(NamedTuple):
-    """How a child ended: `exited` or `signalled` with a code, or stopped by the zygote."""
+    """End of a child: `exited` or `signalled` with a code, or stopped by the zygote."""
 
     how: str
     code: int
@@ -48,7 +48,7 @@ class End(NamedTuple):
 
 
 def serve(control: socket.socket, level: str, scratch: str, identity: Identity, monitor: int) -> None:
-    """Take on the confinement, say so, and run jobs until the other end is closed.
+    """Take on the confinement, report it, and run jobs until the other end is closed.
 
     Raises:
         OSError: the level's confinement cannot be taken on.
@@ -76,7 +76,7 @@ def serve(control: socket.socket, level: str, scratch: str, identity: Identity, 
 
 
 def _end_with(monitor: int) -> None:
-    """Be killed when the monitor, this process's parent, ends; also if it has already."""
+    """Let the kernel kill this process when its parent, the monitor, ends; also if it already has."""
     kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if select.select([monitor], [], [], 0)[0]:
         os._exit(0)
@@ -103,7 +103,7 @@ def _run_job(control: socket.socket, limits: dict[str, Any], confinement: Confin
 
 
 def _files(confinement: Confinement) -> Files:
-    """The files of one job."""
+    """Open the files of one job."""
     names, again = ("stdin", "stdout", "stderr"), None
     streams = confinement.streams
     if streams is None:
@@ -112,7 +112,7 @@ def _files(confinement: Confinement) -> Files:
 
 
 def _clean(files: Files, confinement: Confinement) -> None:
-    """Leave nothing for the next job."""
+    """Remove everything that the next job could see."""
     if confinement.streams is None:
         for descriptor in (files.stdin, files.stdout, files.stderr):
             os.close(descriptor)
@@ -183,7 +183,7 @@ def _reap(pid: int, stopped: str | None, seconds: float) -> End:
 
 
 def end_children() -> None:
-    """Kill and reap every child, those inherited from a program that started some among them."""
+    """Kill and reap every child, including those inherited from a program that started some."""
     while children := _children():
         for child in children:
             os.kill(child, signal.SIGKILL)
@@ -199,7 +199,7 @@ def _children() -> list[int]:
 
 
 def _reply(control: socket.socket, end: End, files: Files, output_bytes: int) -> None:
-    """Say how it ended, and let the kernel hand on what was written: it never enters this process."""
+    """Report how a child ended; the kernel passes on its output, which never enters this process."""
     sizes = {name: os.fstat(getattr(files, name)).st_size for name in ("stdout", "stderr", "report")}
     exceeded = (
         sizes["stdout"] > output_bytes

@@ -1,4 +1,4 @@
-"""The forked child on its way to the program: takes the job, arranges files, takes on limits and filter."""
+"""The forked child before the program: takes the job, arranges files, takes on limits and filter."""
 
 import json
 import math
@@ -15,24 +15,24 @@ from paceline.sandbox.inside.confining import Confinement
 from paceline.sandbox.inside.program import PROGRAM_FILE, run_main
 
 STARTED = b"s"
-"""Written when everything is in place, into a pipe that the program does not have: it cannot claim otherwise."""
+"""Written when everything is in place, into a pipe the program does not have: it cannot claim otherwise."""
 MOST_SAID = 500
-"""Bytes written there instead where something could not be put in place: why."""
+"""Most bytes of a reason written there instead, if something could not be put in place."""
 REPORT = 3
-"""The descriptor of the private file for what the program came to."""
+"""Descriptor of the private file for the program's result."""
 BEFORE_REPORT, RULES, LAST = 61, 62, 63
-"""Where descriptors wait for their place; the zygote has far fewer open."""
+"""Temporary places of descriptors; the zygote has far fewer open."""
 ALL_DESCRIPTORS = 1 << 20
 OPEN_FILES = 64
 THREADS = 256
 PENDING_SIGNALS = 64
-"""With data; the kernel counts them by user, and timers of the user's other processes need some."""
+"""Limit of pending signals: the kernel counts them by user, and timers of the user's other processes need some."""
 NO_CORE = 1
-"""Byte. At 0, the kernel still starts the host's program for dumps where it has one; 1 it takes for no dump at all."""
+"""Limit of core dumps in bytes: at 0 the kernel still starts the host's dump program, at 1 it makes no dump."""
 STACK_BYTES = 128 << 20
-"""Of the main thread; the kernel leaves so much room below it."""
+"""Bytes of the main thread's stack; the kernel leaves this much room below it."""
 FILES_PER_OUTPUT, LARGE_FILE = 16, 16 << 20
-"""See `largest_file`."""
+"""Factor and threshold of `largest_file`."""
 
 
 class Files(NamedTuple):
@@ -43,13 +43,13 @@ class Files(NamedTuple):
     stderr: int
     report: int
     path: str | None
-    """Under which path a descriptor can be opened again; None: /dev/stdin and its sisters are these files."""
+    """Path under which a descriptor can be opened again; None: /dev/stdin, stdout and stderr are these files."""
 
 
 def start(
     control: socket.socket, files: Files, started: int, limits: dict[str, Any], confinement: Confinement, memory: int
 ) -> NoReturn:
-    """Run the job that comes next on the channel; never returns, whatever happens."""
+    """Run the next job on the channel; never returns."""
     try:
         os.dup2(started, LAST)
         (length,) = PREFIX.unpack(receive_bytes(control, PREFIX.size))
@@ -80,7 +80,7 @@ def start(
 
 
 def _arrange(files: Files, job: dict[str, Any], confinement: Confinement) -> None:
-    """Standard streams, the program's file, and nothing else open but the report and two descriptors for a moment."""
+    """Arrange standard streams and the program file; besides, only the report and two descriptors stay open."""
     os.chdir(confinement.scratch)
     os.environ.clear()
     os.environ.update(HOME=confinement.scratch, TMPDIR=confinement.scratch)
@@ -109,12 +109,12 @@ def _write(descriptor: int, text: str) -> None:
 
 
 def _open_again(files: Files, name: str, flags: int) -> int:
-    """A descriptor with an offset and rights of its own."""
+    """Open a file again, for an offset and rights of its own."""
     return os.open(f"/dev/{name}" if files.path is None else files.path.format(getattr(files, name)), flags)
 
 
 def _limit(limits: dict[str, Any], confinement: Confinement, memory: int) -> None:
-    """The kernel's own limits; the clock on the wall and fractions of a second are the zygote's business."""
+    """Set the kernel's own limits; wall time and fractions of a second are the zygote's business."""
     seconds = math.ceil(limits["seconds"]) + 1
     _hold(resource.RLIMIT_CPU, seconds)
     _hold(resource.RLIMIT_AS, memory + (limits["memory_mb"] << 20))
@@ -131,18 +131,18 @@ def _limit(limits: dict[str, Any], confinement: Confinement, memory: int) -> Non
 
 
 def largest_file(output_bytes: int) -> int:
-    """Bytes of a file, and of standard error, at most: sixteen times the output, beyond 16 MiB twice."""
+    """Return the most bytes of a file, and of standard error: sixteen times the output, above 16 MiB twice."""
     return max(min(FILES_PER_OUTPUT * output_bytes, LARGE_FILE), 2 * output_bytes)
 
 
 def _threads_of_the_machine() -> int:
-    """All threads there are: where those of other programs count too, no lower limit is safe."""
+    """Count all threads of the machine: where other programs' count too, no lower limit is safe."""
     with open("/proc/loadavg") as file:
         return int(file.read().split()[3].partition("/")[2])
 
 
 def _hold(kind: int, value: int) -> None:
-    """Set both limits, as far as one who may not raise them can."""
+    """Set both limits, as far as a process that may not raise them can."""
     _, most = resource.getrlimit(kind)
     value = value if most == resource.RLIM_INFINITY else min(value, most)
     resource.setrlimit(kind, (value, value))

@@ -7,15 +7,15 @@ from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.libraries import DEVICES, hidden, readable
 
 ASSEMBLY = "/tmp"
-"""Where the new root is put together: every system has this directory."""
+"""Directory in which the new root is assembled: every system has it."""
 SCRATCH = "/program"
-"""As the program sees it; `/tmp` leads there, unless the interpreter itself lies below `/tmp`."""
+"""Scratch directory as the program sees it; `/tmp` leads there, unless the interpreter lies below `/tmp`."""
 STREAMS = ("stdin", "stdout", "stderr")
 READ_ONLY = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID
 
 
 def enter_new_root(owner: int, group: int) -> dict[str, int]:
-    """Leave the host's files for a root of our own; descriptors of the files behind /dev/stdin, stdout and stderr.
+    """Change to a root of our own; return descriptors of the files behind /dev/stdin, stdout and stderr.
 
     They were opened before, so that this process can write into /dev/stdin and nobody else can.
     """
@@ -38,7 +38,7 @@ def enter_new_root(owner: int, group: int) -> dict[str, int]:
 
 
 def _source(path: str) -> int | str:
-    """A copy of the mounts below a directory or file, or where a symbolic link leads."""
+    """Return a copy of the mounts below a directory or file, or the target of a symbolic link."""
     return os.readlink(path) if os.path.islink(path) and path.count("/") == 1 else kernel.tree_of(path)
 
 
@@ -78,7 +78,7 @@ def _bind_file(tree: int, inner: str, attributes: int) -> None:
 
 
 def _streams() -> dict[str, int]:
-    """/dev/stdin and its sisters: files in a file system whose own place disappears."""
+    """Make the files behind /dev/stdin, stdout and stderr, in a file system whose own place disappears."""
     os.mkdir("streams")
     restricted = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("tmpfs", f"{ASSEMBLY}/streams", restricted, "size=512m,nr_inodes=8,mode=700")
@@ -103,7 +103,7 @@ def _scratch(owner: int, group: int) -> None:
 
 
 def _leave_old_root() -> None:
-    """Make the assembled directory the root, by the trick of giving old and new root the same place."""
+    """Make the assembled directory the root, by giving old and new root the same place."""
     kernel.call("pivot_root", b".", b".")
     kernel.call("umount2", b".", kernel.MNT_DETACH)
     os.chdir("/")

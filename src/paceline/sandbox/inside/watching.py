@@ -1,4 +1,4 @@
-"""What a running program has too much of, where neither the kernel nor a file system of its own holds it to a limit."""
+"""Limits on a running program that neither the kernel nor a file system of its own enforces."""
 
 import contextlib
 import os
@@ -11,12 +11,12 @@ MOST_THREADS = 256
 MOST_BYTES = 64 << 20
 MOST_ENTRIES = 2000
 FIRST_OWN_DESCRIPTOR = 4
-"""Below it are the standard streams and the report, which have no name either."""
+"""First descriptor that may be the program's own; below are the standard streams and the report, unnamed too."""
 DELETED = b" (deleted)\n"
 
 
 def excess(pid: int, scratch: str, largest_file: int) -> str | None:
-    """`threads`, `files`, or None where all is well; `largest_file`: how many bytes one file may have."""
+    """Return `threads`, `files`, or None if all is well; `largest_file` is the limit of one file in bytes."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:  # the program has ended
@@ -27,7 +27,7 @@ def excess(pid: int, scratch: str, largest_file: int) -> str | None:
 
 
 def is_overfull(scratch: str, total: int) -> bool:
-    """Whether files take too much beside `total`, or lie where nobody can look: without rights, too deep, moved."""
+    """Return True if files take too much besides `total`, or lie out of sight: without rights, too deep, moved."""
     entries = 0
     try:
         for status in _everything_below(scratch):
@@ -51,7 +51,7 @@ def _everything_below(scratch: str) -> Iterator[os.stat_result]:
 
 
 def listed(path: str, scratch: str) -> Iterator[tuple[str, os.stat_result]]:
-    """What is in a directory; the program may replace any part of the path by a link to one of the host's."""
+    """Yield the entries of a directory; the program may replace any part of the path by a link to the host."""
     directory = os.open(path, OPEN_DIRECTORY)
     try:
         if not f"{os.readlink(f'/proc/self/fd/{directory}')}/".startswith(f"{scratch}/"):
@@ -65,7 +65,7 @@ def listed(path: str, scratch: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def bytes_without_a_name(pid: int, threads: list[str], scratch: str, largest_file: int) -> int:
-    """What deleted files take that are still open or mapped; of one that is only mapped, the size cannot be seen.
+    """Return the bytes of deleted files still open or mapped; the size of one that is only mapped cannot be seen.
 
     Descriptors and memory are common to all threads, but an ended one shows neither.
     """
@@ -78,7 +78,7 @@ def bytes_without_a_name(pid: int, threads: list[str], scratch: str, largest_fil
 
 
 def _deleted_and_mapped(maps: str, scratch: str) -> set[int] | None:
-    """Their inodes; None where there is no memory any more."""
+    """Return the inodes of deleted files that are mapped; None if the process has no memory any more."""
     inodes, lines = set(), 0
     with open(maps, "rb") as file:
         for lines, line in enumerate(file, 1):  # noqa: B007
@@ -88,7 +88,7 @@ def _deleted_and_mapped(maps: str, scratch: str) -> set[int] | None:
 
 
 def _deleted_and_open(descriptors: str) -> dict[int, int]:
-    """Bytes on the disk by inode."""
+    """Return bytes on disk by inode of deleted files that are open."""
     sizes = {}
     for descriptor in os.listdir(descriptors):
         with contextlib.suppress(OSError):  # closed in the meantime

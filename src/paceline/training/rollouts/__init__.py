@@ -10,5 +10,4 @@ regrouping.py  the same again under other options
 records.py     what a step writes down for readers
 lines.py       the same with all that is needed to make its groups again
 restoring.py   the groups from those lines
-statistics.py  mean and standard deviation
 """

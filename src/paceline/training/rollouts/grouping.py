@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from paceline.config.objective import AdvantageConfig
+from paceline.metrics.statistics import mean_and_std
 from paceline.objective.advantages import (
     advantages,
     carries_signal,
@@ -15,7 +16,6 @@ from paceline.objective.advantages import (
     without_rounding,
 )
 from paceline.rewards.scoring.scores import combine
-from paceline.training.rollouts.statistics import mean_and_std
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 
 OVERLONG = "overlong"

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from paceline.metrics.statistics import mean_and_std
 from paceline.rewards.scoring.scores import Scores
 from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.training.rollouts.statistics import mean_and_std
 from paceline.types import RolloutGroup
 
 

@@ -3,15 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Any
 
+from paceline.metrics.definitions import Record
 from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import Scores
 from paceline.training.rollouts.lines import unpacked_floats
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.types import Completion, Rollout, RolloutGroup, Task, WeightChange
-
-Record = Mapping[str, Any]
 
 
 def restored_groups(records: Sequence[Record]) -> tuple[RolloutGroup, ...]:

@@ -18,7 +18,8 @@ import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from paceline.config.sections import ClusterConfig, Config
+from paceline.config.layout import ClusterConfig
+from paceline.config.sections import Config
 from paceline.errors import ConfigError, EngineError, TrainingError, first_line
 from paceline.models.parallel.process_group import Meeting
 from paceline.runtime.heartbeat import HEARTBEAT
