@@ -107,6 +107,23 @@ process, imports included, until the first step begins and ends, and the peak me
 """
 
 CLOSING = """
+## The demo
+
+`make demo` takes 1 min 45 s on two cores of an AMD EPYC (family 26) once the packages are installed. An older
+EPYC took 5 min 11 s, and 2 min 38 s in a faster hour.
+
+`make newcomer` times the way from nothing, without a cache of packages. On the older EPYC:
+
+| stage | seconds |
+|---|--:|
+| a fresh environment | 6 |
+| torch | 35 |
+| `pip install .` | 53 |
+| `paceline train` | 66 |
+| its report, seen in a browser | 4 |
+
+In all that is 2 min 44 s. The time of the downloads depends on the index.
+
 ## What these figures do not say
 
 A model with random weights never ends a sentence and has no easy tokens: lengths and work are realistic, texts are not.
