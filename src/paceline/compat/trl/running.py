@@ -97,7 +97,7 @@ def run_training(job: TrainingJob, start: Start) -> TrainOutput:
         closing.callback(job.observer.stop)
         paths = [*engine_sentences(job.parts.engine), *trainer_sentences(job.parts.trainer)]
         opening = run_sentences(job.config, job.inputs, paths, checkpoint)
-        tell(
+        notify(
             run,
             [
                 *start.damaged,
