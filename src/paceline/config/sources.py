@@ -1,6 +1,6 @@
-"""Where an option, or one of its values, was published: paper and equation, for whoever asks what a number is.
+"""Published sources of options and of their values: paper and equation.
 
-What a source says and what is done here may differ; `presets` and `docs/objectives.md` say in what.
+A source and this implementation may differ; `presets` and `docs/objectives.md` say in what.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ OF_OPTIONS: Mapping[str, str] = {
     "zero_stage": "ZeRO, arXiv:1910.02054",
     "num_generations": f"{GRPO}, section 4.1",
 }
-"""Of an option, whatever its value."""
+"""Source of an option, whatever its value."""
 
 OF_VALUES: Mapping[str, Mapping[object, str]] = {
     "advantage": {
@@ -63,7 +63,7 @@ OF_VALUES: Mapping[str, Mapping[object, str]] = {
     },
     "pipeline_schedule": {"zero_bubble": "Zero bubble, arXiv:2401.10241"},
 }
-"""Of a value of an option."""
+"""Source of a value of an option."""
 
 
 def source_of(name: str, value: object) -> str | None:

@@ -38,16 +38,16 @@ TEST_COLUMNS = ("test_cases", "verification_info", "input_output")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """What a row asks, not yet in a model's own words."""
+    """Prompt and answer of a row, before the chat template."""
 
     prompt: str | list[Message]
     """Text to be read as it is, or messages for the chat template."""
     answer: str | None
-    """The gold answer, where the row has one."""
+    """Gold answer, if the row has one."""
 
 
 def problem(row: Row, data: DataConfig) -> Problem:
-    """Prompt and gold answer of a row, by its columns or by the columns that the options name.
+    """Read prompt and gold answer of a row, by its columns or by the columns that the options name.
 
     Raises:
         DataError: no known format, a named column that is missing, an image, or a prompt or answer that cannot be used.
@@ -78,7 +78,7 @@ def _prompt(row: Row, override: str | None) -> str | list[Message]:
 
 
 def _followed(text: str, rest: object) -> str:
-    """The text, and below it the rest, where there is some: the head of a function that is to be completed."""
+    """Append the rest to the text, if any: the head of a function that is to be completed."""
     return f"{text.rstrip()}\n\n{rest.rstrip()}" if isinstance(rest, str) and rest.strip() else text
 
 
@@ -90,7 +90,7 @@ def _answer(row: Row, override: str | None) -> str | None:
 
 
 def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
-    """The final answer that a cell states; None for an empty cell.
+    """Return the final answer that a cell states; None for an empty cell.
 
     A number becomes its text. Of a text with a last line `#### 72` (GSM8K) it is what follows the last `####`; else the
     content of its last complete \\boxed{...}, where there is one; else the whole text. Outer space is stripped, nothing
@@ -126,7 +126,7 @@ def _seen(row: Row) -> str:
 
 
 def _text(value: object, row_id: str, place: str) -> str:
-    """The text itself; refused when empty or when it holds half a surrogate pair, which no tokenizer takes."""
+    """Return the text, refusing empty text and half surrogate pairs, which no tokenizer takes."""
     if not isinstance(value, str) or not value.strip():
         shown = repr(value) if isinstance(value, str | None) else type(value).__name__
         raise DataError(f"row {row_id}: {place} must be text that is not empty, got {shown}; mend or remove the row")
@@ -176,7 +176,7 @@ def _first_answer(row: Row) -> str | None:
 
 
 def _has_tests(row: Row) -> bool:
-    """Whether the row says by tests what is right; reward functions know how to read them."""
+    """Return True if tests of the row say what is right; reward functions know how to read them."""
     if any(row.columns.get(column) is not None for column in TEST_COLUMNS):
         return True
     reward_model = row.columns.get("reward_model")
@@ -206,7 +206,7 @@ class _Format:
     prompt: str
     answer: Callable[[Row], str | None]
     after: str | None = None
-    """Column whose text, where there is some, follows the prompt's."""
+    """Column whose text, if any, follows the prompt's."""
 
 
 FORMATS = (

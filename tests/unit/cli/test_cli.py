@@ -66,7 +66,7 @@ def test_every_command_has_its_help(command, capsys):
 def test_the_help_holds_every_option_with_its_default_under_its_section():
     page = " ".join(help_page(TRAIN).split())
     assert all(f"{option.flag} " in page for option in options())
-    assert "loss: The objective: bounds of the ratio" in page
+    assert "loss: Objective: bounds of the ratio" in page
     assert "--clip-eps-low X `clip`: the ratio is held above `1 - clip_eps_low`. (default: 0.2)" in page
     assert "--shuffle [true|false] A new order each epoch, fixed by `seed`. (default: true)" in page
     assert "--stop TEXT [TEXT ...]" in page

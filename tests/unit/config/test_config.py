@@ -346,7 +346,7 @@ def test_held_out_sets_that_cannot_be_told_apart_are_refused(given, sentence):
 def test_written_yaml_names_the_version_and_groups_options_under_their_sections_sentence():
     lines = to_yaml(build_config(REQUIRED)).splitlines()
     assert lines[0].startswith("# paceline 0.")
-    place = lines.index("# model: Which model, in which precision, where.")
+    place = lines.index("# model: Model, its precision and its device.")
     assert lines[place + 1 : place + 3] == ["model: some-model", "dtype: auto"]
     assert "reward_funcs: [accuracy]" in lines
     assert sum(not line.startswith("#") and line != "" for line in lines) == len(options())
