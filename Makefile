@@ -21,8 +21,8 @@ STUDIES := runs/studies
 
 # What a new version of a library breaks first: models, samples, gradients, adapters, rows, the trainer, a short run.
 BOUNDED := tests/unit/compat/test_api_config.py tests/unit/compat/test_api_trainer.py tests/unit/models/test_models_loading.py \
-  tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_data_formats.py \
-  tests/unit/data/test_data_sources.py tests/integration/test_api_without_extras.py
+  tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
+  tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
 .PHONY: help demo newcomer studies test test-bounds test-all chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
