@@ -4,5 +4,5 @@ Nothing here may start a thread, which a fork would leave behind.
 """
 
 import paceline.cli.main
-import paceline.reports.page
-import paceline.training  # noqa: F401 - the import is the point
+import paceline.reports.page.html
+import paceline.training.session  # noqa: F401 - the import is the point

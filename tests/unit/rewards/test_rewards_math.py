@@ -142,8 +142,10 @@ def test_the_same_gold_is_checked_once_and_reported_at_every_position():
 
 def test_importing_the_rewards_loads_no_algebra_and_grading_prints_nothing():
     code = (
-        "import sys, threading, paceline.rewards as rewards; assert 'sympy' not in sys.modules\n"
-        "def grade(): assert rewards.math_equal('2', r'\\sqrt[3]{8}') and not rewards.math_equal('x', r'\\frac{')\n"
+        "import sys, threading, paceline.rewards.registry\n"
+        "from paceline.rewards.maths.verdicts import math_equal\n"
+        "assert 'sympy' not in sys.modules\n"
+        "def grade(): assert math_equal('2', r'\\sqrt[3]{8}') and not math_equal('x', r'\\frac{')\n"
         "thread = threading.Thread(target=grade); thread.start(); thread.join(); assert 'sympy' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
