@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.engines import OnFinished, Request, Sampling, TakeNewer
 from paceline.engines.local.choosing import choose_decoder
-from paceline.engines.local.scheduling import Job, OnEnded, Sampled, Schedule
+from paceline.engines.local.scheduling import OnEnded, Sampled, SamplingJob, Scheduler
 from paceline.engines.requests import check_requests, limits_of, texts_of, weight_changes
 from paceline.engines.stopping import Stopping
 from paceline.errors import TrainingError
@@ -79,19 +79,22 @@ class LocalEngine:
             return [() for _ in requests]
         vocab_size = self._model.get_output_embeddings().weight.shape[0]
         stopping = Stopping(self._tokenizer, self._end_tokens, sampling.stop, vocab_size)
-        schedule = Schedule(
-            self._decoder,
-            sampling,
-            stopping,
-            concurrent_sequences=self._capacity,
-            device=self._model.device,
-            progress=self._progress,
-            on_ended=None if on_finished is None else self._teller(requests, on_finished),
-        )
         with torch.inference_mode(self.path == "fused"), evaluating(self._model):
             if self._take_newer is not None:
                 self._take_newer()
-            sampled = schedule.run(jobs, policy_version=self.policy_version, take_newer=self._take_newer)
+            scheduler = Scheduler(
+                decoder=self._decoder,
+                sampling=sampling,
+                stopping=stopping,
+                jobs=jobs,
+                policy_version=self.policy_version,
+                take_newer=self._take_newer,
+                concurrent_sequences=self._capacity,
+                device=self._model.device,
+                progress=self._progress,
+                on_ended=None if on_finished is None else self._teller(requests, on_finished),
+            )
+            sampled = scheduler.run()
         if not np.isfinite(sampled.logprobs).all():
             raise TrainingError(
                 f"the policy's logits are not finite at version {self.policy_version}, a completion needs finite ones; "
@@ -134,7 +137,7 @@ class LocalEngine:
         ]
 
 
-def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> list[Job]:
+def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> list[SamplingJob]:
     """Requests with their completions numbered, cut where a group is larger than the engine's capacity."""
     jobs, first = [], 0
     for request in requests:
@@ -143,6 +146,6 @@ def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> lis
             part = slice(start, start + capacity)
             keys = request.keys[part]
             sequences = tuple(range(first + start, first + start + len(keys)))
-            jobs.append(Job(prompt_ids=request.prompt_ids, sequences=sequences, keys=keys, limits=limits[part]))
+            jobs.append(SamplingJob(prompt_ids=request.prompt_ids, sequences=sequences, keys=keys, limits=limits[part]))
         first += len(request.keys)
     return jobs

@@ -1,4 +1,4 @@
-"""Which completion sits in which row: prompts enter, rows end, room is refilled, the batch shrinks.
+"""Continuous batching: prompts enter, rows end, free rows are refilled, the batch shrinks.
 
 Knows rows and tokens; nothing of attention, caches or text.
 """
@@ -6,6 +6,7 @@ Knows rows and tokens; nothing of attention, caches or text.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,219 +24,252 @@ from paceline.runtime.progress import Progress
 UNIFORM_BLOCK = 32
 """Positions whose uniform numbers are made at once."""
 REFILL_SHARE = 4
-"""Waiting prompts enter once one row in so many is free: fewer, larger prefills."""
-_NO_SEQUENCE = -1
+"""Waiting prompts enter once one row in this many is free: fewer, larger prefills."""
+_FREE = -1
 
 OnEnded = Callable[[list[tuple[int, list[int]]]], None]
-"""Called with the sequences that one step has ended, each with its tokens."""
+"""Called with the completions that one step has ended: the number and the tokens of each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """A prompt and the sequences (completions, numbered over the whole call) to sample from it."""
+class SamplingJob:
+    """A prompt and the completions to sample from it, which are numbered over the whole call."""
 
     prompt_ids: tuple[int, ...]
     sequences: tuple[int, ...]
+    """Number of each completion."""
     keys: tuple[int, ...]
     limits: tuple[int, ...]
-    """Tokens of each sequence, at most."""
+    """Largest number of tokens of each completion."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampled:
-    """All tokens of a call; those of sequence i lie from `ends[i - 1]` to `ends[i]`."""
+    """All tokens of a call; those of completion i lie from `ends[i - 1]` to `ends[i]`."""
 
     tokens: np.ndarray
     logprobs: np.ndarray
     versions: np.ndarray
-    """Of each token: how many updates the weights had seen that sampled it."""
+    """Policy version that sampled each token."""
     ends: np.ndarray
 
 
-class Schedule:
-    """One call's progress over a decoder. `run` is the only thing to call, once."""
+class Rows:
+    """The rows of a batch in parallel columns: one entry for each row, which holds a completion or is free."""
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        sampling: Sampling,
-        stopping: Stopping,
-        *,
-        concurrent_sequences: int,
-        device: torch.device,
-        progress: Progress,
-        on_ended: OnEnded | None,
-    ) -> None:
-        """`concurrent_sequences` bounds the rows computed at the same time."""
-        self._decoder, self._sampling, self._stopping = decoder, sampling, stopping
-        self._capacity, self._device, self._progress = concurrent_sequences, device, progress
-        self._log: list[tuple[np.ndarray, np.ndarray, Tensor, int]] = []
-        self._on_ended = on_ended
+    def __init__(self, count: int) -> None:
+        """Start with all rows free."""
+        self.sequence = np.full(count, _FREE)
+        """Number of each row's completion."""
+        self.num_sampled = np.zeros(count, dtype=np.int64)
+        self.keys = np.zeros(count, dtype=np.int64)
+        self.limits = np.zeros(count, dtype=np.int64)
+        self.alive = 0
+        """Number of rows that hold a completion."""
 
-    def run(self, jobs: Sequence[Job], *, policy_version: int, take_newer: TakeNewer | None = None) -> Sampled:
-        """Sample every job's sequences to their end, from weights of this version and those that come meanwhile.
+    def __len__(self) -> int:
+        return len(self.sequence)
 
-        Jobs enter shortest prompt last, so that neighbours are padded little and the cache is sized at the start.
-        """
-        self._version = policy_version
-        self._made, self._ended, self._of = 0, 0, sum(len(job.sequences) for job in jobs)
-        self._progress.phase("generate", 0, self._of)
-        waiting = sorted(jobs, key=lambda job: -len(job.prompt_ids))
-        if self._stopping.watches_text or self._on_ended is not None:
-            shape = (sum(len(job.sequences) for job in jobs), self._sampling.max_completion_length)
-            self._history = np.zeros(shape, dtype=np.int32)
-        self._max_length = len(waiting[0].prompt_ids) + self._sampling.max_completion_length
-        self._begin(waiting)
-        while waiting or self._alive:
-            waiting = self._refill(waiting)
-            if not self._alive:
-                continue
-            if not (waiting and self._decoder.refills):
-                self._shrink()
-            if take_newer is not None:
-                self._renew(take_newer())
-            self._step()
-        self._decoder.end()
-        return self._collected(sum(len(job.sequences) for job in jobs))
-
-    def _renew(self, version: int | None) -> None:
-        """Between two tokens: the next one is of the newer weights, where there are any."""
-        if version is not None:
-            self._version = version
-            self._decoder.reread()
-
-    def _begin(self, waiting: Sequence[Job]) -> None:
-        if self._decoder.refills:
-            rows = min(self._capacity, sum(len(job.sequences) for job in waiting))
-        else:
-            rows = sum(len(job.sequences) for job in self._fitting(waiting, self._capacity))
-        self._decoder.begin(rows, self._max_length)
-        self._sequence_of = np.full(rows, _NO_SEQUENCE)
-        self._sampled = np.zeros(rows, dtype=np.int64)
-        self._keys = np.zeros(rows, dtype=np.int64)
-        self._limits = np.zeros(rows, dtype=np.int64)
-        self._tokens = torch.zeros(rows, dtype=torch.int64, device=self._device)
-        self._alive = 0
-        self._block_used = UNIFORM_BLOCK
-
-    @staticmethod
-    def _fitting(waiting: Sequence[Job], free: int) -> list[Job]:
-        """The first waiting jobs that have room together."""
-        used = np.cumsum([len(job.sequences) for job in waiting[: free + 1]])
-        return list(waiting[: int(np.searchsorted(used, free, side="right"))])
-
-    def _refill(self, waiting: list[Job]) -> list[Job]:
-        if not waiting or (self._alive and not self._decoder.refills):
-            return waiting
-        if not self._alive and not self._decoder.refills:
-            self._begin(waiting)
-        free = len(self._sequence_of) - self._alive
-        if self._alive and free * REFILL_SHARE < len(self._sequence_of):
-            return waiting
-        entering = self._fitting(waiting, free)
-        if entering:
-            self._admit(entering)
-        return waiting[len(entering) :]
-
-    def _admit(self, jobs: Sequence[Job]) -> None:
-        free = np.flatnonzero(self._sequence_of == _NO_SEQUENCE)
+    def take(self, jobs: Sequence[SamplingJob]) -> list[np.ndarray]:
+        """Give each completion a free row; return the rows of each job."""
         bounds = np.cumsum([0] + [len(job.sequences) for job in jobs])
-        rows = free[: bounds[-1]]
-        rows_of = [rows[first:last].tolist() for first, last in pairwise(bounds)]
-        sequences = np.array([sequence for job in jobs for sequence in job.sequences])
-        self._sequence_of = self._sequence_of.copy()
-        self._sequence_of[rows], self._sampled[rows] = sequences, 0
-        self._keys[rows] = [as_signed_64(key) for job in jobs for key in job.keys]
-        self._limits[rows] = [limit for job in jobs for limit in job.limits]
-        logits = self._decoder.admit([job.prompt_ids for job in jobs], rows_of)
-        prompt_of = torch.from_numpy(np.repeat(np.arange(len(jobs)), np.diff(bounds))).to(self._device)
-        first = self._to_device(np.zeros(len(rows), dtype=np.int64))
-        uniform = uniforms(self._to_device(self._keys[rows]), first)
-        tokens, logprobs = draw(logits.index_select(0, prompt_of), uniform, self._sampling)
+        rows = np.flatnonzero(self.sequence == _FREE)[: bounds[-1]]
+        self.sequence[rows] = [sequence for job in jobs for sequence in job.sequences]
+        self.num_sampled[rows] = 0
+        self.keys[rows] = [as_signed_64(key) for job in jobs for key in job.keys]
+        self.limits[rows] = [limit for job in jobs for limit in job.limits]
+        self.alive += len(rows)
+        return [rows[first:last] for first, last in pairwise(bounds)]
+
+    def release(self, rows: np.ndarray) -> None:
+        """Free these rows."""
+        self.sequence[rows] = _FREE
+        self.alive -= len(rows)
+
+    def compact(self, size: int) -> np.ndarray:
+        """Keep `size` rows, those with a completion first; return the rows that stay, in their new order."""
+        keep = np.argsort(self.sequence == _FREE, kind="stable")[:size]
+        self.sequence, self.num_sampled = self.sequence[keep], self.num_sampled[keep]
+        self.keys, self.limits = self.keys[keep], self.limits[keep]
+        return keep
+
+
+class _Draw(NamedTuple):
+    """One token of some rows, free ones included."""
+
+    sequences: np.ndarray
+    tokens: np.ndarray
+    logprobs: Tensor
+    policy_version: int
+
+
+@dataclass(kw_only=True)
+class Scheduler:
+    """Samples all completions of one call over a decoder. `run` is the only method to call, once."""
+
+    decoder: Decoder
+    sampling: Sampling
+    stopping: Stopping
+    jobs: Sequence[SamplingJob]
+    policy_version: int
+    """Version of the weights at hand."""
+    take_newer: TakeNewer | None
+    concurrent_sequences: int
+    """Largest number of rows computed at once."""
+    device: torch.device
+    progress: Progress
+    on_ended: OnEnded | None
+
+    def __post_init__(self) -> None:
+        """Create the state of the call, with no row yet."""
+        # Shortest prompts enter last, so that neighbours are padded little and the cache is sized at the start.
+        self._waiting = sorted(self.jobs, key=lambda job: -len(job.prompt_ids))
+        self._num_sequences = sum(len(job.sequences) for job in self.jobs)
+        self._max_length = max(len(job.prompt_ids) for job in self.jobs) + self.sampling.max_completion_length
+
+        self._rows = Rows(0)
+        self._tokens = torch.zeros(0, dtype=torch.int64, device=self.device)
+        """Newest token of each row."""
+        self._uniforms = torch.zeros(0, 0, device=self.device)
+        """Uniform numbers of all rows for the next `UNIFORM_BLOCK` positions."""
+        self._uniforms_used = UNIFORM_BLOCK
+        """Positions of them that have been drawn."""
+
+        self._log = list[_Draw]()
+        keeps_history = self.stopping.watches_text or self.on_ended is not None
+        shape = (self._num_sequences, self.sampling.max_completion_length)
+        self._history = np.zeros(shape, dtype=np.int32) if keeps_history else None
+        """Tokens of each completion, kept only if somebody reads them before the end."""
+        self._num_tokens, self._num_ended = 0, 0
+
+    def run(self) -> Sampled:
+        """Sample every completion to its end, from the weights at hand and newer ones that arrive meanwhile."""
+        self.progress.phase("generate", 0, self._num_sequences)
+        if self.decoder.refills:
+            self._begin(min(self.concurrent_sequences, self._num_sequences))
+        while self._waiting or self._rows.alive:
+            self._refill()
+            if not self._rows.alive:
+                continue  # all that entered ended with their first token
+            if not (self._waiting and self.decoder.refills):
+                self._shrink()
+            self._renew_weights()
+            uniform = self._next_uniforms()
+            self._tokens, logprobs = self.decoder.draw_next(self._tokens, uniform, self.sampling)
+            self._record(np.arange(len(self._rows)), self._tokens, logprobs)
+        self.decoder.end()
+        return self._collected()
+
+    def _begin(self, count: int) -> None:
+        """Start a batch of `count` free rows."""
+        self.decoder.begin(count, self._max_length)
+        self._rows = Rows(count)
+        self._tokens = torch.zeros(count, dtype=torch.int64, device=self.device)
+        self._uniforms_used = UNIFORM_BLOCK
+
+    def _refill(self) -> None:
+        """Let waiting prompts enter: once enough rows are free, or once all are where the decoder cannot refill."""
+        if not self._waiting or (self._rows.alive and not self.decoder.refills):
+            return
+        if not self.decoder.refills:
+            self._begin(sum(len(job.sequences) for job in self._fitting(self.concurrent_sequences)))
+        free = len(self._rows) - self._rows.alive
+        if self._rows.alive and free * REFILL_SHARE < len(self._rows):
+            return
+        entering = self._fitting(free)
+        if entering:
+            self._waiting = self._waiting[len(entering) :]
+            self._admit(entering)
+
+    def _fitting(self, free: int) -> list[SamplingJob]:
+        """Return the first waiting jobs whose completions fit into the free rows together."""
+        used = np.cumsum([len(job.sequences) for job in self._waiting[: free + 1]])
+        return self._waiting[: int(np.searchsorted(used, free, side="right"))]
+
+    def _admit(self, jobs: Sequence[SamplingJob]) -> None:
+        """Compute the prompts of these jobs and sample the first token of their completions."""
+        rows_of = self._rows.take(jobs)
+        rows = np.concatenate(rows_of)
+        logits = self.decoder.admit([job.prompt_ids for job in jobs], [members.tolist() for members in rows_of])
+        prompt_of = np.repeat(np.arange(len(jobs)), [len(members) for members in rows_of])
+        first_position = np.zeros(len(rows), dtype=np.int64)
+        uniform = uniforms(self._to_device(self._rows.keys[rows]), self._to_device(first_position))
+        tokens, logprobs = draw(logits.index_select(0, self._to_device(prompt_of)), uniform, self.sampling)
         self._tokens = self._tokens.index_copy(0, self._to_device(rows), tokens)
-        self._alive += len(rows)
-        self._block_used = UNIFORM_BLOCK
+        self._uniforms_used = UNIFORM_BLOCK
         self._record(rows, tokens, logprobs)
 
-    def _step(self) -> None:
-        uniform = self._next_uniforms()
-        self._tokens, logprobs = self._decoder.draw_next(self._tokens, uniform, self._sampling)
-        self._record(slice(None), self._tokens, logprobs)
+    def _shrink(self) -> None:
+        """Drop free rows once the next smaller round size holds the others."""
+        size = rounded_up(self._rows.alive)
+        if size >= len(self._rows):
+            return
+        keep = self._to_device(self._rows.compact(size))
+        self._tokens = self._tokens.index_select(0, keep)
+        self._uniforms_used = UNIFORM_BLOCK
+        self.decoder.compact(keep, self._rows.alive)
+
+    def _renew_weights(self) -> None:
+        """Sample the next token from newer weights if there are any."""
+        version = None if self.take_newer is None else self.take_newer()
+        if version is not None:
+            self.policy_version = version
+            self.decoder.reread()
 
     def _next_uniforms(self) -> Float[Tensor, " S"]:
-        if self._block_used == UNIFORM_BLOCK:
-            HEARTBEAT.beat("engine", f"{self._alive} completions under way")
-            steps = torch.arange(UNIFORM_BLOCK, device=self._device)
-            self._block = uniforms(self._to_device(self._keys), self._to_device(self._sampled) + steps[:, None])
-            self._block_used = 0
-        self._block_used += 1
-        return self._block[self._block_used - 1]
+        """Return a uniform number for each row, which its key and position determine."""
+        if self._uniforms_used == UNIFORM_BLOCK:
+            HEARTBEAT.beat("engine", f"{self._rows.alive} completions under way")
+            offsets = torch.arange(UNIFORM_BLOCK, device=self.device)[:, None]
+            positions = self._to_device(self._rows.num_sampled) + offsets
+            self._uniforms = uniforms(self._to_device(self._rows.keys), positions)
+            self._uniforms_used = 0
+        self._uniforms_used += 1
+        return self._uniforms[self._uniforms_used - 1]
 
-    def _record(self, rows: np.ndarray | slice, tokens: Int[Tensor, " N"], logprobs: Float[Tensor, " N"]) -> None:
-        """Log what these rows sampled and end the completions that it ends."""
+    def _record(self, rows: np.ndarray, tokens: Int[Tensor, " N"], logprobs: Float[Tensor, " N"]) -> None:
+        """Log what these rows sampled, and end the completions that it ends."""
         on_host = tokens.cpu().numpy()
-        sequences = self._sequence_of[rows]
-        self._log.append((sequences, on_host, logprobs, self._version))
-        self._sampled[rows] += 1
-        living = sequences != _NO_SEQUENCE
-        ended = (self._stopping.ended(on_host) | (self._sampled[rows] >= self._limits[rows])) & living
-        if self._stopping.watches_text or self._on_ended is not None:
-            self._history[sequences[living], self._sampled[rows][living] - 1] = on_host[living]
-        if self._stopping.watches_text:
-            self._end_by_text(rows, on_host, living, ended)
+        sequences = self._rows.sequence[rows]
+        self._log.append(_Draw(sequences, on_host, logprobs, self.policy_version))
+        self._rows.num_sampled[rows] += 1
+        num_sampled, living = self._rows.num_sampled[rows], sequences != _FREE
+        if self._history is not None:
+            self._history[sequences[living], num_sampled[living] - 1] = on_host[living]
+
+        ended = (self.stopping.ended(on_host) | (num_sampled >= self._rows.limits[rows])) & living
+        if self.stopping.watches_text:
+            for index in self.stopping.candidates(on_host):
+                if living[index] and not ended[index]:
+                    ended[index] = self.stopping.completes_string(self._sampled_by(rows[index]))
         if ended.any():
-            self._release(self._numbers(rows)[ended])
-        self._made += int(living.sum())
-        self._progress.phase("generate", self._ended, self._of, tokens=self._made)
-
-    def _release(self, gone: np.ndarray) -> None:
-        if self._on_ended is not None:
-            self._on_ended([(int(self._sequence_of[row]), self._sampled_by(row)) for row in gone])
-        self._sequence_of = self._sequence_of.copy()
-        self._sequence_of[gone] = _NO_SEQUENCE
-        self._alive -= len(gone)
-        self._ended += len(gone)
-        self._decoder.release(gone.tolist())
-
-    def _end_by_text(self, rows: np.ndarray | slice, tokens: np.ndarray, living: np.ndarray, ended: np.ndarray) -> None:
-        numbers = self._numbers(rows)
-        for index in self._stopping.candidates(tokens):
-            if living[index] and not ended[index]:
-                ended[index] = self._stopping.completes_string(self._sampled_by(numbers[index]))
-
-    def _numbers(self, rows: np.ndarray | slice) -> np.ndarray:
-        """The rows that an index takes."""
-        numbers: np.ndarray = np.arange(len(self._sequence_of))[rows]
-        return numbers
+            self._release(rows[ended])
+        self._num_tokens += int(living.sum())
+        self.progress.phase("generate", self._num_ended, self._num_sequences, tokens=self._num_tokens)
 
     def _sampled_by(self, row: int) -> list[int]:
-        """Everything that the living sequence of a row has sampled."""
-        tokens: list[int] = self._history[self._sequence_of[row], : self._sampled[row]].tolist()
+        """Return all tokens of a row's completion."""
+        assert self._history is not None
+        tokens: list[int] = self._history[self._rows.sequence[row], : self._rows.num_sampled[row]].tolist()
         return tokens
 
-    def _shrink(self) -> None:
-        """Leave ended rows behind once the next smaller round size holds the living ones."""
-        size = rounded_up(self._alive)
-        if size >= len(self._sequence_of):
-            return
-        living = self._sequence_of != _NO_SEQUENCE
-        keep = np.argsort(~living, kind="stable")[:size]
-        self._sequence_of, self._sampled = self._sequence_of[keep], self._sampled[keep]
-        self._keys, self._limits = self._keys[keep], self._limits[keep]
-        index = self._to_device(keep)
-        self._tokens = self._tokens.index_select(0, index)
-        self._block_used = UNIFORM_BLOCK
-        self._decoder.compact(index, self._alive)
+    def _release(self, ended: np.ndarray) -> None:
+        if self.on_ended is not None:
+            self.on_ended([(int(self._rows.sequence[row]), self._sampled_by(row)) for row in ended])
+        self._rows.release(ended)
+        self._num_ended += len(ended)
+        self.decoder.release(ended.tolist())
 
     def _to_device(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values).to(self._device)
+        return torch.from_numpy(values).to(self.device)
 
-    def _collected(self, num_sequences: int) -> Sampled:
-        sequences = np.concatenate([entry[0] for entry in self._log])
-        tokens = np.concatenate([entry[1] for entry in self._log])
-        logprobs = torch.cat([entry[2] for entry in self._log]).double().cpu().numpy()
-        versions = np.repeat([entry[3] for entry in self._log], [len(entry[0]) for entry in self._log])
+    def _collected(self) -> Sampled:
+        """Sort all draws by completion; free rows fall out."""
+        sequences = np.concatenate([one.sequences for one in self._log])
+        tokens = np.concatenate([one.tokens for one in self._log])
+        logprobs = torch.cat([one.logprobs for one in self._log]).double().cpu().numpy()
+        versions = np.repeat([one.policy_version for one in self._log], [len(one.sequences) for one in self._log])
         order = np.argsort(sequences, kind="stable")
         order = order[np.searchsorted(sequences[order], 0) :]
-        counts = np.bincount(sequences[order], minlength=num_sequences)
+        counts = np.bincount(sequences[order], minlength=self._num_sequences)
         return Sampled(tokens=tokens[order], logprobs=logprobs[order], versions=versions[order], ends=np.cumsum(counts))
