@@ -16,6 +16,8 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
 PACELINE := $(BIN)/paceline
+IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest $(IN_PARALLEL)
 DEMO := runs/demo
 STUDIES := runs/studies
 
@@ -55,13 +57,14 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 	    --output-dir $(STUDIES)/programs-random-$$seed || exit 1; \
 	done
 
-test: $(VENV)/installed-dev ## Run the tests.
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: $(VENV)/installed-dev ## Run what every change must pass: every unit, every law, a run on ranks and one on Ray.
+	$(PYTEST) -m 'not long' src tests/unit tests/laws $(wildcard tests/test_*.py)
+
+test-all: $(VENV)/installed-dev test-bounds ## Run all tests, and some of them with the oldest libraries declared.
+	$(PYTEST)
 
 test-bounds: $(BOUNDS_VENV)/installed ## Run some of the tests with the oldest transformers, datasets and peft declared.
-	$(BOUNDS_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(BOUNDED)
-
-test-all: test test-bounds ## Run both.
+	$(BOUNDS_VENV)/bin/python -m pytest $(IN_PARALLEL) $(BOUNDED)
 
 # RAY_AUTH_TOKEN: read once per process, and the same for all that the harness starts
 chaos: $(VENV)/installed-dev ## Kill and harm short runs in every way of the list, and write docs/survival.md.

@@ -9,6 +9,8 @@ import torch
 from tests.laws.layouts import FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, layers_of, work
 from tests.laws.splitting import relative
 
+pytestmark = pytest.mark.long
+
 EXACT, FLOAT32 = 1e-10, 1e-5
 COMPUTED_TWICE = 4
 """A prompt whose completions several ranks share is computed by each, and idle passes count too: at most so often."""

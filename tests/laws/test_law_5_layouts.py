@@ -20,6 +20,8 @@ from tests.laws.layouts import file_name, llama_with_one_embedding
 from tests.laws.splitting import relative
 from tests.tiny import tiny_tokenizer
 
+pytestmark = pytest.mark.long
+
 EXACT = 1e-12
 by_case = pytest.mark.parametrize("case", CASES, ids=[file_name(*case) for case in CASES])
 by_reader = pytest.mark.parametrize("reader", READERS)
