@@ -25,8 +25,7 @@ class WriteLock:
 
     A POSIX record lock, not flock: it belongs to the process, so no forked worker that outlives a killed run keeps a
     resumed run out. The system grants a process its own lock again, and drops it as soon as any descriptor of the file
-    is closed, so what this process holds is remembered and never opened a second time.
-    """
+    is closed. So locks held by this process are remembered and their files never opened a second time."""
 
     def __init__(self, directory: Path) -> None:
         """Take the lock.

@@ -105,19 +105,19 @@ def _read_states(stored: Stored, present: Mapping[str, Tensor]) -> dict[str, dic
     states: dict[str, dict[str, Tensor | float]] = {}
     for label in stored.names():
         key, _, name = label.partition(".")
-        if name in present:
-            states.setdefault(name, {})[key] = _read_state(stored, label, present[name])
+        if name not in present:
+            continue
+        parameter = present[name]
+        if isinstance(parameter, DTensor) and stored.shape(label) == tuple(parameter.shape):
+            value = like(stored.read_piece(label, parameter).to(parameter.device), parameter)
+        else:
+            value = stored.read(label)
+        states.setdefault(name, {})[key] = value
     for label, value in json.loads(stored.headers[0]["numbers"]).items():
         key, _, name = label.partition(".")
         if name in present:
             states.setdefault(name, {})[key] = value
     return states
-
-
-def _read_state(stored: Stored, label: str, parameter: Tensor) -> Tensor:
-    if isinstance(parameter, DTensor) and stored.shape(label) == tuple(parameter.shape):
-        return like(stored.read_piece(label, parameter).to(parameter.device), parameter)
-    return stored.read(label)
 
 
 def _lies_alike(value: Tensor, parameter: Tensor) -> bool:

@@ -41,18 +41,18 @@ def build_config(given: Mapping[str, object]) -> Config:
         if option.name in values:
             raise ConfigError(f"{option.flag} is given twice, with a hyphen and with an underscore; keep one of them")
         values[option.name] = parse_value(option, value)
-    _refuse_missing(values)
-    values = _with_rewards_named({**following_values(values), **preset_values(values.get("preset")), **values})
-    config = Config(**{section: _build_section(section, values) for section in section_classes()})
-    check(config)
-    return config
-
-
-def _refuse_missing(values: Mapping[str, object]) -> None:
     missing = [option for option in options() if option.required and option.name not in values]
     if missing:
         meanings = "; ".join(f"{option.flag} ({option.help.rstrip('.')})" for option in missing)
         raise ConfigError(f"missing {meanings}: give it as a flag or in the --config file")
+    values = _with_rewards_named({**following_values(values), **preset_values(values.get("preset")), **values})
+    by_section: dict[str, dict[str, Any]] = {section: {} for section in section_classes()}
+    for option in options():
+        if option.name in values:
+            by_section[option.section][option.name] = values[option.name]
+    config = Config(**{name: make(**by_section[name]) for name, make in section_classes().items()})
+    check(config)
+    return config
 
 
 def _with_rewards_named(values: Mapping[str, object]) -> dict[str, object]:
@@ -66,11 +66,6 @@ def _with_rewards_named(values: Mapping[str, object]) -> dict[str, object]:
         judge = values.get("eval_reward_func", find_option("eval_reward_func").default)
         named["filter_func"] = judge if judge in names else names[0]
     return named
-
-
-def _build_section(section: str, values: Mapping[str, object]) -> Any:
-    names = [option.name for option in options() if option.section == section]
-    return section_classes()[section](**{name: values[name] for name in names if name in values})
 
 
 def check(config: Config) -> None:

@@ -1,8 +1,7 @@
 """Rules for the options that a resumed run may change, and the comparison with those it had.
 
-A rule has no middle: an option is `freely` another, where each step computes what it would have computed (to rounding);
-or `by name`, with `--override`, where it does not; or `never`, where the checkpoint could not be gone on with.
-"""
+Each option follows one of three rules. It may change `freely`, if each step computes what it would have computed (to
+rounding); `by name`, with `--override`, if not; or `never`, if the checkpoint could not be resumed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

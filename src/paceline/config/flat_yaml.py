@@ -1,8 +1,7 @@
 """Convert YAML text to a flat mapping of options, and a `Config` to YAML text that reads back as the same `Config`.
 
-A scalar keeps the text it was written with and the option's own type decides: `1e-4` is a number, `no` may be
-the name of a split, `2024` may be the name of a directory.
-"""
+A scalar keeps its text, and the option's own type decides. `1e-4` is a number, `no` may be the name of a split, `2024`
+the name of a directory."""
 
 import importlib.metadata
 import inspect

@@ -83,8 +83,8 @@ class ClusterConfig:
     placement: Literal["pack", "spread"] = "pack"
     """Placement of producers on several machines: on as few as have room, or on as many as there are."""
     max_staleness: int = 0
-    """Steps by which the weights that completions are sampled from may lag behind those that are trained: 0 samples and
-    trains in turn, k samples up to k steps ahead while others are trained on."""
+    """Steps by which the sampling weights may lag behind the trained ones. 0 samples and trains in turn; k samples up
+    to k steps ahead while others are trained on."""
     on_new_weights: Literal["finish", "continue"] = "finish"
     """Reaction of producers to newer weights while they sample: `finish` the step with the old ones, or `continue` with
     the newer ones from the next token on. The tokens of each version depend on timing and are recorded: such a run
@@ -92,8 +92,8 @@ class ClusterConfig:
     ray_address: str | None = None
     """Running Ray cluster: HOST:PORT, or `auto` for this machine's; None: one is started for the run."""
     actor_timeout: float = 60.0
-    """Seconds without a sign of life after which a process counts as lost. A producer is replaced and its prompts done
-    again; the loss of a consumer ends the attempt, that of a rank of torchrun's or another launcher's the run."""
+    """Seconds without a sign of life after which a process counts as lost. A lost producer is replaced and its prompts
+    done again; a lost consumer ends the attempt. A lost rank of torchrun or another launcher ends the run."""
     max_restarts: int = 3
     """Attempts that go on from the last checkpoint after a consumer was lost; then the run ends."""
 
@@ -164,9 +164,11 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
     """
     tensor, pipeline, context = options.tensor_parallel, options.pipeline_parallel, options.context_parallel
     if processes % (tensor * pipeline):
+        pairs = _nearest(tensor, pipeline, processes)
+        nearest = " and ".join(f"--tensor-parallel {one} --pipeline-parallel {other}" for one, other in pairs)
         raise ConfigError(
             f"--tensor-parallel {tensor} times --pipeline-parallel {pipeline} must divide the number of processes that "
-            f"train, {processes}; the nearest that do are {_named(_nearest(tensor, pipeline, processes))}"
+            f"train, {processes}; the nearest that do are {nearest}"
         )
     data = processes // (tensor * pipeline)
     shard = (options.shard_size or data) if options.zero_stage else 1
@@ -204,10 +206,6 @@ def _nearest(tensor: int, pipeline: int, processes: int) -> list[tuple[int, int]
         return factors[0] * factors[1], abs(pair[0] - tensor) + abs(pair[1] - pipeline)
 
     return sorted(fitting, key=cost)[:2]
-
-
-def _named(pairs: list[tuple[int, int]]) -> str:
-    return " and ".join(f"--tensor-parallel {tensor} --pipeline-parallel {pipeline}" for tensor, pipeline in pairs)
 
 
 def _divisors(whole: int) -> list[int]:

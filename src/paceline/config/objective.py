@@ -33,8 +33,8 @@ class AdvantageConfig:
     max_refills: int = 0
     """Further rounds of sampling to replace groups outside `filter_range`; then the step uses the groups it has."""
     oversampling: float = 1.0
-    """Prompts that a round samples for each group it is to bring, where `filter_range` filters: above 1 spares rounds,
-    and so the waiting for the slowest completion of each. Groups beyond a step's are left out, the last ones first."""
+    """Prompts sampled per group that a round must bring, with `filter_range`. Above 1 it saves rounds, and so the wait
+    for the slowest completion of each. Groups beyond a step's are left out, the last ones first."""
 
     def __post_init__(self) -> None:
         require(0 <= self.overlong_share <= 1, "overlong_share", self.overlong_share, "lie in [0, 1]")
@@ -75,8 +75,8 @@ class LossConfig:
     beta: float = 0.0
     """Weight of the KL divergence to the reference model; 0 loads no reference."""
     kl: Literal["reverse", "forward", "k3", "k3_ratio"] = "reverse"
-    """reverse is KL(policy || reference), forward is KL(reference || policy), each with its own gradient; k3 is GRPO's
-    estimator as it is differentiated in TRL, and k3_ratio the same times the ratio."""
+    """reverse is KL(policy || reference), forward is KL(reference || policy), each with its own gradient. k3 is GRPO's
+    estimator as TRL differentiates it, and k3_ratio the same times the ratio."""
     ref_sync_steps: int = 0
     """Steps between updates of the reference towards the policy; 0: never."""
     ref_sync_mix: float = 0.6
@@ -120,8 +120,8 @@ class LossConfig:
 
 
 MICRO_BATCH_TOKENS = {"cpu": (4096,), "cuda": (16_384, 8192, 4096)}
-"""On an H100 a model of half a billion weights trains a step of 4096 tokens at a time in 1.9 times as long as one of
-16,384, and 32,768 gain a tenth more: the host cannot start kernels as fast as the device does them."""
+"""Candidates, largest first. On an H100 a model of half a billion weights trains with 4096 tokens at a time in 1.9
+times the time of 16,384. 32,768 gain another tenth: the host starts kernels too slowly for the device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,9 +156,9 @@ class OptimConfig:
     """Parts that a batch of rollouts is cut into, each with an update of its own; above 1 the clip bounds bite."""
     micro_batch_tokens: int = 0
     """Tokens forwarded at once by a process, padding included: memory and speed, never the gradient. 0: 4096 on a CPU,
-    whose cache they suit; on CUDA 16384, or a half or a quarter of them where no more fit, without computing layers
-    again unless `gradient_checkpointing` asks for it. Where memory
-    runs out in a step, that step is done again with half as many, and so are all later ones."""
+    which suits its cache. On CUDA 16384, or a half or a quarter of it if no more fit without activation checkpointing,
+    unless `gradient_checkpointing` asks for that. Where memory runs out in a step, that step is done again with half as
+    many, and so are all later ones."""
     max_skipped_updates: int = 3
     """Updates in a row that may be skipped, as their loss or gradient is not finite, before the run stops."""
 

@@ -35,8 +35,8 @@ class ModelConfig:
     threads: int = 0
     """CPU threads to compute with; 0: one for a model below a million parameters, else one per core."""
     gradient_checkpointing: Literal["auto", "true", "false"] = "auto"
-    """Compute activations again in the backward pass, less memory for up to a third more time: of every layer, of none,
-    or (auto) of as few as it takes for the others' to fit into half of the free memory."""
+    """Recompute activations in the backward pass: less memory for up to a third more time. It applies to every layer,
+    to none, or (auto) to as few as let the others' activations fit into half of the free memory."""
     activation_offload: bool = False
     """CUDA: activations wait in main memory for the backward pass, and `gradient_checkpointing` goes by that."""
     trust_remote_code: bool = False
@@ -322,8 +322,8 @@ class LoopConfig:
     """Seconds that the step in hand, and the checkpoint after it, may take once a signal to stop has come; 0: however
     long that is. What sends the signal kills later, Kubernetes and Slurm after 30 seconds by default."""
     step_timeout: float = 3600.0
-    """Seconds without any sign of progress (a pass of a micro-batch, tokens of completions, a reward function's call)
-    after which the run writes down where every thread stands, and ends."""
+    """Seconds without progress (a pass of a micro-batch, tokens of completions, a reward function's call). After them
+    the run records the stack of every thread and ends."""
     seed: int = 0
     """Fixes data order and every sampled token."""
     report_to: tuple[str, ...] = ()

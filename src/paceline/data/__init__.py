@@ -2,6 +2,5 @@
 
 load_rows -> Row -> screen -> build_tasks -> Task, taken in the order of task_index
 
-Up to `WHOLE` rows all of it happens before the first step; of more rows a sample is looked at then, and each is read,
-screened and tokenised when it is taken.
-"""
+Up to `WHOLE` rows all of this happens before the first step. Of more rows a sample is read then; each is read, screened
+and tokenised when it is taken."""

@@ -16,8 +16,8 @@ MARK = "paceline-cuts-here-6b1f"
 def cut(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
     """Return the task with `max_prompt_length` tokens, if it has more.
 
-    Of plain text the start token and the end stay. Of messages all stays up to where the content of the first message
-    begins that is not the system's, and the end: the last of what was said, and the template's opening of the answer.
+    Of plain text the start token and the end stay. Of messages everything stays up to the content of the first message
+    after the system's. The end stays too: the last of the conversation, and the template's opening of the answer.
 
     Raises:
         DataError: the template does not show where that is, or the limit leaves no room between the two.

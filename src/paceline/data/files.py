@@ -94,17 +94,14 @@ def _is_list(path: Path) -> bool:
 def _json(path: Path, *, is_lines: bool) -> NumberedColumns:
     with _opened(path) as stream:
         if not is_lines and _is_list(path):
-            yield from _json_list(path, stream.read().removeprefix(codecs.BOM_UTF8))
+            items = cast(list[object], _parsed(stream.read().removeprefix(codecs.BOM_UTF8), str(path)))
+            for number, value in enumerate(items, start=1):
+                yield number, _object(value, f"{path}, item {number}")
             return
         for number, line in enumerate(stream, start=1):
             content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
             if content.strip():
                 yield number, _of_line(content, f"{path}, line {number}")
-
-
-def _json_list(path: Path, text: bytes) -> NumberedColumns:
-    for number, value in enumerate(cast(list[object], _parsed(text, str(path))), start=1):
-        yield number, _object(value, f"{path}, item {number}")
 
 
 def _of_line(content: bytes, place: str) -> Columns | DataError:

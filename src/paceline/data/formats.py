@@ -14,9 +14,8 @@ The first line whose columns are all there holds. `prompt_column` and `answer_co
 
 A row with an image (`image`, `images`) is refused: models of text are trained.
 
-A row with test cases (`test_cases`, `verification_info`, `input_output`, or `reward_model` with tests as its
-`ground_truth`) needs no answer: its `solution` is a program, which no answer is compared with.
-"""
+A row with test cases needs no answer: its `solution` is a program, which no answer is compared with. Test cases are
+`test_cases`, `verification_info`, `input_output`, or a `reward_model` with tests as its `ground_truth`."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -92,9 +91,9 @@ def _answer(row: Row, override: str | None) -> str | None:
 def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
     """Return the final answer that a cell states; None for an empty cell.
 
-    A number becomes its text. Of a text with a last line `#### 72` (GSM8K) it is what follows the last `####`; else the
-    content of its last complete \\boxed{...}, where there is one; else the whole text. Outer space is stripped, nothing
-    else is changed: `1,000` stays `1,000`.
+    A number becomes its text. Of a text whose last line is `#### 72` (GSM8K) it is the text after the last `####`.
+    Otherwise it is the content of the last complete \\boxed{...}, if any, or the whole text. Outer space is stripped,
+    nothing else is changed: `1,000` stays `1,000`.
 
     Raises:
         DataError: the cell is neither text nor a finite number.

@@ -60,11 +60,8 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
         raise DataError(
             f"--dataset {GYM_PREFIX}{name}: has no defaults to run on ({error}); take another task"
         ) from error
-    return [_gym_row(entries[index]) for index in range(size)]
-
-
-def _gym_row(entry: dict[str, object]) -> dict[str, object]:
-    return {"question": entry["question"], "answer": entry["answer"], "reasoning_gym": entry}
+    taken = [entries[index] for index in range(size)]
+    return [{"question": entry["question"], "answer": entry["answer"], "reasoning_gym": entry} for entry in taken]
 
 
 def _import_gym() -> ModuleType:

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 def task_index(position: int, *, size: int, seed: int, shuffle: bool) -> int:
     """Return the index in [0, size) of the task at `position`, counted from the start of the run.
 
-    Positions run on through the epochs (epoch = position // size), and every epoch takes each task once, so a batch
-    may span two epochs and no remainder is left out. With `shuffle`, each epoch has an order of its own, fixed by
-    `seed`.
+    Positions run on through the epochs (epoch = position // size), and every epoch takes each task once. So a batch may
+    span two epochs, and no remainder is left out. With `shuffle`, each epoch has an order of its own, fixed by `seed`.
 
     >>> [task_index(position, size=3, seed=0, shuffle=False) for position in range(5)]
     [0, 1, 2, 0, 1]

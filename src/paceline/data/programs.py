@@ -7,9 +7,8 @@
     v = [x + 3 for x in v]
     print(sum(v))
 
-Each comes with tests, inputs and the outputs that belong to them. They tell a program apart from one that leaves a step
-out, from one that prints always the same and from one that prints what it reads.
-"""
+Each comes with tests, inputs and the outputs that belong to them. They distinguish a program from one that omits a
+step, from one with constant output and from one that echoes its input."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -181,15 +180,14 @@ def _with_tests(outline: Outline) -> ProgramProblem | None:
 
 def _say_enough(outline: Outline, drawn: list[Any], inputs: list[str], outputs: list[str | None]) -> bool:
     """Return True if the tests fail constant and echoing programs, and the first one fails programs that omit steps."""
-    if len(set(outputs)) < len(outputs) or any(map(_same_words, inputs, outputs)):
+    echoes = [
+        printed is not None and given.split() == printed.split() for given, printed in zip(inputs, outputs, strict=True)
+    ]
+    if len(set(outputs)) < len(outputs) or any(echoes):
         return False
     steps = outline.steps
     shorter = [kept for count in range(len(steps)) for kept in combinations(steps, count)]
     return all(_printed(outline, drawn[0], kept) != outputs[0] for kept in shorter)
-
-
-def _same_words(given: str, printed: str | None) -> bool:
-    return printed is not None and given.split() == printed.split()
 
 
 def _printed(outline: Outline, drawn: Any, steps: Sequence[Sentence]) -> str | None:

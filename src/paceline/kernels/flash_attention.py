@@ -5,9 +5,8 @@ output and, for each query, the logsumexp of its scores. With it, attention over
 (`merged`), and a part's gradient follows from the whole's output and logsumexp.
 
 torch's public `varlen_attn` drops the gradient of the logsumexp, so its two operators are called here instead. It
-aligns causal masks to the bottom right if queries and keys differ in number; here causal spans have the same tokens on
-both sides, so nothing depends on that.
-"""
+aligns causal masks to the bottom right if queries and keys differ in number. Here causal spans have the same tokens on
+both sides, so nothing depends on that."""
 
 import functools
 from dataclasses import dataclass

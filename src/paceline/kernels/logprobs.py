@@ -50,10 +50,9 @@ def token_logprobs(
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Return the logprob of each target and the entropy of its distribution, softmax(hidden @ head.T / temperature).
 
-    Logits exist for `product_rows` tokens at a time in the precision of `hidden`, and `chunk_elements` at a time in
-    float32 (float64 for float64 input), both by device where they are None; `passes` that need no such copy may stand
-    for torch's operations.
-    Logits are computed again in the backward pass, so memory does not grow with N * V.
+    Logits exist for `product_rows` tokens at a time in the precision of `hidden`. In float32 (float64 for float64
+    input) there are `chunk_elements` at a time; None chooses both by device. `passes` that need no such copy may
+    replace torch's operations. Logits are computed again in the backward pass, so memory does not grow with N * V.
 
     Raises:
         ValueError: `temperature` is not positive.

@@ -146,8 +146,8 @@ def detectable_difference(n: int, *, changing: float = CHANGING) -> float | None
     """Return the smallest difference of two accuracies on `n` tasks that McNemar's test finds with power 80 %.
 
     The least d with n >= (z sqrt(c) + z' sqrt(c - d^2))^2 / d^2, where z is the 97.5 % and z' the 80 % point of the
-    normal distribution and c, the share of tasks that change sides, is `changing`, or d itself where that is more: then
-    all of them change to one side. None: `n` is too small for any.
+    normal distribution. The share of tasks that change sides, c, is `changing`, or d itself if that is more: then all
+    of them change to one side. None: `n` is too small for any.
 
     Source: R. J. Connor, Biometrics 43 (1987), 207-211.
     """

@@ -1,8 +1,7 @@
 """Verdict on whether a run is learning, with its reason, from the records so far. Pure.
 
-The word may be asked for after every step and every evaluation, so each rule has a chance of error over a whole run and
-not over one look. docs/learning.md says how often a run that cannot learn was called one that does.
-"""
+The verdict may be asked for after every step and evaluation, so each rule's probability of error is over a whole run.
+docs/learning.md says how often a run that cannot learn was called one that does."""
 
 import math
 from collections import deque
@@ -74,8 +73,8 @@ def reward_shift(rewards: Sequence[float]) -> Shift | None:
         w = min(n // 3, LONGEST) steps at either end;  error = sqrt((s_first^2 + s_last^2) / w)
 
     with s^2 the sample variance of the steps' means: what one step's prompts are easier than another's is in it. A
-    third at either end tells a line's slope nearly as well as a fit to all steps does, and also tells of a reward that
-    rose and then broke down. Source: M. S. Bartlett, Biometrics 5 (1949), 207-212. None: too few steps.
+    third at either end estimates a slope nearly as well as a fit to all steps. It also shows a reward that rose and
+    then broke down. Source: M. S. Bartlett, Biometrics 5 (1949), 207-212. None: too few steps.
 
     >>> shift = reward_shift([0, 1, 0, 1, 0, 1] * 2 + [9, 10, 9, 10, 9, 10])
     >>> shift.before, shift.now, round(shift.error, 4), shift.direction
@@ -91,11 +90,10 @@ def reward_shift(rewards: Sequence[float]) -> Shift | None:
 def accuracy_shift(evals: Sequence[Record], *, sets: int) -> Shift | None:
     """Compare the newest evaluation of a set with its first one, both with `accuracy`, `ci_low` and `ci_high`.
 
-    Look j of a set may be wrong with probability CHANCE / (sets j (j + 1)), which adds up to CHANCE over all looks of
-    all `sets`, however many there will be. Both evaluations are of the same tasks, whose difficulty they share, so the
-    error of two independent ones is more than theirs: the summary's paired test finds smaller differences. None: there
-    is no second one yet.
-    """
+    Look j of a set may be wrong with probability CHANCE / (sets j (j + 1)). Over all looks of all `sets`, however many,
+    this adds up to CHANCE. Both evaluations share their tasks and so their difficulty, which makes the error of two
+    independent ones an upper bound. The summary's paired test finds smaller differences. None: there is no second one
+    yet."""
     looks = len(evals) - 1
     if looks < 1:
         return None
@@ -125,7 +123,8 @@ class Learning:
         """Add a step."""
         self._steps += 1
         self._last.append(record)
-        self._standstill = self._standstill + 1 if _changes_nothing(record) else 0
+        left_policy_unchanged = 0 in (record["learning_rate"], record["updates"], record["grad_norm"])
+        self._standstill = self._standstill + 1 if left_policy_unchanged else 0
         if record["reward_mean"] is not None:
             self._rewards.append(record["reward_mean"])
 
@@ -185,11 +184,6 @@ def judge(steps: Iterable[Record], evals: Iterable[Record]) -> Verdict:
     for record in evals:
         learning.evaluation(record)
     return learning.verdict()
-
-
-def _changes_nothing(record: Record) -> bool:
-    """Return True if a step left the policy unchanged, by its own numbers."""
-    return 0 in (record["learning_rate"], record["updates"], record["grad_norm"])
 
 
 def _standing(last: Iterable[Record]) -> str:

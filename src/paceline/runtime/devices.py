@@ -11,7 +11,7 @@ from paceline.kernels.linear import has_fast_bfloat16
 
 ONE_THREAD_PARAMETERS = 1_000_000
 """Parameters below which one thread is used. A second thread gains a third on idle cores, but costs up to 18 times the
-time where another process wants the core: threads spin for each other at every small operation."""
+time where another process wants the core. Threads spin for each other at every small operation."""
 
 
 BFLOAT16_PARAMETERS = 10_000_000

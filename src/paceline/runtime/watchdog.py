@@ -1,8 +1,8 @@
 """End a run that makes no progress, and record where every thread stands.
 
 A thread watches the heartbeat of the process. If it stops for too long, the thread writes a report into the run
-directory: the last event of each actor, the length of each queue, and all stacks, also of other processes. Then it
-raises in the main thread; if that does not help, it ends the process.
+directory. The report has the last event of each actor, the length of each queue, and all stacks, also of other
+processes. Then it raises in the main thread; if that does not help, it ends the process.
 
 If C code hangs while holding the interpreter's lock, no Python thread runs. For this case a timer of `faulthandler`,
 which needs no lock, is renewed again and again; it writes the stacks to stderr and exits.

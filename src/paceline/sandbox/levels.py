@@ -56,16 +56,14 @@ def open_sandbox(level: Level = "auto", *, url: str | None = None, slots: int | 
 
 def probe_levels() -> tuple[LevelReport, ...]:
     """Test each level, the strongest first."""
-    return tuple(_report(level) for level in (*ISOLATING, "none"))
-
-
-def _report(level: str) -> LevelReport:
-    sandbox, reason = _opened(level, 1)
-    if sandbox is None:
-        return LevelReport(level=level, available=False, reason=reason)
-    with_what = sandbox.description
-    sandbox.close()
-    return LevelReport(level=level, available=True, reason=with_what)
+    reports = []
+    for level in (*ISOLATING, "none"):
+        sandbox, reason = _opened(level, 1)
+        if sandbox is not None:
+            reason = sandbox.description
+            sandbox.close()
+        reports.append(LevelReport(level=level, available=sandbox is not None, reason=reason))
+    return tuple(reports)
 
 
 def _opened(level: str, slots: int) -> tuple[LocalSandbox | None, str]:

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from paceline.sandbox.inside.channel import (
     ASLEEP,
@@ -111,7 +110,17 @@ class Zygote:
                         "output_bytes": limits.output_bytes,
                     },
                 )
-                send_bytes(self._channel, _text_of(job))
+                send_bytes(
+                    self._channel,
+                    json.dumps(
+                        {
+                            "source": job.source,
+                            "stdin": job.stdin,
+                            "function": job.function,
+                            "arguments": job.arguments,
+                        }
+                    ).encode(),
+                )
             return self._reply(limits.output_bytes, on_sleep)
         except (BrokenChannelError, OSError) as error:
             raise ZygoteError(str(error) or "no answer in time") from error
@@ -125,8 +134,11 @@ class Zygote:
             raise BrokenChannelError(str(answer["failed"]))
         bounds = {"stdout": output_bytes, "stderr": STDERR_BYTES, "report": output_bytes + 1}
         known = answer.get("how") in ENDS and isinstance(answer.get("exceeded"), bool)
-        numbers = all(_is_count(answer.get(name), bound) for name, bound in bounds.items())
-        if not (known and numbers and isinstance(answer.get("code"), int) and _is_time(answer.get("seconds"))):
+        lengths = ((answer.get(name), bound) for name, bound in bounds.items())
+        is_bounded = all(isinstance(length, int) and 0 <= length <= bound for length, bound in lengths)
+        seconds = answer.get("seconds")
+        has_time = isinstance(seconds, int | float) and 0 <= seconds < float("inf")
+        if not (known and is_bounded and isinstance(answer.get("code"), int) and has_time):
             raise BrokenChannelError("an answer that is none")
         parts = {name: receive_bytes(self._channel, answer[name]) for name in bounds}
         return Reply(
@@ -192,17 +204,3 @@ def wall_seconds(limits: Limits) -> float:
 def interpreter() -> str:
     """Return the base interpreter of a virtual environment: programs do not get the environment's packages."""
     return str(getattr(sys, "_base_executable", None) or sys.executable)
-
-
-def _text_of(job: Job) -> bytes:
-    """Encode what the child reads of a job."""
-    parts = {"source": job.source, "stdin": job.stdin, "function": job.function, "arguments": job.arguments}
-    return json.dumps(parts).encode()
-
-
-def _is_count(value: Any, bound: int) -> bool:
-    return isinstance(value, int) and 0 <= value <= bound
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value < float("inf")

@@ -27,11 +27,11 @@ class _Opened:
 def last_code_block(text: str, *, prefilled: bool = False) -> str | None:
     r"""Return the last complete fence of Python outside the thinking; None without one.
 
-    A fence that says `python`, `py`, `python3` or `python3.12` goes before one that says nothing, which may hold what
-    the program prints; one of another language is not taken. Opening and closing fence, of backticks or tildes, stand
-    on lines of their own, where `<answer>` may stand before the one and `</answer>` behind the other. A fence that is
-    never closed is none. A tag of thinking inside a complete fence is part of the program. `prefilled`: the prompt has
-    opened the thinking (see `prefills_think`).
+    A fence marked `python`, `py`, `python3` or `python3.12` goes before an unmarked one, which may hold the program's
+    output. One of another language is not taken. Both fences, of backticks or tildes, stand on lines of their own;
+    `<answer>` may stand before the opening one and `</answer>` after the closing one. A fence that is never closed is
+    none. A tag of thinking inside a complete fence is part of the program. `prefilled`: the prompt has opened the
+    thinking (see `prefills_think`).
 
     >>> last_code_block("```python\nprint(1)\n```\nIt prints:\n```\n1\n```")
     'print(1)\n'

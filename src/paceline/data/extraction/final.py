@@ -34,8 +34,8 @@ _WORDS = re.compile(r"[\w\s.,;:!?'\"()$€£%/\N{MINUS SIGN}-]*")
 def plain_answer(text: str) -> str | None:
     """Return the answer that the last line states; None for an empty text.
 
-    Of that line it is what follows the last `answer is`, `answer:` or `=`, and of that the number, where words stand
-    around exactly one, and none of them denies it. Several numbers are no answer: `41 or 42` stays as it is and equals
+    It is the text after the line's last `answer is`, `answer:` or `=`. If words stand around exactly one number there,
+    and none of them denies it, it is that number. Several numbers are no answer: `41 or 42` stays as it is and equals
     nothing. What stands before the `=` is not looked at: a wrong sum with the right result is right.
 
     >>> [plain_answer(line) for line in ("The answer is 42.", "So 6 * 7 = 42 apples", "It is 41 or 42", "It is not 42")]

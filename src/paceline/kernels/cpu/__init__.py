@@ -11,8 +11,7 @@ tiles.c        products of few rows in bfloat16, by the processor's tiles       
 sums.c         weighted sums of integers, for checksums of weights                            (sums.py)
 tensors.py     arguments of C functions from tensors
 
-Other matrix products stay with torch, whose libraries are near the machine's limit. The operations in between are not:
-small ones cost more to start than to compute, large ones read and write memory that a fused loop keeps in registers.
+Other matrix products stay with torch, whose libraries are near the machine's limit. The operations in between are not.
+Small ones cost more to start than to compute; large ones read and write memory that a fused loop keeps in registers.
 Every caller has a torch path for machines without a compiler and for other devices. The tests check that both agree to
-rounding.
-"""
+rounding."""

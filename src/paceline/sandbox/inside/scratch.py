@@ -10,9 +10,8 @@ def make_empty(path: str) -> None:
     """Remove everything below `path`, without following a link and in time linear in the number of entries.
 
     What lies in a directory is moved up to `path` before that directory is removed, so that nothing is opened further
-    down. Below Landlock's rules every opening walks up to the root: on the way down a deep tree would take a time that
-    grows with the square of its depth. Nobody else may be writing there any more.
-    """
+    down. Below Landlock's rules every opening walks up to the root, so descending a deep tree would take time quadratic
+    in its depth. Nobody else may be writing there any more."""
     os.chmod(path, 0o700)
     top = os.open(path, OPEN_DIRECTORY)
     waiting = _directories_left(top)
