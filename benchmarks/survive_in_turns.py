@@ -9,7 +9,7 @@ the first of every WINDOW. MOMENTS is the file for when each step was written do
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +23,8 @@ from paceline.cli.configuration import read_configuration
 from paceline.cli.train import COMMAND
 from paceline.config.sections import Config
 from paceline.training.backend import ReadyBackend, in_this_process
-from paceline.training.produced import Produced
 from paceline.training.rollout_journal import Journal
+from paceline.training.sampled_step import SampledStep
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
@@ -57,8 +57,9 @@ class JournalInTurns:
     position: int = 0
     again: int = 0
 
-    def produce(self, number: int, make: Callable[[int], Produced]) -> Produced:
-        return self.journal.produce(number, make) if self.turns.survives(number) else make(number)
+    def commit(self, number: int, sampled: SampledStep) -> None:
+        if self.turns.survives(number):
+            self.journal.commit(number, sampled)
 
 
 @dataclass(kw_only=True)

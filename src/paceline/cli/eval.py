@@ -123,4 +123,4 @@ def _measure(config: Config, *, quiet: bool) -> Iterator["AccuracyResult"]:
         print(note, flush=True)
     engine = make_engine(config, policy, tokenizer)
     for evaluator in evaluators:
-        yield evaluator.measure(engine, step=0)
+        yield evaluator.evaluate(engine, step=0)

@@ -10,7 +10,7 @@ assembly.py         sampler, engine and trainer of a run
 task_sampler.py      which tasks a step takes
 backend.py           sampler and trainer behind one interface, and the two in this process
 trainer.py           update, save, export
-produced.py         what the sampler hands over
+sampled_step.py      the rollouts of one step
 rollout_journal.py  rollouts on their way to disk, and those that are there already
 evaluation.py       accuracy on held-out tasks
 guards.py           what is skipped, reported or stopped when a step's numbers go wrong

@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
 from paceline.runtime.timeline import Recorder, Span
 from paceline.training.assembly import Parts, assemble
 from paceline.training.footprint import Footprint
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.produced import Produced
 from paceline.training.records import engine_sentences, trainer_sentences
 from paceline.training.rollout_journal import Journal
+from paceline.training.sampled_step import SampledStep
 from paceline.training.setup.evaluators import EvalResult, Evaluator
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.task_sampler import TaskSampler, prompts_of_step
@@ -32,15 +34,15 @@ class Backend(Protocol):
         """Updates that the weights have seen."""
 
     def begin(self, journal: Journal) -> None:
-        """Go on behind the steps whose rollouts `journal` has; called once, before anything is produced."""
+        """Go on behind the steps whose rollouts `journal` has; called once, before anything is sampled."""
 
-    def produce(self, number: int) -> Produced:
-        """The rollouts of step 1, 2, ..., in the data order: those that the journal has are not made again."""
+    def sample(self, number: int) -> SampledStep:
+        """Sample, grade and compare the rollouts of step 1, 2, ..., in the data order, and begin to commit them."""
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """All updates of a step, and the learning rate of the last of them."""
 
-    def measure(self, evaluator: Evaluator, *, step: int) -> EvalResult:
+    def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
         """A held-out set with the weights as they are."""
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
@@ -94,7 +96,7 @@ BackendFactory = Callable[[Config, RunInputs, Checkpoint | None], AbstractContex
 
 
 @dataclass(kw_only=True, slots=True)
-class OneProcess:
+class OneProcess(Backend):
     """A `Backend` whose engine and learner share weights: an update is seen by the engine at once."""
 
     config: Config
@@ -104,28 +106,28 @@ class OneProcess:
     _journal: Journal = field(init=False)
 
     @property
+    @override
     def policy_version(self) -> int:
-        """See `Backend`."""
         return self.parts.trainer.policy_version
 
+    @override
     def begin(self, journal: Journal) -> None:
-        """See `Backend`."""
         self._journal, self.task_sampler.position = journal, journal.position
 
-    def produce(self, number: int) -> Produced:
-        """See `Backend`."""
-        return self._journal.produce(number, self._make)
-
-    def _make(self, number: int) -> Produced:
+    @override
+    def sample(self, number: int) -> SampledStep:
         count = prompts_of_step(number, self.config.loop, num_tasks=len(self.task_sampler.tasks))
         started = self.recorder.clock()
         batch = self.parts.sampler.sample(self.task_sampler.take, count)
         phases = (f"generate {number}", batch.generate_seconds), (f"reward {number}", batch.reward_seconds)
         self.recorder.phases(HERE, started, phases)
-        return Produced(batch=batch, position=self.task_sampler.position, seconds=self.recorder.clock() - started)
+        seconds = self.recorder.clock() - started
+        sampled = SampledStep(batch=batch, position=self.task_sampler.position, seconds=seconds)
+        self._journal.commit(number, sampled)
+        return sampled
 
+    @override
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
-        """See `Backend`."""
         self.parts.engine.rest()
         with self.recorder.span(HERE, f"update {number}"):
             found = self.parts.trainer.update(number, groups)
@@ -133,38 +135,38 @@ class OneProcess:
             self.parts.engine.take_weights(self.policy_version)
         return found
 
-    def measure(self, evaluator: Evaluator, *, step: int) -> EvalResult:
-        """See `Backend`."""
+    @override
+    def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
         with self.recorder.span(HERE, f"evaluate {step}"):
-            return evaluator.measure(self.parts.engine, step=step)
+            return evaluator.evaluate(self.parts.engine, step=step)
 
+    @override
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Backend`."""
         with self.recorder.span(HERE, f"checkpoint {state.step}"):
             return self.parts.trainer.save(root, state, protected)
 
+    @override
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        """See `Backend`."""
         return self.parts.trainer.saved(wait=wait)
 
+    @override
     def footprint(self) -> Footprint:
-        """See `Backend`."""
         return self.parts.trainer.footprint()
 
+    @override
     def export(self, folder: Path) -> None:
-        """See `Backend`."""
         self.parts.trainer.export(folder)
 
+    @override
     def news(self) -> list[str]:
-        """See `Backend`."""
         return []
 
+    @override
     def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
-        """See `Backend`."""
         return None
 
+    @override
     def spans(self) -> list[Span]:
-        """See `Backend`."""
         return self.recorder.take()
 
 

@@ -58,7 +58,7 @@ class AccuracyEvaluator:
     asking: Mapping[str, RewardFunction] = field(default_factory=dict)
     """The reward functions of training that ask for a format; without any, that of `function` counts, if it asks."""
 
-    def measure(self, engine: Engine, *, step: int) -> "AccuracyResult":
+    def evaluate(self, engine: Engine, *, step: int) -> "AccuracyResult":
         """Complete every task `generations` times and grade.
 
         Raises:

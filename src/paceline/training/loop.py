@@ -1,16 +1,17 @@
-"""The algorithm. A step: take prompts, sample completions, score them, update the policy, write it down.
+"""The algorithm: sample completions, grade and compare them, update the policy, record the step.
 
-One loop for every door: who watches, and what is asked for between two steps, is the door's `Observer`. And one loop
-wherever the work is done: here, or in other processes behind the same `Backend`.
+There is one loop for all entry points: each gives an `Observer`, which watches and makes requests between two steps.
+It is the same loop wherever the work is done: in this process, or in others behind a `Backend`.
 """
 
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from paceline.checkpoints.finding import TrainingState
 from paceline.checkpoints.run_directory import RunDir
@@ -21,11 +22,13 @@ from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.runtime.timeline import Span, trace
 from paceline.training.backend import Backend
 from paceline.training.guards import NOT_FINITE, Guards
+from paceline.training.learner.stats import UpdateStats
 from paceline.training.observing import Observer, Requests
-from paceline.training.produced import Produced
 from paceline.training.records import step_clock, step_record, step_warnings
 from paceline.training.rollout_journal import Journal
 from paceline.training.rollouts.lines import restorable_lines
+from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.sampled_step import SampledStep
 from paceline.training.setup.evaluators import EvalResult, Evaluator
 from paceline.training.setup.run_inputs import RunInputs
 
@@ -61,6 +64,12 @@ class Run:
     spans: list[Span] = field(default_factory=list)
     """Spans of the timeline, with `profile`."""
 
+    def take_spans(self) -> None:
+        """Keep what was done since the last call; without `profile` it is dropped."""
+        spans = self.backend.spans()
+        if self.config.loop.profile:
+            self.spans += spans
+
 
 def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
     """Run from the current step to the last, or until the observer asks to stop."""
@@ -69,74 +78,109 @@ def run_steps(run: Run, *, interrupted: Callable[[], bool]) -> None:
             closing.push(partial(wait_at_end, run))
             apply(run, run.observer.begin(run.state.step))
             while run.state.step < run.inputs.total_steps and not run.stopping and not interrupted():
-                step(run)
+                step(run, run.state.step + 1)
                 apply(run, wait_for_checkpoint(run, wait=False))
     finally:
         if run.config.loop.profile:
-            run.run_dir.write_timeline(trace([*run.spans, *run.backend.spans()]))
+            run.take_spans()
+            run.run_dir.write_timeline(trace(run.spans))
     run.observer.end()
 
 
-def step(run: Run) -> None:
-    """One step, from prompts to new weights, written down before the next begins."""
-    # from where the last step's clock stopped: a step's own line can only be written once its clock has been read
-    started, number = run.clocked_until or time.perf_counter(), run.state.step + 1
-    run.observer.step_begin(number)
-    run.progress.begin(f"step {number}")
-    waiting = time.perf_counter()
-    HEARTBEAT.beat("run", f"step {number} is sampled")
-    produced = run.backend.produce(number)
-    batch, updating = produced.batch, time.perf_counter()
-    HEARTBEAT.beat("run", f"step {number} is trained on")
-    left_out = _left_out(run, produced) if run.inputs.tasks.is_large else {}
-    stats, rate = run.backend.update(number, batch.groups)
-    updated, stats = time.perf_counter(), run.guards.counted(stats)
-    run.state = TrainingState(step=number, position=produced.position, policy_version=run.backend.policy_version)
+def step(run: Run, number: int) -> None:
+    """Train one step: sample, compare, update, and record it before the next begins."""
+    clock = StepClock(run, number)
+    with clock.phase("wait", "sampled"):
+        # generates, grades, and compares within each prompt; what an earlier attempt committed is not sampled again
+        sampled = run.journal.read(number) or run.backend.sample(number)
+    with clock.phase("update", "trained on"):
+        # old logprobs, loss, AdamW
+        stats, learning_rate = run.backend.update(number, sampled.batch.groups)
+    stats = run.guards.counted(stats)
+    record = write_record(run, number, sampled, stats, learning_rate, clock)
+    report_step(run, number, sampled.batch, stats, record)
+    apply(run, run.observer.step_end(record, sampled.batch))
+    run.take_spans()
+
+
+class StepClock:
+    """Seconds of a step and of its two phases, each of which is announced to the heartbeat."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        """Begin the step: the observer and the display are told."""
+        # from where the last step's clock stopped: a step's own line can only be written once its clock has been read
+        self._started, self._number = run.clocked_until or time.perf_counter(), number
+        self._seconds = dict[str, float]()
+        run.observer.step_begin(number)
+        run.progress.begin(f"step {number}")
+
+    @contextmanager
+    def phase(self, name: str, doing: str) -> Iterator[None]:
+        """Time the body of `with`."""
+        HEARTBEAT.beat("run", f"step {self._number} is {doing}")
+        started = time.perf_counter()
+        yield
+        self._seconds[name] = time.perf_counter() - started
+
+    def read(self, sampled: SampledStep, now: float) -> dict[str, float]:
+        """Sum up the step's seconds at `now`, by the names of the record's clock."""
+        return step_clock(
+            sampled.batch,
+            weights=sampled.transfer.seconds,
+            produce=sampled.seconds,
+            wait=self._seconds["wait"],
+            update=self._seconds["update"],
+            total=now - self._started,
+        )
+
+
+def write_record(
+    run: Run, number: int, sampled: SampledStep, stats: UpdateStats, learning_rate: float, clock: StepClock
+) -> dict[str, Any]:
+    """Move the run's state to behind the step, and append its record to `metrics.jsonl`.
+
+    Raises:
+        StorageError: the disk refused the record, or the rollouts that belong to it.
+    """
+    before, tasks = run.state.position, run.inputs.tasks
+    run.state = TrainingState(step=number, position=sampled.position, policy_version=run.backend.policy_version)
     run.clocked_until = time.perf_counter()
     record = step_record(
         run.state,
-        batch,
+        sampled.batch,
         stats,
-        num_tasks=len(run.inputs.tasks.tasks),
-        learning_rate=rate,
-        weights_bytes=produced.handover.nbytes,
-        clock=step_clock(
-            batch,
-            weights=produced.handover.seconds,
-            produce=produced.seconds,
-            wait=updating - waiting,
-            update=updated - updating,
-            total=run.clocked_until - started,
-        ),
+        num_tasks=len(tasks.tasks),
+        learning_rate=learning_rate,
+        weights_bytes=sampled.transfer.nbytes,
+        clock=clock.read(sampled, run.clocked_until),
     )
-    record |= left_out
+    if tasks.is_large:
+        # rows that were passed over have a position and no group
+        groups = sampled.batch.groups
+        record["rows_left_out"] = sampled.position - before - len(groups)
+        record["prompts_truncated"] = sum(group.task.tokens_cut > 0 for group in groups)
     record["alarms"] = list(run.guards.see(record))
     # a step whose rollouts are not on disk did not happen
     run.journal.wait()
     run.run_dir.append_metrics(record)
-    notify(
-        run, [*run.backend.news(), *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)]
-    )
-    if left_out.get("rows_left_out"):
+    return record
+
+
+def report_step(run: Run, number: int, batch: RolloutBatch, stats: UpdateStats, record: Mapping[str, Any]) -> None:
+    """Tell the observer what went otherwise than planned, and keep the rollouts of a skipped update.
+
+    Raises:
+        TrainingError: too many updates in a row were skipped.
+    """
+    warnings = step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills)
+    notify(run, [*run.backend.news(), *warnings])
+    if record.get("rows_left_out"):
         last = run.inputs.tasks.last_left_out
-        notify(run, [f"step {number} left out {left_out['rows_left_out']} rows; the last: {last}"])
+        notify(run, [f"step {number} left out {record['rows_left_out']} rows; the last: {last}"])
     notify(run, run.guards.sentences(number, stats))
     if stats.updates_skipped:
         kept = run.run_dir.keep_batch(number, restorable_lines(batch.groups), reason=NOT_FINITE)
         run.guards.check(number, kept)
-    apply(run, run.observer.step_end(record, batch))
-    spans = run.backend.spans()
-    if run.config.loop.profile:
-        run.spans += spans
-
-
-def _left_out(run: Run, produced: Produced) -> dict[str, int]:
-    """What became of a large dataset's rows: those that were passed over have a position and no group."""
-    groups = produced.batch.groups
-    return {
-        "rows_left_out": produced.position - run.state.position - len(groups),
-        "prompts_truncated": sum(group.task.tokens_cut > 0 for group in groups),
-    }
 
 
 def apply(run: Run, wanted: Requests) -> None:
@@ -155,7 +199,7 @@ def evaluate(run: Run, evaluators: Iterable[Evaluator]) -> list[EvalResult]:
     """Measure held-out tasks with the weights as they are, and write it down."""
     HEARTBEAT.beat("run", f"evaluation after step {run.state.step}")
     run.progress.begin("evaluation")
-    results = [run.backend.measure(evaluator, step=run.state.step) for evaluator in evaluators]
+    results = [run.backend.evaluate(evaluator, step=run.state.step) for evaluator in evaluators]
     for result in results:
         run.run_dir.write_eval_completions(result.name, result.step, result.completion_records())
         run.run_dir.append_eval(result.record())

@@ -1,6 +1,7 @@
 """What a step writes down, and what a person should know before the first one and after each."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -36,11 +37,11 @@ def step_record(
     learning_rate: float,
     weights_bytes: int,
     clock: dict[str, float],
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The step's line in `metrics.jsonl` without an active alarm; names and units are those of `metrics.METRICS`."""
     updates = {name: getattr(stats, name) for name in stats.__slots__}
     updates = {name: value for name, value in updates.items() if value is not None or name not in OPTIONAL}
-    record: dict[str, object] = {
+    record: dict[str, Any] = {
         "step": state.step,
         "epoch": state.position / num_tasks,
         "policy_version": state.policy_version,

@@ -6,7 +6,7 @@ is committed, and never samples it again.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,9 @@ from paceline.checkpoints.digests import prompts_digest
 from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir
 from paceline.runtime.background_writes import Writing
-from paceline.training.produced import Handover, Produced
 from paceline.training.rollouts.lines import restorable_lines
 from paceline.training.rollouts.restoring import batch_about, restored_batch, restored_groups
+from paceline.training.sampled_step import SampledStep, WeightTransfer
 from paceline.training.task_sampler import TaskSampler
 from paceline.types import RolloutGroup
 
@@ -36,7 +36,7 @@ def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed
 
 
 class Journal:
-    """The rollouts of a run's steps, in order: each is read where it is committed, else made and committed."""
+    """The rollouts of a run's steps, in order: read where they are committed already, committed as they are sampled."""
 
     def __init__(self, run_dir: RunDir, task_sampler: TaskSampler, committed: Committed) -> None:
         """`committed` holds the run's next steps, whose tasks `task_sampler` gives next (see `of_these_tasks`)."""
@@ -51,25 +51,17 @@ class Journal:
         self._is_closed = False
         self._beginning = threading.Lock()  # of a write: another thread may commit while this one closes
 
-    def produce(self, number: int, make: Callable[[int], Produced]) -> Produced:
-        """The rollouts of a step, from disk or made now."""
-        found = self.find(number)
-        if found is None:
-            found = make(number)
-            self.commit(number, found)
-        return found
-
-    def find(self, number: int) -> Produced | None:
-        """The rollouts of a step that were committed before this attempt, once."""
+    def read(self, number: int) -> SampledStep | None:
+        """Read the rollouts of a step that an earlier attempt committed; None where it did not. They are given once."""
         entry = self._entries.pop(number, None)
         if entry is None:
             return None
         groups = restored_groups(self._run_dir.rollouts(number))
         # the tasks as the dataset has them: with all columns
         drawn = self._task_sampler.take(len(groups))
-        return _produced(entry, [replace(group, task=task) for group, (task, _) in zip(groups, drawn, strict=True)])
+        return _sampled_step(entry, [replace(group, task=task) for group, (task, _) in zip(groups, drawn, strict=True)])
 
-    def commit(self, number: int, produced: Produced) -> None:
+    def commit(self, number: int, sampled: SampledStep) -> None:
         """Begin to write a step's rollouts, after those before it are on disk.
 
         Raises:
@@ -77,7 +69,7 @@ class Journal:
         """
         self.wait()
         # here and not in the thread, which would keep the interpreter from the update beside it for as long
-        lines, about = [*restorable_lines(produced.batch.groups)], _about(produced)
+        lines, about = [*restorable_lines(sampled.batch.groups)], _about(sampled)
         with self._beginning:
             if not self._is_closed:
                 self._writing = Writing(
@@ -102,23 +94,23 @@ class Journal:
             self._writing.ends_within(WRITE_SECONDS)
 
 
-def _about(produced: Produced) -> dict[str, Any]:
+def _about(sampled: SampledStep) -> dict[str, Any]:
     """What a step's line in the journal says beside where its rollouts lie."""
     return {
-        "position": produced.position,
-        "groups": len(produced.batch.groups),
-        "prompts": prompts_digest(group.task for group in produced.batch.groups),
-        "seconds": produced.seconds,
-        "weights": {"seconds": produced.handover.seconds, "bytes": produced.handover.nbytes},
-        **batch_about(produced.batch),
+        "position": sampled.position,
+        "groups": len(sampled.batch.groups),
+        "prompts": prompts_digest(group.task for group in sampled.batch.groups),
+        "seconds": sampled.seconds,
+        "weights": {"seconds": sampled.transfer.seconds, "bytes": sampled.transfer.nbytes},
+        **batch_about(sampled.batch),
     }
 
 
-def _produced(entry: dict[str, Any], groups: Sequence[RolloutGroup]) -> Produced:
+def _sampled_step(entry: dict[str, Any], groups: Sequence[RolloutGroup]) -> SampledStep:
     weights = entry["weights"]
-    return Produced(
+    return SampledStep(
         batch=restored_batch(entry, groups),
         position=entry["position"],
         seconds=entry["seconds"],
-        handover=Handover(seconds=weights["seconds"], nbytes=weights["bytes"]),
+        transfer=WeightTransfer(seconds=weights["seconds"], nbytes=weights["bytes"]),
     )

@@ -43,7 +43,7 @@ from paceline.types import RolloutGroup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trainer:
-    """Trains the policy; where several ranks do, each has one of these and all are called alike."""
+    """Trains the policy. Where several ranks train, each has one, and all are called alike."""
 
     config: Config
     tokenizer: PreTrainedTokenizerBase
@@ -51,11 +51,11 @@ class Trainer:
     policy: Loaded
     learner: Learner
     rate: SteppedRate | None
-    """Where a torch scheduler sets the learning rate; None: the options' schedule does."""
+    """The torch scheduler that sets the learning rate; None where the options' schedule does."""
     writer: CheckpointWriter
     tokenizer_files: TokenizerFiles
     recomputing: Recomputing | None
-    """What the memory that is free decided; None where nothing was open."""
+    """Choice of activation checkpointing by free memory; None where the options decide."""
 
     @property
     def policy_version(self) -> int:
@@ -88,7 +88,7 @@ class Trainer:
         return stats, rate
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Backend`: everything that makes this half's next step.
+        """Begin a checkpoint of all that the next step depends on: weights, optimiser, counts.
 
         Raises:
             TrainingError: a weight is not finite, so that no checkpoint is made of it.
@@ -114,15 +114,15 @@ class Trainer:
         return taken.sentences
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        """See `Backend`."""
+        """Return the checkpoint that was begun once it is on disk; None while it is not and nobody waits."""
         return self.writer.take(wait=wait)
 
     def footprint(self) -> Footprint:
-        """See `Backend`."""
+        """Count the bytes of a checkpoint and of the final model."""
         return footprint(self.config, self.policy, self.learner.ranks)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Put weights, optimiser, rate and counts of a checkpoint into a half that was built without it."""
+        """Put weights, optimiser, rate and counts of a checkpoint into a trainer that was built without it."""
         restore_weights(self.policy, checkpoint.model)
         _go_on(self.learner, checkpoint)
         if self.rate is not None:

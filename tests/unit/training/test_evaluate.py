@@ -26,7 +26,7 @@ def measure(*script: tuple[str, ...]):
         seed=0,
     )
     engine = ScriptedEngine([[completion(text) for text in texts] for texts in script])
-    return evaluator.measure(engine, step=3)
+    return evaluator.evaluate(engine, step=3)
 
 
 def test_accuracy_counts_rewards_of_at_least_a_half_as_right():
@@ -57,7 +57,7 @@ def test_a_built_in_function_says_itself_which_score_is_right(name, answer, righ
         reward_timeout=60.0,
         seed=0,
     )
-    evaluation = evaluator.measure(ScriptedEngine([[completion(text)]]), step=0)
+    evaluation = evaluator.evaluate(ScriptedEngine([[completion(text)]]), step=0)
     assert evaluation.record()["correct"] == int(right)
     assert evaluation.completion_records()[0]["correct"] is right
 
@@ -118,7 +118,7 @@ def test_every_row_has_the_answer_as_the_grader_reads_it_and_the_verdict_on_form
         asking={name: resolve(name) for name in asking},
     )
     texts = (r"\boxed{2}", "<think>so</think><answer>2</answer>", "<answer>3</answer>")
-    evaluation = evaluator.measure(ScriptedEngine([[completion(text) for text in texts]]), step=0)
+    evaluation = evaluator.evaluate(ScriptedEngine([[completion(text) for text in texts]]), step=0)
     rows = evaluation.completion_records()
     assert [row["parsed"] for row in rows] == ["2", None, None]
     assert [row["format"] for row in rows] == ([False, True, False] if asking else [True, False, False])
@@ -142,7 +142,7 @@ def test_of_several_completions_the_majority_of_their_answers_is_taken():
         seed=0,
     )
     engine = ScriptedEngine([[completion(text) for text in texts] for texts in script])
-    evaluation = evaluator.measure(engine, step=0)
+    evaluation = evaluator.evaluate(engine, step=0)
     record = evaluation.record()
     assert (record["accuracy"], record["pass_at_3"]) == (pytest.approx(4 / 9), 1.0)
     assert record["maj_at_3"] == pytest.approx(1 / 3)

@@ -77,7 +77,7 @@ def test_held_out_rewards_are_measured_however_training_filters():
     functions = {"accuracy": lambda completions, **columns: [float(text == "2") for text in completions]}
     evaluator = reward_evaluator(config, functions, name="held-out", tasks=(task("a"), task("b")), generations=2)
     engine = ScriptedEngine([[completion("2"), completion("2")], [completion("1"), completion("2")]])
-    found = evaluator.measure(engine, step=0)
+    found = evaluator.evaluate(engine, step=0)
     measured, rows = found.record(), found.completion_records()
     assert (measured["n"], measured["reward_mean"], measured["groups_zero_deviation"]) == (2, 0.75, 1)
     assert [(row["parsed"], row["format"]) for row in rows] == [(None, None)] * 4

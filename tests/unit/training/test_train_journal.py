@@ -11,8 +11,8 @@ from paceline.config.building import build_config
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import StorageError
 from paceline.runtime.timeline import Recorder
-from paceline.training.produced import Handover, Produced
 from paceline.training.rollout_journal import Journal, of_these_tasks
+from paceline.training.sampled_step import SampledStep, WeightTransfer
 from paceline.training.task_sampler import TaskSampler
 from paceline.workers.torchrun.halves import TorchrunBackend
 from tests.scripted import completion, scripted_sampler, task
@@ -28,12 +28,12 @@ def right(completions: list[str], **columns: object) -> list[float]:
     return [float(text == "right") for text in completions]
 
 
-def made(task_sampler: TaskSampler, seconds: float) -> Produced:
+def made(task_sampler: TaskSampler, seconds: float) -> SampledStep:
     """Two groups of the next tasks."""
     script = [[completion("right"), completion("wrong")]] * 2
     batch = scripted_sampler(script, {"right": right}, {"right": 1.0}, AdvantageConfig()).sample(task_sampler.take, 2)
-    handover = Handover(seconds=0.5, nbytes=7)
-    return Produced(batch=batch, position=task_sampler.position, seconds=seconds, handover=handover)
+    transfer = WeightTransfer(seconds=0.5, nbytes=7)
+    return SampledStep(batch=batch, position=task_sampler.position, seconds=seconds, transfer=transfer)
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def run(tmp_path):
         yield opened
 
 
-def committed(run: RunDir, steps: int) -> list[Produced]:
+def committed(run: RunDir, steps: int) -> list[SampledStep]:
     """Steps as a run commits them."""
     task_sampler = fresh()
     journal = Journal(run, task_sampler, Committed())
-    found = [
-        journal.produce(number, lambda number: made(task_sampler, float(number))) for number in range(1, steps + 1)
-    ]
+    found = [made(task_sampler, float(number)) for number in range(1, steps + 1)]
+    for number, sampled in enumerate(found, 1):
+        journal.commit(number, sampled)
     journal.wait()
     return found
 
@@ -58,13 +58,10 @@ def test_what_was_committed_comes_back_as_it_was_once_and_with_the_tasks_columns
     journal = Journal(run, fresh(), run.truncate_after(0))
     assert (journal.again, journal.position) == (2, 4)
 
-    def never(number: int) -> Produced:
-        raise AssertionError(f"step {number} is sampled again")
-
-    assert [journal.produce(number, never) for number in (1, 2)] == [first, second]
+    assert [journal.read(number) for number in (1, 2)] == [first, second]
     assert first.batch.groups[0].task.columns
-    assert journal.find(1) is None
-    assert journal.produce(3, lambda number: first) == first
+    assert journal.read(1) is None
+    journal.commit(3, first)
     journal.wait()
     assert run.journal()[3]["seconds"] == 1.0
 
@@ -83,7 +80,7 @@ def test_a_step_of_other_prompts_than_the_dataset_has_is_named_and_not_used(run)
 
 def test_a_disk_that_refuses_is_told_before_anything_is_said_of_the_step(run, tmp_path):
     journal, task_sampler = Journal(RunDir(tmp_path / "nowhere"), fresh(), Committed()), fresh()
-    journal.produce(1, lambda number: made(task_sampler, 0.0))
+    journal.commit(1, made(task_sampler, 0.0))
     with pytest.raises(StorageError, match=r"step-000001\.jsonl cannot be written"):
         journal.wait()
     with pytest.raises(StorageError, match="cannot be written"):
@@ -116,8 +113,9 @@ def test_ranks_are_not_asked_for_what_is_committed_and_go_on_behind_it(run):
     config = build_config({"model": "embedded", "dataset": "arithmetic", "prompts_per_step": 2, "max_steps": 3})
     task_sampler = fresh()
     backend = TorchrunBackend(config, task_sampler, Busy(), policy_version=0)
-    backend.begin(Journal(run, fresh(), run.truncate_after(0)))
-    assert [backend.produce(number) for number in (1, 2)] == [first, second]
+    journal = Journal(run, fresh(), run.truncate_after(0))
+    backend.begin(journal)
+    assert [journal.read(number) for number in (1, 2)] == [first, second]
     assert task_sampler.position == 4
     with pytest.raises(AssertionError, match="ranks are asked to sample"):
-        backend.produce(3)
+        backend.sample(3)

@@ -61,7 +61,7 @@ def evaluator(name: str, size: int) -> AccuracyEvaluator:
 def test_every_row_of_every_set_is_counted_once_however_many_producers_share_them(producers, lost):
     workers = ReadingWorkers(producers, lost)
     engine = SharedEngine(workers=WorkerGroup(workers))
-    found = [evaluator(name, size).measure(engine, step=4) for name, size in (("math", 7), ("code", 4))]
+    found = [evaluator(name, size).evaluate(engine, step=4) for name, size in (("math", 7), ("code", 4))]
     assert [(one.record()["set"], one.record()["n"], one.record()["correct"]) for one in found] == [
         ("math", 7, 4),
         ("code", 4, 2),

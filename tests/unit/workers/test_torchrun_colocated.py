@@ -59,7 +59,7 @@ def update(rank: ColocatedRank | TrainingRank) -> dict[str, Any] | None:
 
 def renewed(rank: ColocatedRank | TrainingRank | SamplingRank) -> dict[str, Any]:
     found = rank.renew(1)
-    return {"nbytes": found.handover.nbytes, "fingerprint": found.held and found.held.fingerprint}
+    return {"nbytes": found.transfer.nbytes, "fingerprint": found.held and found.held.fingerprint}
 
 
 def steps(config: Config, context: RankContext) -> dict[str, Any]:

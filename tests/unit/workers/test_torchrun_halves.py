@@ -7,7 +7,7 @@ import pytest
 from paceline.config.building import build_config
 from paceline.errors import TrainingError
 from paceline.runtime.timeline import Recorder
-from paceline.training.produced import SHARED
+from paceline.training.sampled_step import NO_TRANSFER
 from paceline.training.task_sampler import TaskSampler
 from paceline.workers.torchrun.halves import TorchrunBackend
 from paceline.workers.torchrun.rank_group import RankGroup
@@ -28,7 +28,7 @@ def updated(version: int, fingerprint: int = 7) -> RankUpdate:
 
 def renewed(fingerprint: int | None = None) -> Renewed:
     return Renewed(
-        handover=SHARED, held=None if fingerprint is None else WeightsChecksum(part=(), fingerprint=fingerprint)
+        transfer=NO_TRANSFER, held=None if fingerprint is None else WeightsChecksum(part=(), fingerprint=fingerprint)
     )
 
 
@@ -48,7 +48,7 @@ class FirstRank:
 class Asks:
     """A `Evaluator` that asks for nothing."""
 
-    def measure(self, engine: object, *, step: int) -> Any:
+    def evaluate(self, engine: object, *, step: int) -> Any:
         return step
 
 
@@ -68,14 +68,14 @@ def asked(channels: ScriptedChannels) -> list[list[str]]:
 def test_weights_are_handed_on_to_all_when_something_is_sampled_from_new_ones_and_not_before():
     step = [updated(1), renewed(), updated(1)]
     whole, channels = backend([1, 1], _1=step, _2=[renewed(5)], _3=[renewed(5)])
-    whole.measure(Asks(), step=0)
+    whole.evaluate(Asks(), step=0)
     assert whole.update(1, []) == (NOTHING, 0.5)
     assert asked(channels) == [["update"], [], []]
-    assert whole.measure(Asks(), step=1) == whole.measure(Asks(), step=1) == 1
+    assert whole.evaluate(Asks(), step=1) == whole.evaluate(Asks(), step=1) == 1
     assert asked(channels) == [["update", "renew"], ["renew"], ["renew"]]
     assert channels.sent[3][-1] == ("renew", (1,))
     whole.update(2, [])  # without signal: the weights are as they were
-    whole.measure(Asks(), step=2)
+    whole.evaluate(Asks(), step=2)
     assert asked(channels) == [["update", "renew", "update"], ["renew"], ["renew"]]
 
 
@@ -89,4 +89,4 @@ def test_weights_that_arrive_otherwise_than_they_left_end_the_run():
     whole, _ = backend([1], _1=[updated(1), renewed()], _2=[renewed(5)], _3=[renewed(6)])
     whole.update(1, [])
     with pytest.raises(TrainingError, match=r"rank 3 has weights \w{15}6 after update 1, rank 0 has \w{15}5"):
-        whole.measure(Asks(), step=1)
+        whole.evaluate(Asks(), step=1)

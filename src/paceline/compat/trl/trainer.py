@@ -319,7 +319,7 @@ class GRPOTrainer:
             )
             for name, dataset in held_out_sets(given).items()
         ]
-        return (evaluator.measure(job.parts.engine, step=self.state.global_step) for evaluator in evaluators)
+        return (evaluator.evaluate(job.parts.engine, step=self.state.global_step) for evaluator in evaluators)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Batches of rows as the steps of the first epoch take them; the loop itself reads none."""

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from typing_extensions import override
+
 from paceline.metrics.definitions import Record
 from paceline.metrics.learning import Learning, Verdict
 from paceline.reports.console.drawing import binned
-from paceline.runtime.progress import Phase
+from paceline.runtime.progress import Phase, Progress
 
 CURVE_POINTS = 40
 """Of the reward, over all steps."""
@@ -84,7 +86,7 @@ class Seen:
     verdict: Verdict
 
 
-class Watched:
+class Watched(Progress):
     """Written to by whoever works, from any thread; read by whoever draws, from another.
 
     So what is read is replaced as a whole and never changed.
@@ -103,14 +105,14 @@ class Watched:
         self._verdict = self._learning.verdict()
         self._marks = deque[tuple[int, float]](maxlen=PACE_STEPS + 1)
 
+    @override
     def begin(self, what: str) -> None:
-        """See `Progress`."""
         # what goes on beside the steps, such as sampling ahead, is not over with them
         still = {name: told for name, told in self._told.copy().items() if told.ended is None}
         self._what, self._since, self._told = what, self._clock(), still
 
+    @override
     def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
-        """See `Progress`."""
         told = self._told
         before = told.get(name)
         started = self._clock() if before is None or not (done or tokens) else before.started

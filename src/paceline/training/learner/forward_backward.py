@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
+from typing_extensions import override
 
 from paceline.kernels.cpu import logits as on_cpu
 from paceline.kernels.cuda import logits as on_cuda
@@ -49,7 +50,7 @@ class ForwardBackward(Protocol):
 
 
 @dataclass(kw_only=True)
-class WholeModel:
+class WholeModel(ForwardBackward):
     """`ForwardBackward` of a model whose layers are all here, one micro-batch after the other."""
 
     forward: PolicyForward
@@ -57,8 +58,8 @@ class WholeModel:
     """The engine's: logprobs are of the distribution that was sampled from."""
     parallel_layout: ParallelLayout = WHOLE
 
+    @override
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
-        """See `ForwardBackward`."""
         with torch.no_grad():
             found = list[TokenValues | None]()
             for number, batch in enumerate(batches):
@@ -67,8 +68,8 @@ class WholeModel:
         self.parallel_layout.rest(loaded.model)
         return found
 
+    @override
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
-        """See `ForwardBackward`."""
         is_short = is_recomputing(loaded.model) or self.parallel_layout is not WHOLE  # of memory
         for number, batch in enumerate(batches):
             if is_short:

@@ -56,7 +56,7 @@ def make_runner(forward: PolicyForward, *, temperature: float, parallel_layout: 
 
 
 @dataclass(kw_only=True, slots=True)
-class Pipelined:
+class Pipelined(ForwardBackward):
     """`ForwardBackward` over a pipeline: each rank is given all `Stages.passes` micro-batches of its share."""
 
     forward: PolicyForward
@@ -66,7 +66,7 @@ class Pipelined:
     stages: Stages
 
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
-        """See `ForwardBackward`.
+        """Run all micro-batches forward, through the stages of every rank.
 
         Raises:
             RankLost: another rank of the pipeline is gone, or silent for too long.
@@ -85,7 +85,7 @@ class Pipelined:
         return found
 
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
-        """See `ForwardBackward`.
+        """Add the gradient of all micro-batches, one stage after the other on the ranks that hold them.
 
         Raises:
             ConfigError: layers are computed again, once for each weight whose gradient waits.

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from typing_extensions import override
+
 from paceline.config.objective import AdvantageConfig
 from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.rewards.function import RewardFunction
@@ -46,7 +48,7 @@ class RoundSampler(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EngineSampler:
+class EngineSampler(RoundSampler):
     """A `RoundSampler` on one engine, with the reward functions in this process."""
 
     engine: Engine
@@ -62,8 +64,8 @@ class EngineSampler:
     """Part of every completion's key, so that training and evaluation do not draw alike."""
     progress: Progress = NULL_PROGRESS
 
+    @override
     def sample(self, drawn: Drawn) -> Round:
-        """See `RoundSampler`."""
         started = time.perf_counter()
         tasks = [task for task, _ in drawn]
         requests = [self._request(*one) for one in drawn]

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-from paceline.engines import OnFinished, Request, Sampling
-from paceline.training.rollouts.rounds import Drawn, Round, merge_rounds
+from typing_extensions import override
+
+from paceline.engines import Engine, OnFinished, Request, Sampling
+from paceline.training.rollouts.rounds import Drawn, Round, RoundSampler, merge_rounds
 from paceline.types import Completion
 
 
@@ -26,27 +28,27 @@ class SamplingWorkers(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SharedRoundSampler:
+class SharedRoundSampler(RoundSampler):
     """A `RoundSampler`: every worker has a share of the tasks."""
 
     workers: SamplingWorkers
 
+    @override
     def sample(self, drawn: Drawn) -> Round:
-        """See `RoundSampler`."""
         shares = even_shares(len(drawn), self.workers.count)
         return merge_rounds(self.workers.share_out("sample", [(drawn[share],) for share in shares]), side_by_side=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SharedEngine:
+class SharedEngine(Engine):
     """An `Engine`: every worker completes a share of the prompts. It learns of all completions at once."""
 
     workers: SamplingWorkers
 
+    @override
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
     ) -> list[tuple[Completion, ...]]:
-        """See `Engine`."""
         shares = even_shares(len(requests), self.workers.count)
         answers = self.workers.share_out("generate", [(requests[share], sampling) for share in shares])
         return [group for answer in answers for group in answer]

@@ -55,7 +55,7 @@ class EvalResult(Protocol):
 class Evaluator(Protocol):
     """Measures one held-out set, always the same way."""
 
-    def measure(self, engine: Engine, *, step: int) -> EvalResult:
+    def evaluate(self, engine: Engine, *, step: int) -> EvalResult:
         """Complete every task and grade the completions; raises what grading raises."""
 
 
@@ -68,7 +68,7 @@ class RewardEvaluator:
     functions: Mapping[str, RewardFunction]
     make_sampler: Callable[[Engine], Sampler]
 
-    def measure(self, engine: Engine, *, step: int) -> "RewardResult":
+    def evaluate(self, engine: Engine, *, step: int) -> "RewardResult":
         """Complete every task as often as the sampler says, and grade."""
         started = time.perf_counter()
         sampler = self.make_sampler(engine)

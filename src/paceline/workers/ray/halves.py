@@ -11,9 +11,9 @@ from paceline.config.sections import Config
 from paceline.runtime.timeline import Span
 from paceline.training.footprint import Footprint
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.produced import SHARED, Handover, Produced
 from paceline.training.rollout_journal import Journal
 from paceline.training.rollouts.sharing import SharedEngine, SharedRoundSampler
+from paceline.training.sampled_step import NO_TRANSFER, SampledStep, WeightTransfer
 from paceline.training.setup.evaluators import EvalResult, Evaluator
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.samplers import training_sampler
@@ -36,19 +36,21 @@ class Versions:
 
     group: WorkerGroup
     kept: dict[int, Weights] = field(default_factory=dict)
-    _handover: Handover = field(init=False, default=SHARED)
+    _transfer: WeightTransfer = field(init=False, default=NO_TRANSFER)
 
     def load(self, version: int) -> None:
         """See `SamplerWeights`."""
         started = time.perf_counter()
         weights = self.kept[version]
         self.group.bring_to("load", weights.manifest, *weights.buckets)
-        before, seconds = self._handover, time.perf_counter() - started
-        self._handover = Handover(seconds=before.seconds + seconds, nbytes=before.nbytes + weights.manifest.nbytes)
+        before, seconds = self._transfer, time.perf_counter() - started
+        self._transfer = WeightTransfer(
+            seconds=before.seconds + seconds, nbytes=before.nbytes + weights.manifest.nbytes
+        )
 
-    def take_handover(self) -> Handover:
+    def take_transfer(self) -> WeightTransfer:
         """What was loaded since this was last asked."""
-        taken, self._handover = self._handover, SHARED
+        taken, self._transfer = self._transfer, NO_TRANSFER
         return taken
 
     def forget(self, older_than: int) -> None:
@@ -100,7 +102,7 @@ class ClusterBackend:
             takes_newest=self._continues,
         )
 
-        def produce(number: int) -> Produced:
+        def produce(number: int) -> SampledStep:
             found = self._make(number)
             journal.commit(number, found)
             return found
@@ -112,11 +114,10 @@ class ClusterBackend:
         """See `Backend`."""
         return self._newest.manifest.policy_version
 
-    def produce(self, number: int) -> Produced:
-        """See `Backend`."""
+    def sample(self, number: int) -> SampledStep:
+        """See `Backend`. Its thread has sampled ahead, and has committed what it sampled."""
         with self._recorder.span(DRIVER, f"wait for the rollouts of {number}"):
-            again = self._work.journal.find(number)
-            found: Produced = self._work.producer_thread.take(number) if again is None else again
+            found: SampledStep = self._work.producer_thread.take(number)
         return found
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
@@ -132,11 +133,11 @@ class ClusterBackend:
             self._group.tell("offer", self._newest.manifest, *self._newest.buckets)
         return found.stats, found.learning_rate
 
-    def measure(self, evaluator: Evaluator, *, step: int) -> EvalResult:
+    def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
         """See `Backend`."""
         engine = SharedEngine(workers=self._group)
         with self._recorder.span(DRIVER, f"evaluate {step}"):
-            found: EvalResult = self._work.producer_thread.measure(lambda: evaluator.measure(engine, step=step))
+            found: EvalResult = self._work.producer_thread.measure(lambda: evaluator.evaluate(engine, step=step))
         return found
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
@@ -192,10 +193,10 @@ class ClusterBackend:
         assert self._begun is not None  # see `Backend.begin`
         return self._begun
 
-    def _make(self, number: int) -> Produced:
+    def _make(self, number: int) -> SampledStep:
         started = time.perf_counter()
         count = prompts_of_step(number, self._config.loop, num_tasks=len(self._task_sampler.tasks))
         batch = self._producer.sample(self._task_sampler.take, count)
-        handover = self._versions.take_handover()
-        seconds = handover.seconds + time.perf_counter() - started
-        return Produced(batch=batch, position=self._task_sampler.position, seconds=seconds, handover=handover)
+        transfer = self._versions.take_transfer()
+        seconds = transfer.seconds + time.perf_counter() - started
+        return SampledStep(batch=batch, position=self._task_sampler.position, seconds=seconds, transfer=transfer)

@@ -18,9 +18,9 @@ from paceline.models.pretrained import load_tokenizer
 from paceline.rewards.function import RewardFunction
 from paceline.training.assembly import make_engine
 from paceline.training.footprint import Footprint
-from paceline.training.produced import SHARED, Handover
 from paceline.training.records import engine_sentences
 from paceline.training.rollouts.rounds import Drawn, Round
+from paceline.training.sampled_step import NO_TRANSFER, WeightTransfer
 from paceline.training.setup.run_inputs import RunSize
 from paceline.types import Completion, RolloutGroup
 from paceline.workers.torchrun.rank_context import RankContext
@@ -69,12 +69,12 @@ class ColocatedRank:
     def renew(self, policy_version: int) -> Renewed:
         """Have the engine sample from the weights as so many updates have made them; what that took where it has a
         copy."""
-        found = Renewed(handover=SHARED, held=None)
+        found = Renewed(transfer=NO_TRANSFER, held=None)
         if self._is_split and self.engine.policy_version != policy_version:
             started = time.perf_counter()
             fingerprint, nbytes = copy_weights(self._sampled, self._policy, self._training.half.learner.ranks)
-            handover = Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
-            found = Renewed(handover=handover, held=WeightsChecksum(part=(), fingerprint=fingerprint))
+            transfer = WeightTransfer(seconds=time.perf_counter() - started, nbytes=nbytes)
+            found = Renewed(transfer=transfer, held=WeightsChecksum(part=(), fingerprint=fingerprint))
         self.engine.take_weights(policy_version)
         return found
 

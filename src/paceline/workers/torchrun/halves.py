@@ -10,9 +10,9 @@ from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.runtime.timeline import Span
 from paceline.training.footprint import Footprint
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.produced import SHARED, Handover, Produced
 from paceline.training.rollout_journal import Journal
 from paceline.training.rollouts.sharing import SharedEngine, SharedRoundSampler
+from paceline.training.sampled_step import NO_TRANSFER, SampledStep, WeightTransfer
 from paceline.training.setup.evaluators import EvalResult, Evaluator
 from paceline.training.setup.samplers import training_sampler
 from paceline.training.task_sampler import TaskSampler, prompts_of_step
@@ -45,7 +45,7 @@ class TorchrunBackend:
             policy_version,
         )
         self._producer = training_sampler(config, SharedRoundSampler(workers=group))
-        self._handover, self._is_stale, self._progress = SHARED, False, progress
+        self._transfer, self._is_stale, self._progress = NO_TRANSFER, False, progress
 
     @property
     def policy_version(self) -> int:
@@ -56,11 +56,8 @@ class TorchrunBackend:
         """See `Backend`."""
         self._journal, self._task_sampler.position = journal, journal.position
 
-    def produce(self, number: int) -> Produced:
+    def sample(self, number: int) -> SampledStep:
         """See `Backend`."""
-        return self._journal.produce(number, self._make)
-
-    def _make(self, number: int) -> Produced:
         clock = self._group.recorder.clock
         started = clock()
         self._renew()
@@ -69,8 +66,11 @@ class TorchrunBackend:
             self._progress.phase("generate", 0, 1)
             batch = self._producer.sample(self._task_sampler.take, count)
             self._progress.phase("generate", 1, 1)
-        handover, self._handover = self._handover, SHARED
-        return Produced(batch=batch, position=self._task_sampler.position, seconds=clock() - started, handover=handover)
+        transfer, self._transfer = self._transfer, NO_TRANSFER
+        position, seconds = self._task_sampler.position, clock() - started
+        sampled = SampledStep(batch=batch, position=position, seconds=seconds, transfer=transfer)
+        self._journal.commit(number, sampled)
+        return sampled
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         """See `Backend`."""
@@ -82,11 +82,11 @@ class TorchrunBackend:
         self._policy_version = found.policy_version
         return found.stats, found.learning_rate
 
-    def measure(self, evaluator: Evaluator, *, step: int) -> EvalResult:
+    def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
         """See `Backend`."""
         with self._group.recorder.span(LEADER, f"evaluate {step}"):
             self._renew()
-            return evaluator.measure(SharedEngine(workers=self._group), step=step)
+            return evaluator.evaluate(SharedEngine(workers=self._group), step=step)
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """See `Backend`. Every rank that trains may write a part of it, so `root` must be all ranks' own."""
@@ -127,5 +127,5 @@ class TorchrunBackend:
             return
         answers: list[Renewed] = self._group.call("renew", self._policy_version)
         check_copies([one.held for one in answers], policy_version=self._policy_version)
-        before, found, self._is_stale = self._handover, answers[0].handover, False
-        self._handover = Handover(seconds=before.seconds + found.seconds, nbytes=before.nbytes + found.nbytes)
+        before, found, self._is_stale = self._transfer, answers[0].transfer, False
+        self._transfer = WeightTransfer(seconds=before.seconds + found.seconds, nbytes=before.nbytes + found.nbytes)

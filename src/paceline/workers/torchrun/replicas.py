@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.errors import TrainingError
-from paceline.training.produced import Handover
+from paceline.training.sampled_step import WeightTransfer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +20,7 @@ class WeightsChecksum:
 class Renewed:
     """A rank's share in the way of the weights to those who sample."""
 
-    handover: Handover
+    transfer: WeightTransfer
     held: WeightsChecksum | None
     """What it sent, or has now; None: nothing came to it, or from it."""
 

@@ -15,9 +15,9 @@ from paceline.models.pretrained import load_tokenizer
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.assembly import make_engine
-from paceline.training.produced import Handover
 from paceline.training.records import engine_sentences
 from paceline.training.rollouts.rounds import Drawn, EngineSampler, Round
+from paceline.training.sampled_step import WeightTransfer
 from paceline.training.setup.functions import configured_functions, with_reward_models
 from paceline.training.setup.run_inputs import RunSize
 from paceline.training.setup.samplers import training_rounds
@@ -59,8 +59,8 @@ class SamplingRank:
         self.engine.rest()
         found, nbytes = take_weights(self._broadcast_group, self._sampled.model, self._device)
         self.engine.take_weights(policy_version)
-        handover = Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
-        return Renewed(handover=handover, held=WeightsChecksum(part=(), fingerprint=found))
+        transfer = WeightTransfer(seconds=time.perf_counter() - started, nbytes=nbytes)
+        return Renewed(transfer=transfer, held=WeightsChecksum(part=(), fingerprint=found))
 
 
 def load_to_sample(config: Config, checkpoint: Checkpoint | None) -> Loaded:

@@ -16,8 +16,8 @@ from paceline.models.parallel.pieces import piece_of
 from paceline.models.pretrained import load_tokenizer
 from paceline.training.footprint import Footprint
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.produced import SHARED, Handover
 from paceline.training.records import trainer_sentences
+from paceline.training.sampled_step import NO_TRANSFER, WeightTransfer
 from paceline.training.setup.run_inputs import RunSize
 from paceline.training.trainer import make_trainer
 from paceline.types import RolloutGroup
@@ -72,11 +72,11 @@ class TrainingRank:
         weights = full_parameters(self.half.policy.model, self._ranks)
         if self._context.broadcast_group is None:
             assert not [*weights]  # those who have parts of it help the first one, and get none
-            return Renewed(handover=SHARED, held=None)
+            return Renewed(transfer=NO_TRANSFER, held=None)
         started = time.perf_counter()
         found, nbytes = give_weights(self._context.broadcast_group, weights, self._context.device)
-        handover = Handover(seconds=time.perf_counter() - started, nbytes=nbytes)
-        return Renewed(handover=handover, held=WeightsChecksum(part=(), fingerprint=found))
+        transfer = WeightTransfer(seconds=time.perf_counter() - started, nbytes=nbytes)
+        return Renewed(transfer=transfer, held=WeightsChecksum(part=(), fingerprint=found))
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> RankUpdate:
         """See `Backend`."""
