@@ -10,9 +10,9 @@ from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
 from paceline.training.backend import ReadyBackend, make_task_sampler
 from paceline.training.setup.run_inputs import RunInputs
+from paceline.workers.ray.backend import ClusterBackend
 from paceline.workers.ray.consumers import Consumers
 from paceline.workers.ray.consuming import ConsumerContext, ConsumingProcess
-from paceline.workers.ray.halves import ClusterBackend
 from paceline.workers.ray.producing import ProducingProcess
 from paceline.workers.ray.worker_group import WorkerGroup
 

@@ -22,8 +22,8 @@ from paceline.training.backend import ReadyBackend, make_task_sampler
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
+from paceline.workers.ray.backend import ClusterBackend
 from paceline.workers.ray.consumers import Consumers, KeepingWorkers
-from paceline.workers.ray.halves import ClusterBackend
 from paceline.workers.ray.worker_group import WorkerGroup
 from tests.cluster_runs import REWARD, ROWS, completions, options_in
 

@@ -1,4 +1,4 @@
-"""The command line: argv, files and the terminal enter and leave here; every rule lives in the rooms below.
+"""The command line: argv, files and the terminal enter and leave here; the rules live in the packages below.
 
 main.py           commands, errors to exit statuses
 arguments.py      argv to named options, and the help made of their docstrings

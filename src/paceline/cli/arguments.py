@@ -1,4 +1,4 @@
-"""argv to named options, and a help page made of the options' own docstrings."""
+"""argv to named options, and a help page from the options' own docstrings."""
 
 import argparse
 import inspect
@@ -12,22 +12,22 @@ from paceline.config.reading import Option, option_name, options, section_classe
 from paceline.errors import ConfigError
 
 FLAG = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
-"""What a flag looks like; any other word that begins with a hyphen is a value: `-1e-4`, `-->`."""
+"""Pattern of a flag; any other word that begins with a hyphen is a value: `-1e-4`, `-->`."""
 VALUE = "\0"
-"""Stands before such a value on its way through argparse, which would take it for a flag."""
+"""Mark before such a value on its way through argparse, which would take it for a flag."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DoorOption:
-    """A flag that is no part of the configuration, for example `--config FILE`."""
+    """A flag outside the configuration, for example `--config FILE`."""
 
     name: str
     metavar: str
     help: str
     several: bool = False
-    """Whether it takes more than one value."""
+    """True if it takes more than one value."""
     is_switch: bool = False
-    """Given without a value."""
+    """True if it takes no value."""
 
 
 CONFIG = DoorOption(
@@ -53,7 +53,7 @@ OVERRIDE = DoorOption(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """What a command's flags may be."""
+    """The flags of a command."""
 
     name: str
     usage: str
@@ -64,19 +64,19 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedArguments:
-    """What was written behind a command."""
+    """Result of parsing a command's argv."""
 
     help: bool
     door: dict[str, str]
-    """The door options, for example `{"config": "run.yaml"}`."""
+    """Values of the door options, for example `{"config": "run.yaml"}`."""
     several: dict[str, list[str]]
-    """Those that take several values, none where not given."""
+    """Values of the options that take several; an empty list where not given."""
     options: dict[str, object]
     """Options of the configuration: a text, or a list of texts for an option that takes several."""
 
 
 def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
-    """Read a command's argv. Underscores and hyphens are the same; of a repeated flag the last counts.
+    """Parse a command's argv. Underscores equal hyphens; of a repeated flag the last counts.
 
     Raises:
         ConfigError: an unknown flag, a flag without its value, or a value without a flag.
@@ -98,7 +98,7 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
 
 
 def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tuple[Path, ParsedArguments] | None:
-    """A command that takes a run directory first and flags behind it; None: its help was asked for, and is printed.
+    """Parse a command that takes a run directory before its flags; None if its help was asked for and printed.
 
     Raises:
         ConfigError: as `parse`, or there is no directory; `form` is how one is written.
@@ -114,7 +114,7 @@ def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tup
 
 
 def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | None = None) -> list[Path]:
-    """The directories behind a command that takes nothing else, at least one; `form` is how they are written.
+    """Directories of a command that takes nothing else, at least one; `form` is their usage text.
 
     Raises:
         ConfigError: an option, no directory, or more than `at_most`.
@@ -130,7 +130,7 @@ def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | 
 
 
 def help_page(command: Command) -> str:
-    """Every flag of a command by section, with its meaning and default."""
+    """Help page: every flag of a command by section, with meaning and default."""
     return _parser(command).format_help()
 
 
@@ -189,12 +189,12 @@ def _default(option: Option) -> str:
 
 
 def _escaped(text: str) -> str:
-    """argparse formats help with `%`, also in descriptions."""
+    """Escape `%`, which argparse formats, also in descriptions."""
     return " ".join(text.split()).replace("%", "%%")
 
 
 def _spelt_alike(argv: Sequence[str]) -> list[str]:
-    """Hyphens in every flag, and a mark before every value that argparse would take for one."""
+    """Put hyphens in every flag, and a mark before every value that argparse would take for one."""
     words: list[str] = []
     for word in argv:
         if FLAG.fullmatch(word):

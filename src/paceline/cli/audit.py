@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from paceline.types import Task
 
 NUM_TASKS = 20
-"""Rows of the dataset where `--dataset-size` does not say."""
+"""Number of rows to read unless `--dataset-size` is given."""
 NAMES = (
     *("dataset", "dataset_split", "dataset_size", "on_bad_row", "prompt_column", "answer_column"),
     *("system_prompt", "system_prompt_file", "reward_funcs", "reward_timeout", "sandbox", "sandbox_url"),
     "max_completion_length",
 )
-"""The options that decide what a completion of a row earns."""
+"""Options that decide what a completion of a row earns."""
 REWARD = DoorOption(name="reward", metavar="NAME", help="One reward function; --reward-funcs takes several.")
 JSON = DoorOption(name="json", metavar="FILE", help="Write everything that came out to this file too.")
 
@@ -48,7 +48,7 @@ COMMAND = Command(
 
 
 def run(argv: list[str]) -> int:
-    """Audit as argv says; the exit status."""
+    """Run the audit; returns the exit status."""
     given = parse(COMMAND, argv)
     if given.help:
         print(help_page(COMMAND), end="")
@@ -61,7 +61,7 @@ def run(argv: list[str]) -> int:
 
 
 def _completed(given: ParsedArguments) -> ParsedArguments:
-    """`--reward NAME` as `--reward-funcs NAME`; and no recipe for a dataset that it is not made for."""
+    """Read `--reward NAME` as `--reward-funcs NAME`, and drop a recipe made for another dataset."""
     chosen = dict(given.options)
     if "reward" in given.door:
         if "reward_funcs" in chosen:

@@ -1,4 +1,4 @@
-"""Recipe, configuration file and flags, laid over each other in this order, to one `Config`."""
+"""Recipe, configuration file and flags, merged in this order into one `Config`."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,25 +16,25 @@ from paceline.errors import ConfigError
 from paceline.models.embedded_models import DEFAULT, DIRECTORIES, RECIPE
 
 ONE_OF = (("max_steps", "num_epochs"), ("system_prompt", "system_prompt_file"))
-"""Pairs of options that say one thing in two ways: the one that is given nearer takes the other's place."""
+"""Pairs of options that express the same thing; the one given closer to the command line replaces the other."""
 
 EMBEDDED = {name: Path(__file__).parent.parent / "models" / place for name, place in DIRECTORIES.items()}
-"""Where the models that ship with the package lie."""
+"""Directory of the models that ship with the package."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
-    """A configuration and where it came from."""
+    """A configuration and its origin."""
 
     config: Config
     origin: str
-    """One line for the person at the terminal."""
+    """One line for the user."""
     ground: Path | None
-    """The file that the flags were laid over: `--config`'s, a recipe, or none."""
+    """File below the flags: that of `--config`, a recipe, or none."""
 
 
 def read_configuration(given: ParsedArguments) -> Configuration:
-    """The configuration that a command's flags make, over its `--config` file or else an embedded model's recipe.
+    """Configuration from a command's flags over its `--config` file, or else an embedded model's recipe.
 
     A recipe is the ground only where no `--config` is given, and with its own model: `--model embedded-programs`, or
     none for the first embedded one. Of two options that say one thing (`ONE_OF`) a flag wins over the file's.
@@ -64,7 +64,7 @@ def read_configuration(given: ParsedArguments) -> Configuration:
 
 
 def _recipe(model: str, flags: Mapping[str, object]) -> dict[str, object]:
-    """The recipe, its warm-up no longer than the run: `--max-steps 2` must not be refused for a number left unsaid."""
+    """The recipe, with a warm-up no longer than the run, so that `--max-steps 2` is not refused for an unset option."""
     recipe = parse_yaml((EMBEDDED[model] / RECIPE).read_text(encoding="utf-8"), RECIPE)
     if "max_steps" in flags and "warmup_steps" not in flags:
         max_steps = parse_value(find_option("max_steps"), flags["max_steps"])
@@ -77,7 +77,7 @@ def _recipe(model: str, flags: Mapping[str, object]) -> dict[str, object]:
 def read_run_configuration(
     run: Path, *, flag: str = "--resume", given: Mapping[str, object] = MappingProxyType({})
 ) -> Config:
-    """The configuration that the run directory behind a flag was made with; `given`: options that are otherwise now.
+    """Configuration of the run directory behind a flag; `given` holds options that differ now.
 
     A preset that is given anew brings its values.
 
@@ -94,13 +94,13 @@ def read_run_configuration(
 
 
 def replaced_by(given: Mapping[str, object]) -> set[str]:
-    """Options whose place is taken by another that says the same thing: `max_steps` where `num_epochs` is given."""
+    """Options replaced by another with the same meaning: `max_steps` where `num_epochs` is given."""
     there = _there(given)
     return {other for pair in ONE_OF for name, other in (pair, pair[::-1]) if name in there and other not in there}
 
 
 def _there(given: Mapping[str, object]) -> set[str]:
-    """The options that are given a value; None is as good as none."""
+    """Options with a value; None counts as absent."""
     found = {find_option(spelling): value for spelling, value in given.items()}
     return {option.name for option, value in found.items() if parse_value(option, value) is not None}
 
@@ -113,7 +113,7 @@ def _refuse_both(given: Mapping[str, object], place: str) -> None:
 
 
 def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str]) -> None:
-    """Refuse to run Python code that comes with a model because a run directory asks for it: it may be another's.
+    """Refuse to run a model's Python code because a run directory asks for it: the directory may be someone else's.
 
     `file` is where the configuration came from, `given` the options that the command names itself.
 
@@ -129,7 +129,7 @@ def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str
 
 
 def given_options(given: ParsedArguments) -> dict[str, object]:
-    """The options that a command names itself: those of its `--config` file, and its flags over them.
+    """Options that a command names itself: in its `--config` file, and in flags over it.
 
     Raises:
         ConfigError: a file that cannot be read.
@@ -154,7 +154,7 @@ def _and(flags: Mapping[str, object]) -> str:
 
 
 def read_text(path: Path, place: str) -> str:
-    """A file's text; `place` names it in the sentence where it cannot be read."""
+    """Read a text file; `place` names it in the error."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What `paceline doctor` finds out of CUDA devices: what torch computes on, and what the driver knows of."""
+"""CUDA devices for `paceline doctor`: what torch computes on, and what the driver reports."""
 
 import shutil
 import subprocess
@@ -9,14 +9,14 @@ from paceline.cli.machine import Check
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
 PATIENCE = 20.0
-"""Seconds that the driver's own program may take: it loads the driver where nothing else keeps it loaded."""
+"""Timeout of the driver's program in seconds; it may have to load the driver."""
 BFLOAT16 = (8, 0)
-"""First compute capability that multiplies bfloat16."""
+"""Lowest compute capability with bfloat16 products."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """A CUDA device as the driver knows it."""
+    """A CUDA device as the driver reports it."""
 
     name: str
     mib: int
@@ -25,7 +25,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriverDevice:
-    """A CUDA device as torch knows it."""
+    """A CUDA device as torch reports it."""
 
     name: str
     free: int
@@ -35,7 +35,7 @@ class DriverDevice:
 
 
 def ask_driver() -> list[Card]:
-    """The devices that the driver shows; none where there is no driver."""
+    """Devices that the driver reports; none without a driver."""
     if shutil.which(QUERY[0]) is None:
         return []
     try:
@@ -46,7 +46,7 @@ def ask_driver() -> list[Card]:
 
 
 def read_cards(text: str) -> list[Card]:
-    """Lines of the driver's program.
+    """Parse the output of the driver's program.
 
     >>> read_cards("NVIDIA H100 80GB HBM3, 81559, 580.82.07")
     [Card(name='NVIDIA H100 80GB HBM3', mib=81559, driver='580.82.07')]
@@ -56,7 +56,7 @@ def read_cards(text: str) -> list[Card]:
 
 
 def torch_and_devices() -> list[Check]:
-    """torch, and what it computes on."""
+    """Check torch and its devices."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -76,7 +76,7 @@ def torch_and_devices() -> list[Check]:
 
 
 def on_the_cpu(torch: str, cuda: str | None, threads: int, cards: Sequence[Card]) -> Check:
-    """`cuda`: the version that torch was built for, None for a CPU's build."""
+    """Check of a machine without CUDA devices. `cuda`: the version that torch was built for; None for a CPU build."""
     says = f"{torch}, computes on the CPU with {threads} {'thread' if threads == 1 else 'threads'}"
     if not cards:
         built = f" (built for CUDA {cuda}, and finds no device)" if cuda is not None else ""
@@ -90,7 +90,7 @@ def on_the_cpu(torch: str, cuda: str | None, threads: int, cards: Sequence[Card]
 
 
 def on_devices(devices: Sequence[DriverDevice], cards: Sequence[Card]) -> list[Check]:
-    """One line for each device; the driver's version, which all of them share, with the first."""
+    """One line per device; the first also has the driver's version, which all share."""
     lines = []
     for number, one in enumerate(devices):
         driver = f", driver {cards[0].driver}" if number == 0 and cards else ""

@@ -22,11 +22,11 @@ Exit status 0: `paceline train` can run; 1: it cannot, and the last line says wh
 """
 
 SYMBOLIC_PAIR = ("2(x+1)", "2x+2")
-"""Equal by algebra only, so that a worker process has to start for it."""
+"""Answers that are equal by algebra only, so that a worker process has to start."""
 
 
 def run(argv: list[str]) -> int:
-    """Look at the machine; the exit status."""
+    """Check the machine; returns the exit status."""
     if "-h" in argv or "--help" in argv:
         print(USAGE, end="")
         return DONE
@@ -41,7 +41,7 @@ def run(argv: list[str]) -> int:
 
 
 def conclusion(checks: Sequence[Check]) -> str:
-    """One sentence: whether training can run, and if not, the first thing in its way."""
+    """One sentence: training can run, or the first obstacle."""
     broken = [check for check in checks if check.state == "broken"]
     if not broken:
         return "`paceline train` can run."
@@ -49,7 +49,7 @@ def conclusion(checks: Sequence[Check]) -> str:
 
 
 def commands(checks: Sequence[Check]) -> list[str]:
-    """What to type for more, a line each, to be copied as it is: in the table a narrow terminal would cut it."""
+    """Commands that install more, one line each, outside the table, where a narrow terminal would cut them."""
     wanted = [check for check in checks if check.command]
     if not wanted:
         return []
@@ -63,7 +63,7 @@ def commands(checks: Sequence[Check]) -> list[str]:
 
 
 def examine() -> list[Check]:
-    """Every check, in the order in which training would need it."""
+    """Run every check, in the order in which training needs it."""
     with ThreadPoolExecutor() as pool:  # these three take seconds each, and wait for other processes and the disk
         devices, maths, levels = pool.submit(torch_and_devices), pool.submit(symbolic_maths), pool.submit(isolation)
     torch, *cuda = devices.result()
@@ -73,7 +73,7 @@ def examine() -> list[Check]:
 
 
 def print_checks(checks: list[Check]) -> None:
-    """One line each, with what to do about it where that is more than a command."""
+    """Print one line per check, with the remedy where it is more than a command."""
     from rich.console import Console
     from rich.table import Table
 
@@ -89,14 +89,14 @@ def print_checks(checks: list[Check]) -> None:
 
 
 def python() -> Check:
-    """The interpreter."""
+    """Check the interpreter."""
     return Check(
         name="python", state="fine", says=f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     )
 
 
 def native_kernels() -> Check:
-    """The kernels in C that computing on a CPU gains by."""
+    """Check the C kernels that speed up a CPU."""
     from paceline.kernels.cpu.compiling import library
 
     built = library()
@@ -107,7 +107,7 @@ def native_kernels() -> Check:
 
 
 def embedded_model(directory: Path = EMBEDDED[DEFAULT]) -> Check:
-    """The model that `paceline train` takes when none is named."""
+    """Check the model that `paceline train` takes by default."""
     missing = [name for name in ("config.json", "model.safetensors", RECIPE) if not (directory / name).is_file()]
     if missing:
         remedy = "run: pip install --force-reinstall paceline"
@@ -116,7 +116,7 @@ def embedded_model(directory: Path = EMBEDDED[DEFAULT]) -> Check:
 
 
 def symbolic_maths(equal: Callable[[str, str], bool] | None = None) -> Check:
-    """Whether answers are compared by algebra, in worker processes of their own."""
+    """Check that worker processes can compare answers by algebra."""
     from paceline.rewards.maths.verdicts import math_equal
 
     try:
@@ -131,7 +131,7 @@ def symbolic_maths(equal: Callable[[str, str], bool] | None = None) -> Check:
 
 
 def isolation() -> list[Check]:
-    """What the reward function `code` runs programs in; training without it needs none."""
+    """Check the isolation of programs for the reward function `code`; training without it needs none."""
     from paceline.sandbox.levels import probe_levels
 
     reports = probe_levels()

@@ -32,7 +32,7 @@ SINGLE = (
 )
 """Options of other sections that evaluation reads; the reward functions choose the default system message."""
 OF_TRAINING = ("gradient_checkpointing", "activation_offload")
-"""Options of those sections that say how gradients are computed."""
+"""Options of those sections that concern gradients only."""
 
 BASELINE = DoorOption(
     name="baseline",
@@ -55,7 +55,7 @@ COMMAND = Command(
 
 
 def run(argv: list[str]) -> int:
-    """Evaluate as argv says; the exit status."""
+    """Evaluate a model; returns the exit status."""
     place = launched(os.environ)
     if place is not None and place.local_rank:
         return DONE  # the first rank of the machine fails for all: a launcher would end it with another that did
@@ -86,13 +86,13 @@ def run(argv: list[str]) -> int:
 
 
 def describe(evaluation: "AccuracyResult") -> str:
-    """One line: the accuracy with its 95 % interval, the set, and of how many tasks."""
+    """One line: accuracy with its 95 % interval, held-out set, number of tasks."""
     n = evaluation.record()["n"]
     return f"accuracy {evaluation.shown()}, 95 % interval, on {evaluation.name}, n = {n}"
 
 
 def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:
-    """One line: the difference with its 95 % interval, and the test behind it."""
+    """One line: difference with its 95 % interval, and the test behind it."""
     from paceline.reports.summary import as_record, gain, verdict
 
     found = gain(before.completion_records(), after.completion_records())
@@ -100,7 +100,7 @@ def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:
 
 
 def _measure(config: Config, *, quiet: bool) -> Iterator["AccuracyResult"]:
-    """Every held-out set; `quiet`: what is to be known of sets and machine was said already."""
+    """Evaluate every held-out set; `quiet` leaves out notices that were already printed."""
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     with loading_libraries():
         from paceline.models.pretrained import load_tokenizer

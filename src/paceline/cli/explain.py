@@ -1,4 +1,4 @@
-"""`paceline explain`: the objective of a configuration as a formula, and every option with where it came from."""
+"""`paceline explain`: the objective of a configuration as a formula, and the origin of every option."""
 
 import inspect
 from collections.abc import Iterable
@@ -27,11 +27,11 @@ COMMAND = Command(
     options=options(),
 )
 WIDEST = 28
-"""Columns that a value may take before what follows it moves on."""
+"""Columns for a value before the text after it shifts."""
 
 
 def run(argv: list[str]) -> int:
-    """Explain as argv says; the exit status."""
+    """Explain a configuration; returns the exit status."""
     if "--" in argv:
         print(_of_another_tool(argv), end="")
     elif argv and not argv[0].startswith("-"):
@@ -46,7 +46,7 @@ def run(argv: list[str]) -> int:
 
 
 def _of_options(given: ParsedArguments, flags: dict[str, str]) -> str:
-    """What train's options make, over their file or recipe."""
+    """Configuration from train's options over their file or recipe."""
     configuration = read_configuration(given)
     file = {}
     if configuration.ground is not None:
@@ -81,7 +81,7 @@ def _of_another_tool(argv: list[str]) -> str:
 
 
 def describe(config: Config, shown: Iterable[Explained]) -> str:
-    """The formula, the preset's source, then the options by section."""
+    """Formula, source of the preset, then the options by section."""
     lines = objective(config)
     indented = "".join(f"  {line}\n" for line in as_text(lines).splitlines())
     blocks = [f"The objective, minimised:\n{indented}"]

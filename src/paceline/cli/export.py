@@ -23,7 +23,7 @@ be said here too.
 
 
 def run(argv: list[str]) -> int:
-    """Export as argv says; the exit status."""
+    """Export a checkpoint; returns the exit status."""
     if "-h" in argv or "--help" in argv:
         print(USAGE, end="")
         return DONE

@@ -1,4 +1,4 @@
-"""What `paceline plan` says of a cluster: a forecast from the measured times of a run, or how to get them."""
+"""The cluster forecast of `paceline plan`, from a run's measured times, or how to get them."""
 
 import os
 from pathlib import Path
@@ -30,11 +30,11 @@ DECIDING = (
     "beta",
     "lora_rank",
 )
-"""Options that change how long a phase takes, beyond what a forecast could follow."""
+"""Options that change the duration of a phase in a way that no forecast could follow."""
 
 
 def forecast(config: Config, timings: Path) -> str:
-    """The forecast for a configuration from the run at `timings`, as a text.
+    """Forecast of a configuration from the run at `timings`, as text.
 
     Raises:
         ConfigError: the run did other work than the configuration, or is too short.
@@ -49,7 +49,8 @@ def forecast(config: Config, timings: Path) -> str:
 
 
 def most_producers(config: Config) -> int:
-    """As many as `--num-producers` says, and at least what this machine has devices for beside the consumers' own.
+    """Number of producers to try: `--num-producers`, and at least what this machine has devices for beside the
+    consumers.
 
     On a cluster elsewhere nothing is known of devices. More producers than prompts would have nothing to do.
     """
@@ -59,7 +60,7 @@ def most_producers(config: Config) -> int:
 
 
 def counts_to_try(most: int, measured: int) -> list[int]:
-    """1, 2, 4, ..., the most, and what was measured.
+    """Powers of two up to the most, the most itself, and the measured number.
 
     >>> counts_to_try(7, 3)
     [1, 2, 3, 4, 7]
@@ -69,7 +70,7 @@ def counts_to_try(most: int, measured: int) -> list[int]:
 
 
 def _devices(device: str) -> int:
-    """CUDA devices where they are what trains, else cores; without torch, which takes seconds to load."""
+    """Number of CUDA devices if they train, else of cores; without importing torch, which takes seconds."""
     cards = len(list(Path("/dev").glob("nvidia[0-9]*")))
     return cards if device != "cpu" and cards else os.cpu_count() or 1
 

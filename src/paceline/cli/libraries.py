@@ -1,4 +1,4 @@
-"""Libraries that take seconds to load."""
+"""Loading of libraries that take seconds."""
 
 import gc
 import sys
@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def loading_libraries() -> Iterator[None]:
-    """Import what stays for the life of the process, and keep Python's collector from looking for garbage in all that
-    is there by then.
+    """Import libraries without garbage collection, and exempt what they created from later collections.
 
     It would look many times during the imports, and again when the process ends: 1 s of the 4.4 s that torch and the
     tokenizers of transformers took.

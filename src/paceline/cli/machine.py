@@ -1,4 +1,4 @@
-"""What `paceline doctor` finds out of a machine without any library: cores, memory, disks, what a container allows."""
+"""The machine for `paceline doctor`, without any library: cores, memory, disks, limits of a container."""
 
 import os
 import shutil
@@ -12,9 +12,9 @@ from typing import Literal
 LEAST_DISK = 1 << 30
 LEAST_MEMORY = 1 << 30
 WRITTEN = 16 << 20
-"""Bytes that a disk is tried with: a second where it is slow."""
+"""Bytes of the disk test: a second on a slow disk."""
 GROUPS = Path("/sys/fs/cgroup")
-"""Of the container, as seen from inside it (version 2 of Linux's control groups)."""
+"""Path of the container's control group (version 2 of Linux's), as seen from inside."""
 
 State = Literal["fine", "missing", "broken"]
 
@@ -25,16 +25,16 @@ class Check:
 
     name: str
     state: State
-    """`broken`: training cannot run so; `missing`: something that not everybody needs."""
+    """`broken`: training cannot run; `missing`: something optional."""
     says: str
     remedy: str = ""
-    """What to do about it, in words."""
+    """Remedy in words."""
     command: str = ""
-    """What to type for it, where that is all there is to do."""
+    """Command to type, if that is the whole remedy."""
 
 
 def machine() -> list[Check]:
-    """Cores, memory, and the disk of the working directory and of temporary files, where that is another one."""
+    """Check cores, memory, and the disks of the working directory and of temporary files."""
     here, temporary = Path.cwd(), Path(tempfile.gettempdir())
     disks = [disk(here, "disk", "set --output-dir to another disk")]
     if here.stat().st_dev != temporary.stat().st_dev:
@@ -47,7 +47,7 @@ def _own_cores() -> int:
 
 
 def cores(count: int, allowed: float | None) -> Check:
-    """`count` that this process may run on, of which a container may allow the time of fewer."""
+    """Check `count` cores that this process may use; a container may limit their time to fewer."""
     if allowed is None or allowed >= count:
         return Check(name="cores", state="fine", says=str(count))
     says = f"{count}, of which the container allows the time of {allowed:g}"
@@ -56,7 +56,7 @@ def cores(count: int, allowed: float | None) -> Check:
 
 
 def memory(free: int | None, limit: int | None) -> list[Check]:
-    """Bytes that are free, and those that a container allows in all; None: not known, or no limit."""
+    """Check free memory and the container's limit, in bytes; None: unknown, or no limit."""
     if free is None:
         return []
     says = f"{_gib(free)} free" + (f", {_gib(limit)} allowed by the container" if limit is not None else "")
@@ -67,7 +67,7 @@ def memory(free: int | None, limit: int | None) -> list[Check]:
 
 
 def disk(place: Path, name: str, remedy: str, *, least: int = LEAST_DISK) -> Check:
-    """Room in a directory, and how fast it takes bytes that are to survive a crash."""
+    """Check the free space of a directory, and its speed for synced writes."""
     free = shutil.disk_usage(place).free
     try:
         speed = writing_speed(place, min(WRITTEN, free // 2))
@@ -81,7 +81,7 @@ def disk(place: Path, name: str, remedy: str, *, least: int = LEAST_DISK) -> Che
 
 
 def writing_speed(place: Path, nbytes: int) -> float:
-    """Bytes per second to a file that is synced, and gone afterwards.
+    """Bytes per second to a synced file, which is removed afterwards.
 
     Raises:
         OSError: nothing can be written there.
@@ -97,7 +97,7 @@ def writing_speed(place: Path, nbytes: int) -> float:
 
 
 def free_memory(place: Path = Path("/proc/meminfo")) -> int | None:
-    """Bytes that a new process can have; None where the system does not say."""
+    """Bytes available to a new process; None where the system does not report it."""
     if not place.is_file():
         return None
     fields = dict(line.split(":", 1) for line in place.read_text(encoding="ascii").splitlines() if ":" in line)
@@ -105,13 +105,13 @@ def free_memory(place: Path = Path("/proc/meminfo")) -> int | None:
 
 
 def allowed_memory(groups: Path = GROUPS) -> int | None:
-    """Bytes that the container may use in all; None: no limit."""
+    """Memory limit of the container in bytes; None for no limit."""
     limit = _read(groups / "memory.max")
     return None if limit in (None, "max") else int(str(limit))
 
 
 def allowed_cores(groups: Path = GROUPS) -> float | None:
-    """Cores whose time the container may use; None: no limit.
+    """Core limit of the container; None for no limit.
 
     `cpu.max` holds the microseconds of each period that it may use, and the period.
     """

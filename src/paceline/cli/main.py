@@ -28,7 +28,7 @@ COMMANDS = (
     "translate",
     "doctor",
 )
-"""Each a module of this package with `run(argv)`, imported when it is asked for: none waits for what others need."""
+"""Modules of this package with `run(argv)`, each imported on use so that none waits for another's libraries."""
 
 HELP = """Fine-tune language models with group-relative reinforcement learning on rewards
 that a program can verify.
@@ -57,7 +57,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (see --resume).
 """
 
 TRACEBACK = "\nTraceback (most recent call last):"
-"""Where the code of a user's own raised: the one thing below a sentence that keeps its lines."""
+"""Start of a traceback in user code, the only part of an error that keeps its lines."""
 
 QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -67,11 +67,11 @@ QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-"""Libraries read these when they are first imported; a value that the user has set stays."""
+"""Variables that libraries read at import; a value that the user has set stays."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `paceline` with these words, by default the process's own; the exit status."""
+    """Run `paceline` with these arguments, by default the process's own; returns the exit status."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     words = sys.argv[1:] if argv is None else argv
@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def exit_status(command: Callable[[], int]) -> int:
-    """Run a command to its status; what was raised on purpose, and an interrupt, become one line on stderr.
+    """Run a command and return its status; deliberate errors and interrupts become one line on stderr.
 
     Anything else is a fault of Paceline's own: it keeps its traceback, and Python ends with status 1.
     """
@@ -116,13 +116,13 @@ def _say(sentence: str) -> None:
 
 
 class BrokenPipeSafe:
-    """A text stream whose words go nowhere once its reader is gone."""
+    """A text stream that discards its output once the reader is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, as long as somebody reads."""
+        """Write while somebody reads."""
         try:
             return self._stream.write(text)
         except BrokenPipeError:
@@ -130,7 +130,7 @@ class BrokenPipeSafe:
             return len(text)
 
     def flush(self) -> None:
-        """Flush, as long as somebody reads."""
+        """Flush while somebody reads."""
         try:
             self._stream.flush()
         except BrokenPipeError:
@@ -148,7 +148,7 @@ class BrokenPipeSafe:
 
 @contextmanager
 def broken_pipe_safe_output() -> Iterator[None]:
-    """Both streams of this process, for as long as this lasts."""
+    """Guard stdout and stderr for the duration of the context: after `| head` the work goes on."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = BrokenPipeSafe(before[0]), BrokenPipeSafe(before[1])
     try:

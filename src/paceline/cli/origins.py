@@ -1,4 +1,4 @@
-"""Where each value of a configuration came from: a flag, a line of a file, a preset, the default."""
+"""Origin of each value of a configuration: a flag, a line of a file, a preset, the default."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ class Explained:
     value: object
     origin: str
     source: str | None
-    """Paper and equation, where there is one."""
+    """Paper and equation, if there is one."""
 
     @property
     def text(self) -> str:
-        """The value as a file has it."""
+        """The value as written in a file."""
         return yaml_line(self.option.name, self.value).partition(":")[2].strip()
 
 
 def explained(config: Config, *, flags: Mapping[str, str], file: Mapping[str, tuple[object, str]]) -> list[Explained]:
-    """Every option in the order of the sections.
+    """Every option, in the order of the sections.
 
     `flags` has the origin of each option that was given as a flag, `file` value and origin of each that a file gives. A
     file's value that is another now was fitted to the flags, as a recipe's warm-up is to a shorter run.
@@ -59,13 +59,13 @@ def explained(config: Config, *, flags: Mapping[str, str], file: Mapping[str, tu
 
 
 def of_file(text: str, values: Mapping[str, object], name: str) -> dict[str, tuple[object, str]]:
-    """Value and line of each option of a configuration file."""
+    """Value and line of each option in a configuration file."""
     lines = option_lines(text)
     return {option: (value, f"{name} line {lines[option]}") for option, value in values.items()}
 
 
 def of_run(config: Config, text: str) -> dict[str, tuple[object, str]]:
-    """The lines of a run's `config.yaml` that say something: the file holds every option, whoever gave it.
+    """Lines of a run's `config.yaml` that differ from the default; the file holds every option.
 
     Left out are values that are also what would hold if the file did not have them.
     """
@@ -82,7 +82,7 @@ def of_run(config: Config, text: str) -> dict[str, tuple[object, str]]:
 
 
 def of_flags(given: Iterable[str], written: Iterable[str]) -> dict[str, str]:
-    """The origin of each option that argv gives; `written`: argv before layouts in other tools' words became ours."""
+    """Origin of each option in argv; `written` is argv before other tools' layout words were translated."""
     own = {option_name(word.partition("=")[0]) for word in written if word.startswith("--")}
     return {name: "flag" if name in own else DIALECT for name in given}
 

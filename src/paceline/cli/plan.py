@@ -1,4 +1,4 @@
-"""`paceline plan`: what a configuration amounts to, before anything is loaded."""
+"""`paceline plan`: batches, memory and time of a configuration, before anything is loaded."""
 
 import dataclasses
 import time
@@ -66,7 +66,7 @@ COMMAND = dataclasses.replace(
 
 
 def run(argv: list[str]) -> int:
-    """Plan as argv says; the exit status."""
+    """Plan a run; returns the exit status."""
     given = parse(COMMAND, in_our_words(argv))
     if given.help:
         print(help_page(COMMAND), end="")
@@ -118,7 +118,7 @@ def _device(config: Config, door: Mapping[str, str]) -> Device:
 
 
 def _print_memory_and_time(config: Config, sizes: Sizes, device: Device, *, is_calibrated: bool) -> str:
-    """Print both; why it does not fit, nothing where it does."""
+    """Print both; returns why it does not fit, or an empty text."""
     shape = read_shape(config.model.model)
     if shape is None:
         print(
@@ -144,15 +144,15 @@ def _print_memory_and_time(config: Config, sizes: Sizes, device: Device, *, is_c
 
 
 CALIBRATION_SECONDS = 0.5
-"""That each of the two is repeated for."""
+"""Duration of each of the two measurements."""
 PRODUCT_ROWS = {"cpu": 1024, "cuda": 16_384}
-"""Of a product: enough to be limited by operations."""
+"""Rows of the measured product: enough to be limited by arithmetic."""
 BYTES_READ = {"cpu": 1 << 28, "cuda": 1 << 31}
-"""Bytes, more than any cache holds."""
+"""Bytes to read, more than any cache holds."""
 
 
 def calibrated(device: Device, shape: ModelShape, number_bytes: int, threads: int) -> Device:
-    """The device with the rates of a product of this model's width, and of adding up what does not fit into a cache."""
+    """The device with measured rates: a product of this model's width, and a sum larger than the caches."""
     import torch
 
     if device.kind == "cpu" and threads:
@@ -172,7 +172,7 @@ def calibrated(device: Device, shape: ModelShape, number_bytes: int, threads: in
 
 
 def _seconds_of(work: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Of one repetition, the first left out."""
+    """Seconds per repetition, without the first."""
     work()
     wait()
     count, begun = 0, time.perf_counter()
@@ -185,7 +185,7 @@ def _seconds_of(work: Callable[[], object], wait: Callable[[], None]) -> float:
 
 
 def this_device(*, gpus: bool = True, cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:
-    """The first GPU that the driver shows, else, or without `gpus`, the processor with the memory that is free."""
+    """The first GPU that the driver reports; else, or without `gpus`, the CPU with its free memory."""
     if gpus and (cards := ask_driver()):
         return gpu_of(cards[0].name, cards[0].mib)
     free, allowed = free_memory(), allowed_memory()

@@ -1,4 +1,4 @@
-"""What can be refused in a second, before the libraries that take many are loaded."""
+"""Checks that take a second, before the libraries that take many are loaded."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,7 +28,7 @@ from paceline.types import RowCheck
 
 
 def preflight(config: Config, *, needs_weights: bool = True) -> None:
-    """Look for everything that training's options name, at a file's rows, and at the first of any other dataset.
+    """Check that everything named by training's options exists, and the rows: all of a file, else the first.
 
     Without `needs_weights` a model may be a config.json alone.
 
@@ -54,7 +54,7 @@ def preflight(config: Config, *, needs_weights: bool = True) -> None:
 
 
 def preflight_held_out(config: Config) -> None:
-    """Look for what evaluation's options name, and at the first row of each held-out set.
+    """Check what evaluation's options name, and the first row of each held-out set.
 
     Raises:
         PacelineError: something is not there or cannot be read.
@@ -68,7 +68,7 @@ def preflight_held_out(config: Config) -> None:
 
 
 def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
-    """A directory's files; the positions that its config.json names. Nothing is asked of the Hub."""
+    """Check the files of a local model and the positions in its config.json; the Hub is not asked."""
     label = f"--model {config.model.model}"
     place = model_place(config.model.model, needs_weights=needs_weights)
     if needs_weights and place.adapter is not None:
@@ -95,7 +95,7 @@ def _look_at_engine(config: Config) -> None:
 
 
 def _look_at_what_they_need(functions: Iterable[RewardFunction]) -> None:
-    """A host that cannot isolate the programs of a function is refused; the sandbox stays open for the run."""
+    """Refuse a host that cannot isolate programs if a function needs it; the sandbox stays open for the run."""
     for one in functions:
         if isinstance(one, BuiltIn) and one.describe is not None:
             one.describe()
@@ -109,7 +109,7 @@ def _look_at_held_out_rows(config: Config, check: RowCheck | None) -> None:
 
 
 def _look_at_rows(config: Config, dataset: str, *, split: str, size: int | None, check: RowCheck | None) -> None:
-    """A file is read whole, or a sample where it is large; of what has to be generated or fetched the first row is."""
+    """Check all rows of a file, a sample of a large one, and the first row of generated or remote data."""
     looks_whole, data = is_file(dataset), config.data
     rows = load_rows(dataset, split=split, size=size if looks_whole else 1, seed=config.loop.seed)
     # One row says nothing of the others, which may be all that is needed where bad ones are skipped.

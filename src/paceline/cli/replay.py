@@ -37,9 +37,9 @@ TOKENS = DoorOption(
 )
 JSON = DoorOption(name="json", metavar="", help="Print one JSON object instead of a table.", is_switch=True)
 FIXED = ("ref_sync_steps", "ref_sync_mix")
-"""Options of the objective that decide how the weights before the step came about."""
+"""Options of the objective that shaped the weights before the step."""
 OF_THE_MODEL = ("trust_remote_code",)
-"""Options that say how the run's own model is read."""
+"""Options by which the run's own model is read."""
 COMMAND = Command(
     name="replay",
     usage="paceline replay RUN --step N [--nearest] [--tokens] [--json] [--option value ...]",
@@ -60,11 +60,11 @@ SHOWN = (
     *("correction_masked_fraction", "off_policy_fraction", "skipped_fraction", "logprob_mismatch_mean"),
     *("updates", "tokens_trained", "groups_zero_deviation", "groups_filtered", "groups_missing", "rollouts_masked"),
 )
-"""Numbers of `metrics.METRICS`, in the order of the table."""
+"""Names in `metrics.METRICS`, in the order of the table."""
 
 
 def run(argv: list[str]) -> int:
-    """Replay as argv says; the exit status."""
+    """Replay a step; returns the exit status."""
     asked = parse_behind_run(COMMAND, argv, form="runs/NAME --step N")
     if asked is None:
         return DONE
@@ -93,7 +93,7 @@ def run(argv: list[str]) -> int:
 
 
 def other_objective(config: Config, given: Mapping[str, object]) -> Config | None:
-    """The run's configuration with these options, a preset's values among them; None: nothing is given."""
+    """The run's configuration with these options and their preset's values; None if none is given."""
     if not given:
         return None
     own = parse_yaml(to_yaml(config), "config.yaml")
@@ -104,7 +104,7 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
 
 
 def differences(config: Config, other: Config) -> dict[str, list[Any]]:
-    """By option: the run's value and the other one."""
+    """Changed options, each with the run's value and the new one."""
     pairs = {
         option.name: [getattr(getattr(one, option.section), option.name) for one in (config, other)]
         for option in options()

@@ -13,7 +13,7 @@ Several: prints a table that compares them.
 
 
 def run(argv: list[str]) -> int:
-    """Report on the runs that argv names; the exit status."""
+    """Report on runs; returns the exit status."""
     if "-h" in argv or "--help" in argv:
         print(USAGE, end="")
         return DONE

@@ -1,4 +1,4 @@
-"""`paceline rollouts`: the completions of a run on a page of this machine, or as a directory."""
+"""`paceline rollouts`: the completions of a run on a local page, or as a directory."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ COMMAND = Command(
 
 
 def run(argv: list[str]) -> int:
-    """Serve or write the page as argv says; the exit status."""
+    """Serve or write the page; returns the exit status."""
     asked = parse_behind_run(COMMAND, argv, form="runs/NAME")
     if asked is None:
         return DONE
@@ -81,6 +81,6 @@ def _has_screen() -> bool:
 
 
 def _tell(progress: str) -> None:
-    """One line that is written over, on a terminal only."""
+    """Print a line that the next one overwrites, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)

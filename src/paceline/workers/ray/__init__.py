@@ -7,14 +7,14 @@ weights.py          weight sync: manifest, buckets, fingerprint
 producing.py        a producer's process
 consuming.py        a consumer's process
 consumers.py        all consumers as one: they train together, and the loss of one ends them
-halves.py           sampler and trainer as the loop sees them
+backend.py          the backend as the loop sees it
 simulation.py       the schedule on a simulated clock: when steps are done, and who waits
 scaling.py          seconds of a step with other numbers of producers and consumers, from the tokens in it
 timings.py          seconds of a run's phases, from its files
 forecast.py         seconds per step of every split and staleness, and which to take
 describing.py       the forecast for a person
 ray_actors.py       Ray: cluster, actors, heartbeats
-backend.py          the entry point: everything up, and down again
+launch.py           the entry point: starts the actors, and ends everything with the run
 
 Nothing is imported here: all but the last two can be had without Ray.
 """

@@ -1,4 +1,4 @@
-"""All ranks of the trainer as one: they train together, and the first of them speaks for all."""
+"""All trainer ranks as one: they work together, and the first of them answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from paceline.workers.ray.weights import Manifest
 from paceline.workers.ray.worker_group import Lost, Workers
 
 SPEAKER = 0
-"""The rank whose answer counts where all would give the same."""
+"""Rank whose answer is used where all ranks answer alike."""
 
 
 class KeepingWorkers(Workers, Protocol):
-    """Workers that can leave what a call gives where it is."""
+    """Workers that can keep the result of a call."""
 
     def keep(self, worker: int, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Have a worker make a further call after those that it was given: a reference to what that will give."""
+        """Queue a further call on a worker and return a reference to its result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
-    """A version of the weights, and where it can be fetched."""
+    """A version of the weights and the references to fetch it by."""
 
     manifest: Manifest
     buckets: list[Any]
@@ -34,16 +34,16 @@ class Weights:
 
 
 class Consumers:
-    """The trainer, whose ranks do everything together. The loss of one ends them: each has a share of a step."""
+    """The trainer's ranks. The loss of one ends the run, because each has a share of every step."""
 
     def __init__(self, workers: KeepingWorkers, recorder: Recorder | None = None) -> None:
-        """Of workers that are idle, a `ConsumingProcess` each; what each of them does goes to `recorder`."""
+        """Take idle workers, one `ConsumingProcess` each; their spans go to `recorder`."""
         self._workers = workers
         self._recorder = recorder or Recorder()
         self._begun = dict[int, tuple[str, float]]()
 
     def weights(self, version: int) -> Weights:
-        """The weights as they are.
+        """Current weights.
 
         Raises:
             ProcessLost: a rank is gone, or silent.
@@ -53,7 +53,7 @@ class Consumers:
         return Weights(manifest=manifest, buckets=self._fetch(manifest))
 
     def update(self, number: int, groups: Sequence[RolloutGroup], *, like: Manifest) -> tuple[ConsumerUpdate, Weights]:
-        """All updates of a step, and the weights that they made; `like`: the manifest of an earlier version.
+        """Run all updates of a step and return the new weights; `like` is the manifest of an earlier version.
 
         Raises:
             ProcessLost: a rank is gone, or silent.
@@ -67,7 +67,7 @@ class Consumers:
         return found[SPEAKER], Weights(manifest=_same([one.manifest for one in found]), buckets=buckets)
 
     def ask(self, method: str, *arguments: object) -> Any:
-        """What the first rank's method gives.
+        """Call a method on the first rank.
 
         Raises:
             ProcessLost: it is gone, or silent.
@@ -76,7 +76,7 @@ class Consumers:
         return self._call([SPEAKER], method, *arguments)[0]
 
     def ask_all(self, method: str, *arguments: object) -> Any:
-        """What the first rank's method gives, where all ranks have a share in it.
+        """Call a method on all ranks and return the first rank's answer.
 
         Raises:
             ProcessLost: a rank is gone, or silent.
@@ -89,7 +89,7 @@ class Consumers:
         self._workers.end()
 
     def _fetch(self, manifest: Manifest) -> list[Any]:
-        """What the first rank gives of each bucket; the others help, as each may have parts of it."""
+        """References to the first rank's buckets; the other ranks help to gather them."""
         found = [
             [self._workers.keep(rank, "bucket", (names,)) for rank in range(self._workers.count)]
             for names in manifest.buckets
@@ -107,7 +107,7 @@ class Consumers:
             self._workers.start(rank, method, arguments)
 
     def _answers(self, ranks: Sequence[int]) -> list[Any]:
-        """What each rank gave. Of several that failed the culprit is named: who only lost touch with it is not."""
+        """Answers by rank. If several ranks failed, the cause is raised and not the ranks that lost touch with it."""
         busy, answers, out_of_touch = set(ranks), dict[int, Any](), list[RankLost]()
         while busy:
             rank = self._workers.wait(busy)

@@ -1,4 +1,4 @@
-"""The consumer half in processes of their own: a rank each, with the learner, its optimiser, its checkpoints."""
+"""A trainer's process on a cluster: one rank with learner, optimiser and checkpoints."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -24,23 +24,23 @@ from paceline.types import RolloutGroup
 from paceline.workers.ray.weights import Manifest, manifest_of, read_bucket
 
 COLLECTIVE_SECONDS = 1800.0
-"""That a rank waits for the others' shares of an update, which may be larger than its own. One that is gone or stopped
-is found out by the driver, and sooner."""
+"""Timeout of a collective, in seconds; ranks' shares of an update differ in size. The driver finds a rank that is gone
+or stopped, and sooner."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerContext:
-    """Which of the consumers a process is."""
+    """Rank and rendezvous of one trainer process."""
 
     rank: int
     size: int
     meeting: Meeting | None
-    """None: it is alone."""
+    """None for a single process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerUpdate:
-    """What a step's updates did, and the weights that they made."""
+    """Result of a step's updates, and the manifest of the new weights."""
 
     stats: UpdateStats
     learning_rate: float
@@ -48,12 +48,12 @@ class ConsumerUpdate:
 
 
 class ConsumingProcess:
-    """What a consumer's actor does. All ranks are given the same calls, and save and export together."""
+    """The methods of a trainer's actor. All ranks get the same calls, and save and export together."""
 
     def __init__(
         self, config: Config, directory: Path, context: ConsumerContext, run_size: RunSize, checkpoint: Path | None
     ) -> None:
-        """Meet the other ranks and read the weights, from a checkpoint where there is one.
+        """Join the other ranks and read the weights, from a checkpoint if there is one.
 
         `directory` is what the configuration's paths are relative to.
         """
@@ -69,38 +69,38 @@ class ConsumingProcess:
             ranks = make_ranks(config.parallel, device)
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         tokenizer = load_tokenizer(config.model)
-        self.half = make_trainer(config, tokenizer, run_size, checkpoint=found, ranks=ranks)
+        self.trainer = make_trainer(config, tokenizer, run_size, checkpoint=found, ranks=ranks)
 
     def sentences(self) -> tuple[str, ...]:
-        """What a person should know of how the model is computed."""
-        return tuple(trainer_sentences(self.half))
+        """Sentences for the user on how the model is computed."""
+        return tuple(trainer_sentences(self.trainer))
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> ConsumerUpdate:
-        """See `Backend`."""
-        stats, rate = self.half.update(number, groups)
+        """All updates of a step, and the manifest of the new weights."""
+        stats, rate = self.trainer.update(number, groups)
         return ConsumerUpdate(stats=stats, learning_rate=rate, manifest=self.manifest(number))
 
     def manifest(self, version: int) -> Manifest:
-        """Of the weights as they are."""
-        ranks, model = self.half.learner.ranks, self.half.policy.model
-        return manifest_of(model, version=version, policy_version=self.half.policy_version, ranks=ranks)
+        """Manifest of the current weights."""
+        ranks, model = self.trainer.learner.ranks, self.trainer.policy.model
+        return manifest_of(model, version=version, policy_version=self.trainer.policy_version, ranks=ranks)
 
     def bucket(self, names: Sequence[str]) -> list[np.ndarray]:
-        """One bucket of the weights as they are; of the first rank, which the others help."""
-        return read_bucket(self.half.policy.model, names, self.half.learner.ranks)
+        """One bucket of the current weights; the first rank returns it, the others help to gather."""
+        return read_bucket(self.trainer.policy.model, names, self.trainer.learner.ranks)
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Backend`."""
-        return self.half.save(root, state, protected)
+        """Begin a checkpoint; returns sentences for the user."""
+        return self.trainer.save(root, state, protected)
 
     def saved(self, wait: bool) -> Checkpoint | None:
-        """See `Backend`; of the first rank, which commits for all."""
-        return self.half.saved(wait=wait)
+        """The checkpoint once it is on disk; asked of the first rank, which commits for all."""
+        return self.trainer.saved(wait=wait)
 
     def footprint(self) -> Footprint:
-        """See `Backend`."""
-        return self.half.footprint()
+        """Bytes of a checkpoint and of the final model on disk."""
+        return self.trainer.footprint()
 
     def export(self, folder: Path) -> None:
-        """See `Backend`."""
-        self.half.export(folder)
+        """Write the trained model as transformers or peft loads it."""
+        self.trainer.export(folder)

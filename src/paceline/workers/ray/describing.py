@@ -1,4 +1,4 @@
-"""A forecast as a person reads it: what was measured, a table of splits, and which of them to take."""
+"""A forecast as text: what was measured, a table of splits, and a recommendation."""
 
 import math
 from statistics import fmean
@@ -13,11 +13,11 @@ PHASES = {
     "update": "update",
     "record": "records",
 }
-"""Of a `MeasuredStep`, as a person calls them."""
+"""Names of the fields of `MeasuredStep` for the user."""
 
 
 def describe_forecast(forecast: Forecast, measured: MeasuredRun) -> str:
-    """Times, table, advice, and what the numbers do not know."""
+    """Times, table, recommendation and limits."""
     return "\n".join(
         [
             _times(measured),
@@ -45,7 +45,7 @@ def _times(measured: MeasuredRun) -> str:
 
 
 def _table(forecast: Forecast, measured: MeasuredRun) -> list[str]:
-    """One line per split; `~` where the measured run had other numbers of processes."""
+    """One line per split; `~` marks process counts other than the measured run's."""
     completions = fmean(sum(map(len, step.lengths)) for step in measured.steps)
     alone = forecast.one_process
     lines = [
@@ -84,7 +84,7 @@ def _advice(forecast: Forecast, measured: MeasuredRun) -> str:
 
 
 def _gains_beyond(forecast: Forecast, best: ClusterSplit) -> str:
-    """What more of either would bring, so that a reader sees why not."""
+    """Gain from staler weights or more processes than recommended, so that the reader sees why not."""
     layout = (best.num_producers, best.num_consumers)
     staler = [
         split

@@ -1,4 +1,4 @@
-"""Whether a cluster will pay: seconds per step for every split and staleness, and which of them to take."""
+"""Forecast of a cluster: seconds per step for every split and staleness, and which to take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from paceline.workers.ray.timings import MeasuredRun, MeasuredStep
 
 STALENESSES = (0, 1, 2, 3)
 WORTH = 1.05
-"""A gain below this factor is worth neither another process nor staler weights."""
+"""Speed-up factor below which neither another process nor staler weights is worth it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterSplit:
-    """A way to lay a run out, and what is to be expected of it."""
+    """A number of producers and consumers with a staleness, and its expected pace."""
 
     num_producers: int
     num_consumers: int
@@ -26,27 +26,27 @@ class ClusterSplit:
 
     @property
     def effort(self) -> tuple[int, int]:
-        """What it costs: processes first, then the age of the weights."""
+        """Cost of a split: number of processes, then staleness."""
         return self.num_producers + self.num_consumers, self.max_staleness
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """All splits beside one process."""
+    """All splits, and one process for comparison."""
 
     one_process: float
     """Seconds per step where one process samples and trains in turn."""
     splits: tuple[ClusterSplit, ...]
 
     def at(self, num_producers: int, num_consumers: int, max_staleness: int) -> ClusterSplit:
-        """One of them."""
+        """The split with these numbers."""
         layout = (num_producers, num_consumers, max_staleness)
         (found,) = (s for s in self.splits if (s.num_producers, s.num_consumers, s.max_staleness) == layout)
         return found
 
     @property
     def advice(self) -> ClusterSplit | None:
-        """Of those that no other beats by much, the one that costs least; None: one process is as good."""
+        """Cheapest of the splits within `WORTH` of the fastest; None if one process is as good."""
         least = min(split.pace.seconds for split in self.splits)
         near = [split for split in self.splits if split.pace.seconds <= WORTH * least]
         found = min(near, key=lambda split: (split.effort, split.pace.seconds))
@@ -55,14 +55,14 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """Of the two halves."""
+    """Cost of sampling and of updates."""
 
     sampling: Cost
     update: Cost
 
 
 def make_forecast(measured: MeasuredRun, *, producers: Sequence[int], consumers: Sequence[int]) -> Forecast:
-    """For every pair of these numbers."""
+    """Forecast for every pair of these numbers."""
     costs = fit_costs(measured)
     splits = []
     for num_producers, num_consumers in product(producers, consumers):
@@ -84,7 +84,7 @@ def make_forecast(measured: MeasuredRun, *, producers: Sequence[int], consumers:
 
 
 def fit_costs(measured: MeasuredRun) -> Costs:
-    """From the measured steps."""
+    """Fit both costs to the measured steps."""
     steps = measured.steps
     return Costs(
         sampling=fit_cost(
@@ -101,7 +101,7 @@ def fit_costs(measured: MeasuredRun) -> Costs:
 def seconds_with(
     step: MeasuredStep, num_producers: int, num_consumers: int, measured: MeasuredRun, costs: Costs
 ) -> StepSeconds:
-    """A measured step's phases with as many processes: as measured where they are as many, else in proportion."""
+    """A measured step's phases with other numbers of processes, scaled in proportion where they differ."""
     sampling = [_sampling(step, count, measured.slots) for count in (measured.num_producers, num_producers)]
     updating = [
         update_work(step.tokens_forwarded, num_consumers=count) for count in (measured.num_consumers, num_consumers)
@@ -119,6 +119,6 @@ def _sampling(step: MeasuredStep, num_producers: int, slots: int) -> StepWork:
 
 
 def _largest_share(step: MeasuredStep, num_producers: int) -> int:
-    """Groups of the producer that has most of them."""
+    """Number of groups of the producer that has most of them."""
     largest: int = max(share.stop - share.start for share in even_shares(len(step.lengths), num_producers))
     return largest

@@ -1,4 +1,4 @@
-"""The producers' side of the driver: one thread that works the schedule off while the other trains."""
+"""The driver's sampling thread: it does the schedule's jobs while the main thread trains."""
 
 import threading
 from collections.abc import Callable
@@ -9,24 +9,25 @@ from paceline.workers.ray.schedule import ScheduledJob, StalenessSchedule
 
 _JOIN_SECONDS = 60.0
 _LOOK_UP_SECONDS = 5.0
-"""How long a wait goes on before it is asked again whether the other side is still there."""
+"""Seconds between two checks that the other thread is alive."""
 
 
 class SamplerWeights(Protocol):
-    """Whatever does the jobs; each call has deadlines of its own."""
+    """Weight versions that samplers can load; every call has its own deadline."""
 
     def load(self, version: int) -> None:
-        """Sample from these weights from now on."""
+        """Sample from this version from now on."""
 
     def forget(self, older_than: int) -> None:
-        """Weights before this version are not asked for again."""
+        """Drop versions before this one."""
 
 
 class ProducerThread:
-    """Does jobs in the schedule's order, each with the weights that it asks for; results wait until they are taken."""
+    """Does jobs in the schedule's order, each with the weight version that it names. Results wait until they are
+    taken."""
 
     def __init__(self, schedule: StalenessSchedule, weights: SamplerWeights, produce: Callable[[int], Any]) -> None:
-        """`produce` makes the rollouts of a step."""
+        """`produce` samples the rollouts of a step."""
         self._schedule, self._weights, self._produce = schedule, weights, produce
         self._changed = threading.Condition()
         self._produced = dict[int, Any]()
@@ -41,7 +42,7 @@ class ProducerThread:
         self._thread.start()
 
     def take(self, number: int) -> Any:
-        """The rollouts of a step, once they are there.
+        """Wait for the rollouts of a step and return them.
 
         Raises:
             Exception: whatever ended the thread.
@@ -51,7 +52,7 @@ class ProducerThread:
             return self._produced.pop(number)
 
     def reach(self, number: int) -> None:
-        """Wait until the rollouts of a step have been made, taken or not.
+        """Wait until the rollouts of a step exist, taken or not.
 
         Raises:
             Exception: whatever ended the thread.
@@ -60,7 +61,7 @@ class ProducerThread:
             self._wait_for(lambda: self._schedule.produced >= number)
 
     def publish(self, version: int) -> None:
-        """Weights of this version can be loaded."""
+        """Announce that this version can be loaded."""
         with self._changed:
             self._schedule.publish(version)
             # not by the next job alone: for steps that are there already there is none
@@ -68,7 +69,7 @@ class ProducerThread:
             self._changed.notify_all()
 
     def measure(self, measure: Callable[[], Any]) -> Any:
-        """The result of `measure`, called in between two jobs when the newest weights are loaded."""
+        """Call `measure` between two jobs, with the newest weights loaded, and return its result."""
         with self._changed:
             self._measures.append(measure)
             self._schedule.want_measurement()
@@ -77,14 +78,14 @@ class ProducerThread:
             return self._measured.pop()
 
     def close(self) -> None:
-        """Begin nothing any more; the job at hand ends by itself, or by its workers' end."""
+        """Begin no further job; the current one ends by itself, or with its workers."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Wait until the job at hand has ended, after `close` and its workers' end; not for ever, as nothing more comes
-        of it and its thread does not keep the process."""
+        """Wait for the current job after `close`, with a timeout: the thread is a daemon and does not keep the
+        process."""
         self._thread.join(_JOIN_SECONDS)
 
     def _wait_for(self, there: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""The sampler in a process of its own: a copy of the weights, an engine on it, the reward functions."""
+"""A sampler's process on a cluster: a copy of the weights, an engine on it, the reward functions."""
 
 import os
 from collections import deque
@@ -20,10 +20,10 @@ from paceline.workers.ray.weights import Manifest, write_buckets
 
 
 class ProducingProcess:
-    """What a producer's actor does. It samples from nothing before its first weights."""
+    """The methods of a sampler's actor. It samples nothing before its first weights."""
 
     def __init__(self, config: Config, directory: Path) -> None:
-        """Read model, tokenizer and reward functions; the sandbox of programs is found here, on this machine.
+        """Read model, tokenizer and reward functions; the program sandbox is this machine's.
 
         `directory` is what the configuration's paths are relative to.
         """
@@ -37,7 +37,7 @@ class ProducingProcess:
         self.sampler = training_rounds(config, self.engine, functions)
 
     def load(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
-        """Take these weights, and sample from them from now on.
+        """Load these weights and sample from them from now on.
 
         Raises:
             TrainingError: what arrived is not what was sent, or not what the engine then computes with.
@@ -48,22 +48,22 @@ class ProducingProcess:
         self.engine.take_weights(manifest.policy_version)
 
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
-        """Weights to go on with after the next token, if completions are being sampled then; of several the last.
+        """Offer newer weights, to be taken after the next token; the last offer counts.
 
         From any thread: the one that samples takes them.
         """
         self._offers.append((manifest, buckets))
 
     def sample(self, drawn: Drawn) -> Round:
-        """A share of a round."""
+        """Sample and score a share of a round."""
         return self.sampler.sample(drawn)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-        """A share of what is measured; whoever asked grades it."""
+        """Generate a share of an evaluation; the caller grades it."""
         return self.engine.generate(requests, sampling)
 
     def _take_newer(self) -> int | None:
-        """See `TakeNewer`."""
+        """Load the offered weights if they are newer and return their policy version, a `TakeNewer`."""
         if not self._offers:
             return None
         manifest, buckets = self._offers.pop()

@@ -1,4 +1,4 @@
-"""Producers and consumers as actors of Ray: the only file that knows it."""
+"""Samplers and trainers as actors of Ray; no other file imports Ray."""
 
 import os
 import signal
@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from typing_extensions import override
 
 if "ray" not in sys.modules:
     # it looks once, when it is imported: with a token, other users of the machine cannot reach a run's cluster
@@ -25,17 +27,18 @@ from paceline.models.parallel.process_group import Meeting
 from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.watchdog import write_stacks
 from paceline.training.setup.run_inputs import RunSize
+from paceline.workers.ray.consumers import KeepingWorkers
 from paceline.workers.ray.consuming import ConsumerContext, ConsumingProcess
 from paceline.workers.ray.producing import ProducingProcess
 from paceline.workers.ray.weights import Manifest
 from paceline.workers.ray.worker_group import Lost
 
 START_SECONDS = 600.0
-"""An actor that takes longer to read its model counts as lost."""
+"""Deadline of an actor for reading its model; after it the actor counts as lost."""
 STACKS_SECONDS = 5.0
-"""That an actor may take to say where its threads stand."""
+"""Timeout of a stack dump, in seconds."""
 LOOK_UPS = 4
-"""How often within the time that an actor may be silent it is asked for a sign of life."""
+"""Heartbeats requested within the time that an actor may be silent."""
 
 # an option of actors that Ray's own overloads leave out
 _WATCHED = ray.remote(concurrency_groups={"watch": 1})  # type: ignore[call-overload]
@@ -44,29 +47,29 @@ _TOLD = ray.remote(concurrency_groups={"watch": 1, "tell": 1})  # type: ignore[c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sign:
-    """What an actor says of itself."""
+    """A heartbeat of an actor."""
 
     node: str
-    """Ray's name of its machine."""
+    """Ray's id of the machine."""
     process: int
-    """Its number there."""
+    """Process id there."""
     heartbeat: int
-    """Events so far: see `Heartbeat`."""
+    """Number of events so far: see `Heartbeat`."""
     latest: str
 
 
 class _Watch:
-    """What lets an actor be asked whether it is alive while it works."""
+    """Methods that answer while the actor works."""
 
     @ray.method(concurrency_group="watch")
     def ping(self) -> Sign:
-        """A sign of life, unless it is gone or stopped."""
+        """A heartbeat; none comes from an actor that is gone or stopped."""
         node, process = ray.get_runtime_context().get_node_id(), os.getpid()
         return Sign(node=node, process=process, heartbeat=HEARTBEAT.count, latest=HEARTBEAT.latest)
 
     @ray.method(concurrency_group="watch")
     def stacks(self) -> str:
-        """Where its threads stand."""
+        """Stack dump of all threads."""
         with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
             write_stacks(Path(folder, "stacks"))
             return Path(folder, "stacks").read_text()
@@ -78,7 +81,7 @@ class ProducerActor(_Watch, ProducingProcess):
 
     @ray.method(concurrency_group="tell")
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
-        """See `ProducingProcess`: heard while it samples."""
+        """As `ProducingProcess.offer`, in a thread of its own while the actor samples."""
         super().offer(manifest, *buckets)
 
 
@@ -89,16 +92,16 @@ class ConsumerActor(_Watch, ConsumingProcess):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """What each actor asks of the cluster."""
+    """Resources of each actor."""
 
     cpus: int
-    """Also its threads, where `--threads` does not say."""
+    """CPU cores; also the number of threads unless `--threads` says otherwise."""
     gpus: int
 
 
 @contextmanager
 def ray_cluster(options: ClusterConfig, share: Share) -> Iterator[None]:
-    """A connection to the cluster at `ray_address`, or a cluster of this machine alone for as long as this lasts.
+    """Connect to the cluster at `ray_address`, or run a cluster on this machine for the duration of the context.
 
     Raises:
         ConfigError: there is no cluster at the address.
@@ -124,10 +127,10 @@ def ray_cluster(options: ClusterConfig, share: Share) -> Iterator[None]:
 
 
 class WatchedActor:
-    """An actor that does one call at a time and is asked for signs of life meanwhile."""
+    """An actor that does one call at a time and answers heartbeats meanwhile."""
 
     def __init__(self, name: str, actor: Any, *, timeout: float) -> None:
-        """`timeout`: seconds that it may be silent once it is up."""
+        """`timeout`: seconds of silence after which a started actor counts as lost."""
         self.name, self.actor, self.timeout = name, actor, timeout
         self.call: Any = None
         self._first_ping, self._silence, self._heartbeat = actor.ping.remote(), "", -1
@@ -138,7 +141,7 @@ class WatchedActor:
         self.call = getattr(self.actor, method).remote(*arguments)
 
     def is_silent(self) -> bool:
-        """Whether no sign of life comes within the time for it; then the call counts as lost."""
+        """True if no heartbeat comes in time; then the call counts as lost."""
         is_up = bool(ray.wait([self._first_ping], timeout=0)[0])
         limit = self.timeout if is_up else START_SECONDS
         ping = self.actor.ping.remote()
@@ -149,7 +152,7 @@ class WatchedActor:
         return not found
 
     def _note(self, ping: Any) -> None:
-        """What goes on in the actor is progress of the run."""
+        """Count events in the actor as progress of the run."""
         with suppress(RayActorError):  # the call's answer will say so
             sign: Sign = ray.get(ping)
             if sign.heartbeat != self._heartbeat:
@@ -157,13 +160,13 @@ class WatchedActor:
                 HEARTBEAT.beat(self.name, sign.latest)
 
     def _write_stacks(self, folder: Path) -> None:
-        """See `Heartbeat.stack_dumps`; one that is gone or stopped writes nothing."""
+        """Write a stack dump of the actor, a `Heartbeat.stack_dumps`; nothing if it is gone or stopped."""
         with suppress(RayActorError, GetTimeoutError):
             text = ray.get(self.actor.stacks.remote(), timeout=STACKS_SECONDS)
             (folder / f"{self.name.replace(' ', '-')}.txt").write_text(text)
 
     def end(self) -> None:
-        """End the process; one that is stopped does not hear what Ray tells it."""
+        """End the process, also one that is stopped and cannot hear Ray."""
         HEARTBEAT.stack_dumps.pop(self.name, None)
         ray.kill(self.actor)
         if not ray.wait([self._first_ping], timeout=0)[0]:
@@ -174,7 +177,7 @@ class WatchedActor:
                 os.kill(sign.process, signal.SIGKILL)
 
     def answer(self) -> Any:
-        """What the call gave, or the error that it raised.
+        """Result of the call.
 
         Raises:
             Lost: the actor is gone, or was silent.
@@ -193,13 +196,13 @@ class WatchedActor:
 
 
 def reason_of(error: RayActorError) -> str:
-    """In one line: of an actor that could not be made the last one of its traceback, which says what it raised."""
+    """One line on the error; for an actor that could not be created, the last line of its traceback."""
     first = first_line(error)
     return str(error).strip().splitlines()[-1].strip() if "creation task" in first else first
 
 
 def first_to_end(actors: Sequence[WatchedActor]) -> WatchedActor:
-    """Any of these whose call has ended, or which is silent."""
+    """The first of these actors whose call has ended, or which is silent."""
     calls = {one.call: one for one in actors}
     while True:
         ended, _ = ray.wait(list(calls), timeout=actors[0].timeout / LOOK_UPS)
@@ -210,55 +213,56 @@ def first_to_end(actors: Sequence[WatchedActor]) -> WatchedActor:
                 return one
 
 
-class RayWorkers:
+class RayWorkers(KeepingWorkers):
     """`KeepingWorkers` on actors of Ray."""
 
     def __init__(self, start: Callable[[int], WatchedActor], count: int) -> None:
-        """Start them all, by their numbers; they read their models side by side."""
+        """Start all actors; they read their models at the same time."""
         self._start, self._ended = start, False
         self._actors = [start(number) for number in range(count)]
 
     @property
+    @override
     def count(self) -> int:
-        """See `Workers`."""
         return len(self._actors)
 
+    @override
     def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
-        """See `Workers`."""
         self._actors[worker].start(method, arguments)
 
+    @override
     def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
-        """See `Workers`."""
         getattr(self._actors[worker].actor, method).remote(*arguments)
 
+    @override
     def wait(self, busy: Collection[int]) -> int:
-        """See `Workers`."""
         return self._actors.index(first_to_end([self._actors[worker] for worker in busy]))
 
+    @override
     def answer(self, worker: int) -> Any:
-        """See `Workers`."""
         return self._actors[worker].answer()
 
+    @override
     def keep(self, worker: int, method: str, arguments: tuple[Any, ...]) -> Any:
-        """See `KeepingWorkers`. The driver owns what the reference stands for: the actor's end leaves it."""
+        """The driver owns the referenced object, so it outlives the actor."""
         return getattr(self._actors[worker].actor, method).remote(*arguments)
 
+    @override
     def replace(self, worker: int) -> None:
-        """See `Workers`."""
         if self._ended:
             raise TrainingError("the run is over; its processes are not replaced any more")
         self._actors[worker].end()
         self._actors[worker] = self._start(worker)
 
+    @override
     def end(self) -> None:
-        """See `Workers`."""
         self._ended = True
         for one in self._actors:
             one.end()
 
 
 def ray_producers(config: Config, share: Share) -> RayWorkers:
-    """All producers, each a `ProducingProcess`."""
+    """All samplers, one `ProducingProcess` each."""
     scheduling = "SPREAD" if config.cluster.placement == "spread" else "DEFAULT"
 
     def start(number: int) -> WatchedActor:
@@ -270,7 +274,7 @@ def ray_producers(config: Config, share: Share) -> RayWorkers:
 def ray_consumers(
     config: Config, share: Share, meeting: Meeting | None, run_size: RunSize, checkpoint: Path | None
 ) -> RayWorkers:
-    """All consumers, each a `ConsumingProcess`; `meeting` None: there is one."""
+    """All trainers, one `ConsumingProcess` each; `meeting` is None for a single one."""
     size = config.cluster.num_consumers
 
     def start(number: int) -> WatchedActor:
@@ -289,5 +293,5 @@ def _watched(
 
 
 def driver_address() -> str:
-    """Under which the other machines of the cluster reach this process."""
+    """Address by which the cluster's other machines reach this process."""
     return str(ray.util.get_node_ip_address())

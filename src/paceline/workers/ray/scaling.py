@@ -1,13 +1,12 @@
-"""What a step would take other numbers of producers and consumers, from the tokens in it.
+"""Seconds of a step with other numbers of producers and consumers, from the tokens in it.
 
-Producers have even shares of a step's prompts, and its sampling ends with the slowest of them; consumers have even
-shares of the tokens that are trained on. What a process does costs a fixed time per pass through the model and a time
-per token:
+Producers share a step's prompts evenly, and sampling ends with the slowest of them. Consumers share the trained tokens
+evenly. A process costs a fixed time per forward pass and a time per token:
 
     seconds = per_pass * passes + per_token * tokens
 
-An engine makes a pass for every position of the completions in its slots, an update counts as one. So more processes
-divide the second part, and the first only where completions wait for slots.
+An engine makes one pass per position of the completions in its slots; an update counts as one pass. So more processes
+divide the second term, and the first only where completions wait for slots.
 """
 
 import heapq
@@ -23,7 +22,7 @@ Lengths = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepWork:
-    """What processes have to do in a step, of each number the one who has most."""
+    """Work of the busiest process in a step."""
 
     passes: int
     tokens: float
@@ -31,23 +30,23 @@ class StepWork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """Seconds of a process."""
+    """Seconds of a process per pass and per token."""
 
     per_pass: float
     per_token: float
 
     def seconds(self, work: StepWork) -> float:
-        """What work takes."""
+        """Seconds that this work takes."""
         return self.per_pass * work.passes + self.per_token * work.tokens
 
     def in_proportion(self, measured: float, before: StepWork, after: StepWork) -> float:
-        """What took `measured` seconds, with other work; unchanged where the cost knows nothing of it."""
+        """Scale `measured` seconds from one amount of work to another; unchanged if the cost is zero."""
         known = self.seconds(before)
         return measured * self.seconds(after) / known if known > 0 else measured
 
 
 def sampling_work(lengths: Lengths, *, num_producers: int, slots: int) -> StepWork:
-    """A step's work for so many producers, each of which samples `slots` completions side by side.
+    """Work of a step for the busiest of `num_producers`, each with `slots` completions at a time.
 
     >>> sampling_work([[5, 1], [2, 2]], num_producers=1, slots=4)
     StepWork(passes=5, tokens=10)
@@ -61,12 +60,12 @@ def sampling_work(lengths: Lengths, *, num_producers: int, slots: int) -> StepWo
 
 
 def update_work(tokens: int, *, num_consumers: int) -> StepWork:
-    """A step's work for so many consumers."""
+    """Work of a step for each of `num_consumers`."""
     return StepWork(passes=1, tokens=tokens / num_consumers)
 
 
 def passes_of(lengths: Sequence[int], slots: int) -> int:
-    """Positions until the last completion ends: the next one that waits takes the first slot that is free.
+    """Positions until the last completion ends; a waiting completion takes the first free slot.
 
     >>> passes_of([5, 1, 2, 2], slots=2)
     5
@@ -78,9 +77,9 @@ def passes_of(lengths: Sequence[int], slots: int) -> int:
 
 
 def fit_cost(works: Sequence[StepWork], seconds: Sequence[float]) -> Cost:
-    """The cost that comes nearest to what was measured, by least squares, with no part below 0.
+    """Least-squares fit of the cost, with no negative term.
 
-    Where steps are too alike to tell passes from tokens it is all of passes: then more processes promise nothing.
+    Where steps are too alike to tell passes from tokens, all cost goes to passes: then more processes promise nothing.
     """
     passes, tokens = [one.passes for one in works], [one.tokens for one in works]
     pp, pt, tt = _dot(passes, passes), _dot(passes, tokens), _dot(tokens, tokens)

@@ -1,13 +1,13 @@
-"""What the producers do next and with which weights: the whole of asynchronous running, as arithmetic.
+"""The staleness schedule: what the samplers do next and with which weights.
 
-Weights are counted in steps: version v is what v steps have made. With a staleness of k, step n is sampled from version
-n - 1 - k, all of it, so that it is being sampled while the k steps before it are trained on:
+Weights are counted in steps: version v is the result of v steps. With `max_staleness` k, all of step n is sampled from
+version n - 1 - k, while the k steps before it are trained on:
 
     k = 0    sample 1 | train 1 | sample 2 | train 2 | ...
     k = 1    sample 1 | sample 2, train 1 | sample 3, train 2 | ...     step n from version n - 2
 
-Nothing depends on who is faster, so a run can be repeated. Unless it takes the newest: then a step is begun as early as
-that, but from the newest version that there is. No thread, clock or process here.
+Nothing depends on which process is faster, so a run can be repeated. With `takes_newest` a step begins as early as
+that, but from the newest version. No thread, clock or process here.
 """
 
 from dataclasses import dataclass, field
@@ -16,35 +16,35 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduledJob:
-    """One thing for all producers to do together."""
+    """One job that all samplers do together."""
 
     kind: Literal["produce", "measure"]
     number: int
-    """The step that is sampled for; or how many the measured weights have seen."""
+    """Step to sample for; of an evaluation, steps that its weights have seen."""
     version: int
-    """Of the weights to do it with."""
+    """Version of the weights to use."""
 
 
 @dataclass(kw_only=True, slots=True)
 class StalenessSchedule:
-    """Steps in order, each sampled once; measurements in between, as soon as they are asked for.
+    """Steps in order, each sampled once; evaluations in between, as soon as they are requested.
 
-    One job is done at a time: the order of the data is fixed by what earlier steps took, refills included.
+    One job is done at a time: earlier steps, refills included, fix the position in the data order.
     """
 
     done: int
-    """Steps that the run had behind it when it began: its first weights are of this version."""
+    """Steps completed before the run began, and the version of its first weights."""
     last: int
-    """The last step of the run."""
+    """Last step of the run."""
     max_staleness: int
     again: int = 0
-    """Steps after those whose rollouts are there already: an earlier attempt at the run has made them."""
+    """Number of following steps whose rollouts an earlier attempt has already committed."""
     takes_newest: bool = False
-    """Steps are sampled from the newest weights that there are when they are begun."""
+    """Sample each step from the newest weights at its beginning."""
     published: int = field(init=False)
-    """The newest version that there is."""
+    """Newest version."""
     produced: int = field(init=False)
-    """The last step whose rollouts are there."""
+    """Last step whose rollouts exist."""
     _measurements: list[int] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -52,16 +52,16 @@ class StalenessSchedule:
         self.produced = self.done + self.again
 
     def publish(self, version: int) -> None:
-        """The step of this number was trained on: its weights are there."""
+        """Note that this step was trained on and its weights exist."""
         assert version == self.published + 1
         self.published = version
 
     def want_measurement(self) -> None:
-        """The newest weights are to be measured before anything else is begun."""
+        """Request an evaluation of the newest weights before any other job."""
         self._measurements.append(self.published)
 
     def next(self) -> ScheduledJob | None:
-        """What can be begun now; None: weights must come first, or nothing is left."""
+        """The next job; None if weights must come first or nothing is left."""
         if self._measurements:
             return ScheduledJob(kind="measure", number=self._measurements[0], version=self._measurements[0])
         number = self.produced + 1
@@ -71,7 +71,7 @@ class StalenessSchedule:
         return ScheduledJob(kind="produce", number=number, version=self.published if self.takes_newest else oldest)
 
     def finish(self, job: ScheduledJob) -> None:
-        """The job that `next` gave is done."""
+        """Note that the job from `next` is done."""
         if job.kind == "measure":
             self._measurements.remove(job.number)
         else:
@@ -79,12 +79,12 @@ class StalenessSchedule:
             self.produced = job.number
 
     def oldest_for(self, number: int) -> int:
-        """The oldest weights that a step may be sampled from; a run that was gone on with has none from before."""
+        """Oldest version that a step may be sampled from; a resumed run has none from before its checkpoint."""
         return max(self.done, number - 1 - self.max_staleness)
 
     @property
     def oldest_needed(self) -> int:
-        """No job will ask for weights before these."""
+        """Oldest version that any further job will use."""
         if self.takes_newest:
             return min([self.published, *self._measurements])
         # where steps are there already, the next job's weights may not have been made yet, and what is measured has

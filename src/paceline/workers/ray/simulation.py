@@ -20,7 +20,7 @@ from paceline.workers.ray.schedule import ScheduledJob, StalenessSchedule
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepSeconds:
-    """What the phases of one step take."""
+    """Duration of one step's phases."""
 
     produce: float
     update: float
@@ -29,7 +29,7 @@ class StepSeconds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeline:
-    """Seconds from the start to the end of each step's phases, the first step's first."""
+    """End of each step's phases, in seconds from the start."""
 
     produced: tuple[float, ...]
     published: tuple[float, ...]
@@ -38,18 +38,18 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """Of a run that goes on in the same way."""
+    """Steady pace of a run."""
 
     seconds: float
-    """Per step."""
+    """Seconds per step."""
     producers_wait: float
-    """Share of the time in which producers have nothing to do."""
+    """Share of the time in which samplers are idle."""
     consumers_wait: float
     """Share of the time in which nothing is trained on or written down."""
 
 
 def simulate(steps: Sequence[StepSeconds], *, max_staleness: int) -> Timeline:
-    """A run of these steps from its start.
+    """Simulate a run of these steps from its start.
 
     >>> turns = [StepSeconds(produce=2.0, update=1.0, record=0.0)] * 3
     >>> simulate(turns, max_staleness=0).recorded, simulate(turns, max_staleness=1).recorded
@@ -82,7 +82,7 @@ def simulate(steps: Sequence[StepSeconds], *, max_staleness: int) -> Timeline:
 
 
 def steady_pace(steps: Sequence[StepSeconds], *, max_staleness: int) -> Pace:
-    """These steps over and over, once the start no longer shows.
+    """Pace of these steps repeated, after the start-up.
 
     Raises:
         ValueError: no steps.

@@ -1,4 +1,4 @@
-"""The seconds of a run's phases, read from its files: what a forecast is made of."""
+"""Durations of a run's phases, read from its files: the input of a forecast."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,43 +11,43 @@ from paceline.workers.ray.scaling import Lengths
 from paceline.workers.ray.simulation import StepSeconds
 
 LEAST_STEPS = 5
-"""Fewer say nothing of how steps differ."""
+"""Fewer steps do not show how steps differ."""
 MOST_STEPS = 100
-"""The newest so many are read: completions change their length while a model learns."""
+"""Number of newest steps to read: completions change their length while a model learns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredStep:
-    """What the phases of one step took, in seconds, and what was sampled in it."""
+    """Duration of a step's phases in seconds, and what was sampled in it."""
 
     generate: float
-    """Of the slowest producer."""
+    """Sampling, by the slowest producer."""
     reward: float
-    """Of the slowest producer."""
+    """Scoring, by the slowest producer."""
     hand_over: float
-    """The rest of the producing side: weights out, completions back, advantages."""
+    """Rest of the sampling side: weights out, completions back, advantages."""
     update: float
     record: float
     lengths: Lengths
     tokens_forwarded: int
-    """That the update read."""
+    """Tokens that the update read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredRun:
-    """The steps of a run and how it was laid out."""
+    """Steps of a run, and its layout."""
 
     steps: tuple[MeasuredStep, ...]
     is_cluster: bool
     num_producers: int
-    """1 in one process, as of consumers."""
+    """1 in one process, as is `num_consumers`."""
     num_consumers: int
     slots: int
-    """Completions that an engine samples side by side."""
+    """Completions that an engine samples at a time."""
 
 
 def step_seconds(record: Mapping[str, Any]) -> StepSeconds:
-    """The phases of a step from its line in `metrics.jsonl`."""
+    """Phases of a step from its line in `metrics.jsonl`."""
     clock = record["clock"]
     return StepSeconds(
         produce=clock["produce"],
@@ -57,7 +57,7 @@ def step_seconds(record: Mapping[str, Any]) -> StepSeconds:
 
 
 def read_measured(run: RunDir, config: Config) -> MeasuredRun:
-    """The newest steps of a run that `config` made; without its first one, in which caches fill.
+    """Newest steps of a run of `config`, without its first step, in which caches fill.
 
     Raises:
         ConfigError: too few steps, or they were written by a version that did not measure what is needed.
@@ -98,7 +98,7 @@ def _measured_step(record: Mapping[str, Any], lengths: Lengths) -> MeasuredStep:
 
 
 def _lengths(run: RunDir, step: int) -> Lengths:
-    """Group by group: a group's samples are numbered from 0, and one task may come twice in a step."""
+    """Completion tokens group by group. Samples of a group count from 0, and a task may come twice in a step."""
     rows, groups = run.rollouts(step), list[list[int]]()
     for row in rows:
         if row["sample"] == 0:

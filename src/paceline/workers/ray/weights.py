@@ -1,6 +1,6 @@
-"""Weights on their way from consumers to producers: a manifest, buckets of bytes, and fingerprints of both ends.
+"""Weight sync from trainers to samplers: a manifest, byte buckets, and a fingerprint verified on both ends.
 
-Only trained parameters travel, so of an adapter no more than the adapter.
+Only trained parameters travel; of a model with an adapter, the adapter alone.
 """
 
 import warnings
@@ -18,31 +18,31 @@ from paceline.models.parallel.gathering import full_parameters
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 
 BUCKET_BYTES = 1 << 28
-"""Of one message, at most, unless a single parameter is larger: few enough to be quick, small enough to be spread."""
+"""Largest message, unless a single parameter is larger: small enough to spread over a cluster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a version of the weights consists of, and how to know it again."""
+    """Contents and fingerprint of a version of the weights."""
 
     version: int
     """Steps that these weights have seen."""
     policy_version: int
     """Optimiser updates that they have seen."""
     buckets: tuple[tuple[str, ...], ...]
-    """Names of parameters, in the order in which each bucket holds them."""
+    """Names of the parameters, in the order in which each bucket holds them."""
     nbytes: int
-    """Of all parameters."""
+    """Bytes of all parameters."""
     fingerprint: int
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Those with a gradient, by name; one that serves in two places is there once."""
+    """Parameters with a gradient by name; a tied one appears once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def buckets_of(sizes: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
-    """Names of parameters of so many bytes, in neighbours of at most `BUCKET_BYTES`."""
+    """Names of parameters, grouped in order so that a group has at most `BUCKET_BYTES`."""
     buckets, size = list[list[str]](), BUCKET_BYTES
     for name, nbytes in sizes.items():
         if size + nbytes > BUCKET_BYTES:
@@ -55,8 +55,8 @@ def buckets_of(sizes: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
 
 @torch.no_grad()
 def manifest_of(model: PreTrainedModel, *, version: int, policy_version: int, ranks: Ranks = ONE_RANK) -> Manifest:
-    """Of the weights as they are. Where ranks have a model in parts, each has one of its parameters whole at a time,
-    and all make this call."""
+    """Manifest of the current weights. Where ranks hold parts, all of them call this and gather one parameter at a
+    time."""
     sizes, sums = dict[str, int](), list[Tensor]()
     for name, whole in full_parameters(model, ranks, everywhere=True):
         sizes[name] = whole.nbytes
@@ -72,14 +72,14 @@ def manifest_of(model: PreTrainedModel, *, version: int, policy_version: int, ra
 
 @torch.no_grad()
 def read_bucket(model: PreTrainedModel, names: Sequence[str], ranks: Ranks = ONE_RANK) -> list[np.ndarray]:
-    """The parameters' memory as bytes, on a CPU and where they are whole without a copy: to be sent before anything
-    changes them. On the first rank; others that make this call with it have nothing to give."""
+    """Bytes of these parameters on the CPU, without a copy where they are whole there; send them before an update. The
+    first rank returns them; where ranks hold parts, the others call this too and get nothing."""
     return [_bytes(whole).cpu().numpy() for _, whole in full_parameters(model, ranks, names=names)]
 
 
 @torch.no_grad()
 def write_buckets(model: nn.Module, manifest: Manifest, buckets: Iterable[Sequence[np.ndarray]]) -> None:
-    """Put all buckets of a manifest into the model's parameters.
+    """Copy all buckets of a manifest into the model's parameters.
 
     Raises:
         TrainingError: what is in the parameters then is not what was sent.

@@ -1,6 +1,6 @@
-"""The producers as one: shares of the work go out, come back in order, and are given to others where one is lost.
+"""The samplers as one group: work is shared out, answers come in order, and lost workers are replaced.
 
-Nothing of Ray here: `Workers` is the border to whatever runs them.
+Ray is not imported here: `Workers` is the interface to whatever runs the processes.
 """
 
 from collections import Counter, deque
@@ -12,33 +12,34 @@ from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.runtime.timeline import Recorder
 from paceline.training.rollouts.rounds import Round
+from paceline.training.rollouts.sharing import SamplingWorkers
 
 MOST_LOSSES = 3
-"""What as many workers in a row were lost with is what kills them."""
+"""Work with which this many workers in a row were lost is taken to be the cause."""
 
 
 class Lost(Exception):
-    """A worker's process is gone, or silent for too long; the message says which and how it was found out."""
+    """A worker's process is gone or silent for too long; the message names it and the evidence."""
 
 
 class Workers(Protocol):
-    """Processes that do one call at a time each, and hear what they are told meanwhile."""
+    """Processes that do one call at a time each, and accept notifications meanwhile."""
 
     @property
     def count(self) -> int:
-        """How many there are, numbered from 0; a lost one is replaced under its number."""
+        """Number of workers, numbered from 0; a replacement keeps the number."""
 
     def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
-        """Have an idle worker call a method of its own."""
+        """Begin a method call on an idle worker."""
 
     def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
-        """Have a worker make a call beside what it is doing, which nobody waits for; one that is lost does not hear."""
+        """Make a call beside the worker's current one, without waiting; a lost worker misses it."""
 
     def wait(self, busy: Collection[int]) -> int:
-        """Any worker of these that has answered or is lost. Waits no longer than a worker may be silent."""
+        """Wait for one of these workers to answer or be lost, no longer than a worker may be silent."""
 
     def answer(self, worker: int) -> Any:
-        """What its call gave, once.
+        """Take the result of the worker's call; once only.
 
         Raises:
             Lost: the worker is; `replace` it.
@@ -46,35 +47,35 @@ class Workers(Protocol):
         """
 
     def replace(self, worker: int) -> None:
-        """End whatever is left of a worker and start another in its place, in the state that a new one has.
+        """End what is left of a worker and start another under its number.
 
         Raises:
             TrainingError: after `end`.
         """
 
     def end(self) -> None:
-        """End them all."""
+        """End all workers."""
 
 
-class WorkerGroup:
-    """All workers behind two verbs: share work out among them, or bring them all to one state."""
+class WorkerGroup(SamplingWorkers):
+    """All workers behind two methods: share work out, or bring all of them to one state."""
 
     def __init__(self, workers: Workers, recorder: Recorder | None = None, progress: Progress = NULL_PROGRESS) -> None:
-        """Of idle workers; what each of them does goes to `recorder`, how many shares are done to `progress`."""
+        """Take idle workers; spans go to `recorder`, the number of finished shares to `progress`."""
         self.workers, self._progress = workers, progress
         self.recorder = recorder or Recorder()
         self._begun = dict[int, tuple[str, float]]()
         self.news: list[str] = []
-        """A sentence for every worker that was lost, until somebody takes them."""
+        """One sentence per lost worker, until they are taken."""
         self._state: tuple[str, tuple[Any, ...]] | None = None
 
     @property
     def count(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return self.workers.count
 
     def bring_to(self, method: str, *arguments: object) -> None:
-        """Have every worker make this call, and every later replacement before anything else: the state they are in.
+        """Make this call on every worker, and first of all on every later replacement.
 
         Raises:
             TrainingError: a worker was lost `MOST_LOSSES` times in a row before it had done so.
@@ -93,12 +94,12 @@ class WorkerGroup:
                 self._replace(worker, lost)
 
     def tell(self, method: str, *arguments: object) -> None:
-        """Have every worker make this call beside what it is doing; from any thread."""
+        """Make this call on every worker beside its current one; callable from any thread."""
         for worker in range(self.workers.count):
             self.workers.tell(worker, method, arguments)
 
     def share_out(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """One call per share, each by any worker; the answers in the order of the shares.
+        """Make one call per share, each on any worker; answers in the order of the shares.
 
         Raises:
             TrainingError: `MOST_LOSSES` workers were lost with the same share.
@@ -145,7 +146,7 @@ class WorkerGroup:
         return answer
 
     def _replace(self, worker: int, lost: Lost) -> None:
-        """Another worker in the place of a lost one, in the state of all."""
+        """Replace a lost worker and bring the new one to the group's state."""
         for _ in range(MOST_LOSSES):
             self.news.append(f"{lost}: another takes its place")
             self.workers.replace(worker)
@@ -163,12 +164,12 @@ class WorkerGroup:
 
 
 def producer_row(worker: int) -> str:
-    """A worker's row in a timeline."""
+    """Timeline row of a worker."""
     return f"producer {worker}"
 
 
 def _phases(answer: object) -> tuple[tuple[str, float], ...]:
-    """The parts of a call that says how long they took: of a round of samples two."""
+    """Phases of a call that reports them: a round has two."""
     if not isinstance(answer, Round):
         return ()
     return (("generate", answer.generate_seconds), ("reward", answer.reward_seconds))

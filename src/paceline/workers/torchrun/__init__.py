@@ -12,8 +12,8 @@ sampling.py      a rank that only samples
 colocated.py     a rank that does both
 broadcast.py     trained weights to the ranks that only sample
 replicas.py      comparison of weights that ranks hold copies of
-halves.py        sampler and trainer of all ranks, as the loop sees them
-backend.py       the entry points of the first rank and of the others
+backend.py       the backend of all ranks, as the loop on the first one sees it
+launch.py        the entry points of the first rank and of the others
 
 Nothing is imported here: `environment` can be had without torch.
 """

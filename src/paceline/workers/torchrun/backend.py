@@ -1,224 +1,137 @@
-"""The way into a run on the ranks of a launch: the first one has the loop, the others do what it asks."""
+"""The backend on the ranks of a launch, as the loop on the first rank sees it."""
 
-import os
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
-from types import FrameType
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
+from typing_extensions import override
 
-from paceline.checkpoints.finding import Checkpoint
+from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
-from paceline.errors import PacelineError
-from paceline.models.parallel.process_group import Meeting, process_group
-from paceline.models.parallel.ranks import RankLost
-from paceline.rewards.function import RewardFunction
-from paceline.runtime.devices import choose_device
-from paceline.runtime.heartbeat import HEARTBEAT
-from paceline.runtime.progress import NULL_PROGRESS
-from paceline.runtime.signals import StopRequest
-from paceline.runtime.timeline import Recorder
-from paceline.training.backend import ReadyBackend, make_task_sampler
-from paceline.training.setup.run_inputs import RunInputs
-from paceline.workers.torchrun.broadcast import BroadcastGroup, WeightsGroup
-from paceline.workers.torchrun.colocated import ColocatedRank
-from paceline.workers.torchrun.environment import Launched, device_index
-from paceline.workers.torchrun.halves import TorchrunBackend
-from paceline.workers.torchrun.heartbeats import Ended, PeerHeartbeats, end_follower, end_leader
-from paceline.workers.torchrun.rank_context import RankContext
-from paceline.workers.torchrun.rank_group import BLAME_SECONDS, LEAVE, RankGroup, answer_calls
-from paceline.workers.torchrun.rendezvous import SocketChannels, open_channels, open_store
-from paceline.workers.torchrun.roles import Roles, roles_of
-from paceline.workers.torchrun.sampling import SamplingRank
-from paceline.workers.torchrun.training import TrainingRank
+from paceline.runtime.progress import NULL_PROGRESS, Progress
+from paceline.runtime.timeline import Span
+from paceline.training.backend import Backend
+from paceline.training.footprint import Footprint
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.rollout_journal import Journal
+from paceline.training.rollouts.sharing import SharedEngine, SharedRoundSampler
+from paceline.training.sampled_step import NO_TRANSFER, SampledStep, WeightTransfer
+from paceline.training.setup.evaluators import EvalResult, Evaluator
+from paceline.training.setup.samplers import training_sampler
+from paceline.training.task_sampler import TaskSampler, prompts_of_step
+from paceline.types import RolloutGroup
+from paceline.workers.torchrun.rank_group import RankGroup
+from paceline.workers.torchrun.replicas import Renewed, check_copies
+from paceline.workers.torchrun.training import RankUpdate
 
-COLLECTIVE_SECONDS = 1800.0
-"""That a rank waits for the others' shares of an update, which may be larger than its own. One that is gone or stopped
-is found out by its heartbeat channel, and sooner."""
-FAREWELL_SECONDS = 30.0
-"""That a rank which has told its error waits until the first one has said it."""
-INTERRUPTED = 128 + signal.SIGINT
+LEADER = "first rank"
+"""Timeline row of what all ranks wait for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Met:
-    """What a rank has of the others once all have come."""
+class TorchrunBackend(Backend):
+    """A `Backend` that samples on its ranks, then trains on the same or others."""
 
-    store: dist.Store
-    """Kept as long as anybody may need it: the first rank's is the server."""
-    channels: SocketChannels
-    heartbeats: PeerHeartbeats
-
-
-@dataclass(kw_only=True, slots=True)
-class Leader:
-    """The first rank, with all others at hand."""
-
-    place: Launched
-    met: Met
-    context: RankContext
-    status: int = PacelineError.exit_status
-    """That all ranks end with."""
-
-    @contextmanager
-    def on_all_ranks(self, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
-        """The `BackendFactory` of a run on them."""
-        path = None if checkpoint is None else checkpoint.path.absolute()
-        roles = roles_of(config.parallel, self.place.size)
-        group = RankGroup(
-            _part(replace(self.context, progress=inputs.progress), roles, inputs.functions),
-            (config, inputs.run_size, path),
-            channels=self.met.channels,
-            watch=self.met.heartbeats,
-            roles=roles,
-            recorder=Recorder(),
+    def __init__(
+        self,
+        config: Config,
+        task_sampler: TaskSampler,
+        group: RankGroup,
+        *,
+        policy_version: int,
+        progress: Progress = NULL_PROGRESS,
+    ) -> None:
+        """`policy_version` is that of the ranks' weights; `progress` is told of work that the first rank only waits
+        for."""
+        self._config, self._task_sampler, self._group, self._policy_version = (
+            config,
+            task_sampler,
+            group,
+            policy_version,
         )
-        version = 0 if checkpoint is None else checkpoint.state.policy_version
-        # where the first rank samples too, its engine says more
-        progress = inputs.progress if roles.are_apart else NULL_PROGRESS
-        task_sampler = make_task_sampler(config, inputs, checkpoint)
-        backend = TorchrunBackend(config, task_sampler, group, policy_version=version, progress=progress)
-        said = group.call("sentences")
-        others = said[roles.sampling.start] if roles.are_apart else ()
-        yield ReadyBackend(backend=backend, sentences=(roles.sentence, *others, *said[0]))
+        self._producer = training_sampler(config, SharedRoundSampler(workers=group))
+        self._transfer, self._is_stale, self._progress = NO_TRANSFER, False, progress
 
+    @property
+    @override
+    def policy_version(self) -> int:
+        return self._policy_version
 
-@contextmanager
-def leading(place: Launched, config: Config) -> Iterator[Leader]:
-    """The first rank with all others at hand. They end with its `status`, or with that of the error which ends it.
+    @override
+    def begin(self, journal: Journal) -> None:
+        self._journal, self._task_sampler.position = journal, journal.position
 
-    Raises:
-        ProcessLost: not all of them came; later on, one of them is gone or silent.
-    """
-    met = _meet(place, config)
-    with met.heartbeats, _told_apart_from_a_loss(met.heartbeats):
-        try:
-            HEARTBEAT.stack_dumps["ranks"] = met.heartbeats.ask_for_stacks
-            with _ready(place, config, met) as context:
-                leader = Leader(place=place, met=met, context=context)
-                yield leader
-                met.channels.send(range(1, place.size), (LEAVE, ()))
-        except BaseException as error:
-            culprit = met.heartbeats.verdict(BLAME_SECONDS) if isinstance(error, RankLost) else None
-            met.heartbeats.leave()
-            met.heartbeats.tell_end(_status_of(culprit or error))
-            if culprit is not None:
-                raise culprit from None
-            raise
-        met.heartbeats.leave()
-        met.heartbeats.tell_end(leader.status)
+    @override
+    def sample(self, number: int) -> SampledStep:
+        clock = self._group.recorder.clock
+        started = clock()
+        self._renew()
+        count = prompts_of_step(number, self._config.loop, num_tasks=len(self._task_sampler.tasks))
+        with self._group.recorder.span(LEADER, f"produce {number}"):
+            self._progress.phase("generate", 0, 1)
+            batch = self._producer.sample(self._task_sampler.take, count)
+            self._progress.phase("generate", 1, 1)
+        transfer, self._transfer = self._transfer, NO_TRANSFER
+        position, seconds = self._task_sampler.position, clock() - started
+        sampled = SampledStep(batch=batch, position=position, seconds=seconds, transfer=transfer)
+        self._journal.commit(number, sampled)
+        return sampled
 
+    @override
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
+        with self._group.recorder.span(LEADER, f"update {number}"):
+            answers: list[RankUpdate] = self._group.call_training("update", number, groups)
+        found = answers[0]
+        check_copies([one.held for one in answers], policy_version=found.policy_version)
+        self._is_stale = self._is_stale or found.policy_version != self._policy_version
+        self._policy_version = found.policy_version
+        return found.stats, found.learning_rate
 
-def follow(place: Launched, config: Config) -> int:
-    """Any other rank: do what the first one asks, and end as it does; the exit status.
+    @override
+    def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
+        with self._group.recorder.span(LEADER, f"evaluate {step}"):
+            self._renew()
+            return evaluator.evaluate(SharedEngine(workers=self._group), step=step)
 
-    A first signal is the first rank's to heed, which gets it too.
+    @override
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
+        """Begin a checkpoint on every training rank, so `root` must be a path that all ranks share."""
+        given = root.absolute(), state, frozenset(protected)
+        with self._group.recorder.span(LEADER, f"checkpoint {state.step}"):
+            found: tuple[str, ...] = self._group.call_training("save", *given)[0]
+        return found
 
-    Raises:
-        ProcessLost: not all of them came.
-    """
-    with StopRequest():
-        try:
-            met = _meet(place, config)
-            with met.heartbeats:
-                _answer(place, config, met)
-                met.heartbeats.verdict(FAREWELL_SECONDS)
-                met.heartbeats.raise_verdict()
-        except Ended as ended:
-            return ended.status
-    return PacelineError.exit_status
+    @override
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        """The first rank commits for all, so no other rank is asked: this holds after an error too."""
+        found: Checkpoint | None = self._group.ask_own("saved", wait)
+        return found
 
+    @override
+    def footprint(self) -> Footprint:
+        found: Footprint = self._group.call_training("footprint")[0]
+        return found
 
-def _answer(place: Launched, config: Config, met: Met) -> None:
-    try:
-        with _ready(place, config, met) as context:
-            answer_calls(_part(context, roles_of(config.parallel, place.size), None), met.channels)
-    except Exception as error:  # noqa: BLE001 - not swallowed: the first rank says it and ends all
-        met.heartbeats.tell_failure(error)
+    @override
+    def export(self, folder: Path) -> None:
+        self._group.call_training("export", folder.absolute())
 
+    @override
+    def news(self) -> list[str]:
+        return []
 
-def _meet(place: Launched, config: Config) -> Met:
-    store = open_store(place)
-    channels = open_channels(place, store)
-    force = end_leader if place.leads else end_follower
-    return Met(
-        store=store,
-        channels=channels,
-        heartbeats=PeerHeartbeats(channels.life, limit=config.cluster.actor_timeout, force=force),
-    )
-
-
-@contextmanager
-def _ready(place: Launched, config: Config, met: Met) -> Iterator[RankContext]:
-    """This rank with its device, among those that train, and in touch with those that only sample."""
-    device = choose_device(config.model)
-    if device.type == "cuda":
-        device = torch.device("cuda", device_index(place, visible=torch.cuda.device_count()))
-        torch.cuda.set_device(device)
-    if place.is_one_machine:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing listens where others could reach it
-    roles = roles_of(config.parallel, place.size)
-    with _training_group(place, roles, met, device):
-        yield RankContext(
-            rank=place.rank,
-            device=device,
-            cores=_cores(place),
-            broadcast_group=_broadcast_group(place, roles, met, device),
-        )
-
-
-def _training_group(place: Launched, roles: Roles, met: Met, device: torch.device) -> AbstractContextManager[None]:
-    if place.rank not in roles.training:
-        return nullcontext()
-    meeting = Meeting(opened=dist.PrefixStore("training", met.store))
-    size = len(roles.training)
-    return process_group(meeting, rank=place.rank, size=size, device=device, timeout=COLLECTIVE_SECONDS)
-
-
-def _broadcast_group(place: Launched, roles: Roles, met: Met, device: torch.device) -> BroadcastGroup | None:
-    there = [0, *roles.sampling]
-    if not roles.are_apart or place.rank not in there:
+    @override
+    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
         return None
-    store, number = dist.PrefixStore("sampling", met.store), there.index(place.rank)
-    return WeightsGroup(store, rank=number, size=len(there), device=device, timeout=COLLECTIVE_SECONDS)
 
+    @override
+    def spans(self) -> list[Span]:
+        return self._group.recorder.take()
 
-def _cores(place: Launched) -> int:
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return place.cores or max(1, there // place.local_size)
-
-
-def _part(context: RankContext, roles: Roles, functions: Mapping[str, RewardFunction] | None) -> Callable[..., Any]:
-    """What makes this rank's part of a run, given its configuration, run_size and checkpoint."""
-    if not roles.are_apart:
-        return partial(ColocatedRank, context, functions)
-    return partial(TrainingRank if context.rank in roles.training else SamplingRank, context)
-
-
-@contextmanager
-def _told_apart_from_a_loss(heartbeats: PeerHeartbeats) -> Iterator[None]:
-    """SIGTERM interrupts, outside the loop, which heeds it itself; but launchers send it when a rank has died, too."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        heartbeats.verdict(1.0)
-        heartbeats.raise_verdict()
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except BaseException:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come before the error is said
-        raise
-    signal.signal(signal.SIGTERM, previous)
-
-
-def _status_of(error: BaseException) -> int:
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
-    return getattr(error, "exit_status", PacelineError.exit_status)
+    def _renew(self) -> None:
+        """Bring the samplers to the current weights if theirs are stale."""
+        if not self._is_stale:
+            return
+        answers: list[Renewed] = self._group.call("renew", self._policy_version)
+        check_copies([one.held for one in answers], policy_version=self._policy_version)
+        before, found, self._is_stale = self._transfer, answers[0].transfer, False
+        self._transfer = WeightTransfer(seconds=before.seconds + found.seconds, nbytes=before.nbytes + found.nbytes)

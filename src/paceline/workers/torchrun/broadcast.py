@@ -1,6 +1,6 @@
-"""The way of the trained weights to ranks that only sample: from the first rank, one tensor after the other.
+"""Broadcast of the trained weights from the first rank to the ranks that only sample, tensor by tensor.
 
-torch has one default group of processes, which is that of the ranks that train; this one stands beside it.
+torch has one default process group, that of the training ranks; this group exists in addition.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,30 +10,31 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from typing_extensions import override
 
 from paceline.models.fingerprints import bit_sums, folded
 from paceline.models.parallel.process_group import lost
 
 NAME_BYTES = 512
-"""Of a parameter's name on its way, at most."""
+"""Size of the field for a parameter's name."""
 
 
 class BroadcastGroup(Protocol):
-    """The first rank and those that only sample; all make the same calls."""
+    """The first rank and the ranks that only sample; all of them make the same calls."""
 
     def broadcast(self, tensor: Tensor) -> None:
-        """The first rank's tensor into the memory of the others': contiguous, of one size and precision everywhere.
+        """Copy the first rank's tensor to the others; it is contiguous, with one size and dtype everywhere.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
         """
 
 
-class WeightsGroup:
-    """A `BroadcastGroup`: gloo on CPUs, NCCL on GPUs."""
+class WeightsGroup(BroadcastGroup):
+    """A `BroadcastGroup` over gloo on CPUs and NCCL on GPUs."""
 
     def __init__(self, store: dist.Store, *, rank: int, size: int, device: torch.device, timeout: float) -> None:
-        """Meet the others there, as number `rank` of `size`; 0 is who hands on. `timeout`: seconds that one may wait.
+        """Join as number `rank` of `size`; number 0 sends. `timeout`: seconds that a call may wait.
 
         Raises:
             RankLost: not all of them came.
@@ -47,8 +48,8 @@ class WeightsGroup:
             else:
                 self._group = dist.ProcessGroupGloo(store, rank, size, longest)
 
+    @override
     def broadcast(self, tensor: Tensor) -> None:
-        """See `BroadcastGroup`."""
         with lost("weights were handed on to the ranks that sample"):
             self._group.broadcast(tensor, 0).wait()
 
@@ -57,7 +58,7 @@ class WeightsGroup:
 def give_weights(
     broadcast_group: BroadcastGroup, weights: Iterable[tuple[str, Tensor]], device: torch.device
 ) -> tuple[int, int]:
-    """Broadcast all, each behind its name, an empty name behind the last; their fingerprint and their bytes."""
+    """Broadcast all weights, each after its name, then an empty name; returns their fingerprint and bytes."""
     sums, nbytes = list[Tensor](), 0
     for name, weight in weights:
         broadcast_group.broadcast(_as_bytes(name, device))
@@ -71,8 +72,7 @@ def give_weights(
 
 @torch.no_grad()
 def take_weights(broadcast_group: BroadcastGroup, model: nn.Module, device: torch.device) -> tuple[int, int]:
-    """What `give_weights` hands on, into the model's parameters of these names; the fingerprint of what is there then,
-    and how many bytes came."""
+    """Receive what `give_weights` sends into the model's parameters; returns their fingerprint and bytes."""
     sums, nbytes = list[Tensor](), 0
     for name in _names(broadcast_group, device):
         parameter = model.get_parameter(name).detach()

@@ -1,4 +1,4 @@
-"""What a rank does that trains and samples: sampler and trainer, around one set of weights where it has them whole."""
+"""A rank that samples and trains, with one set of weights where it holds the whole model."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -30,9 +30,9 @@ from paceline.workers.torchrun.training import RankUpdate, TrainingRank
 
 
 class ColocatedRank:
-    """A rank's part of a run whose ranks all do both.
+    """A rank of a run in which all ranks sample and train.
 
-    Calls are made on all ranks together, but for `sample` and `generate`, of which each has a share.
+    All ranks make each call together, except `sample` and `generate`, which are shared out.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class ColocatedRank:
         run_size: RunSize,
         checkpoint: Path | None,
     ) -> None:
-        """Read the weights, from a checkpoint where there is one; `functions` None: those of the configuration."""
+        """Read the weights, from a checkpoint if there is one. `functions` is None for those of the configuration."""
         self._training = TrainingRank(context, config, run_size, checkpoint)
-        self._policy, self._is_split = self._training.half.policy, self._training.is_split
+        self._policy, self._is_split = self._training.trainer.policy, self._training.is_split
         found = None if checkpoint is None else read_checkpoint(checkpoint)
         self._sampled = load_to_sample(config, found) if self._is_split else self._policy
         self.engine = make_engine(config, self._sampled, load_tokenizer(config.model), progress=context.progress)
@@ -53,50 +53,49 @@ class ColocatedRank:
         self.sampler = make_sampler(config, self.engine, functions, progress=context.progress)
 
     def sentences(self) -> tuple[str, ...]:
-        """What a person should know of how the model is computed."""
+        """Sentences for the user on how the model is computed."""
         resident = ("every rank samples from a whole copy of the weights, renewed after each step",)
         layout = resident if self._is_split else ()
         return (*layout, *engine_sentences(self.engine), *self._training.sentences())
 
     def sample(self, drawn: Drawn) -> Round:
-        """A share of a round."""
+        """Sample and score a share of a round."""
         return self.sampler.sample(drawn)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-        """A share of what is measured; whoever asked grades it."""
+        """Generate a share of an evaluation; the caller grades it."""
         return self.engine.generate(requests, sampling)
 
     def renew(self, policy_version: int) -> Renewed:
-        """Have the engine sample from the weights as so many updates have made them; what that took where it has a
-        copy."""
+        """Have the engine sample from the weights of this version; returns time and bytes where it holds a copy."""
         found = Renewed(transfer=NO_TRANSFER, held=None)
         if self._is_split and self.engine.policy_version != policy_version:
             started = time.perf_counter()
-            fingerprint, nbytes = copy_weights(self._sampled, self._policy, self._training.half.learner.ranks)
+            fingerprint, nbytes = copy_weights(self._sampled, self._policy, self._training.trainer.learner.ranks)
             transfer = WeightTransfer(seconds=time.perf_counter() - started, nbytes=nbytes)
             found = Renewed(transfer=transfer, held=WeightsChecksum(part=(), fingerprint=fingerprint))
         self.engine.take_weights(policy_version)
         return found
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> RankUpdate:
-        """See `Backend`."""
+        """Run all updates of a step together with the other ranks."""
         self.engine.rest()
         return self._training.update(number, groups)
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Backend`."""
+        """Begin a checkpoint; returns sentences for the user."""
         return self._training.save(root, state, protected)
 
     def saved(self, wait: bool) -> Checkpoint | None:
-        """See `Backend`; of the first rank, which commits for all."""
+        """The checkpoint once it is on disk; asked of the first rank, which commits for all."""
         return self._training.saved(wait)
 
     def footprint(self) -> Footprint:
-        """See `Backend`."""
+        """Bytes of a checkpoint and of the final model on disk."""
         return self._training.footprint()
 
     def export(self, folder: Path) -> None:
-        """See `Backend`."""
+        """Write the trained model as transformers or peft loads it."""
         self._training.export(folder)
 
 

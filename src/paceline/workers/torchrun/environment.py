@@ -1,7 +1,7 @@
-"""Which rank of how many a process is, from the environment that its launcher made.
+"""Rank and world size of a process, from the environment that its launcher made.
 
-torchrun and accelerate set RANK, WORLD_SIZE and so on; srun sets variables of its own, of which only those of a job
-*step* count: a batch script has the others too, and is one process.
+torchrun and accelerate set RANK, WORLD_SIZE and others. srun sets its own variables; only those of a job *step* count,
+because a batch script has the job's variables too and is one process.
 """
 
 import re
@@ -13,52 +13,52 @@ from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
 SECRET = "PACELINE_RANKS_SECRET"
-"""By which ranks of several machines know each other."""
+"""Variable with the shared secret of ranks on several machines."""
 LEAST_SECRET = 16
-"""Characters."""
+"""Minimum length in characters."""
 PORTS = range(15_000, 30_000)
-"""Of Slurm's steps: below those that Linux hands out by itself."""
+"""Ports for Slurm's steps, below those that Linux assigns by itself."""
 STEPS_PER_JOB = 31
-"""Ports that lie between those of two jobs with neighbouring numbers."""
+"""Ports between those of two jobs with neighbouring numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
-    """A process's place among the ranks of a run."""
+    """A process's place in a launch."""
 
     rank: int
     size: int
     local_rank: int
-    """Its number on its machine, from 0."""
+    """Rank on its machine, from 0."""
     local_size: int
-    """Ranks on its machine."""
+    """Number of ranks on its machine."""
     host: str
-    """Where the ranks meet: the first rank's machine."""
+    """Rendezvous address: the first rank's machine."""
     port: int
     is_hosted: bool
-    """The launcher has the port open; otherwise the first rank opens it."""
+    """True if the launcher has the port open; otherwise the first rank opens it."""
     attempt: int
-    """How often the launcher has started the ranks before."""
+    """Number of earlier starts by the launcher."""
     cores: int | None
-    """That the scheduler gave this process; None: it did not say."""
+    """CPU cores that the scheduler gave this process; None if it does not say."""
     has_own_devices: bool
-    """The scheduler may show each process its own devices only."""
+    """True if the scheduler may show each process its own devices only."""
     secret: str | None = field(default=None, repr=False)
-    """By which the ranks know each other; None: by a file of their machine."""
+    """Shared secret of the ranks; None if they use a file on their machine."""
 
     @property
     def leads(self) -> bool:
-        """Whether this is the rank with the run directory and the terminal."""
+        """True for the rank with the run directory and the terminal."""
         return self.rank == 0
 
     @property
     def is_one_machine(self) -> bool:
-        """Whether all ranks are on this machine."""
+        """True if all ranks are on this machine."""
         return self.local_size == self.size
 
 
 def launched(environment: Mapping[str, str]) -> Launched | None:
-    """The place of a process with this environment; None: it is the only one.
+    """Place of a process with this environment; None for a single process.
 
     Raises:
         ConfigError: a launcher set some of its variables and not all, or one is not a number; or it was asked for
@@ -81,7 +81,7 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
 
 
 def check_launched(config: Config, place: Launched) -> None:
-    """Refuse what starts processes of its own, and a layout that does not fit the ranks.
+    """Refuse options that start processes of their own, and layouts that do not fit the ranks.
 
     Raises:
         ConfigError: the sentence names the option and the remedy.
@@ -110,7 +110,7 @@ def check_launched(config: Config, place: Launched) -> None:
 
 
 def device_index(place: Launched, *, visible: int) -> int:
-    """Which of the CUDA devices that a process can see is its own.
+    """Index of this process's CUDA device among those it can see.
 
     Raises:
         ConfigError: there are fewer than ranks on the machine.
@@ -126,7 +126,7 @@ def device_index(place: Launched, *, visible: int) -> int:
 
 
 def first_host(nodes: str) -> str:
-    """The first machine of Slurm's short form of a list.
+    """First machine in Slurm's compressed list.
 
     >>> first_host("node[07-09,12],login"), first_host("a,b")
     ('node07', 'a')
@@ -137,7 +137,7 @@ def first_host(nodes: str) -> str:
 
 
 def tasks_of(node: int, tasks_per_node: str) -> int:
-    """How many tasks a machine has, by Slurm's short form of all numbers.
+    """Number of tasks on a machine, from Slurm's compressed list of all of them.
 
     >>> [tasks_of(node, "4(x2),1") for node in range(3)]
     [4, 4, 1]

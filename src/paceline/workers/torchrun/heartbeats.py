@@ -1,7 +1,7 @@
-"""Who is still there. The first rank and every other show each other a sign of life each second, and tell how they end.
+"""Liveness of the ranks: the first rank and every other exchange heartbeats and report how they end.
 
-A thread listens beside the work. What it hears of becomes an exception in the main thread, wherever that stands; and
-where that cannot be reached, as in a collective that waits for a rank which is gone, the process is ended.
+A thread listens beside the work. Bad news becomes an exception in the main thread. Where the main thread cannot be
+interrupted, as in a collective that waits for a lost rank, the process is ended.
 """
 
 import json
@@ -26,30 +26,30 @@ from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.watchdog import write_stacks
 
 HEARTBEAT_SECONDS = 1.0
-"""Between two signs of life."""
+"""Seconds between two heartbeats."""
 PATIENCE = 2
-"""Beats that the error of another rank waits for this one's own, which mostly is the same."""
+"""Beats to wait for this rank's own error before another rank's is raised; mostly they are the same."""
 DOUBT = 5
-"""Beats that a rank which only lost touch with others waits for the culprit's name."""
+"""Beats to wait for the culprit's name when a rank has only lost touch with others."""
 GRACE = 5
-"""Beats that the main thread has to come out, before the process is ended without it."""
+"""Beats that the main thread has to stop before the process is ended."""
 WORDS = 8192
-"""Characters of what a rank says of an error, at most."""
+"""Longest error text, in characters."""
 LATEST = 200
-"""Characters of what a rank did last."""
+"""Longest text on a rank's latest activity, in characters."""
 FRAMES = 20
-"""Innermost ones of a traceback that are told."""
+"""Number of innermost traceback frames to report."""
 ALARM = signal.SIGURG
-"""Wakes the main thread: no launcher sends it, and a process that does not expect it takes no notice."""
+"""Signal that wakes the main thread: no launcher sends it, and by default it is ignored."""
 
 KINDS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PacelineError)
 }
-"""What a rank's error may be of, by name: a class of its own choice is never looked up."""
+"""Allowed classes of a rank's error by name: a name from the network is never looked up elsewhere."""
 
 
 class Ended(BaseException):
-    """The first rank has ended the run, with an exit status, or is gone."""
+    """The first rank has ended the run with an exit status, or is gone."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -57,7 +57,7 @@ class Ended(BaseException):
 
 
 class PeerHeartbeats:
-    """Channels to ranks whose end is this one's too, for as long as this lasts."""
+    """Heartbeats with ranks whose end is also the end of this one, for the duration of the context."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class PeerHeartbeats:
         alarm: Callable[[], None] | None = None,
         beat: float = HEARTBEAT_SECONDS,
     ) -> None:
-        """Of channels by rank; only the first rank has more than one.
+        """Take channels by rank; only the first rank has more than one.
 
         Args:
-            peers: their other ends are PeerHeartbeats too.
-            limit: seconds without a sign of life after which a rank counts as lost.
-            force: ends the process where the main thread does not come out; given why.
-            alarm: has the main thread run `raise_verdict`; None: by a signal.
-            beat: seconds between two signs of life.
+            peers: channels whose other ends are PeerHeartbeats too.
+            limit: seconds without a heartbeat after which a rank counts as lost.
+            force: ends the process if the main thread does not stop; called with the reason.
+            alarm: makes the main thread run `raise_verdict`; None: by a signal.
+            beat: seconds between two heartbeats.
         """
         self._peers, self._limit, self._force, self._beat = dict(peers), limit, force, beat
         self._alarm = alarm or _wake_main_thread
@@ -103,7 +103,7 @@ class PeerHeartbeats:
             signal.signal(ALARM, self._previous)
 
     def leave(self) -> None:
-        """The main thread is on its way out: nothing that is heard from now on stops it."""
+        """Stop interrupting: the main thread is on its way out."""
         self._left.set()
 
     def tell_end(self, status: int) -> None:
@@ -111,28 +111,28 @@ class PeerHeartbeats:
         self._tell({"end": status})
 
     def ask_for_stacks(self, folder: Path) -> None:
-        """Have the others write into a folder of all ranks where their threads stand; they have two beats for it."""
+        """Have the others write stack dumps into a folder that all ranks share; they get two beats for it."""
         for rank in list(self._peers):
             self._tell({"write_stacks": str(folder.absolute() / f"rank-{rank}.txt")}, [rank])
         self._known.wait(2 * self._beat)
 
     def tell_failure(self, error: BaseException) -> None:
-        """Tell the first rank why this one cannot go on; it says so, and ends all."""
+        """Report the error that ends this rank to the first rank, which prints it and ends all."""
         self._tell(words_of(error))
 
     def verdict(self, seconds: float) -> BaseException | None:
-        """Why the run is over, once it is known; None: it is not within so many seconds."""
+        """Reason why the run is over, waiting up to `seconds` for it; None if there is none."""
         self._known.wait(seconds)
         return self._verdict
 
     def raise_verdict(self, number: int = 0, frame: FrameType | None = None) -> None:
-        """In the main thread: raise why the run is over, once."""
+        """Raise the reason why the run is over, once, in the main thread."""
         if self._verdict is not None and not self._is_raised and not self._left.is_set():
             self._is_raised = True
             raise self._verdict
 
     def _tell(self, words: Mapping[str, Any], ranks: Collection[int] | None = None) -> None:
-        """To some ranks; None: to all."""
+        """Send a message to some ranks, or to all for None."""
         said = json.dumps(words).encode()
         with self._telling:  # the work tells how it ends, the thread that it is alive
             for rank, channel in list(self._peers.items()):
@@ -195,7 +195,7 @@ class PeerHeartbeats:
         self._candidates.append((time.monotonic() + beats * self._beat, error))
 
     def _insist(self) -> None:
-        """Wake the main thread until it comes: a signal between two instructions may find it asleep again."""
+        """Wake the main thread until it stops: one signal may arrive just before it blocks again."""
         assert self._verdict is not None
         deadline = time.monotonic() + GRACE * self._beat
         while not self._left.is_set() and time.monotonic() < deadline:
@@ -207,7 +207,7 @@ class PeerHeartbeats:
 
 
 def words_of(error: BaseException) -> dict[str, str]:
-    """What a rank says of the error that ends it: a sentence if it was raised on purpose, else where it came from."""
+    """Report of the error that ends a rank: its sentence if deliberate, else with its traceback."""
     if isinstance(error, PacelineError):
         return {"failed": type(error).__name__, "sentence": str(error)[:WORDS]}
     trace = "".join(traceback.format_exception(error, limit=-FRAMES))
@@ -215,7 +215,7 @@ def words_of(error: BaseException) -> dict[str, str]:
 
 
 def error_of(rank: int, words: Mapping[str, str]) -> PacelineError:
-    """The error of a rank, with the rank named, of the kind that it was."""
+    """A rank's error, of the class that it had there, with the rank named."""
     if words["failed"] == RankLost.__name__:
         return ProcessLost(f"rank {rank}: {words['sentence']}")
     kind = KINDS.get(words["failed"], TrainingError)
@@ -223,7 +223,7 @@ def error_of(rank: int, words: Mapping[str, str]) -> PacelineError:
 
 
 def end_leader(verdict: BaseException) -> None:
-    """Say why and end this process, whose main thread does not come out."""
+    """Print the reason and end this process, whose main thread is stuck."""
     sentence, newline, trace = str(verdict).partition("\n")
     remedy = "; `--resume` goes on from the last checkpoint" if isinstance(verdict, ProcessLost) else ""
     print(f"paceline: {sentence}{remedy}{newline}{trace}", file=sys.stderr, flush=True)
@@ -231,7 +231,7 @@ def end_leader(verdict: BaseException) -> None:
 
 
 def end_follower(verdict: BaseException) -> None:
-    """End this process, whose main thread does not come out."""
+    """End this process, whose main thread is stuck."""
     os._exit(verdict.status if isinstance(verdict, Ended) else PacelineError.exit_status)
 
 

@@ -1,4 +1,4 @@
-"""What a process is among the ranks, and what it computes with."""
+"""A process's place among the ranks, and its resources."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,12 @@ from paceline.workers.torchrun.broadcast import BroadcastGroup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankContext:
-    """A process's place."""
+    """Rank, device and connections of a process."""
 
     rank: int
     device: torch.device
     cores: int
     broadcast_group: BroadcastGroup | None = None
-    """The way to the ranks that only sample, of the first rank and of them; None: there are none, or this rank has no
-    part in it."""
+    """Group of the first rank and those that only sample; None on other ranks, or if no rank only samples."""
     progress: Progress = NULL_PROGRESS
-    """Is told how far the work of the first rank has come: it has the screen."""
+    """Progress of the first rank's work: it has the terminal."""

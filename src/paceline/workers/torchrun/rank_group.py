@@ -1,33 +1,36 @@
-"""All ranks as one: the first asks, those that are asked do their part at the same time, itself often among them."""
+"""All ranks as one group: the first rank calls methods on the others and on itself at the same time."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
+
+from typing_extensions import override
 
 from paceline.errors import ProcessLost
 from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.heartbeat import HEARTBEAT
 from paceline.runtime.timeline import Recorder
+from paceline.training.rollouts.sharing import SamplingWorkers
 from paceline.workers.torchrun.roles import Roles
 
 BUILD = "build"
-"""The first call, which makes what all later ones are methods of."""
+"""First call, which makes the object that all later calls are methods of."""
 LEAVE = "leave"
-"""The last one: no more follow, the run has come to its end."""
+"""Last call: the run is over."""
 BLAME_SECONDS = 5.0
-"""That a lost touch waits for the name of the rank that is the cause."""
+"""Seconds to wait for the name of the lost rank when a channel breaks."""
 
 RankCall = tuple[str, tuple[Any, ...]]
-"""A method and its arguments."""
+"""A method's name and arguments."""
 
 
 class Channels(Protocol):
-    """Ways to the other ranks, from the first one; from them, the way to it."""
+    """Channels from the first rank to the others, or from another rank to it."""
 
     def send(self, ranks: Collection[int], message: Any) -> None:
-        """The same message to several."""
+        """Send the same message to several ranks."""
 
     def receive(self, rank: int) -> Any:
-        """The next message from a rank.
+        """Wait for a rank's next message.
 
         Raises:
             RankLost: none will come.
@@ -35,14 +38,14 @@ class Channels(Protocol):
 
 
 class Watch(Protocol):
-    """Knows who is lost."""
+    """Knows which rank was lost."""
 
     def verdict(self, seconds: float) -> BaseException | None:
-        """Why the run is over, once it is known; None: it is not within so many seconds."""
+        """Reason why the run is over, waiting up to `seconds` for it; None if there is none."""
 
 
-class RankGroup:
-    """`SamplingWorkers`, and more: ranks do what they are asked, the first one here."""
+class RankGroup(SamplingWorkers):
+    """The ranks of a launch: `SamplingWorkers`, and calls on all ranks or on those that train."""
 
     def __init__(
         self,
@@ -54,19 +57,19 @@ class RankGroup:
         roles: Roles,
         recorder: Recorder,
     ) -> None:
-        """Have every rank make its part with these arguments; what each of them does goes to `recorder`."""
+        """Have every rank build its object with these arguments; their spans go to `recorder`."""
         self._channels, self._watch, self._make_own, self.recorder = channels, watch, make_own, recorder
         self.roles = roles
         self._own: Any = None
         self._ask_same(roles.all, BUILD, arguments)
 
     @property
+    @override
     def count(self) -> int:
-        """See `SamplingWorkers`."""
         return len(self.roles.sampling)
 
     def call(self, method: str, *arguments: object) -> list[Any]:
-        """What every rank gives, by rank.
+        """Call a method on every rank; answers by rank.
 
         Raises:
             ProcessLost: a rank is gone, or silent.
@@ -75,7 +78,7 @@ class RankGroup:
         return self._ask_same(self.roles.all, method, arguments)
 
     def call_training(self, method: str, *arguments: object) -> list[Any]:
-        """What every rank that trains gives, by rank.
+        """Call a method on every training rank; answers by rank.
 
         Raises:
             ProcessLost: a rank is gone, or silent.
@@ -84,7 +87,7 @@ class RankGroup:
         return self._ask_same(self.roles.training, method, arguments)
 
     def ask_own(self, method: str, *arguments: object) -> Any:
-        """What this rank gives, and nobody else is asked.
+        """Call a method on this rank alone.
 
         Raises:
             ProcessLost: a rank is gone, or silent.
@@ -95,8 +98,9 @@ class RankGroup:
         except RankLost as lost:
             raise (self._watch.verdict(BLAME_SECONDS) or ProcessLost(str(lost))) from None
 
+    @override
     def share_out(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """See `SamplingWorkers`: a share for each rank that samples, of fewer the first of them have one."""
+        """Give each sampling rank one share; with fewer shares the last ranks get none."""
         calls = {rank: (method, share) for rank, share in zip(self.roles.sampling, shares, strict=False)}
         return self._together(calls, self._send_each)
 
@@ -128,13 +132,13 @@ class RankGroup:
             self._channels.send([rank], call)
 
     def _send_all(self, calls: Mapping[int, RankCall]) -> None:
-        """What all are asked alike, turned into bytes once."""
+        """Send one call to all, pickled once."""
         if calls:
             self._channels.send(list(calls), next(iter(calls.values())))
 
 
 def answer_calls(make: Callable[..., Any], channels: Channels) -> None:
-    """Of a rank that is not the first: do what it asks, until it asks for nothing more.
+    """Answer the first rank's calls on another rank until the last one.
 
     Raises:
         RankLost: the first rank, or another one, cannot be reached any more.

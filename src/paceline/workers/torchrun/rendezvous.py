@@ -27,16 +27,16 @@ from paceline.workers.torchrun.environment import Launched
 from paceline.workers.torchrun.secret import REMEDY, offered_key, shared_key
 
 HELLO_SECONDS = 10.0
-"""That one who has come may take for each thing that it says of itself."""
+"""Timeout of each message in the handshake, in seconds."""
 HELLO_BYTES = 4096
 PLACE = "channels"
-"""Where the store has the first rank's address."""
+"""Key of the first rank's address in the store."""
 KINDS = ("calls", "life")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SocketChannels:
-    """By rank of who is at their other end: the first rank has one of each to every other, each other one to it."""
+    """Channels by rank: the first rank has one of each kind to every other, any other has one to it."""
 
     calls: Mapping[int, Connection]
     life: Mapping[int, Connection]
@@ -51,7 +51,7 @@ class SocketChannels:
                 raise RankLost(f"rank {rank} does not take calls any more") from None
 
     def receive(self, rank: int) -> Any:
-        """The next message from a rank.
+        """Wait for a rank's next message.
 
         Raises:
             RankLost: none will come.
@@ -62,13 +62,13 @@ class SocketChannels:
             raise RankLost(f"rank {rank} does not answer any more") from None
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all channels."""
         for channel in (*self.calls.values(), *self.life.values()):
             channel.close()
 
 
 def open_store(place: Launched) -> dist.Store:
-    """The store at the launch's address, which the first rank opens where the launcher has not.
+    """Connect to the store at the launch's address; the first rank opens it where the launcher has not.
 
     Raises:
         ProcessLost: nobody is there, or the port is taken.
@@ -91,7 +91,7 @@ def open_store(place: Launched) -> dist.Store:
 
 
 def open_channels(place: Launched, store: dist.Store) -> SocketChannels:
-    """A channel for calls and one for signs of life between the first rank and every other.
+    """Open a channel for calls and one for heartbeats between the first rank and every other.
 
     Raises:
         ProcessLost: not all of them came.
@@ -122,9 +122,9 @@ def _accept(place: Launched, store: dist.Store) -> SocketChannels:
 
 
 def _hello(channel: Connection, key: bytes) -> tuple[str, int] | None:
-    """Kind and rank of one who has come, and has proved that it has the key; None: a stranger.
+    """Kind and rank of a peer that has proved to have the key; None for a stranger.
 
-    Each end proves it over random bytes of both, so neither a proof that was overheard nor the key itself is of use.
+    Each end proves it over random bytes of both, so neither an overheard proof nor the key itself is of use.
     """
     ours = secrets.token_hex(32)
     try:
@@ -180,6 +180,6 @@ def _channel(connected: socket.socket, *, patience: float) -> Connection:
 
 
 def _be_patient(channel: Connection, seconds: float) -> None:
-    """How long one part of a message is waited for; 0: for ever, as a heartbeat channel tells of the end of a rank."""
+    """Set the timeout of one part of a message; 0 means none, as heartbeats report the end of a rank."""
     with socket.socket(fileno=os.dup(channel.fileno())) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))

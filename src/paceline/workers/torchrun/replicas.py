@@ -1,4 +1,4 @@
-"""Whether ranks that should hold the same weights do: the fingerprints that they answer with."""
+"""Check of ranks that should hold the same weights, by fingerprint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,24 +9,24 @@ from paceline.training.sampled_step import WeightTransfer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightsChecksum:
-    """Weights on a rank."""
+    """Fingerprint of the weights on a rank."""
 
     part: tuple[int, ...]
-    """Of the model, where ranks have it in parts: those with the same part hold copies. Empty: all of it."""
+    """Part of the model on this rank; ranks with the same part hold copies. Empty for the whole model."""
     fingerprint: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Renewed:
-    """A rank's share in the way of the weights to those who sample."""
+    """A rank's report of a weight sync."""
 
     transfer: WeightTransfer
     held: WeightsChecksum | None
-    """What it sent, or has now; None: nothing came to it, or from it."""
+    """Weights that it sent or has now; None if it took no part."""
 
 
 def check_copies(held: Sequence[WeightsChecksum | None], *, policy_version: int) -> None:
-    """Compare what ranks, in their order, hold of the weights after so many updates; None: nothing to compare.
+    """Compare the ranks' fingerprints after an update; None is skipped.
 
     Raises:
         TrainingError: two hold different copies of one part; the sentence names both.

@@ -1,4 +1,4 @@
-"""Which ranks of a launch train, and which sample: all do both, or the last ones sample for the others."""
+"""Roles of a launch's ranks: all sample and train, or the last ones only sample."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from paceline.config.layout import ParallelConfig, training_ranks
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roles:
-    """The first rank trains always; it has the loop."""
+    """Which ranks train and which sample. The first rank always trains, because it has the loop."""
 
     training: range
     sampling: range
@@ -19,12 +19,12 @@ class Roles:
 
     @property
     def are_apart(self) -> bool:
-        """Whether those that sample do not train."""
+        """True if the sampling ranks do not train."""
         return self.sampling.start > 0
 
     @property
     def sentence(self) -> str:
-        """Who does what, for a person."""
+        """Sentence for the user on who does what."""
         if not self.are_apart:
             return f"{len(self.all)} ranks sample and train together"
         train, sample = _counted(self.training, "trains", "train"), _counted(self.sampling, "samples", "sample")
@@ -32,7 +32,7 @@ class Roles:
 
 
 def roles_of(options: ParallelConfig, ranks: int) -> Roles:
-    """The roles of so many ranks.
+    """Roles of this many ranks.
 
     Raises:
         ConfigError: none would be left to train.

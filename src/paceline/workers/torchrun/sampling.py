@@ -1,4 +1,4 @@
-"""What a rank does that samples for others which train: completes and scores a share of a step's tasks."""
+"""A rank that only samples: completes and scores a share of a step's tasks."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -28,10 +28,10 @@ from paceline.workers.torchrun.replicas import Renewed, WeightsChecksum
 
 
 class SamplingRank:
-    """A rank's part of the producer half, on a whole copy of the weights. It makes no gradients."""
+    """A sampling rank with a whole copy of the weights, without gradients."""
 
     def __init__(self, context: RankContext, config: Config, run_size: RunSize, checkpoint: Path | None) -> None:
-        """Read the weights, from a checkpoint where there is one. `run_size` is for those who train."""
+        """Read the weights, from a checkpoint if there is one. `run_size` is for training ranks."""
         assert context.broadcast_group is not None  # those who train broadcast_group it their weights
         torch.set_num_threads(context.cores)
         self._broadcast_group, self._device = context.broadcast_group, context.device
@@ -42,19 +42,19 @@ class SamplingRank:
         self.sampler = make_sampler(config, self.engine)
 
     def sentences(self) -> tuple[str, ...]:
-        """What a person should know of how completions are computed."""
+        """Sentences for the user on how completions are computed."""
         return tuple(engine_sentences(self.engine))
 
     def sample(self, drawn: Drawn) -> Round:
-        """A share of a round."""
+        """Sample and score a share of a round."""
         return self.sampler.sample(drawn)
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
-        """A share of what is measured; whoever asked grades it."""
+        """Generate a share of an evaluation; the caller grades it."""
         return self.engine.generate(requests, sampling)
 
     def renew(self, policy_version: int) -> Renewed:
-        """Take the weights as so many updates have made them, from the ranks that train."""
+        """Receive the weights of this version from the training ranks."""
         started = time.perf_counter()
         self.engine.rest()
         found, nbytes = take_weights(self._broadcast_group, self._sampled.model, self._device)
@@ -64,7 +64,7 @@ class SamplingRank:
 
 
 def load_to_sample(config: Config, checkpoint: Checkpoint | None) -> Loaded:
-    """A whole copy of the weights, without gradients."""
+    """Load a whole copy of the weights, without gradients."""
     place = None if checkpoint is None else checkpoint.model
     loaded = load_model(config.model, config.lora, checkpoint=place, seed=config.loop.seed)
     loaded.model.requires_grad_(False)
@@ -78,7 +78,7 @@ def make_sampler(
     *,
     progress: Progress = NULL_PROGRESS,
 ) -> EngineSampler:
-    """Sampling and scoring in this process; `functions` None: those of the configuration."""
+    """Build sampling and scoring in this process; `functions` is None for those of the configuration."""
     if functions is None:
         functions = with_reward_models(configured_functions(config), config)
     return training_rounds(config, engine, functions, progress=progress)

@@ -1,7 +1,7 @@
-"""The shared secret of a launch: channels between ranks carry pickles, so whoever is let in runs code.
+"""The shared secret of a launch: channels between ranks carry pickles, so whoever connects can run code.
 
-The store where they meet answers whoever reaches its port, so nothing that lets one in lies there. On one machine the
-secret is a file that its user alone may read; on several it is a variable of the launch.
+The store answers whoever reaches its port, so it holds no secret. On one machine the secret is a file that only its
+user may read; on several machines it is a variable of the launch.
 """
 
 import os
@@ -19,7 +19,7 @@ REMEDY = f"set {SECRET} to the same random text for every rank"
 
 @contextmanager
 def offered_key(place: Launched) -> Iterator[bytes]:
-    """The first rank's key, which the others find for as long as this lasts.
+    """Publish the first rank's key to the others, for the duration of the context.
 
     Raises:
         ProcessLost: the file cannot be made.
@@ -44,7 +44,7 @@ def offered_key(place: Launched) -> Iterator[bytes]:
 
 
 def shared_key(place: Launched) -> bytes:
-    """Any other rank's key, once the first one has offered it.
+    """Key of any other rank, once the first rank has published it.
 
     Raises:
         ProcessLost: the file is not there, or another user can read or has made it.
@@ -66,5 +66,5 @@ def shared_key(place: Launched) -> bytes:
 
 
 def _file(place: Launched) -> Path:
-    """The same for all ranks, and not taken from the store, which could name any file."""
+    """Path that is the same on all ranks and never comes from the store, which could name any file."""
     return Path(tempfile.gettempdir()) / f"paceline-ranks-{os.getuid()}-{place.port}-{place.attempt}"

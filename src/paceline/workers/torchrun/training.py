@@ -1,4 +1,4 @@
-"""What a rank does that trains: its share of each update, with all others that train; its part of what is saved."""
+"""A rank that trains: its share of each update, and its part of every checkpoint."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -28,23 +28,23 @@ from paceline.workers.torchrun.replicas import Renewed, WeightsChecksum
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankUpdate:
-    """What a step's updates did."""
+    """Result of a step's updates on a rank."""
 
     stats: UpdateStats
     learning_rate: float
     policy_version: int
     held: WeightsChecksum | None
-    """What this rank has of the weights now; None: no other holds the same."""
+    """Fingerprint of this rank's weights; None if no other rank holds a copy."""
 
 
 class TrainingRank:
-    """A rank's part of the consumer half. Calls are made on all ranks that train together."""
+    """A training rank. All training ranks make each call together."""
 
     def __init__(self, context: RankContext, config: Config, run_size: RunSize, checkpoint: Path | None) -> None:
-        """Read the weights, from a checkpoint where there is one."""
+        """Read the weights, from a checkpoint if there is one."""
         torch.set_num_threads(context.cores)  # launchers leave one, and what reads the weights takes what it finds
         self._context, self._ranks = context, make_ranks(config.parallel, context.device)
-        self.half = make_trainer(
+        self.trainer = make_trainer(
             config,
             load_tokenizer(config.model),
             run_size,
@@ -55,21 +55,21 @@ class TrainingRank:
 
     @property
     def policy_version(self) -> int:
-        """Updates that the weights have seen."""
-        return self.half.policy_version
+        """Optimiser updates that the weights have seen."""
+        return self.trainer.policy_version
 
     @property
     def is_split(self) -> bool:
-        """Whether this rank has less than a whole copy of the model."""
+        """True if this rank holds less than the whole model."""
         return self._ranks.sizes.splits_the_model
 
     def sentences(self) -> tuple[str, ...]:
-        """What a person should know of how the model is computed."""
-        return tuple(trainer_sentences(self.half))
+        """Sentences for the user on how the model is computed."""
+        return tuple(trainer_sentences(self.trainer))
 
     def renew(self, policy_version: int) -> Renewed:
-        """BroadcastGroup the weights on to the ranks that only sample; they are as so many updates have made them."""
-        weights = full_parameters(self.half.policy.model, self._ranks)
+        """Broadcast the weights of this version to the ranks that only sample."""
+        weights = full_parameters(self.trainer.policy.model, self._ranks)
         if self._context.broadcast_group is None:
             assert not [*weights]  # those who have parts of it help the first one, and get none
             return Renewed(transfer=NO_TRANSFER, held=None)
@@ -79,31 +79,31 @@ class TrainingRank:
         return Renewed(transfer=transfer, held=WeightsChecksum(part=(), fingerprint=found))
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> RankUpdate:
-        """See `Backend`."""
-        stats, rate = self.half.update(number, groups)
+        """Run all updates of a step together with the other ranks."""
+        stats, rate = self.trainer.update(number, groups)
         return RankUpdate(stats=stats, learning_rate=rate, policy_version=self.policy_version, held=self._held())
 
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """See `Backend`."""
-        return self.half.save(root, state, protected)
+        """Begin a checkpoint; returns sentences for the user."""
+        return self.trainer.save(root, state, protected)
 
     def saved(self, wait: bool) -> Checkpoint | None:
-        """See `Backend`; of the first rank, which commits for all."""
-        return self.half.saved(wait=wait)
+        """The checkpoint once it is on disk; asked of the first rank, which commits for all."""
+        return self.trainer.saved(wait=wait)
 
     def footprint(self) -> Footprint:
-        """See `Backend`."""
-        return self.half.footprint()
+        """Bytes of a checkpoint and of the final model on disk."""
+        return self.trainer.footprint()
 
     def export(self, folder: Path) -> None:
-        """See `Backend`."""
-        self.half.export(folder)
+        """Write the trained model as transformers or peft loads it."""
+        self.trainer.export(folder)
 
     def _held(self) -> WeightsChecksum | None:
         mesh = self._ranks.mesh
         if not mesh.has_copies:
             return None
-        trained = (one for one in self.half.policy.model.parameters() if one.requires_grad)
+        trained = (one for one in self.trainer.policy.model.parameters() if one.requires_grad)
         return WeightsChecksum(
             part=mesh.part, fingerprint=fingerprint(piece_of(one).tensor.contiguous() for one in trained)
         )

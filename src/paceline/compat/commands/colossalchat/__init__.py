@@ -10,6 +10,8 @@ sampling.py   how completions are drawn
 
 from pathlib import PurePosixPath
 
+from typing_extensions import override
+
 from paceline.compat.commands.colossalchat.arguments import (
     SCRIPTS,
     ColossalChatArguments,
@@ -22,7 +24,7 @@ from paceline.compat.commands.colossalchat.objective import objective
 from paceline.compat.commands.colossalchat.rounds import rounds
 from paceline.compat.commands.colossalchat.sampling import sampling
 from paceline.compat.commands.colossalchat.tasks import tasks
-from paceline.compat.commands.translation import ForeignCommand, Note, Translation
+from paceline.compat.commands.translation import CommandReader, ForeignCommand, Note, Translation
 
 
 def keeping(read: ColossalChatCommand) -> Translation:
@@ -66,18 +68,18 @@ PARTS = (tasks, sampling, objective, rounds, keeping)
 """Each makes some of the options, from all arguments."""
 
 
-class ColossalChat:
-    """See `CommandReader`."""
+class ColossalChat(CommandReader):
+    """Reads commands of ColossalChat."""
 
     name = "ColossalChat"
     example = "python rl_example.py --dataset D --model M -t 4 -i 4 -b vllm ..."
 
+    @override
     def recognises(self, command: ForeignCommand) -> bool:
-        """See `CommandReader`."""
         return script_of(command.words) in SCRIPTS
 
+    @override
     def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
-        """See `CommandReader`."""
         found = read(command.words)
         arguments, notes = settle(found.arguments, repair=repair)
         settled = ColossalChatCommand(arguments=arguments, given=found.given, script=found.script)

@@ -8,30 +8,32 @@ tutorial.py  train_with_grpo
 
 from pathlib import PurePosixPath
 
+from typing_extensions import override
+
 from paceline.compat.commands.launching import PYTHON, started
 from paceline.compat.commands.scripts.reading import read_script
 from paceline.compat.commands.scripts.trainers import from_trainer
 from paceline.compat.commands.scripts.tutorial import from_tutorial
-from paceline.compat.commands.translation import ForeignCommand, Translation
+from paceline.compat.commands.translation import CommandReader, ForeignCommand, Translation
 from paceline.errors import ConfigError
 
 OTHERS = ("rl_example.py", "rl_example_zero_bubble.py")
 """Scripts with a reader of their own."""
 
 
-class Scripts:
-    """See `CommandReader`."""
+class Scripts(CommandReader):
+    """Reads commands that run a Python script of TRL."""
 
     name = "a script of TRL or of GRPO From Scratch"
     example = "python train_grpo.py"
 
+    @override
     def recognises(self, command: ForeignCommand) -> bool:
-        """See `CommandReader`."""
         script = _script(started(command).words)
         return script is not None and PurePosixPath(script).name not in OTHERS
 
+    @override
     def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
-        """See `CommandReader`."""
         start = started(command)
         place = _script(start.words)
         assert place is not None

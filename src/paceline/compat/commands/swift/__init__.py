@@ -6,6 +6,8 @@ tasks.py    model, rows, prompts, adapter
 running.py  devices, vLLM, and what of it clashes
 """
 
+from typing_extensions import override
+
 from paceline.compat.commands.devices import model_length
 from paceline.compat.commands.fields import Around, field_names, from_fields
 from paceline.compat.commands.flags import FlagWords, GivenFlags, is_on, one, read_flags, says_nothing
@@ -14,7 +16,7 @@ from paceline.compat.commands.swift.rewards import reward_names
 from paceline.compat.commands.swift.running import running
 from paceline.compat.commands.swift.tables import DEFAULTS, FIELDS, HARMLESS, IDLE, KNOWN, REFUSED
 from paceline.compat.commands.swift.tasks import is_full, tasks
-from paceline.compat.commands.translation import ForeignCommand, Note, Translation
+from paceline.compat.commands.translation import CommandReader, ForeignCommand, Note, Translation
 from paceline.errors import ConfigError
 
 NAME = "ms-swift"
@@ -27,19 +29,19 @@ ESTIMATORS = {"grpo": None, "rloo": "leave_one_out", "reinforce_plus_plus": "gro
 CORRECTION_MAX = 2.0
 
 
-class Swift:
-    """See `CommandReader`."""
+class Swift(CommandReader):
+    """Reads commands of ms-swift."""
 
     name = NAME
     example = "swift rlhf --rlhf_type grpo --model M --dataset D ..."
 
+    @override
     def recognises(self, command: ForeignCommand) -> bool:
-        """See `CommandReader`."""
         words = started(command).words
         return words[:1] in (("swift",), ("megatron",)) or _script_at(words) >= 0
 
+    @override
     def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
-        """See `CommandReader`."""
         start = started(command)
         flags = _after_rlhf(start.words)
         given, repeated = read_flags(flags, (*field_names(), *KNOWN), NAME)

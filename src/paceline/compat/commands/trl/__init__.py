@@ -6,13 +6,15 @@ reading.py  flags, and the YAML file behind `--config`
 
 from collections.abc import Iterable, Mapping
 
+from typing_extensions import override
+
 from paceline.compat.commands.devices import model_length, placed
 from paceline.compat.commands.field_tables import TAKEN
 from paceline.compat.commands.fields import Around, field_names, from_fields
 from paceline.compat.commands.flags import GivenFlags, is_on, number, one, says_nothing
 from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT, Started, numbers, started
 from paceline.compat.commands.layouts import slices
-from paceline.compat.commands.translation import ForeignCommand, Note, Translation
+from paceline.compat.commands.translation import CommandReader, ForeignCommand, Note, Translation
 from paceline.compat.commands.trl.reading import read
 from paceline.compat.commands.trl.tables import HARMLESS, SCRIPT_IDLE, SCRIPT_REFUSED
 from paceline.config.reading import suggest
@@ -24,19 +26,19 @@ PEFT_RANK, PEFT_ALPHA = 16, 32.0
 """TRL's own defaults."""
 
 
-class Trl:
-    """See `CommandReader`."""
+class Trl(CommandReader):
+    """Reads commands of TRL."""
 
     name = NAME
     example = "trl grpo --model_name_or_path M --dataset_name D ..."
 
+    @override
     def recognises(self, command: ForeignCommand) -> bool:
-        """See `CommandReader`."""
         words = started(command).words
         return words[:1] == ("trl",) or _is_script(words)
 
+    @override
     def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
-        """See `CommandReader`."""
         start = started(command)
         words = start.words
         if words[0] == "trl" and words[1:2] != ("grpo",):

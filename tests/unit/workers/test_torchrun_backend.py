@@ -9,7 +9,7 @@ from paceline.errors import TrainingError
 from paceline.runtime.timeline import Recorder
 from paceline.training.sampled_step import NO_TRANSFER
 from paceline.training.task_sampler import TaskSampler
-from paceline.workers.torchrun.halves import TorchrunBackend
+from paceline.workers.torchrun.backend import TorchrunBackend
 from paceline.workers.torchrun.rank_group import RankGroup
 from paceline.workers.torchrun.replicas import Renewed, WeightsChecksum
 from paceline.workers.torchrun.roles import Roles
