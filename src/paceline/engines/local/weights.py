@@ -61,7 +61,10 @@ def joined(layers: Sequence[Linear], dtype: torch.dtype) -> Linear:
     return weight, _below_each_other(biases, dtype) if biases else None
 
 
-def _below_each_other(parts: Sequence[Float[Tensor, "O *I"]], dtype: torch.dtype) -> Float[Tensor, "Os *I"]:
+def _below_each_other(
+    parts: Sequence[Float[Tensor, "O *I"]],  # noqa: F821 - dimensions
+    dtype: torch.dtype,
+) -> Float[Tensor, "Os *I"]:  # noqa: F821
     if len(parts) == 1:
         return parts[0].to(dtype)
     sizes = [len(part) for part in parts]

@@ -31,7 +31,7 @@ class Made:
     """The code, in one line; of a variable that is set more than once, that."""
     name: str | None = None
     """The variable or function that it is, where nothing in the file says what that holds."""
-    call: "Call | None" = None
+    call: "ScriptCall | None" = None
     """The call that makes it."""
     items: "tuple[Argument, ...]" = ()
     """Of a list or tuple that is written out, its items."""
