@@ -157,5 +157,5 @@ def test_the_page_on_evaluation_has_the_least_differences_and_the_example_right(
     assert [f"{100 * detectable_difference(n):.1f}" for n in tasks] == [cell.strip() for cell in values[1].split("|")]
     found = compare([0.0] * 60 + [1.0] * 40, [1.0] * 50 + [0.0] * 10 + [1.0] * 38 + [0.0] * 2)
     low, high = (f"{100 * bound:+.1f}" for bound in (found.difference.low, found.difference.high))
-    assert f"so [{low}, {high}]" in page
+    assert f"[{low}, {high}]" in page
     assert f"/ 2^52 = {found.p_value:.1e}" in page
