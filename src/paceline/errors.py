@@ -9,8 +9,8 @@
     ├── CheckpointError   a checkpoint or run directory that is damaged exit status 2
     ├── EngineError       what samples completions has failed           exit status 1; a cluster replaces it
     └── TrainingError     the run itself went wrong                     exit status 1
-        ├── StorageError  a checkpoint or record cannot be written: it can go on from the one before
-        └── ProcessLost   one of its processes is gone or hangs: it can go on from its last checkpoint
+        ├── StorageError  a checkpoint or record cannot be written: the run can resume from the one before
+        └── ProcessLost   one of its processes is gone or hangs: the run can resume from its last checkpoint
 
 The first four are wrong input, and therefore ValueErrors too, as callers of a Python library expect.
 Every message is one sentence: the option or row, the value, the rule, the remedy.

@@ -445,7 +445,7 @@ def test_an_existing_run_is_refused_unless_it_is_gone_on_with(tmp_path, caplog):
     trainer(tmp_path, max_steps=1).train()
     with caplog.at_level(logging.WARNING):
         again = trainer(tmp_path, max_steps=1)
-    assert "already holds a run; go on with it by train(resume_from_checkpoint=True)" in caplog.text
+    assert "already holds a run; continue it with train(resume_from_checkpoint=True)" in caplog.text
     with pytest.raises(ConfigError, match=r"already holds a run.*resume_from_checkpoint=True"):
         again.train()
     with pytest.raises(CheckpointError, match="must be a checkpoint of output_dir"):

@@ -52,7 +52,7 @@ def test_a_killed_rank_ends_all_by_name_and_the_run_goes_on_to_what_it_would_hav
     (place / "trap").write_text("SIGKILL rank:1 run/checkpoints/step-000002")
     done = torchrun("train", *given, *SAVING, f"--output-dir={place / 'run'}")
     assert done.returncode != 0
-    remedy = f"`paceline train --resume {place / 'run'}` goes on from the last checkpoint"
+    remedy = f"`paceline train --resume {place / 'run'}` continues from the last checkpoint"
     assert ours(done) == [f"paceline: rank 1 is gone; {remedy}"]
     resumed = torchrun("train", "--resume", place / "run")
     assert resumed.returncode == 0, resumed.stderr

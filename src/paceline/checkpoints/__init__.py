@@ -17,7 +17,7 @@ The run directory is the public file interface:
     aside/after-step-000001/          what followed an older checkpoint that the run resumed from: a run of its own
     .lock                  process and host that write here now, or did last: the mark of a run directory
 
-A checkpoint is complete or absent: it is written beside its place, synced and renamed.
+A checkpoint is complete or absent: it is written to a draft directory, synced and renamed.
 
     checkpoints/step-000100/
       model/                   a directory that `transformers` loads, weights in float32; of an adapter, peft's format

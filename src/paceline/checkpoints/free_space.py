@@ -55,7 +55,7 @@ def refuse_full(place: Path, *, needed: int) -> None:
     """Check the disk before a checkpoint is begun in an existing directory.
 
     Raises:
-        StorageError: the disk has not so many bytes left.
+        StorageError: the disk has fewer bytes left.
     """
     free = free_bytes(place)
     if free is not None and needed > free:

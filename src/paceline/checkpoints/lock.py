@@ -65,7 +65,7 @@ def has_mark(directory: Path) -> bool:
     """Return True if a run of Paceline has held the lock of a directory; another program's `.lock` is no mark."""
     file = directory / LOCK
     with _TAKING:
-        # to read a lock that is held here would let go of it
+        # reading a lock that this process holds would release it
         if _is_held_here(file):
             return True
         return file.is_file() and _MARK.fullmatch(file.read_text(encoding="utf-8", errors="replace")) is not None

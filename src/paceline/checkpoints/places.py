@@ -45,7 +45,7 @@ def refuse_existing_run(path: Path) -> None:
     refuse_foreign_files(path)
     if holds_work(path):
         raise ConfigError(
-            f"--output-dir {path} already holds a run; go on with it by --resume {path}, or give another directory"
+            f"--output-dir {path} already holds a run; continue it with --resume {path}, or give another directory"
         )
 
 

@@ -204,8 +204,8 @@ class RunDir:
         records = read_records(file)
         if len(records) != 1 or not records[0].keys() >= IDENTITY:
             raise CheckpointError(
-                f"{file} is damaged, and a run that is gone on with is held to it; restore it from a copy, or delete "
-                "it to go on with whatever options, data and model there are now"
+                f"{file} is damaged, and a resumed run is compared with it; restore it from a copy, or delete it to "
+                "resume with the present options, data and model"
             )
         return records[0]
 
@@ -283,7 +283,7 @@ class RunDir:
             if file_step > step:
                 file.unlink()
         first = max(step, 0)
-        # what came after a step that went wrong is of weights that this attempt may not come to
+        # rollouts after a failed step come from weights that this attempt may not reach
         wrong = [one for one in step_files(self.path / "kept").values() if one > first]
         if wrong:
             self.discard_rollouts_after(min(wrong))

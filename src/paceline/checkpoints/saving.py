@@ -111,7 +111,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         root: where the run's checkpoints lie.
         state: where the run stands.
         loaded: the policy.
-        tokenizer: its files, written beside the weights.
+        tokenizer: its files, written next to the weights.
         optimizer: torch's or any other that keeps tensors and numbers for each of the policy's parameters.
         keep: how many checkpoints stay.
         reference: given where it moves during the run and cannot be read from its own place.
@@ -199,7 +199,7 @@ def _together(group: TextGroup, draft: Path, needed: int) -> Iterator[None]:
     for rank, sentence in enumerate(said):
         if sentence:
             if group.rank == 0:
-                shutil.rmtree(draft, ignore_errors=True)  # what a failing disk keeps of it is a draft, never taken
+                shutil.rmtree(draft, ignore_errors=True)  # leftovers on a failing disk are a draft, never loaded
             raise StorageError(sentence if len(said) == 1 else f"rank {rank}: {sentence}")
 
 

@@ -147,7 +147,7 @@ def _check_deterministic(config: Config) -> None:
     """Refuse options that depend on timing, or on a library that promises no determinism."""
     if config.model.deterministic:
         taken, name = config.cluster.on_new_weights, "on_new_weights"
-        require(taken == "finish", name, taken, "be finish with --deterministic", "when weights come hangs on time")
+        require(taken == "finish", name, taken, "be finish with --deterministic", "the time of new weights varies")
         engine = config.engine.engine
         require(engine == "local", "engine", engine, "be local with --deterministic", "vLLM promises no such thing")
         kind = config.optim.optimizer

@@ -122,7 +122,7 @@ RULES: tuple[ChangeRule, ...] = (
     ),
     ChangeRule(
         may_change="freely",
-        because="the directory behind --resume is where a run goes on, wherever it was moved",
+        because="the directory behind --resume is where a run continues, even if it was moved",
         options=("output_dir",),
     ),
 )
@@ -164,7 +164,7 @@ def differences(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[D
 def changes_what_is_computed(difference: Difference, new: Mapping[str, object], old: Mapping[str, object]) -> bool:
     """Return True if a difference changes what a step computes, beyond rounding."""
     if difference.option == "num_epochs" and (old.get("max_steps"), new.get("max_steps")) != (None, None):
-        return False  # steps count where they are given, and tell by themselves
+        return False  # a given `max_steps` counts instead, and is compared itself
     is_constant = old.get("lr_schedule") == new.get("lr_schedule") == "constant"
     if difference.option in ("max_steps", "num_epochs") and is_constant:
         return False
@@ -178,7 +178,7 @@ def refuse_changes(
 
     Args:
         old: the options that the run has been computed with.
-        new: those that it is to go on with.
+        new: those that it is to continue with.
         override: options that may be otherwise, by name.
         written: options that the command gives itself; a difference in another one is of an edited config.yaml.
 
@@ -198,7 +198,7 @@ def refuse_changes(
         names = " ".join(one.option for one in telling)
         raise ConfigError(
             f"{_listed(unnamed, written)}, with which the run would compute something else than before; leave "
-            f"{'it' if len(unnamed) == 1 else 'them'} as before, or go on so from the last checkpoint by "
+            f"{'it' if len(unnamed) == 1 else 'them'} as before, or continue so from the last checkpoint by "
             f"--override {names}"
         )
     return found

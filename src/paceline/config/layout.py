@@ -95,7 +95,7 @@ class ClusterConfig:
     """Seconds without a sign of life after which a process counts as lost. A lost producer is replaced and its prompts
     done again; a lost consumer ends the attempt. A lost rank of torchrun or another launcher ends the run."""
     max_restarts: int = 3
-    """Attempts that go on from the last checkpoint after a consumer was lost; then the run ends."""
+    """Attempts that continue from the last checkpoint after the loss of a consumer; then the run ends."""
 
     def __post_init__(self) -> None:
         require(self.num_producers >= 1, "num_producers", self.num_producers, "be at least 1")

@@ -160,7 +160,7 @@ class RewardConfig:
     sandbox: Literal["auto", "namespaces", "landlock", "none"] = "auto"
     """Isolation of the programs that `code` runs. auto: namespaces, else landlock, else refuse; none: no isolation."""
     sandbox_url: str | None = None
-    """Address of a judge service that runs programs in the place of this machine's sandbox."""
+    """Address of a judge service that runs programs instead of this machine's sandbox."""
 
     def __post_init__(self) -> None:
         names = self.names

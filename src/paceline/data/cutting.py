@@ -30,7 +30,7 @@ def cut(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
     if start + end >= limit:
         raise DataError(
             f"row {task.task_id}: its prompt has {len(ids)} tokens, and --max-prompt-length {limit} leaves no room for "
-            f"its question beside the {start} before and {end} behind it, which a cut keeps; "
+            f"its question next to the {start} before and {end} after it, which a cut keeps; "
             "raise the limit"
         )
     kept = (*ids[:start], *ids[len(ids) - (limit - start) :])

@@ -156,7 +156,7 @@ def _message(entry: object, row_id: str, place: str) -> Message:
         raise DataError(f"row {row_id}: {place} must be an object with role and content; mend the row")
     if entry["role"] not in ROLES:
         raise DataError(f"row {row_id}: {place} has the role {entry['role']!r}; the roles are {', '.join(ROLES)}")
-    # Tables fill a key that other rows have with None; templates would take it for given.
+    # Tables fill missing keys with None, which templates would take for a value.
     given = {key: value for key, value in entry.items() if value is not None}
     # An assistant message that calls a tool may say nothing.
     if "tool_calls" in given:

@@ -47,7 +47,7 @@ class LineRows(RowsOnDemand):
         """
         line = int(self._lines[place])
         start, end = int(self._starts[line]), int(self._starts[line + 1])
-        # not mapped into memory: a mapped file that another process shortens ends this one
+        # not mapped into memory: another process that shortens a mapped file would kill this one
         content = os.pread(self._file.fileno(), end - start, start)
         if _state(self._file) != self._state:
             raise DataError(
@@ -94,7 +94,7 @@ def _lines(file: BinaryIO) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     if begins[-1] != offset:
         begins = np.append(begins, offset)
     is_blank = np.zeros(len(begins) - 1, dtype=np.bool_)
-    # a line that begins with a blank may be nothing else, and a byte order mark before the first is none
+    # a line that begins with whitespace may be blank; a byte order mark before the first line is not part of it
     for line in {0, *np.flatnonzero(np.isin(np.concatenate(heads), BLANKS)).tolist()}:
         text = os.pread(file.fileno(), int(begins[line + 1] - begins[line]), int(begins[line]))
         is_blank[line] = not text.removeprefix(codecs.BOM_UTF8).strip()

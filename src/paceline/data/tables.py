@@ -124,7 +124,7 @@ def parquet_rows(path: Path, *, size: int | None) -> ArrowRows:
     place, name = tempfile.mkstemp(suffix=".arrow")
     try:
         with parquet.ParquetFile(path) as file, os.fdopen(place, "wb") as decoded:
-            # words that a writer has numbered may be numbered otherwise in the next batch
+            # dictionary-encoded words may have other codes in the next batch
             schema = pyarrow.schema([field.with_type(_plain(field.type)) for field in file.schema_arrow])
             with ipc.new_file(decoded, schema) as writer:
                 for batch in file.iter_batches(batch_size=BATCH):
@@ -133,7 +133,7 @@ def parquet_rows(path: Path, *, size: int | None) -> ArrowRows:
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: is not a parquet file that can be read ({error}); write it again") from error
     finally:
-        os.unlink(name)  # what is mapped stays until nobody maps it
+        os.unlink(name)  # the mapping outlives the name
     return ArrowRows(path, table, size=table.num_rows if size is None else min(size, table.num_rows))
 
 

@@ -224,7 +224,7 @@ def kernel_problem(kernel: AttentionKernel, query: Float[Tensor, "17 H D"], key:
         difference = max(differences)
     except (RuntimeError, AttributeError) as error:
         return f"it fails here: {str(error).splitlines()[0]}"
-    # not a plain comparison, which a difference that is no number would pass
+    # negated, so that NaN does not pass
     right = all(one <= PROBE_TOLERANCE for one in differences)
     return None if right else f"it differs from exact attention by {difference:.1g}"
 

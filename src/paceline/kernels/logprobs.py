@@ -85,7 +85,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, chunks: _Chunks
     ) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)  # an entropy that nothing is asked of must cost nothing
+        ctx.set_materialize_grads(False)  # an unused entropy must cost nothing
         matrix, found = head.to(hidden.dtype), []
         for many, chosen in zip(torch.split(hidden, chunks.many), torch.split(targets, chunks.many), strict=True):
             logits = product(many, matrix)
@@ -192,7 +192,7 @@ def to_gradients(
     probabilities = log_softmax.exp_()
     at_target = None
     if by_logprob is not None:
-        # apart from the others: 1 - p of a sure token would drown in the rounding of p
+        # separately: 1 - p of a near-certain token would drown in the rounding of p
         chosen = probabilities.gather(1, targets[:, None])
         factor = by_logprob[:, None] if inner is None else inner.gather(1, targets[:, None])
         of_target = by_logprob if is_here is None else by_logprob.where(is_here, 0.0)

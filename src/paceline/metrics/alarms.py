@@ -130,7 +130,7 @@ def _clipped(first: Sequence[Record], last: Sequence[Record]) -> bool:
 def _failing(first: Sequence[Record], last: Sequence[Record]) -> bool:
     rollouts = sum(_numbers(last, "rollouts"))
     rewards = [record["rewards"] for record in last if "rewards" in record]
-    # records of earlier versions have no doubtful ones
+    # records of older versions do not count doubtful rewards
     failures = [
         sum(one[name][kind] for one in rewards if name in one for kind in ("failures", "doubtful") if kind in one[name])
         for name in {n for r in rewards for n in r}

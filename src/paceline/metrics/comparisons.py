@@ -88,7 +88,7 @@ def mcnemar(gained: int, lost: int) -> float:
 
         p = min(1, 2 * sum over i <= min(gained, lost) of C(gained + lost, i) / 2^(gained + lost))
 
-    Source: Q. McNemar, Psychometrika 12 (1947), 153-157, with the binomial distribution in the place of chi-squared.
+    Source: Q. McNemar, Psychometrika 12 (1947), 153-157, with the binomial distribution instead of chi-squared.
     With several completions per task it is the sign test of the tasks that rose against those that fell.
 
     >>> mcnemar(8, 1)

@@ -66,7 +66,7 @@ METRICS: Mapping[str, Metric] = {
         unit="groups", meaning="inside filter_range when the step was full: in no average or update"
     ),
     "groups_missing": Metric(unit="groups", meaning="prompts_per_step less the groups inside filter_range"),
-    "refills": Metric(unit="rounds", meaning="further rounds of sampling in the place of filtered groups"),
+    "refills": Metric(unit="rounds", meaning="further rounds of sampling to replace filtered groups"),
     "rollouts_without_reward": Metric(unit="completions", meaning="no reward function gave a number, or one failed"),
     "rollouts_masked": Metric(unit="completions", meaning="cut at max_completion_length and masked, by mask_truncated"),
     "rows_left_out": Metric(

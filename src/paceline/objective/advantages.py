@@ -138,7 +138,7 @@ def _normalized_sum(by_reward: Mapping[str, Rewards], weights: Mapping[str, floa
     for name, rewards in by_reward.items():
         std = _std(rewards)
         scaled[name] = _scaled(rewards, std)
-        # a difference from the mean is as exact as what it is the difference of
+        # a difference from the mean is as exact as its terms
         largest[name] = 2 * max(map(abs, _given(rewards)), default=0.0) / (std + STD_EPS)
     sums, sizes = list[float | None](), list[float | None]()
     for at in range(max(map(len, by_reward.values()))):

@@ -42,5 +42,5 @@ def kl_estimate(logprobs: Float[Tensor, " N"], ref_logprobs: Float[Tensor, " N"]
     is that of KL(policy || reference): DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
     """
     delta = logprobs - ref_logprobs
-    # held at e^80: a token that the policy gave up has a ratio of 0, which infinity would turn into no number
+    # held at e^80: 0, the ratio of a token that the policy gave up, times infinity would be NaN
     return torch.exp((-delta).clamp(max=LOG_RATIO_LIMIT)) - 1 + delta

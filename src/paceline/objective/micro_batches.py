@@ -136,7 +136,7 @@ def share_out(
     """Divide the samples at positions `trained` into one share per rank, of similar numbers of input tokens.
 
     Packed, groups stay whole unless one alone is more than an even share. The costliest piece goes first, each to
-    whoever has least so far; a rank gets nothing where there are fewer samples than ranks.
+    the rank with least so far; a rank gets nothing if there are fewer samples than ranks.
     """
     if ranks == 1:
         return [list(trained)]

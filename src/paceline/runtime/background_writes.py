@@ -21,7 +21,7 @@ class Writing(Generic[T]):
         self._write, self._name = write, name
         self._written: T | None = None
         self._error: BaseException | None = None
-        # of a process that ends at once it leaves a draft, which nobody takes for the whole: nothing waits for it
+        # a daemon: a process that ends at once leaves a draft, which is never loaded
         self._thread = threading.Thread(target=self._run, name=f"writing {name}", daemon=True)
         self._thread.start()
 
@@ -29,7 +29,7 @@ class Writing(Generic[T]):
         """Return the result once it is on disk; None if it is not yet and `wait` is False.
 
         Raises:
-            StorageError: it is not after so many `seconds`.
+            StorageError: it is not on disk after `seconds`.
             Exception: whatever the call has raised.
         """
         if not self.ends_within(seconds if wait else 0):

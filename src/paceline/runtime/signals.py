@@ -38,7 +38,7 @@ class StopRequest:
     def __exit__(self, *exception: object) -> None:
         self._over.set()
         for number, handler in self._previous.items():
-            # the alarm's never the default, which ends the process: it may still be on its way
+            # never the alarm's default action, which ends the process: the signal may still be on its way
             signal.signal(number, signal.SIG_IGN if number == ALARM and not callable(handler) else handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -63,7 +63,7 @@ class Watchdog:
         self._over.set()
         self._thread.join()
         faulthandler.cancel_dump_traceback_later()
-        # never the default, which ends the process: a signal that was just sent may still be on its way
+        # never the default action, which ends the process: a signal may still be on its way
         signal.signal(ALARM, self._previous if callable(self._previous) else signal.SIG_IGN)
 
     def _watch(self) -> None:
@@ -71,7 +71,7 @@ class Watchdog:
         still, seen, looked = 0.0, -1, time.monotonic()
         while not self._over.wait(pause):
             now = time.monotonic()
-            # counted in looks of this thread: a process that was stopped has not stood still meanwhile
+            # counted by this thread: a process that was suspended has not stood still meanwhile
             still = 0.0 if self._heartbeat.count != seen else still + min(now - looked, 2 * pause)
             seen, looked = self._heartbeat.count, now
             if still >= self._limit:
@@ -89,7 +89,7 @@ class Watchdog:
         report = write_report(self._folder, self._heartbeat, limit=self._limit)
         self._verdict = TrainingError(
             f"nothing has happened for --step-timeout {self._limit:g} s, at last {self._heartbeat.latest}; {report} "
-            "has where every thread stood, and --resume goes on from the last checkpoint"
+            "has where every thread stood, and --resume continues from the last checkpoint"
         )
         # again and again: a signal between two instructions may find the thread asleep once more
         until = time.monotonic() + self._grace

@@ -58,5 +58,5 @@ class Guards:
             raise TrainingError(
                 f"{self._in_a_row} updates in a row up to step {number} were skipped, as {NOT_FINITE} "
                 f"(--max-skipped-updates {self._most_skipped}); lower --learning-rate, or look for a number out of all "
-                f"bounds in {kept}, then --resume goes on from the last checkpoint"
+                f"bounds in {kept}, then --resume continues from the last checkpoint"
             )

@@ -59,7 +59,7 @@ def train(
     `resume`: whether to go on with the run from its newest whole checkpoint, or the checkpoint to go on from. Options
     in `override` may be otherwise than the run that is gone on with has had them.
 
-    After the loss of a process of a cluster another attempt goes on from the last checkpoint, up to `max_restarts`
+    After the loss of a process of a cluster another attempt continues from the last checkpoint, up to `max_restarts`
     times, with what was inputs for the first; processes that a launcher started are its own to start again.
 
     Returns:
@@ -77,7 +77,7 @@ def train(
         except ProcessLost as lost:
             is_there = (output_dir / "config.yaml").exists()
             if restarts == most or not is_there:
-                remedy = f"`paceline train --resume {output_dir}` goes on from the last checkpoint"
+                remedy = f"`paceline train --resume {output_dir}` continues from the last checkpoint"
                 raise ProcessLost(f"{lost}; {remedy if is_there else 'start the run again'}") from None
             restarts, resume = restarts + 1, True
             console.print(f"{lost}: restart {restarts} of {most} from the last checkpoint")

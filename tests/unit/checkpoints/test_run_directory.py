@@ -117,7 +117,7 @@ def test_a_directory_that_holds_a_run_is_refused_with_both_ways_on(run, work):
         (run.path / "checkpoints" / "step-000001").mkdir(parents=True)
     else:
         run.write_summary({})
-    with pytest.raises(ConfigError, match=r"already holds a run; go on with it by --resume .*, or give another"):
+    with pytest.raises(ConfigError, match=r"already holds a run; continue it with --resume .*, or give another"):
         RunDir.create(run.path, CONFIG)
 
 

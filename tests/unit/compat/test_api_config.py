@@ -676,7 +676,7 @@ def test_no_name_of_an_option_that_is_no_field_reaches_a_user(path):
         ("--reward-models judge cannot be loaded", "reward_funcs judge cannot be loaded"),
         ("--lora-targets must name layers", "peft_config.target_modules must name layers"),
         ("name the right column with --answer-column", "give them in a column `answer`"),
-        ("already holds a run; go on with it by --resume runs/a, or", "already holds a run; go on with it by "
+        ("already holds a run; continue it with --resume runs/a, or", "already holds a run; continue it with "
             "train(resume_from_checkpoint=True), or"),
     ],
 )  # fmt: skip

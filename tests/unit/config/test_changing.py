@@ -49,7 +49,7 @@ def test_what_changes_the_maths_is_refused_with_every_old_and_new_value_and_the_
         refuse_changes(old, new, override=(), written=("learning_rate", "stop", "save_steps"))
     assert str(refused.value) == (
         "--stop is END and was none, --learning-rate is 2e-06 and was 1e-06, with which the run would compute "
-        "something else than before; leave them as before, or go on so from the last checkpoint by "
+        "something else than before; leave them as before, or continue so from the last checkpoint by "
         "--override stop learning_rate"
     )
 

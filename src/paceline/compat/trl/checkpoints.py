@@ -51,7 +51,7 @@ def starting_point(output_dir: Path, resume: Resume) -> Start:
 def existing_run(output_dir: Path) -> str:
     """Why a place cannot hold a new run, and what to do."""
     return (
-        f"output_dir {output_dir} already holds a run; go on with it by train(resume_from_checkpoint=True), "
+        f"output_dir {output_dir} already holds a run; continue it with train(resume_from_checkpoint=True), "
         "or give another directory"
     )
 

@@ -125,7 +125,7 @@ class _PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, cosines, sines, output, normalisers = ctx.saved_tensors
         (_, heads, width), kv_heads, table = query.shape, key.shape[1], ctx.table
-        grad_output = grad_output.contiguous()  # under a name: an address keeps no tensor alive
+        grad_output = grad_output.contiguous()  # bound to a name: an address keeps no tensor alive
         grads = [torch.empty_like(states) for states in (query, key, value)]
         shares = normalisers.new_empty(table.shares * kv_heads * 2 * width)
         threads, each, scratch = _scratch(5 * _padded_keys(table) * width + TILE_ROWS * (3 * width + 2 * PANEL_KEYS))

@@ -98,7 +98,7 @@ def _processor() -> str:
 
 
 def _cache_directory() -> Path:
-    """Return a directory of this user alone: whoever can write there can run code as this user."""
+    """Return a directory of this user alone: anyone who can write there can run code as this user."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
         directory = base / "paceline"

@@ -17,7 +17,7 @@
 /* The same fields as `Shape` in decoding.py. */
 typedef struct {
   int64_t type, heads, kv_heads, width, value_width, own_columns, prompt_columns, num_blocks;
-  const int64_t *rows;           /* rows with a living completion, those that share a prompt beside each other */
+  const int64_t *rows;           /* rows with a living completion, those that share a prompt are neighbours */
   const int64_t *starts;         /* [num_blocks + 1]: where in `rows` each block of rows with one prompt begins */
   const int64_t *slots;          /* [rows] which prompt */
   const int64_t *prompt_lengths; /* [slots] */
@@ -72,7 +72,7 @@ HOT void keep(const float *key, const void *value, int64_t from, const shape *s,
     case 7: step(7); break;      \
     default: step(QUERIES);      \
   }
-/* Vectors beside each other for each of so many queries. */
+/* Adjacent vectors for each of several queries. */
 #define BESIDE(queries) ((queries) <= SUMS / 4 ? 4 : (queries) <= SUMS / 2 ? 2 : 1)
 
 HOT void score_some(const float *q, int64_t width, const void *keys, int64_t from, float *out, int64_t stride,

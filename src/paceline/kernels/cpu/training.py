@@ -120,7 +120,7 @@ class _GatedProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
-        grad = grad.contiguous()  # under a name: an address keeps no tensor alive
+        grad = grad.contiguous()  # bound to a name: an address keeps no tensor alive
         grad_gate, grad_up = torch.empty_like(gate), torch.empty_like(up)
         kernel("gated_product_backward", "ppppp ii")(
             address(gate),

@@ -19,7 +19,7 @@ def add_norm(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     x = tl.load(residual + row + columns, mask=here, other=0.0)
     if HAS_UPDATE:
         total = x.to(tl.float32) + tl.load(update + row + columns, mask=here, other=0.0).to(tl.float32)
-        x = total.to(residual.dtype.element_ty)  # the norm is of what is kept
+        x = total.to(residual.dtype.element_ty)  # the norm is of the rounded sum
         tl.store(residual + row + columns, x, mask=here)
     wide = x.to(tl.float32)
     factor = 1.0 / tl.sqrt(tl.sum(wide * wide, 0) / width + eps)

@@ -70,6 +70,6 @@ def gradients(  # type: ignore[no-untyped-def]  # noqa: PLR0913
         factor += tl.load(by_logprob + row)
     gradient = -p * factor
     if HAS_LOGPROB:
-        # before the one rounding: 1 - p of a sure token would drown in that of p
+        # before the only rounding: 1 - p of a near-certain token would drown in the rounding of p
         gradient += tl.where(columns == tl.load(targets + row), tl.load(by_logprob + row), 0.0)
     tl.store(places, gradient.to(logits.dtype.element_ty), mask=here)

@@ -40,7 +40,7 @@ def trial_problem(compute: Callable[[], Computed], difference: Callable[[Compute
     except (RuntimeError, OSError, ImportError) as error:  # of a compiler, a driver, a package in parts
         return f"they do not run here: {first_line(error)}"
     found = difference(got)
-    # not a plain comparison, which a difference that is no number would pass
+    # negated, so that NaN does not pass
     return None if found <= most else f"they differ from torch's operations by {found:.1g}"
 
 

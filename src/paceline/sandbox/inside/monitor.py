@@ -36,9 +36,8 @@ def main() -> None:
             scratch = hold_new(setup["directory"])
         _run(control, parent, setup, scratch or "")
     except OSError as error:
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # whoever hears of it ends this process, but not before it is done
+        # the trainer ends this process as soon as it hears of the failure: finish cleaning up first
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         say_failure(control, error)
     finally:
         if scratch is not None:

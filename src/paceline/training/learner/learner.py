@@ -157,7 +157,7 @@ class Learner:
         if broken:
             raise TrainingError(
                 f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved; lower "
-                "--learning-rate, then --resume goes on from the last checkpoint"
+                "--learning-rate, then --resume continues from the last checkpoint"
             )
 
     def sync_reference(self) -> None:

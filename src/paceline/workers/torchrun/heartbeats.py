@@ -225,7 +225,7 @@ def error_of(rank: int, words: Mapping[str, str]) -> PacelineError:
 def end_leader(verdict: BaseException) -> None:
     """Print the reason and end this process, whose main thread is stuck."""
     sentence, newline, trace = str(verdict).partition("\n")
-    remedy = "; `--resume` goes on from the last checkpoint" if isinstance(verdict, ProcessLost) else ""
+    remedy = "; `--resume` continues from the last checkpoint" if isinstance(verdict, ProcessLost) else ""
     print(f"paceline: {sentence}{remedy}{newline}{trace}", file=sys.stderr, flush=True)
     os._exit(getattr(verdict, "exit_status", PacelineError.exit_status))
 
