@@ -123,8 +123,8 @@ def find_change(before: Record, config: Config, inputs: RunInputs, *, override: 
     if unnamed:
         listed = ", ".join(f"{_flag(name)} {what}" for name, what in unnamed.items())
         raise ConfigError(
-            f"{listed}, so that the run would compute something else than before; put back what was there, or go on "
-            f"so from the last checkpoint by --override {' '.join(files)}"
+            f"{listed}, so that the run would compute something else than before; put back what was there, or "
+            f"continue so from the last checkpoint by --override {' '.join(files)}"
         )
     if not options and not files:
         return None

@@ -67,11 +67,11 @@ PHRASES: Mapping[str, str] = {
     r"use --system-prompt '' where it takes no system message": "leave the system message out where it takes none",
     r", or --save-steps 0\b": ", or save_strategy 'no'",
     r"--resume (?=\S+ (?:is|cannot)\b)": "output_dir ",
-    r"by --resume \S+,": "by train(resume_from_checkpoint=True),",
+    r"with --resume \S+,": "with train(resume_from_checkpoint=True),",
     r" \(--max-skipped-updates \S+\)": "",
     r"give --optimizer adamw_8bit, --optimizer-offload or --lora-rank": "give optim adamw_8bit or a peft_config",
-    r"then --resume goes on": "then train(resume_from_checkpoint=True) goes on",
-    r"--resume the run": "go on by train(resume_from_checkpoint=True)",
+    r"then --resume continues": "then train(resume_from_checkpoint=True) continues",
+    r"--resume the run": "continue it with train(resume_from_checkpoint=True)",
 }
 """Patterns of clauses by an option that is no field, and what is said in their place."""
 
