@@ -13,7 +13,7 @@ from paceline.cli.status import DONE
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.reports.console import points
+from paceline.reports.format import points_interval
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:
     from paceline.reports.summary import as_record, gain, verdict
 
     found = gain(before.completion_records(), after.completion_records())
-    return f"difference {points(found.difference)}, paired by task; {verdict(as_record(found))}"
+    return f"difference {points_interval(found.difference)}, paired by task; {verdict(as_record(found))}"
 
 
 def _measure(config: Config, *, quiet: bool) -> Iterator["AccuracyResult"]:

@@ -6,4 +6,5 @@ viewer/      completions in the browser
 model_card/  README.md of a trained model
 trackers/    TensorBoard, Weights & Biases, Trackio, MLflow
 summary.py   what came of a run, in one record
+format.py    numbers as people read them
 """

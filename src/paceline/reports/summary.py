@@ -10,7 +10,8 @@ from paceline.errors import DataError
 from paceline.metrics.comparisons import Comparison, compare_records, level_of_best, probability
 from paceline.metrics.intervals import Interval
 from paceline.metrics.learning import judge
-from paceline.reports.console import percent, points, print_time_split
+from paceline.reports.console import print_time_split
+from paceline.reports.format import percent_interval, points_interval
 
 PHASES = ("generate", "reward", "update", "other")
 
@@ -72,10 +73,10 @@ def _print_outcome(console: Console, name: str, outcome: Mapping[str, Any], *, l
     before, after = (_accuracy(outcome[side]) for side in ("before", "after"))
     n = outcome["before"]["n"]
     console.print(
-        f"before      {percent(before)}   held-out accuracy on {name}, n = {n}, 95 % interval", soft_wrap=True
+        f"before      {percent_interval(before)}   held-out accuracy on {name}, n = {n}, 95 % interval", soft_wrap=True
     )
-    console.print(f"after       {percent(after)}   step {last_step}")
-    console.print(f"difference  {points(_accuracy(outcome['difference'], 'value'))}   paired by task")
+    console.print(f"after       {percent_interval(after)}   step {last_step}")
+    console.print(f"difference  {points_interval(_accuracy(outcome['difference'], 'value'))}   paired by task")
     test, looks = outcome["test"], outcome["looks"]
     console.print(f"test        {verdict(test)}", soft_wrap=True)
     if looks["best_accuracy"] > outcome["after"]["accuracy"]:

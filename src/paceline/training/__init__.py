@@ -21,9 +21,7 @@ reporting.py        the page of a running run
 replaying.py        a step again under another objective
 exporting.py        a checkpoint to the directory that a finished run has
 card.py             the card beside that model, from the run's records
-rates.py            learning rates that a torch scheduler sets
 lengths.py          how long a sequence can be, and what is fixed by that
 memory.py           what the options about memory come to
 footprint.py        bytes of models on a disk
-vllm.py             arguments that vLLM is started with
 """

@@ -8,15 +8,15 @@ from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
 from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local.engine import LocalEngine
+from paceline.engines.vllm.room import Room
 from paceline.models.loaded import Loaded
 from paceline.runtime.progress import NULL_PROGRESS, Progress
-from paceline.training.lengths import fix_lengths
+from paceline.training.lengths import fix_lengths, longest_sequence
 from paceline.training.rollouts.sampler import Sampler
 from paceline.training.setup.overrides import Overrides
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.samplers import training_rounds, training_sampler
 from paceline.training.trainer import Trainer, make_trainer
-from paceline.training.vllm import make_vllm_engine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,3 +77,39 @@ def assemble(
         engine.take_weights(trainer.policy_version)
     sampler = training_sampler(config, training_rounds(config, engine, inputs.functions, progress=progress))
     return Parts(trainer=trainer, engine=engine, sampler=sampler)
+
+
+def make_vllm_engine(
+    config: Config,
+    policy: Loaded,
+    tokenizer: PreTrainedTokenizerBase,
+    eos_token_ids: frozenset[int],
+    *,
+    take_newer: TakeNewer | None,
+    progress: Progress,
+) -> TrainedEngine:
+    """vLLM in this process, with the policy's weights; a completion ends after any of `eos_token_ids`."""
+    from paceline.engines.vllm.engine import VllmEngine
+
+    return VllmEngine(
+        policy.model,
+        tokenizer,
+        compute_dtype=policy.compute_dtype,
+        eos_token_ids=eos_token_ids,
+        room=room_of(config, policy),
+        take_newer=take_newer,
+        progress=progress,
+    )
+
+
+def room_of(config: Config, policy: Loaded) -> Room:
+    """What vLLM may take: long enough for every prompt and completion of the run, as far as the model reaches."""
+    engine = config.engine
+    return Room(
+        sequences=engine.concurrent_sequences,
+        length=longest_sequence(config, policy),
+        cache_bytes=None if engine.vllm_cache_gib is None else int(engine.vllm_cache_gib * 2**30),
+        gpu_share=engine.vllm_gpu_share,
+        tensor_parallel=engine.vllm_tensor_parallel,
+        eager=policy.model.device.type == "cpu" if engine.vllm_eager == "auto" else engine.vllm_eager == "true",
+    )

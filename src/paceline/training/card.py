@@ -11,7 +11,7 @@ from paceline.data.system_message import system_prompt
 from paceline.metrics.comparisons import compare_records
 from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
-from paceline.reports.model_card.facts import CardFacts, Measured, Prompting, Result, Source, named
+from paceline.reports.model_card.facts import CardFacts, HeldOutResult, Measured, Prompting, Source, named
 from paceline.reports.model_card.page import MARK, model_card
 from paceline.rewards.prompts import default_system_prompt
 
@@ -84,14 +84,14 @@ def _versions(*, is_adapter: bool) -> Iterator[tuple[str, str]]:
             yield library, "not installed"
 
 
-def _result(run_dir: RunDir, records: Sequence[Record]) -> Result:
+def _result(run_dir: RunDir, records: Sequence[Record]) -> HeldOutResult:
     """Of one held-out set, oldest measurement first."""
     first, last = records[0], records[-1]
     comparison = None
     if len(records) > 1:
         before, after = (run_dir.eval_completions(one["set"], one["step"]) for one in (first, last))
         comparison = compare_records(before, after)
-    return Result(
+    return HeldOutResult(
         dataset=_source(last["set"]),
         num_tasks=last["n"],
         before=_measured(first) if len(records) > 1 else None,

@@ -12,7 +12,7 @@ from paceline.errors import DataError
 from paceline.metrics.comparisons import CHANGING, detectable_difference
 from paceline.metrics.intervals import Interval, mean_interval, wilson
 from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
-from paceline.reports.console import percent
+from paceline.reports.format import percent_interval
 from paceline.rewards.function import RewardFunction, right_of
 from paceline.rewards.reading import has_format, stated_answer
 from paceline.rewards.scoring.early import early_start
@@ -77,7 +77,7 @@ class AccuracyEvaluator:
         (function,) = self.function.values()
         parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
         outcomes = tuple(
-            Outcome(
+            TaskResult(
                 task=task,
                 completions=tuple(group),
                 rewards=values[part],
@@ -107,7 +107,7 @@ class AccuracyEvaluator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class TaskResult:
     """What the model did on one task."""
 
     task: Task
@@ -150,7 +150,7 @@ class AccuracyResult:
 
     name: str
     step: int
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TaskResult, ...]
     failed_calls: int
     """Calls of the grader that raised or took too long, those among them that another call made good."""
     seconds: float
@@ -203,7 +203,7 @@ class AccuracyResult:
         """The accuracy with its interval, and of several completions per task what else they say."""
         k = len(self.outcomes[0].rewards)
         others = [f"{name}@{k} {100 * value:.1f} %" for name, value in self.at_k().items()]
-        return ", ".join([f"{percent(self.accuracy)}{f' (avg@{k})' if k > 1 else ''}", *others])
+        return ", ".join([f"{percent_interval(self.accuracy)}{f' (avg@{k})' if k > 1 else ''}", *others])
 
     def describe(self) -> str:
         """The accuracy with its interval, the set, and of how many tasks."""

@@ -38,7 +38,7 @@ PLACE_SETTINGS = ("_name_or_path", "transformers_version")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class RunChange:
     """What a run goes on with otherwise."""
 
     options: tuple[Difference, ...]
@@ -110,7 +110,7 @@ def _source_files(name: str) -> list[Path]:
     return [] if file is None or not file.is_file() else [file]
 
 
-def find_change(before: Record, config: Config, inputs: RunInputs, *, override: Collection[str]) -> Change | None:
+def find_change(before: Record, config: Config, inputs: RunInputs, *, override: Collection[str]) -> RunChange | None:
     """What is otherwise than it was before; None where nothing is.
 
     Raises:
@@ -129,7 +129,7 @@ def find_change(before: Record, config: Config, inputs: RunInputs, *, override: 
     if not options and not files:
         return None
     telling = any(changes_what_is_computed(one, new, old) for one in options)
-    return Change(options=options, files=files, voids_samples=telling or bool(files))
+    return RunChange(options=options, files=files, voids_samples=telling or bool(files))
 
 
 def begin_identity(run_dir: RunDir, config: Config, inputs: RunInputs) -> None:
@@ -139,7 +139,7 @@ def begin_identity(run_dir: RunDir, config: Config, inputs: RunInputs) -> None:
 
 
 def change_identity(
-    run_dir: RunDir, before: Record, change: Change, config: Config, inputs: RunInputs, *, step: int
+    run_dir: RunDir, before: Record, change: RunChange, config: Config, inputs: RunInputs, *, step: int
 ) -> None:
     """Write down that the run goes on otherwise after `step`.
 

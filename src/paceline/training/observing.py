@@ -7,8 +7,7 @@ from typing import Protocol
 from paceline.checkpoints.finding import Checkpoint
 from paceline.metrics.definitions import Record
 from paceline.reports.console import RunDisplay
-from paceline.reports.trackers.numbers import flat_numbers
-from paceline.reports.trackers.opening import Trackers
+from paceline.reports.trackers.opening import Trackers, flat_numbers
 from paceline.training.reporting import RunningReport
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.evaluators import EvalResult

@@ -6,26 +6,31 @@ before them: the steps' rollouts are on disk, so that takes their updates and no
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState, checkpoints_before
 from paceline.checkpoints.run_directory import RunDir
+from paceline.config.objective import AdvantageConfig
 from paceline.config.sections import Config
 from paceline.errors import CheckpointError
 from paceline.models.pretrained import load_tokenizer
+from paceline.models.records import on_device
+from paceline.objective.micro_batches import cut, pack
 from paceline.training.learner.forward_backward import TokenValues
+from paceline.training.learner.learner import Learner
+from paceline.training.learner.samples import sample_of
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.learner.tokens import token_values
 from paceline.training.plan.batches import batch_plan
+from paceline.training.rollouts.grouping import OVERLONG, ScoredGroup, is_inside, make_groups, without_surplus
 from paceline.training.rollouts.lines import packed_floats
 from paceline.training.rollouts.records import rollout_metrics
-from paceline.training.rollouts.regrouping import regrouped
 from paceline.training.rollouts.restoring import restored_batch, restored_groups
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.run_inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer
+from paceline.types import RolloutGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,3 +152,53 @@ def _weights(first: int, between: list[int], step: int) -> str:
     if first == step - 1:
         return f"those before step {step}: {origin}"
     return f"{origin}, {step - 1 - first} steps older than those that step {step} had"
+
+
+def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[TokenValues]:
+    """Of every rollout, in order and also of those that are not trained on; nothing moves. In one process alone."""
+    samples = [sample_of(number, group, rollout) for number, group in enumerate(groups) for rollout in group.rollouts]
+    model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
+    everything = range(len(samples))
+    cuts = cut(
+        samples, trained=everything, micro_batch_tokens=learner.budget.tokens, layout=learner.runner.forward.kind
+    )
+    batches = [on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device) for indices in cuts]
+    found = dict[int, TokenValues]()
+    for batch, values in zip(batches, learner.runner.values(learner.policy, batches), strict=True):
+        assert values is not None  # one process has the whole model
+        lengths = batch.lengths.tolist()
+        parts = zip(values.logprobs.split(lengths), values.entropy.split(lengths), strict=True)
+        found |= {at: TokenValues(*part) for at, part in zip(batch.samples, parts, strict=True)}
+    return [found[at] for at in everything]
+
+
+LEFT_OUT = ("filtered", "surplus")
+
+
+def regrouped(
+    batch: RolloutBatch, options: AdvantageConfig, *, weights: Mapping[str, float], max_completion_length: int
+) -> RolloutBatch:
+    """What the producer would have made of the same scores; `weights` is by reward function.
+
+    Groups that these options filter cannot be replaced, as nothing is sampled: then more are `missing`.
+    """
+    wanted = batch.missing + sum(group.dropped not in LEFT_OUT for group in batch.groups)
+    scored = without_surplus([_scored(group, options) for group in batch.groups], wanted)
+    groups = make_groups(scored, options, weights=weights, max_completion_length=max_completion_length)
+    return replace(batch, groups=groups, missing=max(0, wanted - sum(one.left_out is None for one in scored)))
+
+
+def _scored(group: RolloutGroup, options: AdvantageConfig) -> ScoredGroup:
+    rewards = tuple(
+        {name: value for name, value in rollout.rewards.items() if name != OVERLONG} for rollout in group.rollouts
+    )
+    failed = tuple(rollout.dropped == "reward_failed" for rollout in group.rollouts)
+    columns = {name: [one[name] for one in rewards] for name in rewards[0]}
+    return ScoredGroup(
+        task=group.task,
+        completions=tuple(rollout.completion for rollout in group.rollouts),
+        rewards=rewards,
+        failed=failed,
+        notes=tuple(rollout.notes for rollout in group.rollouts),
+        left_out=None if is_inside(columns, failed, options) else "filtered",
+    )

@@ -35,7 +35,7 @@ from paceline.training.backend import Backend, BackendFactory, in_this_process, 
 from paceline.training.card import card_facts, write_card
 from paceline.training.footprint import refuse_no_room
 from paceline.training.guards import Guards
-from paceline.training.identity import Change, begin_identity, change_identity, find_change, keep_graders
+from paceline.training.identity import RunChange, begin_identity, change_identity, find_change, keep_graders
 from paceline.training.loop import START, Run, notify, run_steps, save_last
 from paceline.training.observing import CommandLine, Observer, Timetable
 from paceline.training.records import opening_sentences
@@ -149,7 +149,7 @@ class StartPoint:
     run_dir: RunDir | None = None
     checkpoint: Checkpoint | None = None
     identity: Record | None = None
-    change: Change | None = None
+    change: RunChange | None = None
     sentences: tuple[str, ...] = ()
     """What was found of damaged checkpoints, and where later ones are."""
 

@@ -31,7 +31,7 @@ from paceline.compat.trl.translation import FIELDS, Surroundings, in_field_names
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
 from paceline.errors import ConfigError
-from paceline.training.rates import SteppedRate
+from paceline.training.trainer import SteppedRate
 
 SOURCE = Path(paceline.__file__).parent
 OURS = {

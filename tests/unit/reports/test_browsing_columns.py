@@ -7,13 +7,13 @@ import pytest
 from paceline.reports.viewer import columns, exporting, suspicion
 from paceline.reports.viewer.columns import PREVIEW, columns_of, grouped, preview
 from paceline.reports.viewer.index import REASONS, index_of
-from paceline.reports.viewer.parts import Part
+from paceline.reports.viewer.parts import RunPart
 from paceline.reports.viewer.suspicion import NAMES, length_outliers, marks, steps_unearned, well_paid
 from tests.unit.reports.browsed_runs import paid, rollout
 
 
 def part(step=1, set_name="training"):
-    return Part(key=f"rollouts-{step:06d}", set_name=set_name, step=step, file=Path("none"), signature=(0, 0))
+    return RunPart(key=f"rollouts-{step:06d}", set_name=set_name, step=step, file=Path("none"), signature=(0, 0))
 
 
 def made(*records, step=1, **changes):

@@ -1,7 +1,7 @@
 import pytest
 
 from paceline.errors import ModelError
-from paceline.reports.viewer.chunks import texts_of, tokens_of
+from paceline.reports.viewer.documents import texts_of, tokens_of
 from paceline.reports.viewer.pieces import Pieces
 from paceline.reports.viewer.vocabulary import load_pieces
 from tests.tiny import tiny_tokenizer

@@ -14,7 +14,7 @@ from paceline.config.flat_yaml import to_yaml
 from paceline.config.presets import PRESETS
 from paceline.metrics.comparisons import compare
 from paceline.metrics.intervals import wilson
-from paceline.reports.model_card.facts import CardFacts, Measured, Prompting, Result, Source, named
+from paceline.reports.model_card.facts import CardFacts, HeldOutResult, Measured, Prompting, Source, named
 from paceline.reports.model_card.page import MARK, model_card
 from paceline.reports.model_card.papers import paper_of
 from paceline.training.card import card_facts, write_card
@@ -22,11 +22,11 @@ from paceline.training.card import card_facts, write_card
 OPTIONS = {"model": "org/base", "dataset": "org/sums:main", "reward_funcs": ["accuracy", "format"]}
 
 
-def result(name: str = "org/sums:main:test") -> Result:
+def result(name: str = "org/sums:main:test") -> HeldOutResult:
     """Ten tasks, of which four were right before and nine after: six gained, one lost."""
     before = [1.0] * 4 + [0.0] * 6
     after = [0.0] + [1.0] * 9
-    return Result(
+    return HeldOutResult(
         dataset=named(name, is_local=lambda path: False),
         num_tasks=10,
         before=Measured(step=0, accuracy=wilson(4, 10)),

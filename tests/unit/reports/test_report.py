@@ -11,7 +11,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.errors import CheckpointError
 from paceline.reports.page.accounting import dropped_counts, time_split, total_seconds
 from paceline.reports.page.comparing import compare
-from paceline.reports.page.figures import Band, Chart, Line, draw, figure
+from paceline.reports.page.figures import Band, Chart, ChartLine, draw, figure
 from paceline.reports.page.headline import headline
 from paceline.reports.page.html import write_report
 from paceline.reports.page.outcome import fates, outcome, pairs
@@ -59,9 +59,9 @@ def finished(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("name", ["numbers", "scales", "samples"])
+@pytest.mark.parametrize("name", ["format", "page.scales", "page.samples"])
 def test_the_examples_in_the_docstrings_hold(name):
-    result = doctest.testmod(importlib.import_module(f"paceline.reports.page.{name}"))
+    result = doctest.testmod(importlib.import_module(f"paceline.reports.{name}"))
     assert result.attempted > 0
     assert result.failed == 0
 
@@ -305,17 +305,19 @@ def test_a_long_run_is_binned_without_losing_a_step_and_says_so(tmp_path):
 
 def test_numbers_that_are_not_there_break_the_line_and_zeros_have_no_place_on_a_log_axis():
     gap = Series(steps=(1, 2, 3, 4, 5), values=(1.0, 2.0, None, 3.0, 4.0))
-    assert draw(Chart(title="t", unit="u", lines=(Line(label="l", series=gap),)), 300, 200).count("M") >= 2
+    assert draw(Chart(title="t", unit="u", lines=(ChartLine(label="l", series=gap),)), 300, 200).count("M") >= 2
     zeros = Series(steps=(1, 2), values=(0.0, 0.0))
     assert "nothing measured yet" in draw(
-        Chart(title="t", unit="u", lines=(Line(label="l", series=zeros),), log=True), 9, 9
+        Chart(title="t", unit="u", lines=(ChartLine(label="l", series=zeros),), log=True), 9, 9
     )
 
 
 def test_drawn_points_stay_inside_the_drawing():
     series = Series(steps=(0, 50), values=(0.0, 1.0))
     band = Band(low=series, high=series)
-    drawing = draw(Chart(title="t", unit="share", lines=(Line(label="l", series=series),), bands=(band,)), 340, 190)
+    drawing = draw(
+        Chart(title="t", unit="share", lines=(ChartLine(label="l", series=series),), bands=(band,)), 340, 190
+    )
     places = [(float(x), float(y)) for x, y in re.findall(r"M([\d.]+) ([\d.]+)h", drawing)]
     assert len(places) == 2
     assert all(0 <= x <= 340 and 0 <= y <= 190 for x, y in places)
@@ -325,7 +327,10 @@ def test_drawn_points_stay_inside_the_drawing():
 def test_stacked_columns_end_where_the_sum_is():
     half = Series(steps=(1, 2), values=(0.5, 0.25))
     chart = Chart(
-        title="t", unit="share", stacked=True, lines=(Line(label="a", series=half), Line(label="b", series=half))
+        title="t",
+        unit="share",
+        stacked=True,
+        lines=(ChartLine(label="a", series=half), ChartLine(label="b", series=half)),
     )
     assert ">100 %</text>" in draw(chart, 340, 190)
     assert "a <b>25.0 %</b>" in figure(chart)

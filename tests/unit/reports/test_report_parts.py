@@ -10,14 +10,13 @@ from paceline.objective.formula import Line as Definition
 from paceline.reports.page.alarm_history import alarm_list, stretches
 from paceline.reports.page.cards import LONGEST_HALF, card
 from paceline.reports.page.charts import reward_chart, time_chart
-from paceline.reports.page.figures import Band, Chart, Line, figure, readings
+from paceline.reports.page.figures import Band, Chart, ChartLine, figure, readings
 from paceline.reports.page.form import form_of, is_right_leniently
 from paceline.reports.page.groups import group_folds, moments, telling
-from paceline.reports.page.headline import form_note, headline
-from paceline.reports.page.notation import as_list
+from paceline.reports.page.headline import form_note, headline, verdict_of
 from paceline.reports.page.reading import read_run
+from paceline.reports.page.sections import as_list
 from paceline.reports.page.series import MAX_POINTS, Series
-from paceline.reports.page.verdict import verdict_of
 
 
 def said(completion, correct=False, answer="42"):
@@ -142,7 +141,7 @@ def test_the_formula_is_set_with_indices_and_signs_and_nothing_of_it_is_lost():
 def test_the_script_is_given_every_number_to_six_figures_with_its_spread():
     series = Series(steps=(1, 2, 3), values=(0.123456789, None, 3.0))
     band = Band(low=series, high=Series(steps=(1, 2, 3), values=(1.0, None, 1234567.0)), of="mean")
-    found = readings(Chart(title="t", unit="u", lines=(Line(label="mean", series=series),), bands=(band,)))
+    found = readings(Chart(title="t", unit="u", lines=(ChartLine(label="mean", series=series),), bands=(band,)))
     assert found["steps"] == [1, 2, 3]
     assert found["lines"] == [
         {"name": "mean", "values": [0.123457, None, 3.0], "low": [0.123457, None, 3.0], "high": [1.0, None, 1234570.0]}

@@ -10,8 +10,7 @@ import pytest
 
 from paceline.errors import ConfigError
 from paceline.reports.trackers.libraries import mlflow_url
-from paceline.reports.trackers.numbers import flat_numbers
-from paceline.reports.trackers.opening import Trackers, check_trackers, open_trackers
+from paceline.reports.trackers.opening import Trackers, check_trackers, flat_numbers, open_trackers
 from paceline.reports.trackers.sending import Sender
 
 RECORD = {

@@ -16,12 +16,11 @@ from paceline.errors import ModelError
 from paceline.kernels import logprobs
 from paceline.runtime import devices
 from paceline.training.plan import memory as planner
-from paceline.training.plan.activations import activations
 from paceline.training.plan.batches import batch_plan
 from paceline.training.plan.describing import describe_layouts, describe_memory, refusal
 from paceline.training.plan.fitting import Fitting
 from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
-from paceline.training.plan.memory import computed_bytes, memory_plan
+from paceline.training.plan.memory import activations, computed_bytes, memory_plan
 from paceline.training.plan.reading import read_shape
 from paceline.training.plan.seconds import step_time
 from paceline.training.plan.shape import model_shape

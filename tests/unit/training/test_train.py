@@ -16,9 +16,9 @@ from paceline.models.loading import load_model
 from paceline.models.pretrained import load_tokenizer
 from paceline.training.assembly import assemble, end_token_ids, make_engine
 from paceline.training.observing import Requests, Timetable
-from paceline.training.rates import SteppedRate
 from paceline.training.setup.preparation import prepare
 from paceline.training.task_sampler import TaskSampler, prompts_of_step
+from paceline.training.trainer import SteppedRate
 from paceline.workers.ray.producing import ProducingProcess
 from tests.scripted import task
 from tests.tiny import tiny_model, tiny_tokenizer

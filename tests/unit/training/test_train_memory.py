@@ -15,7 +15,7 @@ from paceline.models.loaded import Loaded
 from paceline.runtime.devices import free_memory
 from paceline.training.memory import Recomputing, choose_recomputing, least_memory, to_come
 from paceline.training.plan.batches import most_tokens
-from paceline.training.setup.memory import check_memory_options
+from paceline.training.setup.preparation import check_memory_options
 from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")

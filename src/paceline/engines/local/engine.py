@@ -55,7 +55,9 @@ class LocalEngine:
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
         self._capacity, self._end_tokens, self._progress = concurrent_sequences, eos_token_ids, progress
         choice = choose_decoder(model, compute_dtype)
-        self._decoder, self.path, self.path_reason = choice.decoder, choice.path, choice.reason
+        self._decoder = choice.decoder
+        self.path: str = choice.path
+        self.path_reason = choice.reason
 
     def take_weights(self, policy_version: int) -> None:
         """See `TrainedEngine`: the model's weights are read at each call."""

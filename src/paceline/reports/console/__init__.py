@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.metrics.definitions import Record
-from paceline.metrics.intervals import Interval
 from paceline.reports.console.screen import screen
 from paceline.reports.console.watching import Watched
 
@@ -35,7 +34,7 @@ class RunDisplay:
         name: str,
         total_steps: int,
         done: int,
-        memory: Callable[[], int] | None = None,
+        memory: Callable[[], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`done` steps of `total_steps` are behind; `memory`: bytes in use, None: not known."""
@@ -91,24 +90,6 @@ def step_line(record: Record) -> str:
         f"reward {reward}  length {record['completion_length_mean']:.0f}  "
         f"{record['clock']['tokens_per_second']:,.0f} tokens/s  {record['clock']['total']:.2f} s/step"
     )
-
-
-def percent(interval: Interval) -> str:
-    """An accuracy with its interval.
-
-    >>> percent(Interval(value=0.252, low=0.219, high=0.288))
-    '25.2 % [21.9, 28.8]'
-    """
-    return f"{100 * interval.value:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-
-
-def points(interval: Interval) -> str:
-    """A difference of accuracies with its interval.
-
-    >>> points(Interval(value=0.71, low=0.67, high=0.75))
-    '+71.0 points [+67.0, +75.0]'
-    """
-    return f"{100 * interval.value:+.1f} points [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
 def print_time_split(console: Console, clock: Mapping[str, float]) -> None:

@@ -44,7 +44,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class HeldOutResult:
     """A held-out set as it was measured first and last, up to the step that the weights are of."""
 
     dataset: Source
@@ -83,7 +83,7 @@ class CardFacts:
     steps: int
     """That the weights have seen."""
     versions: Mapping[str, str]
-    results: tuple[Result, ...] = ()
+    results: tuple[HeldOutResult, ...] = ()
     tags: tuple[str, ...] = ()
     """Beside those that every card has."""
     fields: Mapping[str, object] = field(default_factory=dict)

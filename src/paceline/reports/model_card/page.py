@@ -1,16 +1,19 @@
 """The part of a card that a person reads, and the whole file."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from typing import Any
+
+import yaml
 
 from paceline.config.presets import PRESETS
 from paceline.config.reading import find_option
+from paceline.config.sections import SamplingConfig
 from paceline.metrics.comparisons import level_of_best, probability
 from paceline.metrics.intervals import Interval
 from paceline.objective.formula import as_text, objective
-from paceline.reports.model_card.facts import CardFacts, Measured, Prompting, Result
-from paceline.reports.model_card.header import header
-from paceline.reports.model_card.loading import loading_program
+from paceline.reports.model_card.facts import CardFacts, HeldOutResult, Measured, Prompting
 from paceline.reports.model_card.papers import paper_of
 
 MARK = "<!-- Written by Paceline, which writes it again with the model; without this line it leaves the file alone. -->"
@@ -81,7 +84,7 @@ def _results(facts: CardFacts) -> list[str]:
     return ["## Results", f"{head}\n{rows}", note, *_looks(facts.results)]
 
 
-def _row(result: Result) -> str:
+def _row(result: HeldOutResult) -> str:
     change = result.comparison
     cells = [
         f"{_code(result.dataset.label)}",
@@ -106,7 +109,7 @@ def _points(found: Interval) -> str:
     return f"{100 * found.value:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
 
 
-def _looks(results: Iterable[Result]) -> list[str]:
+def _looks(results: Iterable[HeldOutResult]) -> list[str]:
     most = max(result.looks for result in results)
     if most < 2:
         return []
@@ -201,3 +204,93 @@ def _one_line(text: str) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+TASK = "text-generation"
+DIGITS = 4
+"""Of a share: a hundredth of a percent."""
+
+
+def header(facts: CardFacts) -> str:
+    """YAML between two lines of dashes."""
+    data: dict[str, Any] = {
+        "base_model": facts.base_model.hub,
+        "datasets": [facts.dataset.hub] if facts.dataset is not None and facts.dataset.hub else None,
+        "library_name": "peft" if facts.is_adapter else "transformers",
+        "pipeline_tag": TASK,
+        "model_name": facts.name,
+        "tags": ["paceline", "grpo", "reinforcement-learning", *(["lora"] if facts.is_adapter else []), *facts.tags],
+        "model-index": [_index(facts)] if facts.results else None,
+    }
+    said = {key: value for key, value in data.items() if value is not None}
+    return f"---\n{yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)}---"
+
+
+def _index(facts: CardFacts) -> dict[str, Any]:
+    return {"name": facts.name, "results": [_result(one, facts) for one in facts.results]}
+
+
+def _result(result: HeldOutResult, facts: CardFacts) -> dict[str, Any]:
+    evaluation, after = facts.config.evaluation, result.after
+    said = {
+        "confidence": 0.95,
+        "low": round(after.accuracy.low, DIGITS),
+        "high": round(after.accuracy.high, DIGITS),
+        "tasks": result.num_tasks,
+        "step": after.step,
+        "grader": evaluation.eval_reward_func,
+        "temperature": evaluation.eval_temperature,
+        "completions_per_task": evaluation.eval_generations,
+        "max_new_tokens": _length(facts.config.sampling),
+    }
+    if result.before is not None:
+        said["before"] = round(result.before.accuracy.value, DIGITS)
+    metric = {"type": "accuracy", "name": "Accuracy", "value": round(after.accuracy.value, DIGITS), "args": said}
+    place = {"name": result.dataset.label, "type": result.dataset.hub or result.dataset.label}
+    return {"task": {"type": TASK, "name": "Text generation"}, "dataset": place, "metrics": [metric]}
+
+
+def _length(sampling: SamplingConfig) -> int:
+    return sampling.max_completion_length
+
+
+QUESTION = "What is 12 + 30?"
+CLASSES = {False: ("transformers", "AutoModelForCausalLM"), True: ("peft", "AutoPeftModelForCausalLM")}
+"""Whether it is an adapter, to library and class."""
+
+
+def loading_program(facts: CardFacts) -> str:
+    """Python; nothing of it hangs on where the directory lies."""
+    library, loader = CLASSES[facts.is_adapter]
+    imports = sorted([f"from {library} import {loader}", "from transformers import AutoTokenizer"])
+    if not facts.is_adapter:
+        imports = [f"from transformers import {loader}, AutoTokenizer"]
+    length = facts.config.sampling.max_completion_length
+    lines = [
+        *imports,
+        "",
+        'folder = "."  # the directory of this card, or the name that it has on the Hub',
+        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        f"model = {loader}.from_pretrained(folder)",
+        *_prompt(facts),
+        f"output = model.generate(**prompt, max_new_tokens={length}, do_sample=False)",
+        'print(tokenizer.decode(output[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))',
+    ]
+    return "\n".join(lines)
+
+
+def _prompt(facts: CardFacts) -> list[str]:
+    if not facts.prompting.has_chat_template:
+        return [f'prompt = tokenizer("{QUESTION}", return_tensors="pt")']
+    system = [] if facts.prompting.system is None else [{"role": "system", "content": facts.prompting.system}]
+    messages = [*system, {"role": "user", "content": QUESTION}]
+    thinking = facts.config.data.enable_thinking
+    switch = "" if thinking is None else f", enable_thinking={thinking}"
+    return [
+        "messages = [",
+        *(f"    {json.dumps(message, ensure_ascii=False)}," for message in messages),
+        "]",
+        "prompt = tokenizer.apply_chat_template(",
+        f'    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True{switch}',
+        ")",
+    ]

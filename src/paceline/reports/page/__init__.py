@@ -1,1 +1,1 @@
-"""A running or finished run directory, for people: `write_report` makes a page, `compare` a table."""
+"""A run directory as a page (`html.write_report`), and several runs as a table (`comparing.compare`)."""

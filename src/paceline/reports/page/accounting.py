@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.metrics.definitions import Record
 from paceline.reports.page.charts import reward_functions
-from paceline.reports.page.reading import Record, RunRecord, value_at
+from paceline.reports.page.reading import RunRecord, value_at
 from paceline.reports.page.series import total
 
 _PARTS = ("generate", "reward", "update", "evaluate", "checkpoint", "other")

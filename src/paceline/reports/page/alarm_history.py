@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from html import escape
 
 from paceline.metrics.alarms import RULES
-from paceline.reports.page.numbers import count
-from paceline.reports.page.reading import Record, RunRecord
+from paceline.metrics.definitions import Record
+from paceline.reports.format import count
+from paceline.reports.page.reading import RunRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from html import escape
 
-from paceline.reports.page.numbers import count, short
+from paceline.metrics.definitions import Record
+from paceline.reports.format import count, short
 from paceline.reports.page.outcome import correct
-from paceline.reports.page.reading import Record, value_at
-from paceline.reports.page.samples import Pair, distinctive, is_right
+from paceline.reports.page.reading import value_at
+from paceline.reports.page.samples import TextPair, distinctive, is_right
 
 LONGEST_HALF = 2000
 """Characters of a completion's beginning and of its end that are shown."""
 _VERDICTS = {True: ("right", "&#10003; right"), False: ("wrong", "&#10007; wrong"), None: ("none", "not graded")}
 
 
-def pair_cards(pairs: Sequence[Pair], *, before: str, after: str, grader: str) -> str:
+def pair_cards(pairs: Sequence[TextPair], *, before: str, after: str, grader: str) -> str:
     """Pairs of completions under the headings `before` and `after`; a shared prompt is shown once."""
     prompts = [str(record["prompt"]) for pair in pairs for record in (pair.before, pair.after)]
     short_prompts = distinctive(prompts)

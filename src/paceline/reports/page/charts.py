@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from paceline.metrics.definitions import METRICS
-from paceline.reports.page.figures import Band, Chart, Line
-from paceline.reports.page.numbers import count
+from paceline.metrics.definitions import METRICS, Record
+from paceline.reports.format import count
+from paceline.reports.page.figures import Band, Chart, ChartLine
 from paceline.reports.page.outcome import evaluations, set_names
-from paceline.reports.page.reading import Record, RunRecord, value_at
+from paceline.reports.page.reading import RunRecord, value_at
 from paceline.reports.page.series import Series, bin_size, has, metric, scaled, smoothed, smoothing_window
 
 STEP_PARTS = ("generate", "reward", "update", "other")
@@ -19,7 +19,7 @@ def accuracy_chart(run: RunRecord) -> Chart:
     lines, bands = [], []
     for colour, name in enumerate(names, start=1):
         records = evaluations(run, name)
-        lines.append(Line(label=name, series=_of_evals(records, "accuracy"), colour=colour))
+        lines.append(ChartLine(label=name, series=_of_evals(records, "accuracy"), colour=colour))
         low, high = (_of_evals(records, key) for key in ("ci_low", "ci_high"))
         bands.append(Band(low=low, high=high, colour=colour, of=name))
     return Chart(
@@ -63,7 +63,7 @@ def length_charts(run: RunRecord) -> list[Chart]:
         Chart(
             title="Completion length",
             unit="tokens",
-            lines=(Line(label="mean", series=mean), Line(label="longest", series=longest, colour=2)),
+            lines=(ChartLine(label="mean", series=mean), ChartLine(label="longest", series=longest, colour=2)),
             from_zero=True,
         ),
         _single(run, "truncated_fraction", "Truncated completions", note=METRICS["truncated_fraction"].meaning),
@@ -96,7 +96,7 @@ def signal_chart(run: RunRecord) -> Chart:
         title="Groups without signal",
         unit="share",
         lines=tuple(
-            Line(label=label, series=scaled(metric(run.metrics, key), prompts), colour=colour)
+            ChartLine(label=label, series=scaled(metric(run.metrics, key), prompts), colour=colour)
             for key, label, colour in layers
         ),
         stacked=True,
@@ -111,7 +111,7 @@ def time_chart(run: RunRecord) -> Chart:
         title="Time of each step",
         unit="seconds",
         lines=tuple(
-            Line(label=name, series=series, colour=colour)
+            ChartLine(label=name, series=series, colour=colour)
             for colour, (name, series) in enumerate(parts, start=1)
             if any(series.values)
         ),
@@ -124,7 +124,7 @@ def speed_chart(run: RunRecord) -> Chart:
     return Chart(
         title="Generation speed",
         unit="tokens per second",
-        lines=(Line(label="each step", series=metric(run.metrics, "clock", "tokens_per_second")),),
+        lines=(ChartLine(label="each step", series=metric(run.metrics, "clock", "tokens_per_second")),),
         from_zero=True,
     )
 
@@ -134,7 +134,7 @@ def _clip_chart(run: RunRecord) -> Chart:
         title="Clipped tokens",
         unit="share",
         lines=tuple(
-            Line(label=label, series=metric(run.metrics, key), colour=colour)
+            ChartLine(label=label, series=metric(run.metrics, key), colour=colour)
             for key, label, colour in (
                 ("clip_low_fraction", "at lower bound", 1),
                 ("clip_high_fraction", "at upper bound", 2),
@@ -145,7 +145,7 @@ def _clip_chart(run: RunRecord) -> Chart:
 
 
 def _learning_rate_chart(run: RunRecord) -> Chart:
-    line = Line(label="each step", series=metric(run.metrics, "learning_rate"), colour=3)
+    line = ChartLine(label="each step", series=metric(run.metrics, "learning_rate"), colour=3)
     return Chart(title="Learning rate", unit="", lines=(line,), from_zero=True)
 
 
@@ -157,7 +157,7 @@ def _mismatch_chart(run: RunRecord) -> Chart:
     return Chart(
         title="Engine against trainer",
         unit="nats, log scale",
-        lines=(Line(label="mean", series=mean), Line(label="largest", series=longest, colour=2)),
+        lines=(ChartLine(label="mean", series=mean), ChartLine(label="largest", series=longest, colour=2)),
         note=f"Difference of the two logprobs of each sampled token.{exact}",
         log=True,
     )
@@ -180,7 +180,7 @@ def has_negative(metrics: Sequence[Record], key: str) -> bool:
     return has(metrics, key) and min(value for r in metrics if (value := value_at(r, key)) is not None) < 0
 
 
-def _traced(run: RunRecord, *keys: str, colour: int = 1) -> tuple[tuple[Line, ...], tuple[Band, ...]]:
+def _traced(run: RunRecord, *keys: str, colour: int = 1) -> tuple[tuple[ChartLine, ...], tuple[Band, ...]]:
     """The metric's lines; where several steps share a point, also how far apart the least and the greatest are."""
     lines = _raw_and_smoothed(metric(run.metrics, *keys), colour)
     if bin_size(len(run.metrics)) == 1:
@@ -189,13 +189,13 @@ def _traced(run: RunRecord, *keys: str, colour: int = 1) -> tuple[tuple[Line, ..
     return lines, (Band(low=low, high=high, colour=colour, of=lines[0].label),)
 
 
-def _raw_and_smoothed(raw: Series, colour: int = 1) -> tuple[Line, ...]:
+def _raw_and_smoothed(raw: Series, colour: int = 1) -> tuple[ChartLine, ...]:
     window = smoothing_window(len(raw.steps))
     if window == 1:
-        return (Line(label="each step", series=raw, colour=colour),)
+        return (ChartLine(label="each step", series=raw, colour=colour),)
     return (
-        Line(label="each step", series=raw, colour=colour, faint=True),
-        Line(label=f"{window}-point mean", series=smoothed(raw, window), colour=colour),
+        ChartLine(label="each step", series=raw, colour=colour, faint=True),
+        ChartLine(label=f"{window}-point mean", series=smoothed(raw, window), colour=colour),
     )
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.metrics.intervals import Interval
+from paceline.reports.format import percent, points
 from paceline.reports.page.accounting import total_seconds
-from paceline.reports.page.numbers import percent, points
 from paceline.reports.page.outcome import outcome
 from paceline.reports.page.reading import read_run
 

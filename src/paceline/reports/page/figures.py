@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-from paceline.reports.page.numbers import percent, short
+from paceline.reports.format import percent, short
 from paceline.reports.page.scales import Scale, linear_ticks, log_ticks, step_ticks, tick_labels
 from paceline.reports.page.series import Series
 
@@ -21,7 +21,7 @@ _SMALLEST_SHARE_SPAN = 0.005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class ChartLine:
     """One line, or one layer of stacked columns."""
 
     label: str
@@ -50,7 +50,7 @@ class Chart:
     title: str
     unit: str
     """Shown beside the title; `share` draws percentages."""
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     bands: tuple[Band, ...] = ()
     note: str = ""
     """One sentence below the drawing."""
@@ -241,7 +241,7 @@ def _placer(chart: Chart, frame: Frame) -> Place:
     return place
 
 
-def _line(line: Line, place: Place) -> str:
+def _line(line: ChartLine, place: Place) -> str:
     style = f"c{line.colour}{' faint' if line.faint else ''}"
     runs = list(_unbroken(line.series, place))
     path = "".join(_moves(run) for run in runs if len(run) > 1)

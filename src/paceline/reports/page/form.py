@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from paceline.data.extraction.final import final_answer
 from paceline.data.extraction.thinking import prefills_think, visible_text
+from paceline.metrics.definitions import Record
 from paceline.reports.page.outcome import correct
-from paceline.reports.page.reading import Record
 
 _NUMBER = re.compile(r"[-+]?[0-9]{1,100}(?:\.[0-9]{1,100}|/0*[1-9][0-9]{0,99})?")
 """What `Fraction` reads, and no more digits than an answer has: those of a text without end take it long."""

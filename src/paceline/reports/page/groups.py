@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from html import escape
 
+from paceline.metrics.definitions import Record
+from paceline.reports.format import count, short
 from paceline.reports.page.cards import card, prompt_of
-from paceline.reports.page.numbers import count, short
-from paceline.reports.page.reading import Record, value_at
+from paceline.reports.page.reading import value_at
 from paceline.reports.page.samples import by_task, distinctive
 
 GROUPS = 2

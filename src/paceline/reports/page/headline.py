@@ -3,15 +3,16 @@
 from html import escape
 
 from paceline.metrics.comparisons import level_of_best, probability
+from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
+from paceline.metrics.learning import Verdict, judge
+from paceline.reports.format import count, duration, percent, points, short
 from paceline.reports.page.accounting import total_seconds
 from paceline.reports.page.form import Form, form_of
-from paceline.reports.page.numbers import count, duration, percent, points, short
-from paceline.reports.page.outcome import Outcome, outcome, pairs
-from paceline.reports.page.reading import RunRecord
+from paceline.reports.page.outcome import AccuracyGain, outcome, pairs
+from paceline.reports.page.reading import RunRecord, value_at
 from paceline.reports.page.scales import Scale
 from paceline.reports.page.series import metric, total
-from paceline.reports.page.verdict import verdict_line
 
 _ENDS = '<div class="ends" aria-hidden="true"><span>0 %</span><span>100 %</span></div>'
 
@@ -37,7 +38,7 @@ def _state(run: RunRecord) -> str:
     return f'<span class="state">not finished, step {escape(f"{last}{planned}")}</span>'
 
 
-def _outcome(found: Outcome) -> str:
+def _outcome(found: AccuracyGain) -> str:
     lead = f"Accuracy on {escape(found.set_name)}, {count(found.num_tasks, 'held-out task')}"
     sides = _side("before" if found.first_step == 0 else f"step {found.first_step}", found.before, "from")
     if found.after is None:
@@ -55,7 +56,7 @@ def _side(when: str, accuracy: Interval, style: str) -> str:
     )
 
 
-def _gain(found: Outcome) -> str:
+def _gain(found: AccuracyGain) -> str:
     gain = found.difference
     if gain is None:
         return ""
@@ -65,7 +66,7 @@ def _gain(found: Outcome) -> str:
     ).replace("-", "&minus;")
 
 
-def _test(found: Outcome) -> str:
+def _test(found: AccuracyGain) -> str:
     """Tasks that changed sides and the test's p-value; where an earlier evaluation was higher, what that is worth."""
     changed = found.comparison
     if changed is None:
@@ -94,7 +95,7 @@ def form_note(form: Form | None) -> str:
     return f'<p class="lenient">{escape(read)}</p>'
 
 
-def _strip(found: Outcome) -> str:
+def _strip(found: AccuracyGain) -> str:
     """Both intervals on one axis from 0 to 100 %."""
     x = Scale(low=0, high=1, start=10, end=990)
     marks = "".join(
@@ -130,3 +131,34 @@ def _facts(run: RunRecord) -> str:
     return (
         '<dl class="facts">' + "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in facts) + "</dl>"
     )
+
+
+_OF_A_STEP = ("learning_rate", "updates", "prompts", "groups_zero_deviation")
+_OF_AN_EVALUATION = ("accuracy", "ci_low", "ci_high")
+
+
+def verdict_of(run: RunRecord) -> Verdict:
+    """The word and why; steps and evaluations without the rules' numbers, as of a damaged file, are left out."""
+    return judge(
+        [record for record in run.metrics if _is_step(record)],
+        [record for record in run.evals if all(value_at(record, key) is not None for key in _OF_AN_EVALUATION)],
+    )
+
+
+def verdict_line(run: RunRecord) -> str:
+    """The verdict for the top of the page; nothing before there is a step."""
+    if not run.metrics:
+        return ""
+    found = verdict_of(run)
+    but = f"; but {escape('; but '.join(found.but))}" if found.but else ""
+    style = {"yes": "yes", "no": "no", "too early": "early"}[found.word]
+    return f'<p class="verdict {style}">Learning: <b>{found.word}</b>, because {escape(found.because)}{but}.</p>'
+
+
+def _is_step(record: Record) -> bool:
+    """Of the two that may be null, a step has the key: no reward, or no update."""
+    numbers = all(value_at(record, key) is not None for key in _OF_A_STEP)
+    nullable = all(
+        key in record and record[key] in (None, value_at(record, key)) for key in ("reward_mean", "grad_norm")
+    )
+    return numbers and nullable and isinstance(record.get("alarms", []), list)

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.metrics.comparisons import Comparison, compare_records
+from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
-from paceline.reports.page.reading import Record, RunRecord, read_lines, value_at
+from paceline.reports.page.reading import RunRecord, read_lines, value_at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class AccuracyGain:
     """Accuracy of the first and the newest evaluation of the run's first held-out set."""
 
     set_name: str
@@ -44,7 +45,7 @@ class Fates:
         return len(self.fixed) + len(self.broken) + len(self.still_wrong) + len(self.still_right)
 
 
-def outcome(run: RunRecord) -> Outcome | None:
+def outcome(run: RunRecord) -> AccuracyGain | None:
     """From the run's summary once it has one, else from the evaluations so far; None without any."""
     evals = evaluations(run, first_set(run))
     if not evals:
@@ -60,7 +61,7 @@ def outcome(run: RunRecord) -> Outcome | None:
         comparison = compare_records([b for b, _ in both], [a for _, a in both])
         if difference is None and comparison is not None:
             difference = comparison.difference
-    return Outcome(
+    return AccuracyGain(
         set_name=str(first["set"]),
         num_tasks=int(value_at(first, "n") or 0),
         first_step=int(first["step"]),

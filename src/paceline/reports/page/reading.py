@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import yaml
 
 from paceline.errors import CheckpointError
-
-Record = dict[str, Any]
+from paceline.metrics.definitions import Record
 
 _ROLLOUTS = re.compile(r"step-(\d{6,})\.jsonl")
 _COMPLETIONS = re.compile(r"([^.].*)-step-(\d{6,})\.jsonl")

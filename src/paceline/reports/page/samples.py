@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from paceline.errors import RewardError
+from paceline.metrics.definitions import Record
 from paceline.reports.page.outcome import Fates
-from paceline.reports.page.reading import Record, value_at
+from paceline.reports.page.reading import value_at
 from paceline.rewards.parameters import base_name
 from paceline.rewards.resolving import right_from
 
@@ -15,7 +16,7 @@ _WANTED = ((False, True), (True, True), (False, False), (True, False))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pair:
+class TextPair:
     """Two completions to read side by side."""
 
     before: Record
@@ -27,22 +28,22 @@ class Pair:
         return bool(self.before["task_id"] == self.after["task_id"])
 
 
-def training_pairs(early: Sequence[Record], late: Sequence[Record], grader: str, limit: int = 4) -> list[Pair]:
+def training_pairs(early: Sequence[Record], late: Sequence[Record], grader: str, limit: int = 4) -> list[TextPair]:
     """Rollouts of an early and a late step, at most `limit` prompts of each and as many kinds as there are."""
     matched = _matched(by_task(early), by_task(late))
-    chosen: list[Pair] = []
+    chosen: list[TextPair] = []
     for kind in _WANTED * limit:
         found = next(((b, a) for b, a in matched if _has(b, kind[0], grader) and _has(a, kind[1], grader)), None)
         if found is not None and len(chosen) < limit:
             matched.remove(found)
-            chosen.append(Pair(before=_first(found[0], kind[0], grader), after=_first(found[1], kind[1], grader)))
+            chosen.append(TextPair(before=_first(found[0], kind[0], grader), after=_first(found[1], kind[1], grader)))
     return chosen
 
 
-def held_out_pairs(fates: Fates) -> list[Pair]:
+def held_out_pairs(fates: Fates) -> list[TextPair]:
     """The same tasks before and after: some that were fixed, and one of each other kind."""
     shown = (*fates.fixed[:3], *fates.broken[:1], *fates.still_wrong[:1], *fates.still_right[:1])
-    return [Pair(before=before, after=after) for before, after in shown]
+    return [TextPair(before=before, after=after) for before, after in shown]
 
 
 def is_right(record: Record, grader: str) -> bool | None:

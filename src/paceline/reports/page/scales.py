@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.reports.page.numbers import decimals, short
+from paceline.reports.format import decimals, short
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

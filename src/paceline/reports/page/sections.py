@@ -1,21 +1,23 @@
 """The sections of the page, each from a run's records to HTML; a section with nothing to say is empty."""
 
+import re
+from collections.abc import Iterable
 from html import escape
 
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.errors import ConfigError
-from paceline.objective.formula import objective
+from paceline.metrics.definitions import Record
+from paceline.objective.formula import Line, objective
+from paceline.reports.format import count, duration, percent
 from paceline.reports.page import charts
 from paceline.reports.page.accounting import dropped_counts, time_split
 from paceline.reports.page.alarm_history import alarm_list
 from paceline.reports.page.cards import pair_cards
 from paceline.reports.page.figures import Chart, figure
 from paceline.reports.page.groups import group_folds, moments, telling
-from paceline.reports.page.notation import as_list
-from paceline.reports.page.numbers import count, duration, percent
 from paceline.reports.page.outcome import fates, first_set, pairs
-from paceline.reports.page.reading import Record, RunRecord, read_lines
+from paceline.reports.page.reading import RunRecord, read_lines
 from paceline.reports.page.samples import held_out_pairs, training_pairs
 from paceline.reports.page.series import bin_size
 
@@ -188,3 +190,38 @@ def _grid(figures: str) -> str:
 
 def _section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
+
+
+_INDEXED = re.compile(r"\b([A-Za-z]+)_t\b")
+_NAMES = re.compile(r"\b(A|R|r|p|q|tau|rho)\b")
+_TIMES, _MINUS = " * ", re.compile(r"(?<![\w)])-(?=[\w(])| - ")
+_GREEK = {"tau": "&tau;", "rho": "&rho;"}
+
+
+def as_list(lines: Iterable[Line]) -> str:
+    """One term and its definition per line. The text stays as it is; only signs and letters are set otherwise.
+
+    >>> as_list([Line(symbol="kl_t", text="2 * log(p_t / q_t) - A")])  # doctest: +NORMALIZE_WHITESPACE
+    '<dl class="formula"><dt>kl<sub>t</sub></dt><dd>2 &middot; log(<i>p<sub>t</sub></i> / <i>q<sub>t</sub></i>)
+    &minus; <i>A</i></dd></dl>'
+    """
+    rows = "".join(f"<dt>{_symbol(line.symbol)}</dt><dd>{_set(line.text)}</dd>" for line in lines)
+    return f'<dl class="formula">{rows}</dl>'
+
+
+def _symbol(text: str) -> str:
+    return re.sub(_INDEXED, r"\1<sub>t</sub>", escape(text))
+
+
+def _set(text: str) -> str:
+    signed = _MINUS.sub(lambda found: " &minus; " if found[0] == " - " else "&minus;", escape(text))
+    indexed = _INDEXED.sub(r"<i>\1<sub>t</sub></i>", signed.replace(_TIMES, " &middot; "))
+    return _NAMES.sub(_italic, indexed)
+
+
+def _italic(found: re.Match[str]) -> str:
+    name = found[0]
+    before = found.string[: found.start()]
+    if before.endswith(("<i>", "<", "&")):  # set already, or a letter of a tag or an entity
+        return name
+    return f"<i>{_GREEK.get(name, name)}</i>"

@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.reports.page.reading import Record, value_at
+from paceline.metrics.definitions import Record
+from paceline.reports.page.reading import value_at
 
 MAX_POINTS = 400
 """Points of one line, at most: about one per pixel of a chart."""

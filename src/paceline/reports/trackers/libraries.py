@@ -31,7 +31,7 @@ class Tracker(Protocol):
 class TensorBoardTracker:
     """Event files under `directory/tensorboard`; look at them with `tensorboard --logdir`."""
 
-    url = None
+    url: str | None = None
 
     def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -78,7 +78,7 @@ class WandbTracker:
 class TrackioTracker:
     """A Trackio run in Trackio's own directory (`TRACKIO_DIR`), where `trackio show` finds it."""
 
-    url = None
+    url: str | None = None
 
     def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
         import trackio

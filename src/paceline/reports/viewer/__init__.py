@@ -6,7 +6,6 @@ suspicion.py   which completions to look at first, by stated rules
 index.py       all columns to one object
 pieces.py      token ids to the texts of tokens
 vocabulary.py  the tokenizer of a run
-chunks.py      the texts and the tokens of one file
 documents.py   all of these by name, as the page asks for them
 pages.py       the page itself: its files in `page/`, and what it may do
 serving.py     the page on this machine alone

@@ -4,8 +4,9 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.reports.page.reading import Record, read_lines, value_at
-from paceline.reports.viewer.parts import TRAINING, Part
+from paceline.metrics.definitions import Record
+from paceline.reports.page.reading import read_lines, value_at
+from paceline.reports.viewer.parts import TRAINING, RunPart
 
 REQUIRED = ("task_id", "prompt", "completion", "completion_tokens", "finish_reason", "reward")
 """A line without these is no completion: counted, and said on the page."""
@@ -19,10 +20,10 @@ GRADE = "grade"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Columns:
+class CompletionColumns:
     """The completions of one part: one entry per group, then one per completion, in the order of the file."""
 
-    part: Part
+    part: RunPart
     unreadable: int
     """Lines that are no completion."""
     tasks: tuple[str, ...]
@@ -51,17 +52,17 @@ class Columns:
         return self.part.set_name == TRAINING
 
 
-def read_columns(part: Part) -> Columns:
+def read_columns(part: RunPart) -> CompletionColumns:
     """Read a part's file; one that was taken away in the meantime has no completion."""
     return columns_of(part, *read_lines(part.file, required=REQUIRED))
 
 
-def columns_of(part: Part, records: Sequence[Record], unreadable: int) -> Columns:
+def columns_of(part: RunPart, records: Sequence[Record], unreadable: int) -> CompletionColumns:
     """The columns of records that have the `REQUIRED` keys."""
     groups = grouped(records)
     names = dict.fromkeys(name for record in records for name in rewards_of(record))
     texts = [str(record["completion"]).strip().encode("utf-8", "replace") for record in records]
-    return Columns(
+    return CompletionColumns(
         part=part,
         unreadable=unreadable,
         tasks=tuple(str(group[0]["task_id"]) for group in groups),

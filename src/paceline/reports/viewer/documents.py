@@ -12,18 +12,68 @@ import json
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from paceline.errors import ModelError
-from paceline.reports.page.reading import Record, RunRecord, read_lines, read_run
-from paceline.reports.viewer.chunks import texts_of, tokens_of
-from paceline.reports.viewer.columns import REQUIRED, Columns, read_columns
+from paceline.metrics.definitions import Record
+from paceline.reports.page.reading import RunRecord, read_lines, read_run
+from paceline.reports.viewer.columns import GRADE, REQUIRED, CompletionColumns, answer_of, grouped, read_columns
 from paceline.reports.viewer.index import index_of
-from paceline.reports.viewer.parts import Part, parts_of
+from paceline.reports.viewer.parts import RunPart, parts_of
 from paceline.reports.viewer.pieces import Pieces
 from paceline.reports.viewer.suspicion import marks
 from paceline.reports.viewer.vocabulary import load_pieces
+
+
+def texts_of(records: Sequence[Record]) -> dict[str, object]:
+    """Prompts and gold answers by group; by completion its text, what graders noted, and whose weights made it."""
+    groups = grouped(records)
+    return {
+        "prompts": [str(group[0]["prompt"]) for group in groups],
+        "answers": [answer_of(group[0]) for group in groups],
+        "completions": [str(record["completion"]) for record in records],
+        "notes": [_notes(record) for record in records],
+        "versions": [record.get("policy_version") for record in records],
+    }
+
+
+def tokens_of(records: Sequence[Record], pieces: Pieces, values: Sequence[Record]) -> dict[str, object]:
+    """Tokens by completion: which of `pieces` each is, and its numbers as the run and `paceline replay` wrote them.
+
+    `values` has, of each completion, what was computed afterwards; none where nothing was. Floats stay packed: little-
+    endian in base64 under the name of their type.
+    """
+    numbers: dict[str, int] = {}
+    special: dict[int, bool] = {}
+    rows: list[dict[str, object] | None] = []
+    for at, record in enumerate(records):
+        token_ids = record.get("token_ids")
+        if not isinstance(token_ids, list):
+            rows.append(None)
+            continue
+        texts = pieces.split(token_ids)
+        special |= {token: pieces.is_special(token) for token in token_ids if token not in special}
+        plain = "".join(text for text, token in zip(texts, token_ids, strict=True) if not special[token])
+        rows.append(
+            {
+                "ids": token_ids,
+                "pieces": [numbers.setdefault(text, len(numbers)) for text in texts],
+                "special": [place for place, token in enumerate(token_ids) if special[token]],
+                "agrees": plain.strip() == str(record["completion"]).strip(),
+                "engine": record.get("logprobs"),
+                **(values[at] if at < len(values) else {}),
+            }
+        )
+    return {"texts": list(numbers), "rows": rows}
+
+
+def _notes(record: Record) -> Mapping[str, str]:
+    notes, note = record.get("notes"), record.get("note")
+    if isinstance(notes, dict):
+        return {str(name): str(text) for name, text in notes.items()}
+    return {} if note is None else {GRADE: str(note)}
+
 
 BLOCK = 1000
 """Completions whose previews are one document."""
@@ -41,7 +91,7 @@ class Documents:
         """`on_part` is told how many of how many parts have been read."""
         self._path = path
         self._lock = threading.Lock()
-        self._columns: dict[str, Columns] = {}
+        self._columns: dict[str, CompletionColumns] = {}
         self._pieces: Pieces | ModelError | None = None
         self._run = read_run(path)
         self._index: tuple[str, dict[str, object], bytes] | None = None
@@ -79,7 +129,7 @@ class Documents:
 
     def _refresh(self, on_part: Callable[[int, int], None] = lambda done, of: None) -> None:
         self._run = read_run(self._path)
-        parts, columns = parts_of(self._run), dict[str, Columns]()
+        parts, columns = parts_of(self._run), dict[str, CompletionColumns]()
         for done, part in enumerate(parts, start=1):
             known = self._columns.get(part.key)
             columns[part.key] = read_columns(part) if known is None or known.part != part else known
@@ -120,7 +170,7 @@ class Documents:
         lines = [line for part in self._columns.values() for line in part.previews]
         return {"lines": lines[block * BLOCK : (block + 1) * BLOCK]}
 
-    def _tokens(self, part: Part, records: tuple[Record, ...]) -> dict[str, object]:
+    def _tokens(self, part: RunPart, records: tuple[Record, ...]) -> dict[str, object]:
         if not self._columns[part.key].is_training:
             return {"missing": "Held-out completions are recorded as text, without their tokens.", "rows": []}
         if not any("token_ids" in record for record in records):
@@ -140,7 +190,7 @@ class Documents:
                 self._pieces = error
         return self._pieces
 
-    def _values(self, part: Part) -> tuple[Mapping[str, object] | None, tuple[Record, ...]]:
+    def _values(self, part: RunPart) -> tuple[Mapping[str, object] | None, tuple[Record, ...]]:
         """What `paceline replay --tokens` wrote of a step, and where its numbers come from; only of these rollouts."""
         lines, unreadable = read_lines(self._path / "tokens" / part.file.name)
         if not lines or unreadable:

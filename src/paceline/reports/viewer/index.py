@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from paceline.reports.page.samples import distinctive
-from paceline.reports.viewer.columns import Columns
+from paceline.reports.viewer.columns import CompletionColumns
 from paceline.reports.viewer.suspicion import RULES
 
 LABEL = 160
@@ -24,7 +24,7 @@ REASONS: Mapping[str, str] = {
 """Why a completion was dropped, in the words of the page."""
 
 
-def index_of(parts: Sequence[Columns], marks: Sequence[int]) -> dict[str, object]:
+def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[str, object]:
     """What the page lists and filters. `marks` has, of each completion in order, the rules of `RULES` that hold."""
     tasks = {pair: at for at, pair in enumerate(dict.fromkeys(_tasks(parts)))}
     finish, dropped = _Words(), _Words()
@@ -79,7 +79,7 @@ class _Words:
         return list(self._numbers)
 
 
-def _tasks(parts: Sequence[Columns]) -> Iterable[tuple[str, str]]:
+def _tasks(parts: Sequence[CompletionColumns]) -> Iterable[tuple[str, str]]:
     return (pair for part in parts for pair in zip(part.tasks, part.prompts, strict=True))
 
 

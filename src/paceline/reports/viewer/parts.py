@@ -12,7 +12,7 @@ TRAINING = "training"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class RunPart:
     """The completions of one step of training, or of one evaluation."""
 
     key: str
@@ -24,7 +24,7 @@ class Part:
     """Bytes and time of change in ns: another one says that the file is to be read again."""
 
 
-def parts_of(run: RunRecord) -> tuple[Part, ...]:
+def parts_of(run: RunRecord) -> tuple[RunPart, ...]:
     """Training first, then the held-out sets by name, each in the order of its steps."""
     training = [_part("rollouts", TRAINING, step, file) for step, file in sorted(run.rollout_files.items())]
     held_out = [
@@ -34,18 +34,18 @@ def parts_of(run: RunRecord) -> tuple[Part, ...]:
     return tuple(part for part in (*training, *held_out) if part is not None)
 
 
-def by_key(parts: tuple[Part, ...]) -> Mapping[str, Part]:
+def by_key(parts: tuple[RunPart, ...]) -> Mapping[str, RunPart]:
     """Parts under the names that addresses give them."""
     return {part.key: part for part in parts}
 
 
-def _part(kind: str, set_name: str, step: int, file: Path) -> Part | None:
+def _part(kind: str, set_name: str, step: int, file: Path) -> RunPart | None:
     """None: a run that is gone on with has taken the file away since it was listed."""
     try:
         found = file.stat()
     except FileNotFoundError:
         return None
-    return Part(
+    return RunPart(
         key=f"{kind}-{step:06d}",
         set_name=set_name,
         step=step,

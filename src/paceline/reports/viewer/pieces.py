@@ -8,7 +8,7 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 """What decoders give for bytes that are no whole character."""
 
 
-class Decoder(Protocol):
+class TokenDecoder(Protocol):
     """A tokenizer, as far as it is needed here; `tokenizers.Tokenizer` is one."""
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -19,7 +19,7 @@ class Decoder(Protocol):
 class Pieces:
     """Splits completions into the texts of their tokens; what a token stands for is asked once."""
 
-    decoder: Decoder
+    decoder: TokenDecoder
     _known: dict[int, str] = field(default_factory=dict)
 
     def split(self, token_ids: Sequence[int]) -> list[str]:

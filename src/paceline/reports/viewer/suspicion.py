@@ -10,8 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.reports.page.reading import Record, value_at
-from paceline.reports.viewer.columns import LOOP_CHARACTERS, Columns
+from paceline.metrics.definitions import Record
+from paceline.reports.page.reading import value_at
+from paceline.reports.viewer.columns import LOOP_CHARACTERS, CompletionColumns
 
 LONG = 64
 """Tokens from which equal texts are no coincidence: a policy that is sure of a task says the same in a few words."""
@@ -57,7 +58,7 @@ class Standards:
     """Checksums of texts."""
 
 
-def marks(parts: Sequence[Columns], evals: Sequence[Record], grader: str) -> list[int]:
+def marks(parts: Sequence[CompletionColumns], evals: Sequence[Record], grader: str) -> list[int]:
     """Of every completion of all parts, in order, the rules that hold, as a bit mask over `NAMES`.
 
     `evals` are the lines of `evals.jsonl`. Held-out completions are not asked: they earned nothing.
@@ -69,7 +70,7 @@ def marks(parts: Sequence[Columns], evals: Sequence[Record], grader: str) -> lis
     return found
 
 
-def standards_of(training: Sequence[Columns], evals: Sequence[Record], grader: str) -> Standards:
+def standards_of(training: Sequence[CompletionColumns], evals: Sequence[Record], grader: str) -> Standards:
     """The standards of a run's rollouts."""
     rewards = [reward for part in training for reward in part.rewards if reward is not None]
     grades = {value for part in training for value in part.of_functions.get(grader, ()) if value is not None}
@@ -84,7 +85,7 @@ def standards_of(training: Sequence[Columns], evals: Sequence[Record], grader: s
     )
 
 
-def _marks(part: Columns, standards: Standards) -> Iterator[int]:
+def _marks(part: CompletionColumns, standards: Standards) -> Iterator[int]:
     repeated = frozenset(_repeated(part))
     outliers = frozenset(length_outliers(part.tokens))
     grades = part.of_functions.get(standards.grader, (None,) * len(part.rewards))
@@ -117,7 +118,7 @@ def well_paid(rewards: Sequence[float | None]) -> float | None:
     return low + 0.9 * (high - low) if high > low else None
 
 
-def step_means(parts: Sequence[Columns]) -> dict[int, float]:
+def step_means(parts: Sequence[CompletionColumns]) -> dict[int, float]:
     """The mean reward of each step that has one."""
     rewards = {part.part.step: [one for one in part.rewards if one is not None] for part in parts}
     return {step: _mean(values) for step, values in rewards.items() if values}
@@ -149,7 +150,7 @@ def steps_unearned(means: Mapping[int, float], evals: Sequence[Record], *, span:
     return frozenset(found)
 
 
-def reused_texts(parts: Sequence[Columns], paid: float) -> frozenset[int]:
+def reused_texts(parts: Sequence[CompletionColumns], paid: float) -> frozenset[int]:
     """Checksums of texts that earn at least `paid` under prompts of different gold answers."""
     answers: defaultdict[int, set[str]] = defaultdict(set)
     for part in parts:
@@ -180,7 +181,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _repeated(part: Columns) -> Iterator[int]:
+def _repeated(part: CompletionColumns) -> Iterator[int]:
     start = 0
     for size in part.sizes:
         rows = range(start, start + size)
@@ -190,6 +191,6 @@ def _repeated(part: Columns) -> Iterator[int]:
             yield from (row for row in rows if 2 * counts[part.texts[row]] >= size)
 
 
-def _answer_of_rows(part: Columns) -> Iterator[str | None]:
+def _answer_of_rows(part: CompletionColumns) -> Iterator[str | None]:
     for answer, size in zip(part.answers, part.sizes, strict=True):
         yield from itertools.repeat(answer, size)

@@ -10,5 +10,4 @@ forward_backward.py micro-batches through a model, forward and back
 pipeline.py   the same where its layers are stages on several ranks
 optimizers.py AdamW in its kinds
 stats.py      what the updates did
-tokens.py     what the policy says of every token
 """

@@ -14,7 +14,7 @@ from paceline.errors import TrainingError
 from paceline.models.parallel.ranks import WHOLE, Ranks
 from paceline.runtime.memory import is_out_of_memory, release_memory
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Budget:
         halved, self.halved = self.halved, 0
         return halved
 
-    def fit(self, work: Callable[[], Found], sizes: Callable[[], Sequence[MicroBatchSize]]) -> Found:
+    def fit(self, work: Callable[[], Value], sizes: Callable[[], Sequence[MicroBatchSize]]) -> Value:
         """What `work` gives, which is called again with fewer `tokens` as often as memory runs out on any rank.
 
         `sizes`: the micro-batches of all ranks at the tokens as they are. Every rank knows them, so all come to the

@@ -115,5 +115,6 @@ def head_values(
 
 
 def _logit_passes(device: torch.device, dtype: torch.dtype) -> LogitPasses | None:
-    kernels = on_cuda if device.type == "cuda" else on_cpu
-    return kernels.logit_passes(device, dtype)
+    if device.type == "cuda":
+        return on_cuda.logit_passes(device, dtype)
+    return on_cpu.logit_passes(device, dtype)

@@ -43,7 +43,7 @@ def _alike(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 def _eight_bit_class() -> type[torch.optim.Optimizer]:
     try:
-        from bitsandbytes.optim import AdamW8bit
+        from bitsandbytes.optim import AdamW8bit  # type: ignore[attr-defined]  # its __init__ has no __all__
     except ImportError as error:
         raise ConfigError(
             f"--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'` ({error})"
@@ -64,7 +64,7 @@ class OffloadedAdamW(torch.optim.AdamW):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group)
+                    self._update(parameter, parameter.grad, group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, which brings all moments to their parameters' device, and then back to main memory."""
@@ -73,7 +73,7 @@ class OffloadedAdamW(torch.optim.AdamW):
             for name, value in state.items():
                 state[name] = _in_main_memory(value)
 
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros(())
@@ -82,7 +82,7 @@ class OffloadedAdamW(torch.optim.AdamW):
         beta1, beta2 = group["betas"]
         adamw(
             [parameter],
-            [parameter.grad],
+            [gradient],
             [here["exp_avg"]],
             [here["exp_avg_sq"]],
             [],

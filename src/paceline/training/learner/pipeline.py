@@ -200,7 +200,9 @@ class _StagePass:
         self.how.parallel_layout.begin_pass(self.loaded.model, last=self.gone_back == len(self.tokens))
 
 
-def _run(kind: type, parts: list[PipelineStage], count: int, loss_fn: Callable | None = None) -> None:
+def _run(
+    kind: type, parts: list[PipelineStage], count: int, loss_fn: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> None:
     """All of a call's micro-batches, by one of torch's schedules."""
     given = parts if issubclass(kind, _SEVERAL) else parts[0]
     numbers = torch.arange(count)

@@ -5,7 +5,6 @@ shape.py        a decoder's numbers, from its config.json
 reading.py      finds that file, and counts parameters
 hardware.py     kinds of devices: memory, rates
 held.py         what of a model a process holds in a layout
-activations.py  what an update keeps for its backward pass
 memory.py       bytes of a process that trains, by part and phase
 seconds.py      how long a step takes at best
 fitting.py      what fits a device: micro-batches, layouts, the one change that would

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from paceline.config.layout import Sizes
 from paceline.training.plan.batches import table
-from paceline.training.plan.fitting import Change, Fitting
+from paceline.training.plan.fitting import Fitting, LayoutChange
 from paceline.training.plan.hardware import Device, Rates
 from paceline.training.plan.memory import MemoryPlan
 from paceline.training.plan.seconds import StepTime
@@ -62,7 +62,7 @@ def describe_room(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
     return "\n".join(lines)
 
 
-def describe_layouts(layouts: Sequence[Change], processes: int) -> str:
+def describe_layouts(layouts: Sequence[LayoutChange], processes: int) -> str:
     """Those that fit, with the peak of each process."""
     if not layouts:
         return f"No layout of {processes} processes fits."

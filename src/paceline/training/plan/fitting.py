@@ -23,7 +23,7 @@ NOT_SPLIT = {"tensor_parallel": 1, "pipeline_parallel": 1}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class LayoutChange:
     """Another configuration, and what it takes."""
 
     words: str
@@ -71,20 +71,20 @@ class Fitting:
             budget *= 2
         return found
 
-    def layouts(self, processes: int) -> list[Change]:
+    def layouts(self, processes: int) -> list[LayoutChange]:
         """Those that fit so many processes, the ones that send least first."""
         tried = [self._laid_out(options, processes) for options in _layouts(processes)]
         return [change for change in tried if change is not None and self.has_room(change.memory)]
 
-    def one_change(self, sizes: Sizes) -> Change | None:
+    def one_change(self, sizes: Sizes) -> LayoutChange | None:
         """The first of the changes that makes room by itself, from the one that costs a run least on."""
         return next((change for change in self._changes(sizes) if self.has_room(change.memory)), None)
 
-    def smallest(self, sizes: Sizes) -> Change:
+    def smallest(self, sizes: Sizes) -> LayoutChange:
         """Of the same changes the one that leaves least."""
         return min(self._changes(sizes), key=lambda change: change.memory.peak)
 
-    def _changes(self, sizes: Sizes) -> Iterator[Change]:
+    def _changes(self, sizes: Sizes) -> Iterator[LayoutChange]:
         config, now = self.config, self.plan(sizes=sizes)
         longest = config.data.max_prompt_length + config.sampling.max_completion_length
         budget = 1 << (now.cut.tokens - 1).bit_length() - 1
@@ -106,7 +106,7 @@ class Fitting:
             yield self._changed({"lora": {"lora_rank": ADAPTER_RANK}}, sizes)
         yield from self._of_more_processes(sizes.ranks)
 
-    def _of_more_processes(self, processes: int) -> Iterator[Change]:
+    def _of_more_processes(self, processes: int) -> Iterator[LayoutChange]:
         if self.device.kind == "cpu" or self.config.cluster.cluster:  # on one machine all share its memory
             return
         while (processes := 2 * processes) <= MOST_PROCESSES:
@@ -114,14 +114,14 @@ class Fitting:
             if found is not None:
                 yield replace(found, words=f"--processes {processes} {found.words}")
 
-    def _changed(self, changes: dict[str, dict[str, Any]], sizes: Sizes) -> Change:
+    def _changed(self, changes: dict[str, dict[str, Any]], sizes: Sizes) -> LayoutChange:
         ((_, options),) = changes.items()
         ((name, value),) = options.items()
         said = str(value).lower() if isinstance(value, bool) else value
         memory = self.plan(_with(self.config, **changes), sizes)
-        return Change(words=f"--{name.replace('_', '-')} {said}", memory=memory)
+        return LayoutChange(words=f"--{name.replace('_', '-')} {said}", memory=memory)
 
-    def _laid_out(self, options: dict[str, int], processes: int) -> Change | None:
+    def _laid_out(self, options: dict[str, int], processes: int) -> LayoutChange | None:
         """None where the options cannot be of so many processes or of this model."""
         try:
             config = _with(self.config, parallel=options)
@@ -133,7 +133,7 @@ class Fitting:
         words = [
             f"--{name.replace('_', '-')} {value}" for name, value in options.items() if value > NOT_SPLIT.get(name, 0)
         ]
-        return Change(words=" ".join(words) or "copies (the default)", memory=self.plan(config, sizes))
+        return LayoutChange(words=" ".join(words) or "copies (the default)", memory=self.plan(config, sizes))
 
 
 def _with(config: Config, **sections: dict[str, Any]) -> Config:

@@ -31,8 +31,7 @@ def read_shape(model: str) -> ModelShape | None:
 def _fetched(name: str) -> Path | None:
     """Where the Hub's config.json lies on this machine; None: there is no such name, or no way to the Hub."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
         return Path(hf_hub_download(name, "config.json")).parent

@@ -6,7 +6,6 @@ rounds.py      tasks to scored completions, one round
 sampler.py     rounds to a step's groups
 sharing.py     the same by several processes
 grouping.py    scores to groups with advantages
-regrouping.py  the same again under other options
 records.py     what a step writes down for readers
 lines.py       the same with all that is needed to make its groups again
 restoring.py   the groups from those lines

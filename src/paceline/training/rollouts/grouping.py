@@ -21,16 +21,16 @@ from paceline.types import Completion, Rollout, RolloutGroup, Task
 OVERLONG = "overlong"
 """The name under which a rollout's rewards hold the soft penalty of its length."""
 
-Rewards = Mapping[str, float | None]
+FunctionRewards = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scored:
+class ScoredGroup:
     """One task's completions with what each reward function gave them."""
 
     task: Task
     completions: tuple[Completion, ...]
-    rewards: tuple[Rewards, ...]
+    rewards: tuple[FunctionRewards, ...]
     failed: tuple[bool, ...]
     """Of each completion, whether a reward function failed on it: what the others gave is no reward then."""
     notes: tuple[Mapping[str, str], ...]
@@ -52,7 +52,7 @@ def is_inside(columns: Mapping[str, Sequence[float | None]], failed: Sequence[bo
     return mean is not None and low < mean < high
 
 
-def without_surplus(scored: Sequence[Scored], count: int) -> list[Scored]:
+def without_surplus(scored: Sequence[ScoredGroup], count: int) -> list[ScoredGroup]:
     """The first `count` that are inside stay so."""
     places = itertools.count()
     return [
@@ -61,7 +61,7 @@ def without_surplus(scored: Sequence[Scored], count: int) -> list[Scored]:
 
 
 def make_groups(
-    scored: Sequence[Scored],
+    scored: Sequence[ScoredGroup],
     options: AdvantageConfig,
     *,
     weights: Mapping[str, float],
@@ -82,11 +82,11 @@ def make_groups(
     )
 
 
-def _pairs(scored: Scored) -> Iterator[tuple[Rewards, Completion]]:
+def _pairs(scored: ScoredGroup) -> Iterator[tuple[FunctionRewards, Completion]]:
     return zip(scored.rewards, scored.completions, strict=True)
 
 
-def _with_length(rewards: Rewards, completion: Completion, *, max_length: int, buffer: int) -> Rewards:
+def _with_length(rewards: FunctionRewards, completion: Completion, *, max_length: int, buffer: int) -> FunctionRewards:
     """The length penalty beside rewards that are there: alone it would reward a broken grader."""
     if buffer == 0 or all(reward is None for reward in rewards.values()):
         return rewards
@@ -94,13 +94,13 @@ def _with_length(rewards: Rewards, completion: Completion, *, max_length: int, b
     return {**rewards, OVERLONG: penalty}
 
 
-def _sound(rewards: Sequence[Rewards], failed: Sequence[bool]) -> list[Rewards]:
+def _sound(rewards: Sequence[FunctionRewards], failed: Sequence[bool]) -> list[FunctionRewards]:
     """The rewards that count: none of a completion on which a function failed, or its zero would be the others' sum."""
     return [dict.fromkeys(one) if broken else one for one, broken in zip(rewards, failed, strict=True)]
 
 
 def _advantages(
-    groups: Sequence[Sequence[Rewards]], options: AdvantageConfig, weights: Mapping[str, float]
+    groups: Sequence[Sequence[FunctionRewards]], options: AdvantageConfig, weights: Mapping[str, float]
 ) -> list[list[float]]:
     if options.reward_aggregation == "sum_then_normalize":
         sizes = {name: abs(weight) for name, weight in weights.items()}
@@ -115,13 +115,13 @@ def _advantages(
     return advantages(sums, kind=options.advantage)
 
 
-def _without_signs(rewards: Rewards) -> Rewards:
+def _without_signs(rewards: FunctionRewards) -> FunctionRewards:
     return {name: None if value is None else abs(value) for name, value in rewards.items()}
 
 
 def _group(
-    scored: Scored,
-    rewards: Sequence[Rewards],
+    scored: ScoredGroup,
+    rewards: Sequence[FunctionRewards],
     group_advantages: Sequence[float] | None,
     options: AdvantageConfig,
     weights: Mapping[str, float],
@@ -145,7 +145,7 @@ def _group(
     return RolloutGroup(task=scored.task, rollouts=tuple(rollouts), dropped=reason)
 
 
-def _why_no_part(scored: Scored, at: int, reward: float | None, *, mask_truncated: bool) -> str | None:
+def _why_no_part(scored: ScoredGroup, at: int, reward: float | None, *, mask_truncated: bool) -> str | None:
     """Why a completion is not trained on, whatever its group does."""
     if scored.failed[at]:
         return "reward_failed"

@@ -18,7 +18,7 @@ from paceline.rewards.scoring.early import early_start
 from paceline.rewards.scoring.merging import merge_scores, part_of
 from paceline.rewards.scoring.scores import Scores, score
 from paceline.runtime.progress import NULL_PROGRESS, Progress
-from paceline.training.rollouts.grouping import Scored, is_inside
+from paceline.training.rollouts.grouping import ScoredGroup, is_inside
 from paceline.types import Completion, Task
 
 Drawn = Sequence[tuple[Task, int]]
@@ -29,7 +29,7 @@ Drawn = Sequence[tuple[Task, int]]
 class Round:
     """What one round brought, task by task in the order in which they were drawn."""
 
-    scored: tuple[Scored, ...]
+    scored: tuple[ScoredGroup, ...]
     scores: Scores
     """Of all completions, task after task."""
     generate_seconds: float
@@ -86,11 +86,11 @@ class EngineSampler(RoundSampler):
             reward_seconds=time.perf_counter() - generated,
         )
 
-    def _scored(self, task: Task, group: tuple[Completion, ...], scores: Scores) -> Scored:
+    def _scored(self, task: Task, group: tuple[Completion, ...], scores: Scores) -> ScoredGroup:
         places = range(len(group))
         failed = tuple(any(at in rows for rows in scores.failed.values()) for at in places)
         notes = ({name: said[at] for name, said in scores.notes.items()} for at in places)
-        return Scored(
+        return ScoredGroup(
             task=task,
             completions=group,
             rewards=tuple({name: column[at] for name, column in scores.values.items()} for at in places),

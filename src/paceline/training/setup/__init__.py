@@ -6,7 +6,6 @@ configurations are all that is loaded of it, and a reward model where there is o
 overrides.py        objects of a program's own in the place of what the configuration names
 run_inputs.py     what comes of it
 preparation.py  tokenizer, tasks, self-test, held-out tasks, steps, one after the other
-memory.py       what the options about memory need of this machine
 functions.py    the reward functions
 held_out.py     held-out tasks and accuracy from the options
 samplers.py     the sampler around an engine

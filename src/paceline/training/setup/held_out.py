@@ -1,10 +1,12 @@
 """Held-out tasks from the options, and the evaluators of a run: of accuracy for options, of rewards for given tasks."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
+from paceline.data.prompts import Tokenizer
 from paceline.data.sources import has_split, load_rows
 from paceline.data.system_message import system_prompt
 from paceline.data.tasks import build_tasks
@@ -47,7 +49,9 @@ def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | N
     system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
     context = reward_context(config.rewards, config.sampling)
     function = {options.eval_reward_func: resolve(options.eval_reward_func, context)}
-    built = build_tasks(rows, tokenizer, config.data, system=system, check=row_check(function), whole=True)
+    built = build_tasks(
+        rows, cast(Tokenizer, tokenizer), config.data, system=system, check=row_check(function), whole=True
+    )
     tasks = built.looked_at
     check_prompts_fit(tasks, limit=context_length(config.model), completion=config.sampling.max_completion_length)
     training = {name: resolve(name, context) for name in config.rewards.functions if base_name(name) in BUILT_IN}

@@ -3,17 +3,20 @@
 So mistakes cost seconds, whichever door a run comes through.
 """
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.rules import require
 from paceline.config.sections import Config, ModelConfig
+from paceline.data.prompts import Tokenizer
 from paceline.data.sources import load_rows
 from paceline.data.system_message import system_prompt
 from paceline.data.tasks import TaskSet, build_tasks
-from paceline.errors import ModelError
+from paceline.errors import ConfigError, ModelError
 from paceline.models.places import check_completion_fits, model_place
 from paceline.models.pretrained import (
     changed_logits,
@@ -36,10 +39,12 @@ from paceline.training.plan.batches import batch_plan
 from paceline.training.setup.evaluators import Evaluator, reward_evaluator
 from paceline.training.setup.functions import configured_functions, with_reward_models
 from paceline.training.setup.held_out import check_prompts_fit, has_held_out, make_evaluators
-from paceline.training.setup.memory import check_memory_options
 from paceline.training.setup.overrides import Overrides
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import Task
+
+if TYPE_CHECKING:
+    import torch
 
 
 def prepare(config: Config, overrides: Overrides | None = None) -> RunInputs:
@@ -151,7 +156,7 @@ def _configured_tasks(
         config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size, seed=config.loop.seed
     )
     system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
-    return build_tasks(rows, tokenizer, config.data, system=system, check=row_check(functions))
+    return build_tasks(rows, cast(Tokenizer, tokenizer), config.data, system=system, check=row_check(functions))
 
 
 def _reward_evaluators(
@@ -161,3 +166,19 @@ def _reward_evaluators(
         reward_evaluator(config, functions, name=name, tasks=tasks, generations=config.evaluation.eval_generations)
         for name, tasks in (overrides.held_out or {}).items()
     )
+
+
+def check_memory_options(config: Config, device: "torch.device") -> None:
+    """Refuse what can have no effect here, and a library that is not there.
+
+    Raises:
+        ConfigError: the sentence names the option and the remedy.
+    """
+    for name, value in (
+        ("activation_offload", config.model.activation_offload),
+        ("optimizer_offload", config.optim.optimizer_offload),
+    ):
+        right = not value or device.type == "cuda"
+        require(right, name, value, "be false on a CPU", "everything lies in main memory already")
+    if config.optim.optimizer == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigError("--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'`")

@@ -2,6 +2,8 @@
 
 import math
 
+from paceline.metrics.intervals import Interval
+
 
 def short(value: float) -> str:
     """About three significant figures.
@@ -42,6 +44,24 @@ def points(share: float) -> str:
     ('+71.6', '-2.0')
     """
     return f"{100 * share:+.1f}"
+
+
+def percent_interval(interval: Interval) -> str:
+    """Format an accuracy with its interval.
+
+    >>> percent_interval(Interval(value=0.252, low=0.219, high=0.288))
+    '25.2 % [21.9, 28.8]'
+    """
+    return f"{100 * interval.value:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+
+
+def points_interval(interval: Interval) -> str:
+    """Format a difference of accuracies with its interval.
+
+    >>> points_interval(Interval(value=0.71, low=0.67, high=0.75))
+    '+71.0 points [+67.0, +75.0]'
+    """
+    return f"{100 * interval.value:+.1f} points [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
 def duration(seconds: float) -> str:
