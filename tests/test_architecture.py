@@ -47,6 +47,16 @@ OUTSIDE_WORLD = {"os", "pathlib", "time", "socket", "subprocess", "threading", "
 WITHOUT_TORCH = ("types", "errors", "config", "metrics", "sandbox", "models/places", "models/weight_headers")
 TORCH = {"torch", "transformers", "jaxtyping"}
 
+FRAGMENTS = {"That", "Of", "Whether", "Which", "Whose"}
+"""First words of a docstring that only continues the name above it."""
+WITH_FRAGMENTS = {"compat", "engines", "models", "reports", "rewards", "training", "workers"}
+"""Packages that still have such docstrings."""
+AMBIGUOUS = {
+    *("Change", "Columns", "Cut", "Decoder", "Found", "Item", "Line", "Outcome", "Pair", "Part", "Record", "Recorder"),
+    *("Reply", "Result", "Rewards", "Rows", "Scored", "Verdict"),
+}
+"""Names that still mean more than one thing."""
+
 LONGEST = 400
 """Lines of a file."""
 
@@ -158,3 +168,43 @@ def test_a_package_that_lists_its_files_lists_all_of_them_and_none_that_is_gone(
             named, first_words = (set(re.findall(rf"{start}(\w+\.[pch]y?)\b", text)) for start in (r"", r"(?m)^ *"))
             assert not named or named | {"__init__.py"} >= there, f"{name} does not list {there - named}"
             assert first_words <= there, f"{name} lists {first_words - there}"
+
+
+def described(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Docstrings of the file, its classes and functions, and the strings below fields and constants."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for before, after in zip([None, *node.body], node.body, strict=False):
+                if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and (
+                    before is None or isinstance(before, ast.Assign | ast.AnnAssign)
+                ):  # fmt: skip
+                    yield after.value
+
+
+def test_a_docstring_stands_alone():
+    """A fragment such as "Of the set." continues a name; `typing_extensions.override` replaces "See `Base`."."""
+    found = [
+        f"{name}:{text.lineno} begins with {words[0]}"
+        for name, tree in TREES.items()
+        if package_of(name) not in WITH_FRAGMENTS
+        for text in described(tree)
+        if (words := str(text.value).split()) and (words[0] in FRAGMENTS or str(text.value).startswith("See `"))
+    ]
+    assert not found
+
+
+def test_a_class_or_type_has_a_name_of_its_own():
+    """A capitalised name that is bound at the top of two files means two things."""
+    places: dict[str, list[str]] = {}
+    for name, tree in TREES.items():
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            bound = (
+                [node.name]
+                if isinstance(node, ast.ClassDef)
+                else [one.id for one in targets if isinstance(one, ast.Name)]
+            )
+            for one in bound:
+                if re.fullmatch(r"[A-Z][a-z]\w*", one):
+                    places.setdefault(one, []).append(name)
+    assert not {one: files for one, files in places.items() if len(files) > 1 and one not in AMBIGUOUS}

@@ -75,7 +75,7 @@ def test_a_run_that_lost_a_process_ends_as_the_one_that_did_not(tmp_path, undist
 
 
 def test_one_loss_too_many_ends_the_run_with_what_goes_on_from_there(tmp_path):
-    with pytest.raises(ProcessLost, match=r"consumer 1 is gone; `paceline train --resume .*/run` goes on from"):
+    with pytest.raises(ProcessLost, match=r"consumer 1 is gone; `paceline train --resume .*/run` continues from"):
         run(tmp_path / "run", losing(step=3, times=2), max_restarts=1)
 
 
