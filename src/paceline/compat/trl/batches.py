@@ -1,4 +1,4 @@
-"""Batches in TRL's words, counted in completions, and what they are here: a step of whole groups, cut into updates."""
+"""TRL's batch fields, counted in completions, and the step that they make: whole groups, cut into updates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
 
 
 class Derived(int):
-    """A number that nobody gave: it follows from other fields, and follows them when they change.
+    """A default computed from other fields, to be computed again when they change.
 
     The mark travels with the value through `dataclasses.replace` and copies, where a field of its own would not.
     """
 
 
 LONGEST_SEARCH = 1000
-"""A number that fits is looked for up to this many times the wanted one."""
+"""Search limit for a fitting number, as a multiple of the wanted one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batches:
-    """One batch of rollouts: how it is made and how many updates it gives."""
+    """Composition of one batch of rollouts, and the updates that it gives."""
 
     completions_per_step: int
-    """Sampled together; the larger of what TRL generates at once and what it updates on at once."""
+    """Completions sampled together: the larger of TRL's generation batch and update batch."""
     prompts_per_step: int
     num_minibatches: int
-    """Parts of the step, each with an update of its own."""
+    """Parts of the step, one update each."""
     num_iterations: int
 
     @property
@@ -39,7 +39,7 @@ class Batches:
 
 
 def fill_batch_fields(args: "GRPOConfig") -> None:
-    """Set `generation_batch_size` and `steps_per_generation`, whichever nobody gave, from the other fields.
+    """Set `generation_batch_size` and `steps_per_generation` from the other fields unless given.
 
     Raises:
         ConfigError: the two are at odds, or batches do not hold whole groups.
@@ -75,7 +75,7 @@ def _given(value: int | None) -> int | None:
 
 
 def batches_of(args: "GRPOConfig") -> Batches:
-    """The step that these fields make.
+    """Batches that these fields make.
 
     Raises:
         ConfigError: the batch does not hold whole groups, or generations and updates do not line up.
@@ -107,7 +107,7 @@ def _lines_up(sampled: int, accumulated: int) -> bool:
 
 
 def _group_remedy(args: "GRPOConfig", completions: int) -> str:
-    """The nearest group sizes, and the nearest accumulation where that alone sets the batch."""
+    """Nearest group sizes, and the nearest accumulation where that alone sets the batch."""
     group = group_size(args)
     groups = _nearest(group, lambda n: n >= 2 and completions % n == 0, limit=completions)
     micro, sampled = args.per_device_train_batch_size, max(args.gradient_accumulation_steps, steps_per_generation(args))
@@ -119,7 +119,7 @@ def _group_remedy(args: "GRPOConfig", completions: int) -> str:
 
 
 def _nearest(wanted: int, fits: Callable[[int], bool], limit: int | None = None) -> str:
-    """The numbers next to `wanted` that fit, one below and one above where there are."""
+    """Fitting numbers next to `wanted`, one below and one above if they exist."""
     below = next((n for n in range(wanted - 1, 0, -1) if fits(n)), None)
     above = next((n for n in range(wanted + 1, (limit or LONGEST_SEARCH * wanted) + 1) if fits(n)), None)
     return " and ".join(str(n) for n in (below, above) if n is not None)

@@ -1,4 +1,4 @@
-"""The number that the best model is chosen by, checked before anything is trained."""
+"""Check of `metric_for_best_model` before training."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,11 +35,11 @@ OF_EVALUATION = (
     "samples_per_second",
     "steps_per_second",
 )
-"""Names of `history.eval_numbers` but for the rewards one by one."""
+"""Names in `history.eval_numbers`, without single rewards."""
 
 
 def evaluation_names(eval_dataset: Any, reward_names: Sequence[str]) -> tuple[str, ...]:
-    """Every name that an evaluation gives: of several sets each under its own name, and the mean of their rewards."""
+    """Every metric name of an evaluation; several sets have a prefix each, and a mean of their rewards."""
     names = [*OF_EVALUATION, *(f"rewards/{name}/{key}" for name in reward_names for key in ("mean", "std"))]
     if not isinstance(eval_dataset, Mapping):
         return tuple(f"eval_{name}" for name in names)
@@ -49,7 +49,7 @@ def evaluation_names(eval_dataset: Any, reward_names: Sequence[str]) -> tuple[st
 def check_best_metric(
     args: "GRPOConfig", eval_dataset: Any, reward_names: Sequence[str], sources: Iterable[Any]
 ) -> None:
-    """Refuse a `metric_for_best_model` that no evaluation gives.
+    """Refuse a `metric_for_best_model` that no evaluation reports.
 
     A name that reward functions may give by `log_metric` is not known before they run: where one can, any name is
     accepted that is not nearly one of evaluation's own; the first evaluation tells.
@@ -76,7 +76,7 @@ def check_best_metric(
 
 
 def _may_log(source: Any) -> bool:
-    """Whether a reward function is given `log_metric`."""
+    """True if a reward function takes `log_metric`."""
     if isinstance(source, str | nn.Module) or not callable(source):
         return False
     parameters = inspect.signature(source).parameters.values()

@@ -1,4 +1,4 @@
-"""From a trainer's arguments to the parts of a run: every refusal that needs no weights comes before they are read."""
+"""Builds a run from a trainer's arguments; everything that needs no weights is refused before they are read."""
 
 import logging
 import os
@@ -53,12 +53,12 @@ ARGUMENTS = (
     *("model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "peft_config"),
     *("reward_processing_classes", "callbacks", "optimizers", "reward_model", "reward_processing_class"),
 )
-"""What the trainer takes: a misspelt argument is meant as one of these."""
+"""Arguments of the trainer, to suggest for a misspelt one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainerArguments:
-    """What a `GRPOTrainer` was made with, under the names of its signature."""
+    """Arguments of a `GRPOTrainer`, under the names of its signature."""
 
     model: Any
     reward_funcs: RewardSource | Sequence[RewardSource] | None
@@ -73,18 +73,18 @@ class TrainerArguments:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
-    """All of a run but its weights."""
+    """A run without its weights."""
 
     config: Config
     given: Overrides
     inputs: RunInputs
     sources: tuple[RewardSource, ...]
     notes: tuple[str, ...]
-    """What a person should know about them."""
+    """Sentences for the user."""
 
 
 def refuse_what_is_not_offered(**given: object) -> None:
-    """Refuse arguments of TRL's that have no meaning here.
+    """Refuse TRL's arguments that have no meaning here.
 
     Raises:
         ConfigError: one is not None, or none of TRL's; the sentence names it and the reason.
@@ -99,7 +99,7 @@ def refuse_what_is_not_offered(**given: object) -> None:
 
 
 def one_of(**given: Any) -> Any:
-    """The argument that is given under one of two names.
+    """Value of an argument that has two names.
 
     Raises:
         ConfigError: under both.
@@ -112,7 +112,7 @@ def one_of(**given: Any) -> Any:
 
 @contextmanager
 def said_in_field_names() -> Iterator[None]:
-    """Errors of the rooms below name options; a program's author knows the fields that they came from."""
+    """Reword errors that name options: a program's author knows the fields behind them."""
     try:
         yield
     except PacelineError as error:
@@ -120,7 +120,7 @@ def said_in_field_names() -> Iterator[None]:
 
 
 def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> Built:
-    """Configuration, tokenizer, tasks and reward functions; `context` is what reward functions get beside the batch.
+    """Build configuration, tokenizer, tasks and reward functions; `context` reaches reward functions beside the batch.
 
     Raises:
         PacelineError: an argument cannot be used; the sentence names it and the remedy.
@@ -176,7 +176,7 @@ def _notes_of_rows(limit: int | None, count: int) -> tuple[str, ...]:
 
 
 def notes_of_threads(config: Config) -> tuple[str, ...]:
-    """The remedy where several threads compute on a CPU and those that wait do not sleep: see `OPENMP_SPINS`."""
+    """Remedy for several CPU threads that spin instead of sleeping: see `OPENMP_SPINS`."""
     threads = config.model.threads or torch.get_num_threads()
     if threads == 1 or choose_device(config.model).type != "cpu" or not set(SPIN_VARIABLES).isdisjoint(os.environ):
         return ()
@@ -187,7 +187,7 @@ def notes_of_threads(config: Config) -> tuple[str, ...]:
 
 
 def _note_of_rate(arguments: TrainerArguments, total: int) -> str:
-    """Who sets the learning rate; the check needs the run's length."""
+    """Note on the source of the learning rate; the check needs the run's length."""
     if arguments.optimizers[1] is not None:
         return (
             f"learning rate: set by the program's own {type(arguments.optimizers[1]).__name__}, which config.yaml's "
@@ -198,7 +198,7 @@ def _note_of_rate(arguments: TrainerArguments, total: int) -> str:
 
 
 def _room(config: Config) -> int | None:
-    """Tokens that the model's positions leave for a prompt beside the longest completion."""
+    """Tokens that the model's context leaves for a prompt beside the longest completion."""
     room = config.data.max_prompt_length - config.sampling.max_completion_length
     return room if room > 0 else None
 
@@ -206,19 +206,19 @@ def _room(config: Config) -> int | None:
 def held_out_tasks(
     dataset: Any, name: str, tokenizer: PreTrainedTokenizerBase, config: Config, *, check: RowCheck | None
 ) -> tuple[Task, ...]:
-    """The tasks of one evaluation dataset, all of its rows."""
+    """Tasks of one evaluation dataset, from all of its rows."""
     check_columns(dataset, _eval_name(name))
     rows = read_rows(dataset, _eval_name(name), limit=None, whole=True)
     return make_tasks(rows, tokenizer, config.data, name=name, room=_room(config), check=check, whole=True).looked_at
 
 
 def default_args(model: Any) -> GRPOConfig:
-    """The configuration of a trainer that was given none: a run directory named after the model."""
+    """Default configuration of a trainer: a run directory named after the model."""
     return GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO")
 
 
 def model_name(model: Any) -> str:
-    """Directory or Hub name of a model; of an object without either, its class."""
+    """Directory or Hub name of a model, or the class of an object without either."""
     if isinstance(model, str):
         return model
     if not hasattr(model, "config"):
@@ -306,11 +306,11 @@ def _check_optimizers(arguments: TrainerArguments) -> None:
 
 
 OUTPUT_NAMES = ("lm_head", "embed_out")
-"""Usual names of the output embedding; a model object knows its own."""
+"""Usual names of the output embedding, for a model that is only named."""
 
 
 def check_adapter(peft_config: Any, model: Any) -> None:
-    """Refuse an adapter that its configuration alone shows to be none that can be trained here.
+    """Refuse an adapter configuration that cannot be trained here.
 
     Raises:
         ConfigError: the sentence names the field of `peft_config`, its value and the remedy.
@@ -329,7 +329,7 @@ def check_adapter(peft_config: Any, model: Any) -> None:
 
 
 def _check_output(name: str, modules: Any, model: Any) -> None:
-    """Log-probabilities are computed from the output embedding's own weight, which nothing may replace."""
+    """Refuse replacing the output embedding, whose own weight gives the logprobs."""
     given = [modules] if isinstance(modules, str) else list(modules or ())
     for module in given:
         if str(module).rsplit(".", 1)[-1] in _output_names(model):

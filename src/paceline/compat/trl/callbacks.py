@@ -1,4 +1,4 @@
-"""transformers' callbacks as an observer of the loop: events, state, control, the log, the best checkpoint."""
+"""transformers' callbacks as an observer of the loop: events, state, control, log, best checkpoint."""
 
 import json
 import math
@@ -39,24 +39,24 @@ STATE_FILE = "trainer_state.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outlook:
-    """What an observer of a trainer sees and reaches beside its callbacks."""
+    """Functions of a trainer that its observer calls."""
 
     updates_per_step: int
     entropy_coef: float
     measure: Callable[[Sequence[RolloutGroup]], UpdateStats]
-    """The objective of an evaluation's groups."""
+    """Objective of an evaluation's groups."""
     show: Callable[[RolloutBatch, int], None]
-    """Prints a step's completions."""
+    """Print a step's completions."""
     say: Callable[[str], None]
-    """Prints a sentence."""
+    """Print a sentence."""
     log: Callable[[LogNumbers], None]
-    """The trainer's `log`, which a subclass may override; so the next two."""
+    """The trainer's `log`, which a subclass may override; likewise the next two."""
     evaluate: Callable[[], LogNumbers]
     save_model: Callable[[str], None]
 
 
 class CallbackObserver:
-    """Drives callbacks as transformers' own loop does; one of our steps is one of their steps.
+    """Drives callbacks as transformers' own loop does; a step here is a step there.
 
     What callbacks ask for is done here, through the trainer's own methods, in transformers' order.
     """
@@ -69,7 +69,7 @@ class CallbackObserver:
         reward_log: RewardLog,
         outlook: Outlook,
     ) -> None:
-        """No run is open yet."""
+        """Start without an open run."""
         self.handler, self.args, self.state, self.control = handler, args, state, TrainerControl()
         self.reward_log, self.outlook = reward_log, outlook
         self.run: Run | None = None
@@ -78,25 +78,25 @@ class CallbackObserver:
         self._in_epoch = False
 
     def start(self, run: Run, state: TrainerState, trackers: Trackers) -> None:
-        """A run opens: `state` is where it stands."""
+        """Open a run that stands at `state`."""
         self.run, self.state, self.control, self.trackers = run, state, TrainerControl(), trackers
         self._window, self._in_epoch = [], False
         if state.best_model_checkpoint is not None:
             run.protected.add(Path(state.best_model_checkpoint))
 
     def stop(self) -> None:
-        """The run is closed: what is logged or evaluated from now on is not its own."""
+        """Close the run: later logs and evaluations do not belong to it."""
         self.run, self.trackers = None, Trackers(opened=())
 
     def begin(self, steps_done: int) -> Requests:
-        """on_train_begin, and the evaluation that `eval_on_start` asks for."""
+        """Fire on_train_begin, and evaluate if `eval_on_start` is set."""
         self._fire("on_train_begin")
         if self.args.eval_on_start and steps_done == 0:
             self.outlook.evaluate()  # the weights at the start are no checkpoint: never the best
         return Requests(stop=self.control.should_training_stop)
 
     def step_begin(self, number: int) -> None:
-        """on_epoch_begin where an epoch starts, and on_step_begin."""
+        """Fire on_epoch_begin at the start of an epoch, then on_step_begin."""
         self.reward_log.columns.clear()  # an evaluation's are of no step
         if not self._in_epoch:
             self._fire("on_epoch_begin")
@@ -104,7 +104,7 @@ class CallbackObserver:
         self._fire("on_step_begin")
 
     def step_end(self, record: MetricsRecord, batch: RolloutBatch) -> Requests:
-        """on_step_end, on_epoch_end where one ends, and after each what the callbacks asked for."""
+        """Fire on_step_end, on_epoch_end at the end of an epoch, and do what the callbacks request after each."""
         last = record["step"] == self._open_run().inputs.total_steps
         ended = last or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
         self.state.global_step = record["step"] * self.outlook.updates_per_step
@@ -135,11 +135,11 @@ class CallbackObserver:
         self.control.should_log = self.control.should_evaluate = self.control.should_save = False
 
     def evaluated(self, results: Sequence[EvalResult]) -> Requests:
-        """The trainer's own `evaluate` tells the callbacks."""
+        """Do nothing: the trainer's own `evaluate` tells the callbacks."""
         return Requests()
 
     def report(self, result: EvalResult, *, prefix: str) -> LogNumbers:
-        """Log one result and tell the callbacks; its numbers."""
+        """Log one result, tell the callbacks, and return its numbers."""
         assert isinstance(result, RewardResult)  # the trainer builds no other evaluator
         stats = self.outlook.measure(result.batch.groups)
         numbers = eval_numbers(result.record(), result.batch, stats, prefix=prefix)
@@ -151,7 +151,7 @@ class CallbackObserver:
         return numbers
 
     def saved(self, checkpoint: Checkpoint) -> Requests:
-        """The state beside the checkpoint, the name that transformers gives it, and on_save."""
+        """Write the state beside the checkpoint, link transformers' name for it, and fire on_save."""
         if self.state.best_global_step == self.state.global_step:
             self.state.best_model_checkpoint = str(checkpoint.path)
             protected = self._open_run().protected
@@ -165,11 +165,11 @@ class CallbackObserver:
         return Requests(stop=self.control.should_training_stop)
 
     def notify(self, sentence: str) -> None:
-        """A line of text, as the trainer prints them."""
+        """Print a line as the trainer does."""
         self.outlook.say(sentence)
 
     def end(self) -> None:
-        """on_epoch_end of an epoch that was cut short; on_train_end follows when the last numbers are written."""
+        """Fire on_epoch_end for an incomplete epoch; on_train_end follows the last numbers."""
         if self._in_epoch:
             self._fire("on_epoch_end")
 
@@ -182,7 +182,7 @@ class CallbackObserver:
         self._fire("on_log", logs=logs)
 
     def finish(self, totals: LogNumbers) -> None:
-        """The summary with what is not logged yet, and on_train_end."""
+        """Log the summary with what is not logged yet, and fire on_train_end."""
         self.outlook.log(summary(totals, self._window))
         self._window.clear()
         self._fire("on_train_end")
@@ -192,7 +192,7 @@ class CallbackObserver:
         return self.run
 
     def _note_best(self, metrics: LogNumbers) -> None:
-        """As transformers decides it, after the callbacks have compared with the best before."""
+        """Note the best checkpoint by transformers' rule, after the callbacks have compared with the previous best."""
         name = self.args.metric_for_best_model
         if name is None:
             return
@@ -216,13 +216,13 @@ class CallbackObserver:
 
 
 def write_state(state: TrainerState, folder: Path) -> None:
-    """The state as a file of a checkpoint: whole or absent."""
+    """Write the state of a checkpoint to a file, whole or not at all."""
     draft = folder / f".{STATE_FILE}.new"
     draft.write_text(json.dumps(asdict(state), indent=2, sort_keys=True) + "\n", encoding="utf-8")
     draft.replace(folder / STATE_FILE)
 
 
 def read_state(folder: Path) -> TrainerState | None:
-    """The state that lies beside a checkpoint; None where the run was killed between the two."""
+    """Read the state beside a checkpoint; None if the run was killed between the two."""
     file = folder / STATE_FILE
     return TrainerState.load_from_json(str(file)) if file.is_file() else None

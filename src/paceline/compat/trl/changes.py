@@ -1,4 +1,4 @@
-"""Arguments that were changed after a trainer was made from them: read when training starts, or refused."""
+"""Arguments changed after a trainer was built from them: applied when training starts, or refused."""
 
 import copy
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ READ_WHEN_TRAINING = frozenset(
         *("do_train", "do_eval", "do_predict", "resume_from_checkpoint"),
     }
 )
-"""When to log, evaluate and save, and what becomes of the model in the end."""
+"""Fields on when to log, evaluate and save, and on the final model."""
 
 FieldValues = Mapping[str, Any]
 
 
 def values_of(args: GRPOConfig) -> FieldValues:
-    """A copy of every field."""
+    """Copy of every field."""
     return {field.name: copy.deepcopy(getattr(args, field.name)) for field in fields(args)}
 
 
 def refuse_changes(args: GRPOConfig, built: FieldValues, *, evaluates: bool) -> None:
-    """Refuse fields that no longer hold what a trainer was built from.
+    """Refuse fields that changed since the trainer was built.
 
     Args:
         args: as they are now.
@@ -59,7 +59,7 @@ def refuse_changes(args: GRPOConfig, built: FieldValues, *, evaluates: bool) -> 
 
 
 def with_intervals(config: Config, args: GRPOConfig, num_prompts: int | None) -> Config:
-    """The configuration with the intervals of saving and evaluation that the arguments have now."""
+    """Configuration with the current intervals of saving and evaluation."""
     loop = replace(config.loop, save_steps=interval(args, "save", num_prompts))
     evaluation = replace(config.evaluation, eval_steps=interval(args, "eval", num_prompts))
     return replace(config, loop=loop, evaluation=evaluation)

@@ -1,4 +1,4 @@
-"""Where a trainer's run begins: in an empty place, or at a checkpoint of its own run directory."""
+"""The start of a trainer's run, in an empty directory or at a checkpoint, and transformers' names of checkpoints."""
 
 import json
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ Resume = str | Path | bool | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """Where a run begins."""
+    """Start of a run."""
 
     resumed: bool
     checkpoint: Checkpoint | None
-    """None: at its first step, also where a run was killed before its first checkpoint."""
+    """None at the first step, also if a run was killed before its first checkpoint."""
     damaged: tuple[str, ...] = ()
 
 
 def starting_point(output_dir: Path, resume: Resume) -> Start:
-    """A new run where no step was finished yet, or the checkpoint to go on from.
+    """Start a new run in an empty directory, or find the checkpoint to resume from.
 
     Raises:
         ConfigError: the place holds a run and nothing says to go on with it.
@@ -49,7 +49,7 @@ def starting_point(output_dir: Path, resume: Resume) -> Start:
 
 
 def existing_run(output_dir: Path) -> str:
-    """Why a place cannot hold a new run, and what to do."""
+    """Error text for a directory that already holds a run, with the remedy."""
     return (
         f"output_dir {output_dir} already holds a run; continue it with train(resume_from_checkpoint=True), "
         "or give another directory"
@@ -64,7 +64,7 @@ def _refuse_trl_run(output_dir: Path) -> None:
 
 
 def _refuse_trl_checkpoint(place: Path, given: object) -> None:
-    """transformers' own checkpoints have a state, and no record of progress."""
+    """Refuse transformers' own checkpoint: it has a trainer state, and no progress file."""
     if (place / "trainer_state.json").exists() and not (place / "progress.json").exists():
         raise CheckpointError(
             f"{given} is a checkpoint that TRL (transformers' Trainer) wrote, whose optimiser state cannot be gone on "
@@ -72,11 +72,13 @@ def _refuse_trl_checkpoint(place: Path, given: object) -> None:
         )
 
 
+# `output_dir/checkpoint-{global_step}` is a symbolic link; the files of `model/` are linked inside it too, so that
+# `from_pretrained` opens that name as it opens one of TRL's
 PREFIX = "checkpoint-"
 
 
 def link_checkpoint(output_dir: Path, checkpoint: Checkpoint, global_step: int) -> Path:
-    """Make the link, and remove those whose checkpoints are gone; a directory of that name is left alone."""
+    """Link a checkpoint under transformers' name and drop broken links; a real directory of that name stays."""
     drop_broken_links(output_dir)
     link = output_dir / f"{PREFIX}{global_step}"
     if link.is_symlink():
@@ -88,7 +90,7 @@ def link_checkpoint(output_dir: Path, checkpoint: Checkpoint, global_step: int) 
 
 
 def link_model_files(checkpoint: Checkpoint) -> None:
-    """Link the model's files beside `model/`, but for names that are taken: a program may have saved its own."""
+    """Link the model's files beside `model/`, except names that exist: a program may have saved its own."""
     for file in checkpoint.model.iterdir():
         link = checkpoint.path / file.name
         if not link.exists():
@@ -96,13 +98,13 @@ def link_model_files(checkpoint: Checkpoint) -> None:
 
 
 def drop_broken_links(output_dir: Path) -> None:
-    """Remove the links whose checkpoints are gone."""
+    """Remove links whose checkpoints are gone."""
     for link in output_dir.glob(f"{PREFIX}*"):
         if link.is_symlink() and not link.exists():
             link.unlink()
 
 
 def updates_at(place: Path) -> int | None:
-    """Updates of the weights in a checkpoint; None where the place is none."""
+    """Updates that a checkpoint's weights have seen; None if the directory is no checkpoint."""
     file = place / "progress.json"
     return int(json.loads(file.read_text(encoding="utf-8"))["policy_version"]) if file.exists() else None

@@ -1,4 +1,4 @@
-"""Fields whose value is one of a few words: the words, and the sentence for any other."""
+"""Fields with a fixed set of words, and the error for any other word."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -17,7 +17,7 @@ OPTIMIZERS: Mapping[str, str] = {
     "adamw_8bit": "adamw_8bit",
     "adamw_bnb_8bit": "adamw_8bit",
 }
-"""optim to optimizer; transformers has two names for each."""
+"""`optim` to `optimizer`; transformers has two names for each."""
 SCHEDULES: Mapping[str, str] = {
     "constant": "constant",
     "constant_with_warmup": "constant",
@@ -25,7 +25,7 @@ SCHEDULES: Mapping[str, str] = {
     "cosine": "cosine",
     "cosine_with_min_lr": "cosine",
 }
-"""lr_scheduler_type to lr_schedule, where the options have a word for it."""
+"""`lr_scheduler_type` to `lr_schedule`, where an option exists."""
 SCHEDULE_KEYWORDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("constant", "constant_with_warmup", "linear"), ()),
     "cosine": ("num_cycles",),
@@ -38,7 +38,7 @@ SCHEDULE_KEYWORDS: Mapping[str, tuple[str, ...]] = {
         *("num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles"),
     ),
 }
-"""Schedules of transformers to what `lr_scheduler_kwargs` may hold with each.
+"""Allowed `lr_scheduler_kwargs` of each of transformers' schedules.
 
 Those that follow a measured loss are left out: nothing tells them one.
 """
@@ -48,7 +48,7 @@ ABSENT_LOSSES: Mapping[str, str] = {
     "luspo": "a sequence's loss would grow with its length, an average that no option here has",
     "vespo": "its soft weights need a bound that no option here has",
 }
-"""Losses of TRL that are known and not offered, each with the reason."""
+"""Losses of TRL that are not offered, with the reason."""
 
 CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 
@@ -77,7 +77,7 @@ MAY_BE_NONE = ("preset",)
 
 
 def check_choices(args: "GRPOConfig") -> None:
-    """Refuse a word that is no choice; True and False are words of `scale_rewards`.
+    """Refuse an unknown word; `scale_rewards` also takes True and False.
 
     Raises:
         ConfigError: the sentence holds the right words and the nearest of them.

@@ -1,4 +1,4 @@
-"""`GRPOConfig`: transformers' TrainingArguments with the fields and defaults of TRL 1.16, and a few of Paceline's own.
+"""`GRPOConfig`: transformers' TrainingArguments with TRL 1.16's fields and defaults, and a few of Paceline's own.
 
 What becomes of each field is in `fields.py` and `refused.py`; how it becomes an option, in `translation.py`.
 """
@@ -22,12 +22,12 @@ from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import check_trackers
 
 RANKS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-"""Where launchers say how many processes they started."""
+"""Variables in which launchers state the number of processes."""
 
 
 @dataclass(repr=False)
 class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore[misc] # TRL's types of shared fields
-    """What a `GRPOTrainer` does. Names and defaults are TRL 1.16's; a name with no meaning here is refused when set.
+    """Configuration of a `GRPOTrainer`, with TRL 1.16's names and defaults; a field without meaning here is refused.
 
     What the installed transformers lacks of `TrainingFields` is a field here all the same.
 
@@ -67,7 +67,7 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
 
     @cached_property
     def _setup_devices(self) -> torch.device:
-        """One process and one device, without `accelerate`, which TrainingArguments would ask for here."""
+        """Use one process and one device, without `accelerate`."""
         for name in RANKS:
             size = os.environ.get(name, "1")
             if size != "1":

@@ -1,4 +1,4 @@
-"""Datasets as TRL takes them, a column `prompt` of text or messages and any others, to tasks."""
+"""TRL's datasets, with a column `prompt` of text or messages, to tasks."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +20,8 @@ from paceline.errors import ConfigError, DataError
 from paceline.types import RowCheck, Task
 
 ROW = "paceline_row"
-"""The column of a task that holds its whole row as it was given: reward functions of TRL's kind get those columns, by
-a parameter of this name (`rewards.adapted`)."""
+"""Column of a task with its whole row; reward functions of TRL's kind get its columns through a parameter of this
+name."""
 
 ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
 
@@ -29,7 +29,7 @@ DatasetRows = Sequence[Mapping[str, Any]]
 
 
 def check_columns(dataset: Any, name: str) -> None:
-    """Refuse what can be seen to be no dataset of prompts without reading a row.
+    """Refuse what is visibly no dataset of prompts, without reading a row.
 
     Raises:
         ConfigError: there is none, or it is something else.
@@ -56,12 +56,12 @@ def check_columns(dataset: Any, name: str) -> None:
 
 
 def size_of(dataset: Any) -> int | None:
-    """Rows of a dataset, None where it has no length."""
+    """Number of rows, or None for a dataset without a length."""
     return len(dataset) if hasattr(dataset, "__len__") else None
 
 
 def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False) -> DatasetRows:
-    """The rows of a dataset; of one without a length the first `limit` (None: all).
+    """Rows of a dataset; of one without a length the first `limit` (None: all).
 
     Of more than `WHOLE` rows, unless they are wanted `whole`, those of a dataset that gives the row at a place stay
     there, and those of a stream are read ahead into a temporary file.
@@ -86,7 +86,7 @@ def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False
 
 
 def columns_of(dataset: Any, rows: DatasetRows) -> list[str]:
-    """The names of all columns; of a large dataset that does not say them, those of a sample."""
+    """Names of all columns; if a large dataset does not list them, those of a sample."""
     named = getattr(dataset, "column_names", None)
     seen = rows if len(rows) <= WHOLE else [*named] if named else spread(rows, SAMPLE)
     return list(dict.fromkeys(name for row in seen for name in ([row] if isinstance(row, str) else row)))
@@ -98,7 +98,7 @@ def _check_row(row: object, name: str) -> None:
 
 
 def row_id(name: str, number: int) -> str:
-    """What a row is called in sentences and files; rows are counted from 1.
+    """Name of a row in messages and files; rows count from 1.
 
     >>> row_id("train_dataset", 1), row_id("eval_dataset['hard']", 2)
     ('train:1', 'hard:2')
@@ -117,7 +117,7 @@ def make_tasks(
     check: RowCheck | None = None,
     whole: bool = False,
 ) -> TaskSet:
-    """Tasks from rows; each keeps its row whole too, so that a reward function of TRL's kind sees it unchanged.
+    """Tasks from rows; each keeps its whole row for reward functions of TRL's kind.
 
     `room` is what the model's positions leave for a prompt, where no `max_prompt_length` was set; `check` is what
     built-in reward functions have to say against a row; `whole` rows are all made at once, however many.
@@ -137,10 +137,10 @@ def make_tasks(
 
 
 class TrainerRows(RowsOnDemand):
-    """The rows of a trainer's dataset: of each the task is made of what `_read_columns` says, and functions get all."""
+    """Rows of a trainer's dataset: `_read_columns` makes the task, functions get the whole row."""
 
     def __init__(self, rows: DatasetRows, name: str) -> None:
-        """`name`: the trainer's argument that they are of."""
+        """`name`: the trainer's argument that they come from."""
         self._rows, self._name = rows, name
 
     def __len__(self) -> int:
@@ -159,7 +159,7 @@ class TrainerRows(RowsOnDemand):
 
 
 def _check_lengths(tasks: Sequence[Task], *, limit: int, room: int | None) -> None:
-    """Without a limit of the user's own the model's positions are the limit."""
+    """Limit prompts by the model's context if the user sets no limit."""
     long = [task for task in tasks if len(task.prompt_ids) > limit]
     if long:
         cut = f"set max_prompt_length={room}, which cuts it" if room else "set max_prompt_length"
@@ -170,7 +170,7 @@ def _check_lengths(tasks: Sequence[Task], *, limit: int, room: int | None) -> No
 
 
 def held_out_sets(eval_dataset: Any) -> dict[str, Any]:
-    """One dataset, or several by name.
+    """Held-out sets by name.
 
     Raises:
         ConfigError: a dictionary of splits of which one is for training.
@@ -188,7 +188,7 @@ def held_out_sets(eval_dataset: Any) -> dict[str, Any]:
 
 
 def _split(splits: Mapping[str, Any], wanted: str) -> str:
-    """The split to recommend: the wanted one, else one that is not `train`, else any."""
+    """Split to recommend: the wanted one, else one that is not `train`, else any."""
     others = [str(name) for name in splits if name != "train"]
     return wanted if wanted in splits or not splits else (others or [str(name) for name in splits])[-1]
 
@@ -205,7 +205,7 @@ def _check_names(columns: Sequence[str], name: str) -> None:
 
 
 def _read_columns(row: Mapping[str, Any], number: int, name: str) -> dict[str, Any]:
-    """What the task itself is made of: the prompt, and answers for built-in reward functions where they are text."""
+    """Fields of a task: the prompt, and text answers for built-in reward functions."""
     if "prompt" not in row:
         raise DataError(f"row {row_id(name, number)} has no `prompt`; mend or remove the row")
     answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}

@@ -1,4 +1,4 @@
-"""The log on screen, as transformers prints it, with the names that a TRL user looks for."""
+"""The log, completions and metrics as transformers shows them, under TRL's names."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class LogProgress(ProgressCallback):
 
 
 def for_screen(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of the log without our own names, which stay in `log_history`, `metrics.jsonl` and the trackers.
+    """A line of the log without our own metrics, which stay in `log_history`, `metrics.jsonl` and the trackers.
 
     >>> for_screen({"reward": 1.0, "refills": 0, "clock/update": 0.5, "half": 0.5})
     {'reward': 1.0, 'half': 0.5}
@@ -47,7 +47,7 @@ def for_screen(logs: Mapping[str, Any]) -> dict[str, Any]:
 def print_completions(
     console: Console, batch: RolloutBatch, *, step: int, limit: int | None, columns: Mapping[str, Sequence[Any]]
 ) -> None:
-    """The first `limit` completions (None: all) with prompt, rewards and advantage; `columns` are further ones."""
+    """Print the first `limit` completions (None: all) with prompt, rewards and advantage; `columns` are extra."""
     rows = [(group.task, rollout) for group in batch.groups for rollout in group.rollouts]
     names = list(batch.scores.values)
     table = Table(title=f"step {step}", show_lines=True)
@@ -83,7 +83,7 @@ def metrics_text(split: str, metrics: Mapping[str, Any]) -> str:
 
 
 def write_metrics(folder: Path, split: str, metrics: Mapping[str, Any], *, combined: bool) -> None:
-    """Write `{split}_results.json` and, where combined, add the numbers to those of `all_results.json`."""
+    """Write `{split}_results.json`; if `combined`, also update `all_results.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / f"{split}_results.json", metrics)
     if combined:

@@ -1,4 +1,4 @@
-"""The fields of `GRPOConfig` that mean something: which become options, which the trainer itself reads.
+"""Fields of `GRPOConfig` with a meaning here: those that become options, and those that the trainer reads.
 
 With `refused.py` every field is in exactly one table.
 """
@@ -88,7 +88,7 @@ TRANSLATED: Mapping[str, str] = {
     "report_to": "report_to",
     "project": "project",
 }
-"""Name to the option or options that it becomes, and how."""
+"""Option or options that each field becomes, and how."""
 
 KEPT: Mapping[str, str] = {
     **dict.fromkeys(("logging_strategy", "logging_steps", "logging_first_step"), "when numbers reach on_log"),
@@ -122,4 +122,4 @@ KEPT: Mapping[str, str] = {
         ("do_train", "do_eval", "do_predict", "resume_from_checkpoint"), "for the user's script to read, as ever"
     ),
 }
-"""Name to what the trainer, its callbacks or the user's script read it for."""
+"""Purpose of each field that the trainer, its callbacks or the user's script reads."""

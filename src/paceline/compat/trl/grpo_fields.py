@@ -1,4 +1,4 @@
-"""The fields that TRL 1.16 and Paceline add to transformers' `TrainingArguments`, or give another default; no torch."""
+"""Fields that TRL 1.16 and Paceline add to `TrainingArguments`, or give another default; no torch."""
 
 # ruff: noqa: RUF009, RUF036 - fields made by one function hold no mutable default; HfArgumentParser wants None first
 
@@ -9,13 +9,13 @@ from paceline.compat.trl.training_fields import Keywords, TrainingFields
 
 
 def _option(default: Any, meaning: str) -> Any:
-    """A field whose help text the command line of a script can show."""
+    """A field with a help text for a script's command line."""
     return field(default=default, metadata={"help": meaning})
 
 
 @dataclass(repr=False)
 class GRPOFields:
-    """Name, type, default and help text of each."""
+    """Name, type, default and help text of each field."""
 
     # fields of TrainingArguments with another default
     learning_rate: float = _option(1e-6, "Peak learning rate of AdamW.")
@@ -159,10 +159,10 @@ class GRPOFields:
 
 @dataclass(repr=False)
 class Fields(GRPOFields, TrainingFields):  # type: ignore[misc] # TRL widens types of shared fields
-    """The fields of `GRPOConfig`, to be translated and not to train by: without transformers, and on no device."""
+    """All fields of `GRPOConfig` for translation alone: no transformers, no device."""
 
     def __post_init__(self) -> None:
-        """Settle what follows from other fields, as TrainingArguments does."""
+        """Set fields that follow from others, as TrainingArguments does."""
         if self.activation_checkpointing is None:
             self.activation_checkpointing = self.gradient_checkpointing
         if self.eval_strategy == "steps" and not self.eval_steps:

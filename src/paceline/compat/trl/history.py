@@ -1,4 +1,4 @@
-"""A step's numbers and an evaluation's under TRL's names, beside ours. Pure."""
+"""Metrics of a step and of an evaluation under TRL's names, beside ours. Pure functions."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ MetricsRecord = Mapping[str, Any]
 LogNumbers = dict[str, float | None]
 
 OF_TRAINING = ("loss", "grad_norm", "learning_rate")
-"""Names by which a line of the log is known as one of training steps: the summary has its own."""
+"""Names that mark a line of the log as one of training steps; the summary has its own."""
 LATEST = ("num_tokens", "epoch", "learning_rate", "grad_norm", "policy_version")
-"""Names whose last value is logged; of all others the mean since the last log."""
+"""Names logged by their last value; all others by the mean since the last log."""
 OURS = (
     "policy_version",
     "updates",
@@ -39,20 +39,20 @@ OURS = (
     "rows_left_out",
     "prompts_truncated",
 )
-"""Metrics of a step that TRL has no name for."""
+"""Metrics of a step without a name in TRL."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompletionLengths:
-    """Tokens of completions."""
+    """Lengths of completions, in tokens."""
 
     every: tuple[int, ...]
     terminated: tuple[int, ...]
-    """Of those that ended by themselves."""
+    """Lengths of completions that ended by themselves."""
 
 
 def step_numbers(record: MetricsRecord, batch: RolloutBatch, *, num_tokens: int) -> LogNumbers:
-    """A training step under TRL's names; `num_tokens` is of the run so far, prompts and completions."""
+    """A training step under TRL's names; `num_tokens` counts prompts and completions of the run so far."""
     return {
         "loss": record["loss"],
         "policy_loss": record["policy_loss"],
@@ -74,7 +74,7 @@ def step_numbers(record: MetricsRecord, batch: RolloutBatch, *, num_tokens: int)
 
 
 def clip_numbers(low: float, high: float) -> LogNumbers:
-    """Shares of tokens at each bound; in one process the least and the most of them are the mean."""
+    """Share of tokens at each bound; in one process minimum and maximum equal the mean."""
     return {
         "clip_ratio/low_mean": low,
         "clip_ratio/low_min": low,
@@ -85,7 +85,7 @@ def clip_numbers(low: float, high: float) -> LogNumbers:
 
 
 def rollout_numbers(record: MetricsRecord, completions: CompletionLengths) -> LogNumbers:
-    """What the completions of a step or an evaluation earned and how long they are."""
+    """Rewards and lengths of a step's or an evaluation's completions."""
     return {
         "completions/mean_length": record["completion_length_mean"],
         "completions/min_length": min(completions.every),
@@ -105,7 +105,7 @@ def rollout_numbers(record: MetricsRecord, completions: CompletionLengths) -> Lo
 
 
 def lengths(batch: RolloutBatch) -> CompletionLengths:
-    """The lengths of a batch's completions."""
+    """Lengths of a batch's completions."""
     completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
     return CompletionLengths(
         every=tuple(len(one.token_ids) for one in completions),
@@ -114,7 +114,7 @@ def lengths(batch: RolloutBatch) -> CompletionLengths:
 
 
 def eval_numbers(record: MetricsRecord, batch: RolloutBatch, stats: UpdateStats, *, prefix: str) -> LogNumbers:
-    """An evaluation under TRL's names, each with `prefix` and an underscore before it.
+    """An evaluation under TRL's names, each after `prefix` and an underscore.
 
     `stats` is what the learner makes of its groups; `runtime` is without that. All of it counts as one step.
     """
@@ -135,7 +135,7 @@ def eval_numbers(record: MetricsRecord, batch: RolloutBatch, stats: UpdateStats,
 
 
 def num_tokens(batch: RolloutBatch) -> int:
-    """Tokens of a step's prompts, each as often as it was completed, and completions."""
+    """Tokens of a step: each prompt once per completion, and the completions."""
     return sum(
         len(group.task.prompt_ids) + len(rollout.completion.token_ids)
         for group in batch.groups
@@ -144,7 +144,7 @@ def num_tokens(batch: RolloutBatch) -> int:
 
 
 def averaged(window: Sequence[LogNumbers]) -> LogNumbers:
-    """One line of the log from the steps since the last; None where no step has a number.
+    """One line of the log from the steps since the last; None for a metric without a number.
 
     >>> averaged([{"reward": 1.0, "epoch": 0.5}, {"reward": None, "epoch": 1.0}])
     {'reward': 1.0, 'epoch': 1.0}
@@ -157,7 +157,7 @@ def averaged(window: Sequence[LogNumbers]) -> LogNumbers:
 
 
 def summary(totals: LogNumbers, window: Sequence[LogNumbers]) -> LogNumbers:
-    """The last line of the log: the run's totals, and what the steps since the last line brought.
+    """Last line of the log: totals of the run, and the steps since the last line.
 
     >>> summary({"train_loss": 0.5}, [{"reward": 1.0, "loss": 0.25}])
     {'train_loss': 0.5, 'reward': 1.0}
@@ -167,7 +167,7 @@ def summary(totals: LogNumbers, window: Sequence[LogNumbers]) -> LogNumbers:
 
 
 def tracker_numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    """A line of the log for the trackers, in two groups of curves: `train/` and `eval/`."""
+    """A line of the log for the trackers, in the groups `train/` and `eval/`."""
     return {
         _REFUSED.sub("_", f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"): value
         for name, value in logs.items()
@@ -176,10 +176,10 @@ def tracker_numbers(logs: Mapping[str, Any]) -> dict[str, float]:
 
 
 _REFUSED = re.compile(r"[^\w.: /-]")
-"""What some tracker takes in no name: a reward function may be a lambda."""
+"""Characters that some tracker refuses in a name: a reward function may be a lambda."""
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """Over the numbers that are there; None without any."""
+    """Mean of the numbers that exist; None without any."""
     given = [value for value in values if value is not None]
     return sum(given) / len(given) if given else None

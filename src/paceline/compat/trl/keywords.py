@@ -1,4 +1,4 @@
-"""The fields that hold keywords for other libraries: what each keyword means here, and the refusal of all others."""
+"""Fields with keyword arguments of other libraries: what each keyword means here; all others are refused."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Options = dict[str, object]
 Accepted = Mapping[str, tuple[object, ...] | None]
-"""Keyword to the values that change nothing here; None: any value."""
+"""Values of a keyword that change nothing here; None for any value."""
 
 SAMPLING_KEYS = ("top_p", "top_k", "min_p")
 OTHER_WORDS: Mapping[str, str] = {
@@ -20,7 +20,7 @@ OTHER_WORDS: Mapping[str, str] = {
     "stop_sequences": "stop_strings",
     "stop_words": "stop_strings",
 }
-"""Names of other engines, and the one of transformers for the same."""
+"""Names in other engines, to transformers' name."""
 LENGTHS = ("max_new_tokens", "max_tokens", "max_length")
 SAMPLING_ACCEPTED: Accepted = {
     "do_sample": (True,),
@@ -30,7 +30,7 @@ SAMPLING_ACCEPTED: Accepted = {
     "length_penalty": None,
     "early_stopping": None,
 }
-"""The last two are of beam search, which sampling never does."""
+"""Accepted sampling keywords; the last two belong to beam search, which is never used."""
 MODEL_ACCEPTED: Accepted = {
     "attn_implementation": None,
     "device_map": (None, "auto"),
@@ -42,7 +42,7 @@ DTYPES = {"float32": "float32", "auto": None, "bfloat16": "bfloat16"}
 
 
 def sampling_keywords(args: "GRPOConfig") -> Options:
-    """`generation_kwargs`, which win over the fields of the same name.
+    """Options from `generation_kwargs`, which win over the fields of the same name.
 
     Raises:
         ConfigError: a keyword without a meaning in sampling, or `temperature` at odds with the field.
@@ -66,7 +66,7 @@ def sampling_keywords(args: "GRPOConfig") -> Options:
 
 
 def template_keywords(args: "GRPOConfig") -> Options:
-    """`chat_template_kwargs`: the switch that the templates of several models know."""
+    """Options from `chat_template_kwargs`: a switch that several models' templates know."""
     given = _mapping("chat_template_kwargs", args.chat_template_kwargs)
     options: Options = {"enable_thinking": given.pop("enable_thinking")} if "enable_thinking" in given else {}
     _refuse_rest("chat_template_kwargs", given, {}, ("enable_thinking",))
@@ -74,7 +74,7 @@ def template_keywords(args: "GRPOConfig") -> Options:
 
 
 def model_keywords(args: "GRPOConfig") -> Options:
-    """`model_init_kwargs`: the precision of the computation (weights stay float32), and trust.
+    """Options from `model_init_kwargs`: dtype of the computation (weights stay float32), and trust.
 
     Raises:
         ConfigError: a keyword that would change the model in a way that is not offered.
@@ -91,7 +91,7 @@ def model_keywords(args: "GRPOConfig") -> Options:
 
 
 def _dtype(name: str, value: object) -> Options:
-    """Text or a torch dtype. float32 leaves the computation to `bf16`, as mixed precision does."""
+    """Option from a text or a torch dtype; float32 leaves the computation to `bf16`, as mixed precision does."""
     word = str(value).removeprefix("torch.")
     if value is not None and word not in DTYPES:
         raise ConfigError(
@@ -101,7 +101,7 @@ def _dtype(name: str, value: object) -> Options:
 
 
 def check_checkpointing(args: "GRPOConfig") -> None:
-    """The old and the new name agree; of their keywords, `use_reentrant` either way gives the same gradient.
+    """Refuse old and new names that disagree; either value of `use_reentrant` gives the same gradient.
 
     Raises:
         ConfigError: one of the two names was set after the configuration was made, or another keyword.
@@ -116,7 +116,7 @@ def check_checkpointing(args: "GRPOConfig") -> None:
 
 
 def schedule_keywords(args: "GRPOConfig") -> Options:
-    """`lr_scheduler_kwargs`: where `cosine_with_min_lr` ends, as a share of the peak.
+    """Option from `lr_scheduler_kwargs`: final rate of `cosine_with_min_lr`, as a share of the peak.
 
     Raises:
         ConfigError: a keyword that the schedule has not; neither or both of `min_lr` and `min_lr_rate` there.

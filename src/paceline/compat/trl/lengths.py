@@ -1,4 +1,4 @@
-"""Lengths that TRL counts in updates, as steps of the loop: a step is a batch of rollouts with all its updates."""
+"""TRL's durations, counted in updates, as steps of the loop: one batch of rollouts with all its updates."""
 
 import math
 from typing import TYPE_CHECKING
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 NO_LIMIT = 2**31 - 1
-"""Stands for None where an option wants a number: tokens of a prompt, checkpoints that are kept."""
+"""Replaces None in an option that needs a number: prompt tokens, checkpoints to keep."""
 
 
 def total_updates(args: "GRPOConfig", num_prompts: int | None) -> int | None:
-    """Optimiser steps of the run as `max_steps` or the epochs say; None where the dataset has no length."""
+    """Optimiser steps of the run from `max_steps` or the epochs; None for a dataset without a length."""
     batches = batches_of(args)
     if args.max_steps > 0:
         return math.ceil(args.max_steps / batches.updates_per_step) * batches.updates_per_step
@@ -27,7 +27,7 @@ def total_updates(args: "GRPOConfig", num_prompts: int | None) -> int | None:
 
 
 def in_steps(args: "GRPOConfig", name: str, value: float, num_prompts: int | None) -> int:
-    """Updates, or below 1 a share of the run's, as steps of the loop, rounded up.
+    """A number of updates, or below 1 a share of the run's, as steps of the loop, rounded up.
 
     Raises:
         ConfigError: a share of a run whose length nobody knows, or a number of updates that is not whole.
@@ -42,12 +42,12 @@ def in_steps(args: "GRPOConfig", name: str, value: float, num_prompts: int | Non
 
 
 def warmup_field(args: "GRPOConfig") -> str:
-    """The field that says how long the rate rises."""
+    """Name of the field that sets the warm-up."""
     return "warmup_steps" if args.warmup_ratio is None else "warmup_ratio"
 
 
 def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
-    """The warm-up as steps of the loop, rounded up; 0 for a constant rate, which has none.
+    """Warm-up as steps of the loop, rounded up; 0 for a constant rate, which has none.
 
     Raises:
         ConfigError: two warm-ups, or one that the run's length leaves without effect.
@@ -70,7 +70,8 @@ def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
 
 
 def interval(args: "GRPOConfig", kind: str, num_prompts: int | None) -> int:
-    """Steps between two savings (`save`) or evaluations (`eval`) of the strategy `steps`; 0 for the others."""
+    """Steps between two checkpoints (`save`) or evaluations (`eval`) with the strategy `steps`; 0 for other
+    strategies."""
     if getattr(args, f"{kind}_strategy") != "steps":
         return 0
     return in_steps(args, f"{kind}_steps", getattr(args, f"{kind}_steps"), num_prompts)

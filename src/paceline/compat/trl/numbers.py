@@ -1,4 +1,4 @@
-"""Fields that hold a number: text that says one counts as it, since YAML reads `1e-5` as text."""
+"""Number fields given as text, since YAML reads `1e-5` as text."""
 
 import typing
 from dataclasses import fields
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
 
 MAY_BE_NONE = ("max_grad_norm", "top_k", "repetition_penalty")
-"""Fields declared as numbers for which scripts write None, and mean off."""
+"""Number fields that scripts set to None for off."""
 
 
 def settle_numbers(args: "GRPOConfig") -> None:
-    """Put a number in place of text that says one.
+    """Replace the text of a number by the number.
 
     Raises:
         ConfigError: anything else where a number must be.
@@ -32,7 +32,7 @@ def settle_numbers(args: "GRPOConfig") -> None:
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """The types that an annotation unites; a list of numbers is no number."""
+    """Members of a union annotation; a list of numbers is no number."""
     united = typing.get_origin(annotation) in (typing.Union, UnionType)
     return set(typing.get_args(annotation)) if united else {annotation}
 

@@ -1,4 +1,4 @@
-"""TRL's fields of the objective as Paceline's: one name for a loss becomes its bound and its average."""
+"""TRL's objective fields as options: a loss becomes its bound and its average."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -20,10 +20,10 @@ LOSSES: Mapping[str, tuple[str, str]] = {
     "cispo": ("cispo", "token"),
     "sapo": ("sapo", "sequence"),
 }
-"""loss_type to bound and average."""
+"""`loss_type` to bound and average."""
 ADVANTAGES: Mapping[str, str] = {"group": "group", "batch": "group_mean_reward_std", "none": "none"}
 CISPO_MAX_RATIO = 5.0
-"""ScaleRL's; TRL's default for cispo is `epsilon`, which holds every weight at 0.2."""
+"""ScaleRL's value; TRL's default for cispo is `epsilon`, which bounds every weight at 0.2."""
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "advantage": ("scale_rewards", "multi_objective_aggregation"),
@@ -45,7 +45,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "max_refills": ("max_refills",),
     "oversampling": ("oversampling",),
 }
-"""Option to the fields that decide it; where none of them is changed, a preset decides."""
+"""Fields that decide each option; if none is changed, a preset decides."""
 
 
 def objective_options(args: "GRPOConfig") -> Options:
@@ -64,7 +64,7 @@ def objective_options(args: "GRPOConfig") -> Options:
 
 
 def _bound(args: "GRPOConfig") -> str:
-    """What holds the ratio: the preset's where it says and `loss_type` is untouched, else the loss's."""
+    """Bound of the ratio: the preset's if it has one and `loss_type` is unchanged, else the loss's."""
     if args.preset is not None and not changed(args, "loss_type"):
         return str(PRESETS[args.preset].values.get("bound", "clip"))
     return LOSSES[args.loss_type][0]
@@ -127,7 +127,7 @@ def _cispo_max_ratio(epsilon_high: float | None) -> float:
 
 
 def _dual_clip(delta: float | None) -> float:
-    """0 is off in the option and would stop every gradient in the field."""
+    """Option for the dual clip; 0 means off in the option, and would stop every gradient in the field."""
     if delta is not None and delta <= 1:
         raise ConfigError(f"delta must be above 1 + epsilon_high, got {delta!r}; 3 is usual, None is off")
     return 0.0 if delta is None else delta
@@ -153,12 +153,12 @@ def _terms(args: "GRPOConfig") -> Options:
 
 
 def _reference(args: "GRPOConfig") -> Options:
-    """How the reference moves, counted in updates; `translation.py` counts in steps."""
+    """Update of the reference, counted in updates; `translation.py` converts it to steps."""
     return {"ref_sync_mix": args.ref_model_mixup_alpha} if args.sync_ref_model else {}
 
 
 def _correction(args: "GRPOConfig") -> Options:
-    """Off at the defaults: the engine computes on the trainer's own weights, and TRL corrects for vLLM only."""
+    """Rollout correction, off by default: the engine uses the trainer's weights, and TRL corrects for vLLM only."""
     prefix = "vllm_importance_sampling_"
     if not corrects_rollouts(args):
         return {}

@@ -1,4 +1,4 @@
-"""What a program may override and what would never be called: methods of a subclass, events of a callback."""
+"""Checks of what a program overrides: methods of a subclass, events of a callback."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ NEVER_CALLED: Mapping[str, str] = {
     ),
     **dict.fromkeys(("_maybe_log_save_evaluate", "_save_checkpoint"), "override log, evaluate or save_model"),
 }
-"""Methods of TRL's trainer that have no counterpart here, and what does their work."""
+"""Methods of TRL's trainer without a counterpart here, and what does their work."""
 
 EVENTS_THAT_DO_NOT_OCCUR = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_prediction_step")
 
@@ -51,7 +51,7 @@ def refuse_hooks(trainer: type) -> None:
 
 
 def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
-    """Refuse early stopping that has nothing to compare, and warn of events that do not occur.
+    """Refuse early stopping without a metric to compare, and warn of events that do not occur.
 
     Raises:
         ConfigError: EarlyStoppingCallback without a metric or without evaluation.

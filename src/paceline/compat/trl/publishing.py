@@ -1,4 +1,4 @@
-"""A trained model on its way out: its card, and the Hub."""
+"""Publishing of a trained model: its card, and the Hub."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,13 +19,13 @@ from paceline.training.card import card_facts, write_card
 from paceline.training.trainer import updates_per_step
 
 HERE = ("model", "train_dataset")
-"""What the configuration calls objects of the program's own: they have no name for others."""
+"""Replacement in the card for the program's own objects, which have no public name."""
 
 
 def publish_card(
     job: TrainingJob, folder: Path, *, name: str | None, dataset: str | None, tags: str | list[str] | None
 ) -> Path:
-    """Write the model's card into a folder, as the end of a run does, with the trainer's own numbers; where it is."""
+    """Write the model card into a folder with the trainer's own numbers; returns its path."""
     state, policy = job.observer.state, job.parts.trainer.policy
     chosen = job.args.load_best_model_at_end and state.best_model_checkpoint is not None
     updates = state.best_global_step if chosen else state.global_step
@@ -47,7 +47,7 @@ def publish_card(
 
 
 def upload(job: TrainingJob, message: str, card: Mapping[str, Any]) -> str:
-    """Export the model with its card to `final/` and upload that; the address of the commit.
+    """Export the model with its card to `final/` and upload it; returns the commit's address.
 
     Raises:
         ConfigError: an argument that no card has.
@@ -73,7 +73,7 @@ def upload(job: TrainingJob, message: str, card: Mapping[str, Any]) -> str:
 
 
 def _objective_fields(args: GRPOConfig) -> dict[str, object]:
-    """Fields that decide the objective; under a preset that one and what was changed beside it."""
+    """Fields that decide the objective; with a preset, the preset and the fields changed beside it."""
     names = dict.fromkeys(name for names in SOURCES.values() for name in names)
     if args.preset is None:
         return {name: getattr(args, name) for name in ("loss_type", *names)}
@@ -81,7 +81,7 @@ def _objective_fields(args: GRPOConfig) -> dict[str, object]:
 
 
 def _last_numbers(history: list[dict[str, Any]]) -> dict[str, float]:
-    """The newest value of the numbers that say whether it learned."""
+    """Newest values of the metrics that show whether the run learned."""
     numbers = {name: value for line in history for name, value in line.items()}
     shown = ("reward", "eval_reward", "train_loss", "entropy", "kl")
     return {name: float(numbers[name]) for name in shown if isinstance(numbers.get(name), int | float)}

@@ -1,4 +1,4 @@
-"""Fields that mean nothing here: refused when set, or, where no result depends on them, accepted and said."""
+"""Fields without meaning here: refused when set, or accepted with a note where no result depends on them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """Why a field may only have its default, and which other values say the same as the default."""
+    """Reason why a field must keep its default, and other values that mean the same."""
 
     reason: str
     also: tuple[object, ...] = ()
     switch: "Switch | None" = None
-    """What must be on for the field to mean anything; while it is off the field is accepted, and that is said."""
+    """Feature that gives the field a meaning; while it is off the field is accepted with a note."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Switch:
-    """What turns other fields on."""
+    """A feature that gives other fields a meaning."""
 
     is_on: Callable[["GRPOConfig"], bool]
     off: str
-    """A clause for when it is not."""
+    """Clause for when it is off."""
 
 
 def _because(
@@ -198,7 +198,7 @@ NOT_NEEDED: Mapping[str, str] = {
     "save_only_model": "a checkpoint always holds what resuming needs",
     "enable_jit_checkpoint": "an interrupted run always writes a checkpoint",
 }
-"""Name to why our results do not depend on it."""
+"""Fields on which no result depends, with the reason."""
 
 IDLE: Mapping[str, Switch] = {
     **{name: refusal.switch for name, refusal in REFUSED.items() if refusal.switch is not None},
@@ -209,7 +209,7 @@ IDLE: Mapping[str, Switch] = {
     ),
     **dict.fromkeys(("warmup_steps", "warmup_ratio"), RISES),
 }
-"""Fields that change nothing while something else is off."""
+"""Fields that change nothing while a feature is off."""
 
 
 def refuse(args: "GRPOConfig") -> None:
@@ -227,12 +227,12 @@ def refuse(args: "GRPOConfig") -> None:
 
 
 def changed(args: "GRPOConfig", name: str) -> bool:
-    """Whether a field was given something else than its default."""
+    """True if a field is not at its default."""
     return not _is_default(args, name)
 
 
 def corrects_rollouts(args: "GRPOConfig") -> bool:
-    """Whether fields ask for the weight of old over rollout probability: at the defaults nothing does."""
+    """True if fields ask for the weight of old over rollout probability; at the defaults none does."""
     names = ("vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap")
     return bool(args.vllm_importance_sampling_correction) and any(changed(args, name) for name in names)
 
@@ -243,7 +243,7 @@ def _uses_sapo(args: "GRPOConfig") -> bool:
 
 
 def without_effect(args: "GRPOConfig") -> dict[str, str]:
-    """The changed fields that change nothing, each with the reason: those of `NOT_NEEDED`, and idle ones."""
+    """Changed fields without effect, each with the reason: those of `NOT_NEEDED`, and idle ones."""
     untouched = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu)
     if args.accelerator_config is not None:  # transformers leaves it None where accelerate is not installed
         # a dataset without a length sets it, and nobody need be told
@@ -261,7 +261,7 @@ def without_effect(args: "GRPOConfig") -> dict[str, str]:
 
 
 def accepted_without_effect(args: "GRPOConfig") -> str:
-    """One line on the changed fields that no result depends on, each with the reason; empty where there are none."""
+    """One line on the changed fields without effect, with reasons; empty if there are none."""
     reasons = without_effect(args)
     if not reasons:
         return ""
@@ -275,5 +275,5 @@ def _is_default(args: "GRPOConfig", name: str) -> bool:
 
 
 def _same(value: object, other: object) -> bool:
-    """Equal, and no mix-up of False with 0: `local_rank=False` is no rank."""
+    """Equal, with False distinct from 0: `local_rank=False` is no rank."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)

@@ -1,4 +1,4 @@
-"""The wall between two signatures: what a reward function of TRL's kind is given, and what ours is.
+"""Adapter between two signatures: reward functions of TRL's kind, and ours.
 
 TRL calls `f(prompts=, completions=, completion_ids=, COLUMN=, ..., trainer_state=, log_extra=, log_metric=)` and gives
 message lists for conversational prompts. Paceline gives rendered text, and messages beside it.
@@ -27,32 +27,32 @@ RewardSource = Any
 """A function, a model object, or the name of a model or of a built-in function."""
 
 GIVEN = ("prompts", "completions", "completion_ids")
-"""What every function of TRL's kind may ask for, beside columns and the trainer's own."""
+"""Arguments that every function of TRL's kind may take, beside columns and the trainer's own."""
 
 
 @dataclass(kw_only=True, slots=True)
 class RewardLog:
-    """What reward functions write down besides their rewards, until the next log takes it."""
+    """Values that reward functions log besides their rewards, until the next log takes them."""
 
     columns: dict[str, list[Any]] = field(default_factory=dict)
-    """For the table of completions."""
+    """Extra columns for the table of completions."""
     metrics: dict[str, list[float]] = field(default_factory=dict)
 
     def log_extra(self, column: str, values: Sequence[Any]) -> None:
-        """One value per completion, shown beside it."""
+        """Log one value per completion, to show beside it."""
         self.columns.setdefault(column, []).extend(values)
 
     def log_metric(self, name: str, value: float) -> None:
-        """A number of the batch; several are averaged."""
+        """Log a number of the batch; several are averaged."""
         self.metrics.setdefault(name, []).append(float(value))
 
     def clear(self) -> None:
-        """Forget what was written down, as after the trial call before the first step."""
+        """Forget logged values, as after the trial call before the first step."""
         self.columns.clear()
         self.metrics.clear()
 
     def take_metrics(self) -> dict[str, float]:
-        """The mean of each metric since the last time."""
+        """Take the mean of each metric since the last call."""
         taken = {name: sum(values) / len(values) for name, values in self.metrics.items()}
         self.metrics.clear()
         return taken
@@ -60,13 +60,13 @@ class RewardLog:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Graders:
-    """Everything that gives a reward, by name."""
+    """All reward functions and models by name."""
 
     functions: Mapping[str, RewardFunction]
     models: Mapping[str, str]
-    """Name to directory or Hub name, not loaded yet."""
+    """Directory or Hub name of each model, not loaded yet."""
     tokenizers: Mapping[str, PreTrainedTokenizerBase]
-    """Of models by name whose tokenizer was given."""
+    """Tokenizers given for named models."""
 
 
 def as_list(given: RewardSource | Sequence[RewardSource] | None) -> list[RewardSource]:
@@ -87,7 +87,7 @@ def as_list(given: RewardSource | Sequence[RewardSource] | None) -> list[RewardS
 
 
 def reward_names(sources: Sequence[RewardSource]) -> tuple[str, ...]:
-    """A name for each: a function's own, the last part of a model's; a second one of a name gets a number."""
+    """Names of the sources: a function's own, the last part of a model's; duplicates get a number."""
     names: list[str] = []
     for source in sources:
         name = number = _name(source)
@@ -120,7 +120,7 @@ def make_graders(
     context: Mapping[str, Any],
     built_in: RewardContext,
 ) -> Graders:
-    """Every source as a function of ours.
+    """Convert every source to a function of ours.
 
     `context` is what TRL gives to each function besides the batch, `built_in` what ours are made with.
 
@@ -147,7 +147,7 @@ def make_graders(
 
 
 def _refuse_misspelt(source: str) -> None:
-    """A name without owner that is nearly a built-in function's is no model on the Hub."""
+    """Refuse a name without owner that is close to a built-in function's: no model on the Hub."""
     near = suggest(source, BUILT_IN, otherwise="")
     if near and "/" not in source and not Path(source).is_dir():
         raise ConfigError(
@@ -157,7 +157,7 @@ def _refuse_misspelt(source: str) -> None:
 
 
 def check_parameters(sources: Sequence[RewardSource], columns: Sequence[str], context: Sequence[str]) -> None:
-    """Refuse functions that require what neither the dataset nor the trainer gives; everything is given by name.
+    """Refuse functions with parameters that neither dataset nor trainer provides; arguments are passed by name.
 
     Raises:
         ConfigError: it names function and parameter, and what there is.
@@ -206,7 +206,7 @@ def _tokenizer_of(name: str, model: Any) -> PreTrainedTokenizerBase:
 
 
 def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardFunction:
-    """A function of TRL's kind as one of ours; it may be async. It gets the arguments that its signature names.
+    """Convert a function of TRL's kind, sync or async; it gets the arguments that its signature names.
 
     NaN from it means what None does, as in TRL.
     """
@@ -234,13 +234,13 @@ def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardF
 
 
 def _marked(adapted: Callable[..., Any], function: Callable[..., Any]) -> RewardFunction:
-    """With what scoring asks of a function itself."""
+    """Copy the attributes that scoring reads from a function."""
     vars(adapted).update(nan_is_none=True, needs_group=compares_group(function))
     return adapted
 
 
 def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:
-    """Names that the signature takes, None for any."""
+    """Parameter names of the signature; None if it takes any."""
     parameters = inspect.signature(function).parameters.values()
     if any(one.kind is one.VAR_KEYWORD for one in parameters):
         return None
@@ -248,10 +248,10 @@ def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:
 
 
 def _like(prompt: Any, completion: str) -> Any:
-    """Text after text; an assistant's message after messages."""
+    """Completion in the prompt's form: text, or an assistant's message."""
     return completion if isinstance(prompt, str) else [{"role": "assistant", "content": completion}]
 
 
 def _plain(result: Any) -> Any:
-    """Arrays and tensors as the list that they hold."""
+    """Arrays and tensors as lists."""
     return result.tolist() if hasattr(result, "tolist") else result

@@ -1,4 +1,4 @@
-"""A trainer's run around the loop: where it starts, who watches, the best model at its end, its last numbers."""
+"""A trainer's run around the loop: start, observer, best model, last numbers; TRL's counts beside ours."""
 
 import signal
 import threading
@@ -47,14 +47,14 @@ from paceline.training.trainer import updates_per_step
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob:
-    """What a trainer was built to do."""
+    """Everything that a trainer's run needs."""
 
     args: GRPOConfig
     config: Config
     inputs: RunInputs
     parts: Parts
     notes: tuple[str, ...]
-    """What a person should know before the first step."""
+    """Sentences for the user before the first step."""
     observer: CallbackObserver
     console: Console
 
@@ -65,7 +65,7 @@ class TrainingJob:
 
 
 def run_training(job: TrainingJob, start: Start) -> TrainOutput:
-    """All steps, then the best model, the final directory and the last numbers."""
+    """Run all steps, load the best model if asked, write the final directory and the last numbers."""
     started, checkpoint = time.perf_counter(), start.checkpoint
     with ExitStack() as closing:
         opened = RunDir.open(job.output_dir) if start.resumed else RunDir.create(job.output_dir, to_yaml(job.config))
@@ -113,14 +113,14 @@ def run_training(job: TrainingJob, start: Start) -> TrainOutput:
 
 
 def _computes_otherwise(run_dir: RunDir, config: Config) -> bool:
-    """Whether options are others than those under which rollouts were sampled that are on disk already."""
+    """True if options differ from those behind rollouts that are already on disk."""
     old, new = build_config(parse_yaml((run_dir.path / "config.yaml").read_text(), "config.yaml")), config
     before, now = plain_options(old), plain_options(new)
     return any(changes_what_is_computed(one, now, before) for one in differences(before, now))
 
 
 def _steps(run: Run) -> None:
-    """All steps; a signal to stop ends the run after its step, with a checkpoint, as on the command line.
+    """Run all steps; a signal to stop ends the run after its step with a checkpoint, as on the command line.
 
     Raises:
         KeyboardInterrupt: that signal was Ctrl-C.
@@ -144,7 +144,7 @@ def _steps(run: Run) -> None:
 
 
 def _state(job: TrainingJob, checkpoint: Checkpoint | None) -> TrainerState:
-    """The trainer's own state object, as it was at the checkpoint or as new: reward functions hold it too."""
+    """The trainer's own state object, as at the checkpoint or new: reward functions hold it too."""
     saved = None if checkpoint is None else read_state(checkpoint.path)
     state, updates = job.observer.state, updates_per_step(job.config)
     for field in fields(TrainerState):
@@ -186,7 +186,7 @@ def _end(job: TrainingJob, run: Run, *, seconds: float) -> TrainOutput:
 
 
 def describe_plan(args: GRPOConfig, config: Config) -> str:
-    """TRL's counts beside ours, then everything that is computed otherwise than the fields may suggest."""
+    """TRL's counts beside ours, then all differences that the fields do not suggest."""
     return "\n".join([*_counts(args), *_length(args, config), *_notes(args, config)])
 
 
@@ -209,7 +209,7 @@ def _counts(args: GRPOConfig) -> Iterator[str]:
 
 
 def _joined(args: GRPOConfig) -> str:
-    """TRL samples several times for one update where an update is longer than a generation."""
+    """Note on TRL's several generations per update, where an update is longer than a generation."""
     times = args.gradient_accumulation_steps // steps_per_generation(args)
     return f", {times} of them per update, sampled together here" if times > 1 else ""
 

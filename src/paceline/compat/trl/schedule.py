@@ -1,4 +1,4 @@
-"""The learning rate as transformers' own schedules give it, counted in updates."""
+"""Learning-rate schedules of transformers, counted in updates."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def warmup_updates(args: "GRPOConfig", total: int) -> int:
-    """Updates before the peak, transformers' meaning: from 1 on a number, below 1 a share of all, rounded up."""
+    """Updates before the peak in transformers' sense: from 1 on a number, below 1 a share, rounded up."""
     value = getattr(args, warmup_field(args))
     return math.ceil(value * total) if 0 < value < 1 else int(value)
 
 
 def make_scheduler(args: "GRPOConfig", optimizer: torch.optim.Optimizer, *, total: int) -> Any:
-    """transformers' scheduler over the optimiser's own rates, for `total` updates; `step()` after each of them."""
+    """transformers' scheduler for `total` updates over the optimiser's own rates; call `step()` after each."""
     return get_scheduler(
         args.lr_scheduler_type,
         optimizer,
@@ -33,7 +33,7 @@ def make_scheduler(args: "GRPOConfig", optimizer: torch.optim.Optimizer, *, tota
 
 
 def check_schedule(args: "GRPOConfig", *, total: int) -> None:
-    """Refuse values that the schedule cannot take, before there is an optimiser.
+    """Refuse values that the schedule cannot take, before an optimiser exists.
 
     Raises:
         ConfigError: it cannot be made of them; the sentence is transformers' own.
@@ -49,7 +49,7 @@ def check_schedule(args: "GRPOConfig", *, total: int) -> None:
 
 
 def describe_rate(args: "GRPOConfig", *, total: int) -> str:
-    """One line for the plan: whose schedule, and what the configuration of the run cannot say of it."""
+    """One line on the schedule, and on what the run's configuration cannot express of it."""
     kind = SchedulerType(args.lr_scheduler_type).value
     line = f"learning rate: transformers' schedule {kind!r} over {total} updates, {warmup_updates(args, total)} of them"
     line += " warm-up, set anew for every update"

@@ -1,4 +1,4 @@
-"""Loaders of a trainer's rows, for programs that look at them, and the fields about loaders. The loop reads none."""
+"""Stand-ins for what scripts expect of transformers' Trainer: row loaders and an accelerator. The loop uses none."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from paceline.errors import ConfigError
 
 
 class Stream(IterableDataset):  # type: ignore[type-arg]
-    """Rows of a dataset without a length, as torch wants them."""
+    """Rows of a dataset without a length, as torch's loader needs them."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self.rows = rows
@@ -23,7 +23,7 @@ class Stream(IterableDataset):  # type: ignore[type-arg]
 
 
 def settle_loaders(args: GRPOConfig, train_dataset: Any, eval_dataset: Any) -> None:
-    """Set what a dataset without a length leaves of the fields about loaders, as TRL does.
+    """Set loader fields for a dataset without a length as TRL does.
 
     Raises:
         ConfigError: `accelerator_config` says the opposite.
@@ -43,7 +43,7 @@ def settle_loaders(args: GRPOConfig, train_dataset: Any, eval_dataset: Any) -> N
 
 
 def row_loader(dataset: Any, *, batch_size: int, order: Iterable[int] | None, num_workers: int) -> DataLoader[Any]:
-    """Batches of rows, each a list of dicts; in `order` where there is one and the dataset has a length."""
+    """Batches of rows, each a list of dicts, in `order` if it is given and the dataset has a length."""
     streamed = size_of(dataset) is None
     return DataLoader(
         Stream(dataset) if streamed else dataset,
@@ -56,7 +56,7 @@ def row_loader(dataset: Any, *, batch_size: int, order: Iterable[int] | None, nu
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptAccelerator:
-    """Stands where scripts expect `trainer.accelerator`: one process, whose model is not wrapped."""
+    """Replaces `trainer.accelerator` for scripts: one process, and no wrapped model."""
 
     device: torch.device
     is_main_process: bool = True
@@ -71,7 +71,7 @@ class ScriptAccelerator:
         print(*values, **options)
 
     def wait_for_everyone(self) -> None:
-        """There is nobody to wait for."""
+        """Return at once: there is one process."""
 
     def unwrap_model(self, model: Any, **options: Any) -> Any:
         """The model itself."""

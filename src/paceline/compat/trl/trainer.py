@@ -1,4 +1,4 @@
-"""`GRPOTrainer`: TRL's constructor and methods around Paceline's loop, which is the command line's own."""
+"""`GRPOTrainer`: TRL's constructor and methods around Paceline's loop."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -82,7 +82,7 @@ class GRPOTrainer:
         reward_processing_class: Any = None,
         **others: Any,
     ) -> None:
-        """Check everything, then load the weights; `reward_model` is the first release's name of `reward_funcs`.
+        """Check everything, then load the weights; `reward_model` is an early name of `reward_funcs`.
 
         `others` are arguments of transformers' trainers, all refused.
 
@@ -189,12 +189,12 @@ class GRPOTrainer:
 
     @property
     def tokenizer(self) -> Any:
-        """The older name of `processing_class`."""
+        """Older name of `processing_class`."""
         return self.processing_class
 
     @property
     def aux_loss_enabled(self) -> bool:
-        """False: no router's auxiliary loss is computed."""
+        """False: no auxiliary router loss is computed."""
         return False
 
     @property
@@ -204,17 +204,17 @@ class GRPOTrainer:
 
     @property
     def control(self) -> Any:
-        """What the callbacks asked for last."""
+        """Latest requests of the callbacks."""
         return self._job.observer.control
 
     @property
     def model_wrapped(self) -> Any:
-        """The model: nothing is wrapped around it."""
+        """The model, which nothing wraps."""
         return self.model
 
     @property
     def accelerator(self) -> ScriptAccelerator:
-        """Stands in for the accelerator of transformers' trainer: one process."""
+        """Stand-in for the accelerator of transformers' trainer."""
         return ScriptAccelerator(device=self.args.device)
 
     @property
@@ -228,25 +228,25 @@ class GRPOTrainer:
         return self._job.config.loss.beta
 
     def get_learning_rates(self) -> list[float]:
-        """The rate of each of the optimiser's groups, as of its last update."""
+        """Rate of each parameter group at its last update."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def get_num_trainable_parameters(self) -> int:
-        """How many numbers training changes."""
+        """Number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
 
     def add_callback(self, callback: Callback) -> None:
-        """Add a callback to those that there are."""
+        """Add a callback."""
         check_callbacks([callback], self.args)
         self.callback_handler.add_callback(callback)
 
     def pop_callback(self, callback: Callback) -> TrainerCallback | None:
-        """Take a callback away and return it; None where there is no such one."""
+        """Remove a callback and return it; None if there is no such one."""
         found: TrainerCallback | None = self.callback_handler.pop_callback(callback)
         return found
 
     def remove_callback(self, callback: Callback) -> None:
-        """Take a callback away."""
+        """Remove a callback."""
         self.callback_handler.remove_callback(callback)
 
     def is_world_process_zero(self) -> bool:
@@ -258,7 +258,7 @@ class GRPOTrainer:
         return True
 
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **others: None) -> TrainOutput:
-        """Train to the end, or until a callback stops it; then the best model is loaded where the arguments say so.
+        """Train to the end, or until a callback stops it; then load the best model if the arguments say so.
 
         `resume_from_checkpoint`: True for the newest checkpoint of `args.output_dir`, or the path of one of them.
 
@@ -286,7 +286,7 @@ class GRPOTrainer:
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float | None]:
-        """Rewards and loss on held-out prompts with the weights as they are; of several datasets each under its name.
+        """Rewards and loss on held-out prompts with the current weights; several datasets each under its name.
 
         Raises:
             DataError: a dataset cannot be used.
@@ -322,7 +322,7 @@ class GRPOTrainer:
         return (evaluator.evaluate(job.parts.engine, step=self.state.global_step) for evaluator in evaluators)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Batches of rows as the steps of the first epoch take them; the loop itself reads none."""
+        """Batches of rows in the order of the first epoch's steps; the loop itself does not use it."""
         size, config = size_of(self.train_dataset), self._job.config
         shuffle, seed = config.data.shuffle, config.loop.seed
         return row_loader(
@@ -333,7 +333,7 @@ class GRPOTrainer:
         )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Batches of rows in their order, of `eval_dataset` or, by a name, of one of several."""
+        """Batches of rows in order, of `eval_dataset` or of one of several by name."""
         given = self.eval_dataset[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset
         dataset = self.eval_dataset if given is None else given
         if dataset is None or isinstance(dataset, Mapping):
@@ -342,7 +342,7 @@ class GRPOTrainer:
         return row_loader(dataset, batch_size=size, order=None, num_workers=self.args.dataloader_num_workers)
 
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
-        """Write a directory that transformers (of an adapter: peft) loads; every checkpoint is one already.
+        """Write a directory that transformers (for an adapter, peft) loads; every checkpoint already is one.
 
         Raises:
             ConfigError: `output_dir` is a checkpoint, which stays as it was saved.
@@ -367,7 +367,7 @@ class GRPOTrainer:
         print(metrics_text(split, metrics))
 
     def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
-        """Write `{split}_results.json` into the run directory, and add the numbers to its `all_results.json`."""
+        """Write `{split}_results.json` into the run directory, and update its `all_results.json`."""
         write_metrics(self._job.output_dir, split, metrics, combined=combined)
 
     def log(self, logs: dict[str, float | None], start_time: float | None = None) -> None:
@@ -377,11 +377,11 @@ class GRPOTrainer:
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
     ) -> None:
-        """Write `README.md` into the run directory: what was trained from what, on what, towards what."""
+        """Write `README.md` into the run directory: model, data, objective, results."""
         publish_card(self._job, self._job.output_dir, name=model_name, dataset=dataset_name, tags=tags)
 
     def push_to_hub(self, commit_message: str = "End of training", blocking: bool = True, **card: Any) -> str:
-        """Upload the model with its card to `args.hub_model_id`, to the end; the address of the commit.
+        """Upload the model with its card to `args.hub_model_id`; returns the commit's address.
 
         Raises:
             ModelError: the Hub refused.

@@ -1,4 +1,4 @@
-"""The fields of transformers' `TrainingArguments`, for who does not wait for transformers to load."""
+"""Fields of transformers' `TrainingArguments`, available without loading transformers."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ Keywords = dict | str | None  # type: ignore[type-arg] # the annotation is TRL's
 
 @dataclass(repr=False)
 class TrainingFields:
-    """Name, type and default of each field as transformers 5.23 has them; words of a list of words are text here."""
+    """Name, type and default of each field in transformers 5.23; enumerations are text here."""
 
     output_dir: str | None = None
     per_device_train_batch_size: int = 8

@@ -1,4 +1,4 @@
-"""A `GRPOConfig` to the configuration of a run: pure, and every refusal in the words of the field that was set."""
+"""A `GRPOConfig` to a run's configuration: a pure function whose errors name the field."""
 
 import math
 import re
@@ -56,7 +56,7 @@ FIELDS: Mapping[str, str] = {
     "dtype": "bf16",
     "device": "use_cpu",
 }
-"""Option to the field that a user of `GRPOConfig` knows it by, where the two differ."""
+"""Field of `GRPOConfig` behind each option with another name."""
 
 PHRASES: Mapping[str, str] = {
     r" with --long-prompts drop": ", which cuts them",
@@ -73,29 +73,29 @@ PHRASES: Mapping[str, str] = {
     r"then --resume continues": "then train(resume_from_checkpoint=True) continues",
     r"--resume the run": "continue it with train(resume_from_checkpoint=True)",
 }
-"""Patterns of clauses by an option that is no field, and what is said in their place."""
+"""Patterns of clauses about options without a field, and their replacements."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What the arguments alone cannot know, and the translation needs."""
+    """Facts for the translation that the arguments alone do not contain."""
 
     model: str
-    """Directory or Hub name; of a model object its `name_or_path`."""
+    """Directory or Hub name; for a model object its `name_or_path`."""
     reward_names: tuple[str, ...]
-    """Functions and models in the order in which they were given (that of `reward_weights`), each name once."""
+    """Functions and models in the given order, which is that of `reward_weights`; each name once."""
     dataset: str = "train_dataset"
-    """What the resolved configuration calls the training set."""
+    """Name of the training set in the resolved configuration."""
     num_prompts: int | None = None
-    """Rows of the training set, None where it has no length: a share of the run needs it, or `max_steps`."""
+    """Rows of the training set, or None without a length: a share of the run needs it, or `max_steps`."""
     context_length: int | None = None
-    """Tokens that the model can see, where known: bounds prompts while `max_prompt_length` is None."""
+    """Context length of the model in tokens, if known: it bounds prompts while `max_prompt_length` is None."""
     adapter: bool = False
-    """Whether a `peft_config` or a PeftModel is trained."""
+    """True if a `peft_config` or a PeftModel is trained."""
 
 
 def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
-    """The whole run in Paceline's own options.
+    """Configuration of the whole run in Paceline's options.
 
     Rewards are named in the order given, models among functions, so that weights keep their places. Saving and
     evaluation are counted in steps for the strategy `steps`, else 0: the trainer sees to the other strategies.
@@ -123,7 +123,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
 
 
 def in_field_names(message: str) -> str:
-    """A sentence about options, said of the fields that they came from.
+    """Reword a sentence about options for the fields behind them.
 
     >>> in_field_names("--clip-eps-low must lie in [0, 1), got 1.5")
     'epsilon must lie in [0, 1), got 1.5'

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.checkpoints.finding import Checkpoint
-from paceline.config.sections import ClusterConfig, Config
+from paceline.config.layout import ClusterConfig
+from paceline.config.sections import Config
 from paceline.models.parallel.process_group import Meeting, meeting_at
 from paceline.runtime.devices import choose_device
 from paceline.runtime.timeline import Recorder
