@@ -30,7 +30,7 @@ from paceline.objective.advantages import advantages
 from paceline.objective.kl import kl_penalty
 from paceline.objective.policy_loss import clipped_policy_loss
 
-EMBEDDED = str(Path(paceline.__file__).parent / "embedded")
+EMBEDDED = str(Path(paceline.__file__).parent / "models" / "embedded")
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 SYSTEM_PROMPT = "Respond in the following format:\n<reasoning>\n...\n</reasoning>\n<answer>\n...\n</answer>"
 

@@ -11,7 +11,7 @@ from tests.chaos.sabotage import Trap
 from tests.chaos.scene import REMEDY, Impossible, Scene, must
 
 GENERATE = "paceline.engines.local.engine:LocalEngine.generate"
-UPDATE = "paceline.training.learner:Learner.step"
+UPDATE = "paceline.training.learner.learner:Learner.step"
 
 
 def _interrupted(scene: Scene, trap: Trap) -> None:
@@ -150,7 +150,7 @@ def odd_path(scene: Scene) -> None:
 
 def killed_in_export(scene: Scene) -> None:
     place = scene.place()
-    ended = place.train(traps=[Trap(function="paceline.training.session:write_report", deed="SIGKILL")])
+    ended = place.train(traps=[Trap(function="paceline.training.session:draw_page", deed="SIGKILL")])
     assert ended.status == -signal.SIGKILL
     assert (place.run.path / "final").exists()
     scene.must_resume(place)

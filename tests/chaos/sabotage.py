@@ -23,7 +23,7 @@ class Trap:
     """Harm in the calls `first` to `last` of a function."""
 
     function: str
-    """Where it is found: `os:fsync`, `paceline.training.learner:Learner.step`."""
+    """Where it is found: `os:fsync`, `paceline.training.learner.learner:Learner.step`."""
     deed: str
     """One of `DEEDS`."""
     first: int = 1
