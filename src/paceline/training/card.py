@@ -22,7 +22,7 @@ BESIDE = "README-paceline.md"
 
 
 def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> CardFacts:
-    """Of the model in `folder`, whose weights are those after `step`; what was measured later is left out.
+    """Collect the facts on the model in `folder`, with the weights after `step`; later evaluations are left out.
 
     Raises:
         CheckpointError: a record cannot be read.
@@ -85,7 +85,7 @@ def _versions(*, is_adapter: bool) -> Iterator[tuple[str, str]]:
 
 
 def _result(run_dir: RunDir, records: Sequence[Record]) -> HeldOutResult:
-    """Of one held-out set, oldest measurement first."""
+    """Return the result on one held-out set, from its evaluations, oldest first."""
     first, last = records[0], records[-1]
     comparison = None
     if len(records) > 1:

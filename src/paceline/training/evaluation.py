@@ -121,7 +121,7 @@ class TaskResult:
     parsed: tuple[str | None, ...]
     """The answer that each completion states, as the grader reads it; None: it states none."""
     formed: tuple[bool | None, ...]
-    """Whether each has the format that was asked for; None: none was."""
+    """True for each completion in the requested format; None where no format was requested."""
 
     @property
     def graded(self) -> int:

@@ -19,7 +19,7 @@ class Footprint:
 
 
 def footprint(config: Config, policy: Loaded, ranks: Ranks) -> Footprint:
-    """Of all ranks, which make this call. An optimiser that was given counts as the options' own.
+    """Count the bytes over all ranks, which make this call together. A program's own optimiser counts as the options'.
 
     Raises:
         RankLost: another rank is gone, or silent for too long.

@@ -45,7 +45,7 @@ class RunChange:
     files: Mapping[str, str]
     """By the option that names it, what changed of a dataset or model."""
     voids_samples: bool
-    """Whether completions that were sampled after the checkpoint are no longer those that would be sampled."""
+    """True if completions sampled after the checkpoint would now be others."""
 
     def describe(self) -> list[str]:
         """A sentence for each, for a person."""
@@ -53,7 +53,7 @@ class RunChange:
 
 
 def identity(config: Config, inputs: RunInputs) -> dict[str, Any]:
-    """Of a run as it begins."""
+    """Describe a run as it begins: what a resumed run is compared with."""
     return {
         "paceline": importlib.metadata.version("paceline"),
         "options": plain_options(config),

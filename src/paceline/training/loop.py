@@ -54,9 +54,9 @@ class Run:
     is_saving: bool = False
     """A checkpoint was begun that the observer has not been told of."""
     saved_step: int | None = None
-    """Of the newest checkpoint that is on disk; None: there is none."""
+    """Step of the newest checkpoint on disk; None if there is none."""
     checkpoint_seconds: float = 0.0
-    """That the run waited for checkpoints."""
+    """Seconds that the run waited for checkpoints."""
     clocked_until: float | None = None
     """Up to where the steps' clocks have counted; None: what came last has a clock of its own."""
     protected: set[Path] = field(default_factory=set)

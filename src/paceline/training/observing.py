@@ -71,7 +71,7 @@ class Timetable:
 
 
 def is_due(number: int, every: int) -> bool:
-    """Whether something done every so many steps (0: never) is due after this one."""
+    """Return True if something is due after this step that happens every `every` steps (0: never)."""
     return every > 0 and number % every == 0
 
 

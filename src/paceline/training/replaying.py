@@ -39,17 +39,17 @@ class Replay:
 
     step: int
     weights: str
-    """Which weights they were computed with, for a person."""
+    """Description of the weights that they were computed with."""
     is_exact: bool
-    """Whether those are what the run had before the step; on other hardware, or of several processes, to rounding."""
+    """True if the run had these weights before the step; to rounding on other hardware or with several processes."""
     recorded: Mapping[str, Any] | None
     """The step's numbers when it was made; None: the run ended before they were written."""
     own: Mapping[str, Any]
     other: Mapping[str, Any] | None
     """None: there is no other objective."""
     tokens: tuple[Mapping[str, Any], ...] | None
-    """Of every rollout, packed, what the policy said of its tokens before (`before`, `entropy`) and after (`after`) the
-    step under its own objective; None: not asked for."""
+    """Packed logprobs of every rollout's tokens before (`before`, with `entropy`) and after (`after`) the step
+    under its own objective; None: not asked for."""
 
 
 def replay(
@@ -155,7 +155,7 @@ def _weights(first: int, between: list[int], step: int) -> str:
 
 
 def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[TokenValues]:
-    """Of every rollout, in order and also of those that are not trained on; nothing moves. In one process alone."""
+    """Compute the values of every rollout's tokens, in order, without an update. One process only."""
     samples = [sample_of(number, group, rollout) for number, group in enumerate(groups) for rollout in group.rollouts]
     model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
     everything = range(len(samples))

@@ -11,7 +11,7 @@ from paceline.reports.page.html import write_report
 LEAST_SECONDS = 30.0
 """Between two pages: a person who loads it again sees something new."""
 LARGEST_SHARE = 0.01
-"""Of the run's time that pages may take: reading a long run's files takes seconds."""
+"""Largest share of the run's time that pages may take: reading a long run's files takes seconds."""
 
 
 def draw_page(directory: Path, write: Callable[[Path], Path] = write_report) -> Path | str:

@@ -21,7 +21,7 @@ from paceline.training.task_sampler import TaskSampler
 from paceline.types import RolloutGroup
 
 WRITE_SECONDS = 600.0
-"""That a step waits for its rollouts to be on disk."""
+"""Timeout of a step that waits for its rollouts to be on disk, in seconds."""
 
 
 def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed:

@@ -155,7 +155,7 @@ class StartPoint:
 
     @property
     def step(self) -> int:
-        """That the checkpoint is of."""
+        """Step of the checkpoint to resume from; 0 for a new run."""
         return 0 if self.checkpoint is None else self.checkpoint.state.step
 
 

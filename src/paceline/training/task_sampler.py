@@ -1,4 +1,4 @@
-"""Which tasks the next step takes: the data order, and where a run stands in it."""
+"""Tasks of the next step: the data order, and the run's position in it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from paceline.reports.console.drawing import binned
 from paceline.runtime.progress import Phase, Progress
 
 CURVE_POINTS = 40
-"""Of the reward, over all steps."""
+"""Points of the reward curve, over all steps."""
 PACE_STEPS = 20
 """The last ones, whose time says how long the others will take, with the evaluations and checkpoints between them."""
 ALMOST = 0.99
@@ -43,11 +43,11 @@ class Stage:
     seconds: float
     """Since it began, or from its beginning to its end."""
     share: float
-    """Of the work, as far as can be told."""
+    """Share of the work that is done, as far as is known."""
 
     @property
     def is_over(self) -> bool:
-        """Whether all of it is done."""
+        """Return True once all of it is done."""
         return self.done >= self.of
 
     @property
@@ -70,7 +70,7 @@ class Seen:
 
     name: str
     step: int
-    """That are done."""
+    """Steps completed."""
     total_steps: int
     what: str
     """The run is at, for so many `seconds`."""
@@ -79,7 +79,7 @@ class Seen:
     """Seconds to the last step; None: no step has ended yet."""
     stages: Mapping[Phase, Stage]
     record: Record | None
-    """Of the last step."""
+    """Record of the last step."""
     rewards: tuple[float, ...]
     """Means over equally many steps each, at most `CURVE_POINTS`."""
     accuracies: tuple[Accuracy, ...]

@@ -53,7 +53,7 @@ class HeldOutResult:
     before: Measured | None = None
     """None: there was one measurement."""
     comparison: Comparison | None = None
-    """Of both, task by task; None too where no task was graded both times."""
+    """Comparison of both, task by task; None also where no task was graded both times."""
     looks: int = 0
     """Measurements after the first."""
 
@@ -78,10 +78,10 @@ class CardFacts:
     base_model: Source
     dataset: Source | None
     is_adapter: bool
-    """Whether the directory holds an adapter alone."""
+    """True where the directory holds an adapter alone."""
     prompting: Prompting
     steps: int
-    """That the weights have seen."""
+    """Steps that the weights were trained for."""
     versions: Mapping[str, str]
     results: tuple[HeldOutResult, ...] = ()
     tags: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ MARK = "<!-- Written by Paceline, which writes it again with the model; without 
 SECTIONS = ("lora", "sampling", "advantage", "loss", "optim")
 """Sections of the configuration that say what was optimised and how."""
 ALWAYS = ("num_generations", "max_completion_length", "temperature", "learning_rate")
-"""Of these, options that are said whatever they are; others where they differ from their defaults."""
+"""Options that the card always states; it states others where they differ from their defaults."""
 
 
 def model_card(facts: CardFacts) -> str:
@@ -208,7 +208,7 @@ def _count(number: int, noun: str) -> str:
 
 TASK = "text-generation"
 DIGITS = 4
-"""Of a share: a hundredth of a percent."""
+"""Digits of a share: to a hundredth of a percent."""
 
 
 def header(facts: CardFacts) -> str:
@@ -256,7 +256,7 @@ def _length(sampling: SamplingConfig) -> int:
 
 QUESTION = "What is 12 + 30?"
 CLASSES = {False: ("transformers", "AutoModelForCausalLM"), True: ("peft", "AutoPeftModelForCausalLM")}
-"""Whether it is an adapter, to library and class."""
+"""Library and class that load the directory, by whether it holds an adapter."""
 
 
 def loading_program(facts: CardFacts) -> str:

@@ -94,7 +94,7 @@ PAPERS = {
     )
 }
 GRPO = PAPERS["2402.03300"]
-"""Of every comparison within a group."""
+"""Paper of the comparison within a group, which every run makes."""
 
 
 def paper_of(config: Config) -> Paper:

@@ -1,4 +1,4 @@
-"""Which charts a run has: every metric of its steps and evaluations as a `Chart`."""
+"""Charts of a run: every metric of its steps and evaluations as a `Chart`."""
 
 from collections.abc import Sequence
 
@@ -176,7 +176,7 @@ def _single(run: RunRecord, key: str, title: str, *, colour: int = 1, note: str 
 
 
 def has_negative(metrics: Sequence[Record], key: str) -> bool:
-    """Whether the metric is ever below zero, so that its axis cannot begin there."""
+    """Return True if the metric is ever below zero, so that its axis cannot begin there."""
     return has(metrics, key) and min(value for r in metrics if (value := value_at(r, key)) is not None) < 0
 
 

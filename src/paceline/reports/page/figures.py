@@ -61,7 +61,7 @@ class Chart:
 
     @property
     def share(self) -> bool:
-        """Whether values are shares of one."""
+        """Return True if the values are shares of one."""
         return self.unit == "share"
 
 

@@ -28,7 +28,7 @@ class Form:
 
     @property
     def gain(self) -> float:
-        """Of what the grader called right."""
+        """Return the gain among answers that the grader called right."""
         return self.right[1] - self.right[0]
 
     @property

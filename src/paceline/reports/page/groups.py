@@ -10,7 +10,7 @@ from paceline.reports.page.reading import value_at
 from paceline.reports.page.samples import by_task, distinctive
 
 GROUPS = 2
-"""Of each moment: enough to see that one is no exception."""
+"""Groups shown of each moment: enough to see that one is no exception."""
 
 
 def moments(steps: Sequence[int]) -> list[tuple[str, int]]:

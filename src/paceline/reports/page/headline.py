@@ -156,7 +156,7 @@ def verdict_line(run: RunRecord) -> str:
 
 
 def _is_step(record: Record) -> bool:
-    """Of the two that may be null, a step has the key: no reward, or no update."""
+    """Return True for a step with all numbers of the rules; reward and gradient norm may be null."""
     numbers = all(value_at(record, key) is not None for key in _OF_A_STEP)
     nullable = all(
         key in record and record[key] in (None, value_at(record, key)) for key in ("reward_mean", "grad_norm")

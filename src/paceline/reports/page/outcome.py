@@ -121,7 +121,7 @@ def fates(both: Sequence[tuple[Record, Record]]) -> Fates:
 
 
 def correct(record: Record) -> bool | None:
-    """Whether a held-out completion was right; None: it could not be graded."""
+    """Return True if a held-out completion was right; None if it could not be graded."""
     return record["correct"] if "correct" in record and isinstance(record["correct"], bool) else None
 
 

@@ -1,4 +1,4 @@
-"""Which completions to show: early beside late on prompts as alike as the run has, right ones and wrong ones."""
+"""Completions to show: early beside late on prompts as alike as the run has, right ones and wrong ones."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class TextPair:
 
     @property
     def same_task(self) -> bool:
-        """Whether both answer the same prompt."""
+        """Return True if both answer the same prompt."""
         return bool(self.before["task_id"] == self.after["task_id"])
 
 

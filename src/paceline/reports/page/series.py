@@ -30,7 +30,7 @@ class Series:
 
     @property
     def empty(self) -> bool:
-        """Whether there is no number at all."""
+        """Return True if there is no number at all."""
         return self.last is None
 
 
@@ -82,7 +82,7 @@ def total(records: Sequence[Record], *keys: str) -> float:
 
 
 def has(records: Sequence[Record], *keys: str) -> bool:
-    """Whether any step has a number at `keys`."""
+    """Return True if any step has a number at `keys`."""
     return any(value_at(record, *keys) is not None for record in records)
 
 

@@ -100,7 +100,10 @@ def open_trackers(
 
 
 def _is_installed(name: str) -> bool:
-    """Whether the module is there; one without a file is a mere directory, such as the `wandb` that past runs left."""
+    """Return True if the module is installed.
+
+    One without a file is a mere directory, such as the `wandb` that past runs left.
+    """
     spec = find_spec(name)
     return spec is not None and spec.origin is not None
 

@@ -12,7 +12,10 @@ MOST_WAITING = 2000
 RETRY_SECONDS = 60.0
 """Between two tries at least."""
 LARGEST_SHARE = 0.05
-"""Of the run's time that tries may take: a library may wait for minutes before it says that a server is gone."""
+"""Largest share of the run's time that retries may take.
+
+A library may wait for minutes before it says that a server is gone.
+"""
 
 
 class Sender:

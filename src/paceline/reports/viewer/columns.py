@@ -48,7 +48,7 @@ class CompletionColumns:
 
     @property
     def is_training(self) -> bool:
-        """Whether these are rollouts."""
+        """Return True for rollouts, False for held-out completions."""
         return self.part.set_name == TRAINING
 
 

@@ -9,7 +9,7 @@ from paceline.reports.viewer.suspicion import RULES
 LABEL = 160
 """Characters of a prompt in the list."""
 DIGITS = 6
-"""Of a number in the index, behind the point; the tokens' own values keep all."""
+"""Decimals of a number in the index; the values of tokens keep all."""
 
 REASONS: Mapping[str, str] = {
     "zero_deviation": "All rewards of its group are equal, so no completion is better than another: the group counts "

@@ -1,4 +1,4 @@
-"""Which files of a run hold completions: one part of the pages each, at any moment of the run."""
+"""Files of a run that hold completions: one part of the pages each, at any moment of the run."""
 
 import zlib
 from collections.abc import Mapping

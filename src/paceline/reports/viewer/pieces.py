@@ -38,7 +38,7 @@ class Pieces:
         return pieces
 
     def is_special(self, token: int) -> bool:
-        """Whether a completion's recorded text leaves this token out."""
+        """Return True if a completion's recorded text leaves this token out."""
         return self.decoder.decode([token], skip_special_tokens=True) == "" != self._piece(token)
 
     def _piece(self, token: int) -> str:

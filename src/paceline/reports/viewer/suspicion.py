@@ -1,4 +1,4 @@
-"""Which completions a person should look at first, by stated rules. Pure: the same columns give the same marks.
+"""Completions to look at first, by stated rules. Pure: the same columns give the same marks.
 
 A completion is `well paid` if its reward lies in the upper tenth of the range that rewards have in the run.
 """
@@ -59,7 +59,7 @@ class Standards:
 
 
 def marks(parts: Sequence[CompletionColumns], evals: Sequence[Record], grader: str) -> list[int]:
-    """Of every completion of all parts, in order, the rules that hold, as a bit mask over `NAMES`.
+    """Return the rules that hold for every completion of all parts, in order, as a bit mask over `NAMES`.
 
     `evals` are the lines of `evals.jsonl`. Held-out completions are not asked: they earned nothing.
     """

@@ -29,7 +29,7 @@ class TokenValues:
 
     logprobs: Float[Tensor, " N"]
     entropy: Float[Tensor, " N"]
-    """Of the distribution that the token was drawn from."""
+    """Entropy of the distribution that the token was drawn from, in nats."""
 
 
 Loss = Callable[[int, TokenValues], Tensor]
@@ -43,7 +43,7 @@ class ForwardBackward(Protocol):
     """How hidden states are computed."""
 
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
-        """Of each micro-batch, without a gradient; None where another rank has the model's head."""
+        """Run each micro-batch forward without a gradient; None where another rank has the model's head."""
 
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
         """Add the gradient of the sum of all losses; a rank without the model's head is not asked for the loss."""

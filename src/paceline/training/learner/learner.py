@@ -104,7 +104,7 @@ class Learner:
         learning_rate: float | None,
         after_update: Callable[[], None] | None = None,
     ) -> UpdateStats:
-        """`num_iterations` passes over the groups of one step, each in `num_minibatches` updates.
+        """Pass `num_iterations` times over the groups of one step, each time in `num_minibatches` updates.
 
         `learning_rate` None leaves the optimiser's own. `after_update` is called after each update that is made: one
         whose loss or gradient is not finite is skipped, and weights, moments and version stay as they were before it.
@@ -113,12 +113,14 @@ class Learner:
             TrainingError: memory ran out, and smaller micro-batches are no way out.
         """
         self._progress.phase("update", 0, 1)
+        # choose: which completions have a gradient, and which update each belongs to
         samples = samples_of(groups, over=self.loss.average_over)
         runs = minibatches(len(samples), self.optim.num_minibatches)
         trained = [position for position, sample in enumerate(samples) if self._has_gradient(sample)]
         runs = [run for run in runs if any(position in run for position in trained)]
-        # the first update moves the policy: whatever is trained on after it must remember the policy before
+        # prepare: micro-batches, reference logprobs, and old logprobs where an earlier update moves the policy
         prepared = [self._minibatch(samples, run, trained, is_later=number > 0) for number, run in enumerate(runs)]
+        # update: one gradient over all micro-batches of a minibatch, one optimiser step
         self._passed = 0
         self._passes_of_step = self.optim.num_iterations * sum(len(one.parts) for one in prepared)
         updates: list[UpdateSums] = []
@@ -131,50 +133,114 @@ class Learner:
         self._progress.phase("update", of := max(self._passes_of_step, 1), of)
         return summarise_updates(updates, micro_batch_tokens=self.budget.tokens, halved=self.budget.take_halved())
 
-    def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
-        """What one update would report of these groups, every completion computed; nothing moves."""
-        samples = samples_of(groups, over=self.loss.average_over)
-        inside = [position for position, sample in enumerate(samples) if not sample.masked]
-        with torch.no_grad():
-            parts = self._prepare(samples, inside) if inside else []
-            values = self.runner.values(self.policy, [part.batch for part in parts])
-            sums = [
-                self._loss(part, found, first=True)[2]
-                for part, found in zip(parts, values, strict=True)
-                if found is not None and not part.is_idle
+    def _has_gradient(self, sample: Sample) -> bool:
+        """Return False where the gradient is exactly zero: no advantage, and neither KL nor entropy in the loss."""
+        return not sample.masked and (sample.advantage != 0.0 or self.loss.beta > 0 or self.loss.entropy_coef > 0)
+
+    def _minibatch(self, samples: Sequence[Sample], run: range, trained: Sequence[int], *, is_later: bool) -> Minibatch:
+        """Prepare the samples of `run`; those in `trained` are computed. `is_later`: after another update."""
+        counted = tuple(samples[position] for position in run)
+        inside = tuple(at - run.start for at in trained if at in run)
+
+        def work() -> list[PreparedBatch]:
+            parts = self._prepare(counted, inside)
+            if not is_later:
+                return parts
+            found = self._logprobs(self.policy, [part.batch for part in parts])
+            return [replace(part, old_logprobs=logprobs) for part, logprobs in zip(parts, found, strict=True)]
+
+        parts = self.budget.fit(work, lambda: self._sizes(counted, inside))
+        return Minibatch(samples=counted, trained=inside, parts=tuple(parts), cut_at=self.budget.tokens)
+
+    def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[PreparedBatch]:
+        """Pack this rank's micro-batches of one update.
+
+        Token weights are over all samples of `counted`; those at the positions `inside` are computed by some rank.
+        """
+        cuts = self._cuts(counted, inside)
+        own = cuts[self.ranks.share]
+        idle = [[shortest(counted)] for _ in range(self.ranks.passes([len(one) for one in cuts]) - len(own))]
+        model = self.policy.model
+        weights = token_weights(counted, average=self.loss.average, max_completion_length=self.max_completion_length)
+        batches = [
+            on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in [*own, *idle]
+        ]
+        references: list[Tensor | None] = [None] * len(batches)
+        if self.reference is not None:
+            with self.reference.without_adapter():
+                references = self._logprobs(self.reference, batches)
+        return [
+            PreparedBatch(batch=batch, old_logprobs=None, ref_logprobs=reference, is_idle=number >= len(own))
+            for number, (batch, reference) in enumerate(zip(batches, references, strict=True))
+        ]
+
+    def _cuts(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[list[list[int]]]:
+        """Cut the micro-batches of every rank, as positions of their samples."""
+        layout = self.runner.forward.kind
+        shares = share_out(counted, trained=inside, ranks=self.ranks.shares, layout=layout)
+        tokens = self.budget.tokens * self.ranks.sizes.context  # of all ranks that compute a micro-batch together
+        return [
+            cut(counted, trained=share, micro_batch_tokens=tokens, layout=layout) if share else [] for share in shares
+        ]
+
+    def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatchSize]:
+        return [
+            MicroBatchSize(samples=len(members), tokens=input_tokens(counted, members, self.runner.forward.kind))
+            for cuts in self._cuts(counted, inside)
+            for members in cuts
+        ]
+
+    def _logprobs(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
+        return [None if values is None else values.logprobs for values in self.runner.values(loaded, batches)]
+
+    def _update(
+        self, minibatch: Minibatch, *, first: bool, learning_rate: float | None
+    ) -> tuple[Minibatch, UpdateSums]:
+        """Compute one gradient over the micro-batches of all ranks; step the optimiser if every number is finite."""
+        minibatch, sums = self._gradient(minibatch, first=first)
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.ranks.add_up_gradients(self.policy.model)
+        norm = self.ranks.clip_gradients(parameters, limit=self.optim.max_grad_norm or float("inf"))
+        found = self._sums(minibatch.parts, sums, norm, first=first)
+        if all(map(math.isfinite, found.values.values())):  # numbers of all ranks, so that all decide alike
+            self._step_optimizer(learning_rate)
+        else:
+            found = replace(found, skipped=True)
+        self.optimizer.zero_grad(set_to_none=True)
+        return minibatch, found
+
+    def _gradient(self, minibatch: Minibatch, *, first: bool) -> tuple[Minibatch, list[dict[str, Tensor]]]:
+        """Compute this rank's share of the gradient, in micro-batches that memory has room for."""
+
+        def work() -> tuple[Minibatch, list[dict[str, Tensor]]]:
+            self.optimizer.zero_grad(set_to_none=True)  # of passes before the one that ran out of memory
+            whole = self._cut_again(minibatch)
+            parts, sums = self.backward(whole.parts, first=first)
+            return replace(whole, parts=tuple(parts)), sums
+
+        return self.budget.fit(work, lambda: self._sizes(minibatch.samples, minibatch.trained))
+
+    def _cut_again(self, minibatch: Minibatch) -> Minibatch:
+        """Cut the minibatch by the current budget; its old logprobs stay, as the weights behind them may be gone."""
+        if minibatch.cut_at == self.budget.tokens:
+            return minibatch
+        known = dict[int, Tensor]()
+        for part in minibatch.parts:
+            if part.old_logprobs is not None:
+                of_samples = part.old_logprobs.split(part.batch.lengths.tolist())
+                known |= zip(part.batch.samples, of_samples, strict=True)
+        parts = self._prepare(minibatch.samples, minibatch.trained)
+        if known:
+            parts = [
+                replace(part, old_logprobs=torch.cat([known[sample] for sample in part.batch.samples]))
+                for part in parts
             ]
-        read = [self._sums(parts, sums, None, first=True)] if inside else []
-        return replace(summarise_updates(read, micro_batch_tokens=self.budget.tokens), updates=0)
-
-    def check_weights(self) -> None:
-        """Before they are saved: one read of the weights that are trained, which writing them takes many times of.
-
-        Raises:
-            TrainingError: one is not finite, on this rank or another.
-        """
-        found = _not_finite({name: one for name, one in self.policy.model.named_parameters() if one.requires_grad})
-        broken = [name for name in self.ranks.all_gather_text(found[0] if found else "") if name]
-        if broken:
-            raise TrainingError(
-                f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved; lower "
-                "--learning-rate, then --resume continues from the last checkpoint"
-            )
-
-    def sync_reference(self) -> None:
-        """Move the reference towards the policy: `ref_sync_mix` of the policy and the rest of itself.
-
-        Source: TR-DPO, arXiv:2404.09656 (soft update).
-        """
-        assert self.reference is not None  # the configuration asks for beta > 0
-        with torch.no_grad():
-            pairs = zip(self.reference.model.parameters(), self.policy.model.parameters(), strict=True)
-            for kept, moved in pairs:
-                kept.lerp_(moved, self.loss.ref_sync_mix)
+        return replace(minibatch, parts=tuple(parts), cut_at=self.budget.tokens)
 
     def backward(
         self, parts: Sequence[PreparedBatch], *, first: bool
     ) -> tuple[list[PreparedBatch], list[dict[str, Tensor]]]:
-        """Add micro-batches' shares of the update's gradient; old logprobs come out of the first pass."""
+        """Add the micro-batches' shares of the update's gradient; the first pass gives the old logprobs."""
         parts, sums = list(parts), list[dict[str, Tensor]]()
 
         def loss(number: int, values: TokenValues) -> Tensor:
@@ -204,109 +270,16 @@ class Learner:
             sums |= {"entropy": entropy.detach().sum(), "mismatch": mismatch.sum(), "mismatch_max": mismatch.max()}
         return loss, replace(part, old_logprobs=old), sums
 
-    def _minibatch(self, samples: Sequence[Sample], run: range, trained: Sequence[int], *, is_later: bool) -> Minibatch:
-        """The samples of `run`, of which those in `trained` are computed; `is_later`: after another update."""
-        counted = tuple(samples[position] for position in run)
-        inside = tuple(at - run.start for at in trained if at in run)
-
-        def work() -> list[PreparedBatch]:
-            parts = self._prepare(counted, inside)
-            return self._with_old_logprobs(parts) if is_later else parts
-
-        parts = self.budget.fit(work, lambda: self._sizes(counted, inside))
-        return Minibatch(samples=counted, trained=inside, parts=tuple(parts), cut_at=self.budget.tokens)
-
-    def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[PreparedBatch]:
-        """This rank's micro-batches of one update: weights over all samples of `counted`, of which those at the
-        positions `inside` are computed by one rank or another."""
-        cuts = self._cuts(counted, inside)
-        own = cuts[self.ranks.share]
-        idle = [[shortest(counted)] for _ in range(self.ranks.passes([len(one) for one in cuts]) - len(own))]
-        model = self.policy.model
-        weights = token_weights(counted, average=self.loss.average, max_completion_length=self.max_completion_length)
-        batches = [
-            on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in [*own, *idle]
-        ]
-        references = [None] * len(batches) if self.reference is None else self._reference(self.reference, batches)
-        return [
-            PreparedBatch(batch=batch, old_logprobs=None, ref_logprobs=reference, is_idle=number >= len(own))
-            for number, (batch, reference) in enumerate(zip(batches, references, strict=True))
-        ]
-
-    def _cuts(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[list[list[int]]]:
-        """The micro-batches of every rank, as positions of their samples."""
-        layout = self.runner.forward.kind
-        shares = share_out(counted, trained=inside, ranks=self.ranks.shares, layout=layout)
-        tokens = self.budget.tokens * self.ranks.sizes.context  # of all ranks that compute a micro-batch together
-        return [
-            cut(counted, trained=share, micro_batch_tokens=tokens, layout=layout) if share else [] for share in shares
-        ]
-
-    def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatchSize]:
-        return [
-            MicroBatchSize(samples=len(members), tokens=input_tokens(counted, members, self.runner.forward.kind))
-            for cuts in self._cuts(counted, inside)
-            for members in cuts
-        ]
-
-    def _cut_again(self, minibatch: Minibatch) -> Minibatch:
-        """The minibatch by the budget as it is now, with the old logprobs that it has: its weights may be gone."""
-        if minibatch.cut_at == self.budget.tokens:
-            return minibatch
-        known = dict[int, Tensor]()
-        for part in minibatch.parts:
-            if part.old_logprobs is not None:
-                of_samples = part.old_logprobs.split(part.batch.lengths.tolist())
-                known |= zip(part.batch.samples, of_samples, strict=True)
-        parts = self._prepare(minibatch.samples, minibatch.trained)
-        if known:
-            parts = [
-                replace(part, old_logprobs=torch.cat([known[sample] for sample in part.batch.samples]))
-                for part in parts
-            ]
-        return replace(minibatch, parts=tuple(parts), cut_at=self.budget.tokens)
-
-    def _has_gradient(self, sample: Sample) -> bool:
-        """A zero advantage has a gradient of exactly zero, unless KL or entropy have one of their own."""
-        return not sample.masked and (sample.advantage != 0.0 or self.loss.beta > 0 or self.loss.entropy_coef > 0)
-
-    def _reference(self, reference: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
-        with reference.without_adapter():
-            return self._logprobs(reference, batches)
-
-    def _with_old_logprobs(self, parts: Sequence[PreparedBatch]) -> list[PreparedBatch]:
-        found = self._logprobs(self.policy, [part.batch for part in parts])
-        return [replace(part, old_logprobs=logprobs) for part, logprobs in zip(parts, found, strict=True)]
-
-    def _logprobs(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
-        return [None if values is None else values.logprobs for values in self.runner.values(loaded, batches)]
-
-    def _update(
-        self, minibatch: Minibatch, *, first: bool, learning_rate: float | None
-    ) -> tuple[Minibatch, UpdateSums]:
-        """One gradient over all micro-batches of all ranks, and one optimiser step where all of it is finite."""
-        minibatch, sums = self._gradient(minibatch, first=first)
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        self.ranks.add_up_gradients(self.policy.model)
-        norm = self.ranks.clip_gradients(parameters, limit=self.optim.max_grad_norm or float("inf"))
-        found = self._sums(minibatch.parts, sums, norm, first=first)
-        if all(map(math.isfinite, found.values.values())):  # numbers of all ranks, so that all decide alike
-            self._step_optimizer(learning_rate)
-        else:
-            found = replace(found, skipped=True)
-        self.optimizer.zero_grad(set_to_none=True)
-        return minibatch, found
-
-    def _gradient(self, minibatch: Minibatch, *, first: bool) -> tuple[Minibatch, list[dict[str, Tensor]]]:
-        """This rank's share of an update's gradient, in micro-batches that memory has room for."""
-
-        def work() -> tuple[Minibatch, list[dict[str, Tensor]]]:
-            self.optimizer.zero_grad(set_to_none=True)  # of passes before the one that ran out of memory
-            whole = self._cut_again(minibatch)
-            parts, sums = self.backward(whole.parts, first=first)
-            return replace(whole, parts=tuple(parts)), sums
-
-        return self.budget.fit(work, lambda: self._sizes(minibatch.samples, minibatch.trained))
+    def _sums(
+        self, parts: Sequence[PreparedBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
+    ) -> UpdateSums:
+        """Collect one update's numbers from all ranks."""
+        own = read_sums(sums if self.ranks.speaks else [], norm)
+        if self.ranks.speaks:
+            own["tokens"] = float(sum(part.batch.num_targets for part in parts if not part.is_idle))
+            layout = self.runner.forward.kind
+            own["forwarded"] = float(sum(part.batch.num_forwarded(layout) for part in parts))
+        return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))
 
     def _step_optimizer(self, learning_rate: float | None) -> None:
         if learning_rate is not None:
@@ -324,20 +297,49 @@ class Learner:
             ) from None
         self.policy_version += 1
 
-    def _sums(
-        self, parts: Sequence[PreparedBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
-    ) -> UpdateSums:
-        """One update's numbers, of all ranks."""
-        own = read_sums(sums if self.ranks.speaks else [], norm)
-        if self.ranks.speaks:
-            own["tokens"] = float(sum(part.batch.num_targets for part in parts if not part.is_idle))
-            layout = self.runner.forward.kind
-            own["forwarded"] = float(sum(part.batch.num_forwarded(layout) for part in parts))
-        return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))
+    def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
+        """Report what one update would find in these groups, without an update; every completion is computed."""
+        samples = samples_of(groups, over=self.loss.average_over)
+        inside = [position for position, sample in enumerate(samples) if not sample.masked]
+        with torch.no_grad():
+            parts = self._prepare(samples, inside) if inside else []
+            values = self.runner.values(self.policy, [part.batch for part in parts])
+            sums = [
+                self._loss(part, found, first=True)[2]
+                for part, found in zip(parts, values, strict=True)
+                if found is not None and not part.is_idle
+            ]
+        read = [self._sums(parts, sums, None, first=True)] if inside else []
+        return replace(summarise_updates(read, micro_batch_tokens=self.budget.tokens), updates=0)
+
+    def check_weights(self) -> None:
+        """Refuse weights that are not finite, by one read of those that are trained.
+
+        Raises:
+            TrainingError: one is not finite, on this rank or another.
+        """
+        found = _not_finite({name: one for name, one in self.policy.model.named_parameters() if one.requires_grad})
+        broken = [name for name in self.ranks.all_gather_text(found[0] if found else "") if name]
+        if broken:
+            raise TrainingError(
+                f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved; lower "
+                "--learning-rate, then --resume continues from the last checkpoint"
+            )
+
+    def sync_reference(self) -> None:
+        """Move the reference towards the policy: `ref_sync_mix` of the policy and the rest of itself.
+
+        Source: TR-DPO, arXiv:2404.09656 (soft update).
+        """
+        assert self.reference is not None  # the configuration asks for beta > 0
+        with torch.no_grad():
+            pairs = zip(self.reference.model.parameters(), self.policy.model.parameters(), strict=True)
+            for kept, moved in pairs:
+                kept.lerp_(moved, self.loss.ref_sync_mix)
 
 
 def _not_finite(parameters: Mapping[str, Tensor]) -> list[str]:
-    """The names of those that are not, of what this rank has of them. A GPU is waited for once."""
+    """Return the names of parameters that are not finite in what this rank holds; waits once for a GPU."""
     pieces = {name: piece_of(parameter).tensor.detach() for name, parameter in parameters.items()}
     # the least and the largest are not finite where any number is not
     ends = {name: torch.aminmax(piece) for name, piece in pieces.items() if piece.numel()}

@@ -29,7 +29,7 @@ class Logprobs:
     policy: Float[Tensor, " N"]
     """With its gradient."""
     entropy: Float[Tensor, " N"]
-    """Of the policy's distribution, with its gradient."""
+    """Entropy of the policy's distribution in nats, with its gradient."""
     old: Float[Tensor, " N"]
     """Policy at the start of the step."""
     reference: Float[Tensor, " N"] | None

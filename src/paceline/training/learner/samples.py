@@ -1,4 +1,4 @@
-"""Which completions of a step are trained on, and in which of its updates."""
+"""Selection of the completions that a step trains on, and of the update that each belongs to."""
 
 import itertools
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ class UpdateStats:
     updates_skipped: int
     """Updates that were not made, as a number of theirs was not finite. They count in none of the means."""
     skipped_in_a_row: int
-    """Of those, how many came after the last update that was made."""
+    """Skipped updates since the last one that was made."""
     micro_batch_tokens: int
     """Tokens forwarded at once at most: the option's, or fewer once memory had run out."""
     micro_batches_halved: int
@@ -58,12 +58,12 @@ class UpdateSums:
     """One update's numbers, off the device."""
 
     first: bool
-    """Whether this was the first pass over these rollouts."""
+    """True for the first pass over these rollouts."""
     values: Mapping[str, float]
     """Sums over tokens; the largest for names that end in `_max`; `loss`, `policy_loss` and `grad_norm`; `tokens`, the
     update's targets, and `forwarded`, its tokens that went through the model."""
     skipped: bool = False
-    """Whether one of these is not finite, so that nothing was updated."""
+    """True if a number is not finite, so that nothing was updated."""
 
 
 def read_sums(parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dict[str, float]:

@@ -10,7 +10,7 @@ from paceline.training.plan.memory import MemoryPlan
 from paceline.training.plan.seconds import StepTime
 
 LAYOUTS = 6
-"""That are listed at most."""
+"""Most layouts that are listed."""
 
 
 def describe_memory(memory: MemoryPlan) -> str:

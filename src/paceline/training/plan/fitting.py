@@ -14,11 +14,11 @@ from paceline.training.plan.memory import MemoryPlan, memory_plan
 from paceline.training.plan.shape import ModelShape
 
 USABLE = 0.95
-"""Of a device's memory; the rest is what allocators hold and cannot use."""
+"""Share of a device's memory that a run can use; allocators hold the rest."""
 LARGEST_BUDGET = 1 << 20
 MOST_PROCESSES = 64
 ADAPTER_RANK = 16
-"""Of the adapter that is proposed."""
+"""Rank of the adapter that is proposed."""
 NOT_SPLIT = {"tensor_parallel": 1, "pipeline_parallel": 1}
 
 
@@ -46,7 +46,7 @@ class Fitting:
         return memory_plan(config, self.shape, sizes, on=self.device)
 
     def has_room(self, memory: MemoryPlan) -> bool:
-        """Whether the device has it; also where its memory is not known."""
+        """Return True if the device has that much, or its memory is not known."""
         return memory.peak <= self.usable
 
     @property
@@ -81,7 +81,7 @@ class Fitting:
         return next((change for change in self._changes(sizes) if self.has_room(change.memory)), None)
 
     def smallest(self, sizes: Sizes) -> LayoutChange:
-        """Of the same changes the one that leaves least."""
+        """Return the change that needs the least memory."""
         return min(self._changes(sizes), key=lambda change: change.memory.peak)
 
     def _changes(self, sizes: Sizes) -> Iterator[LayoutChange]:

@@ -29,7 +29,7 @@ class Device:
     rates: Rates | None = None
     """None: not known."""
     fast_bfloat16: bool = False
-    """Whether the precision `auto` may be bfloat16; on CUDA it always is."""
+    """True if the precision `auto` may be bfloat16; on CUDA it always is."""
 
 
 CPU = Device(name="a CPU", kind="cpu")

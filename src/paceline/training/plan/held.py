@@ -10,17 +10,17 @@ from paceline.training.plan.shape import ModelShape
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """Of the process with the most."""
+    """Numbers held by the process that holds the most."""
 
     weights: int
     """An adapter's among them."""
     base: int
     """What a copy of the model without adapter has."""
     trained: int
-    """Of `weights`, what has moments."""
+    """Weights with optimiser moments."""
     gradients: int
     fetched: int
-    """Of what other processes hold slices of, and of the whole gradients that they are to get: the most at a time."""
+    """Most numbers at a time of weights fetched from other processes, and of whole gradients on their way to them."""
 
 
 def held(config: Config, shape: ModelShape, sizes: Sizes) -> Held:
@@ -40,7 +40,7 @@ def held(config: Config, shape: ModelShape, sizes: Sizes) -> Held:
 
 
 def _before_slices(shape: ModelShape, sizes: Sizes) -> int:
-    """Of the process at a pipeline's end: its layers and one of the two embeddings."""
+    """Count the process at a pipeline's end: its layers and one of the two embeddings."""
     if sizes.pipeline == 1:
         return shape.parameters // sizes.tensor
     layers = math.ceil(shape.num_layers / sizes.pipeline) * shape.layer

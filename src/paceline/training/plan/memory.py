@@ -19,15 +19,17 @@ from paceline.training.plan.shape import ModelShape
 
 FLOAT32_BYTES = 4
 HELD_BY_PASSES = (0.0, 0.0, 0.3, 0.6)
-"""Of what one micro-batch keeps, what the C library holds beside it by the number of micro-batches in an update, of the
-last entry or more: pieces that were given back, between others that stay, too small for the next. Found on a CPU with
-30 and 100 million parameters; layers that are computed again have it given back before each pass."""
+"""Memory of the C library, as a share of what one micro-batch keeps, by the number of micro-batches in an update.
+
+The last entry stands for more of them. The memory is in pieces that were given back between others that stay, too small
+for the next. Measured on a CPU with 30 and 100 million parameters; recomputed layers give it back before each pass.
+"""
 HELD_WITH_ADAPTER = 0.8
 """The same with an adapter, whose sums are given back between pieces that stay, in the first micro-batch already."""
 
 
 def activations(shape: ModelShape, sizes: Sizes, on: Device, number_bytes: int) -> Activations:
-    """Of a forward pass, per token of this process."""
+    """Estimate the activations of a forward pass, in bytes per token of this process."""
     heads, key_values = shape.num_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
     if on.kind == "cuda":
         single, computed = 4 * shape.width, 4 * shape.width + 3 * heads + 4 * key_values + 4 * shape.inner
@@ -79,12 +81,12 @@ class MemoryPlan:
     weights: int
     gradients: int
     optimizer: int
-    """Of which nothing lies on the device with `optimizer_offload`."""
+    """Bytes of the optimiser's moments; none lie on the device with `optimizer_offload`."""
     optimizer_on_device: bool
     reference: int
     """The reference model, with `beta` above 0."""
     fetched: int
-    """Of what other processes hold slices of, and of the whole gradients that they are to get: the most at a time."""
+    """Most bytes at a time of weights fetched from other processes, and of whole gradients on their way to them."""
     resident: int
     """The whole copy that is sampled from where training has the model in parts."""
     engine: int
@@ -104,7 +106,7 @@ class MemoryPlan:
     saved: int
     """The copy in main memory that a checkpoint is written from; 0 without `background_save`."""
     saved_on_device: bool
-    """Whether that is the memory which the device computes in."""
+    """True if that is the memory in which the device computes."""
 
     @property
     def optimizer_here(self) -> int:
@@ -188,7 +190,7 @@ def computed_bytes(config: Config, shape: ModelShape, on: Device) -> int:
 
 
 def samples_here(config: Config) -> bool:
-    """Whether a process that trains also samples."""
+    """Return True if a process that trains also samples."""
     return not config.cluster.cluster and not config.parallel.sampling_ranks
 
 

@@ -11,11 +11,11 @@ class ModelShape:
     parameters: int
     num_layers: int
     num_heads: int
-    """Of queries."""
+    """Heads of queries."""
     num_key_value_heads: int
     head_dim: int
     width: int
-    """Of the states between two layers."""
+    """Width of the hidden states between two layers."""
     inner: int
     """Width inside the feed-forward layers."""
     linear_widths: int
@@ -23,7 +23,7 @@ class ModelShape:
     vocabulary: int
     """Tokens; 0 where the configuration does not say."""
     tied: bool
-    """Whether embedding and head are one matrix."""
+    """True if embedding and head are one matrix."""
 
     @property
     def matrix(self) -> int:

@@ -32,15 +32,15 @@ class ScoredGroup:
     completions: tuple[Completion, ...]
     rewards: tuple[FunctionRewards, ...]
     failed: tuple[bool, ...]
-    """Of each completion, whether a reward function failed on it: what the others gave is no reward then."""
+    """True for each completion on which a reward function failed: what the others gave is no reward then."""
     notes: tuple[Mapping[str, str], ...]
-    """Of each completion, by reward function that has something to say."""
+    """Notes on each completion, by the reward function that made them."""
     left_out: Literal["filtered", "surplus"] | None
     """Why the group takes no part in anything: outside `filter_range`, or inside when the step was full."""
 
 
 def is_inside(columns: Mapping[str, Sequence[float | None]], failed: Sequence[bool], options: AdvantageConfig) -> bool:
-    """Whether a group's mean lies strictly inside `filter_range`; one without a number does not.
+    """Return True if a group's mean lies strictly inside `filter_range`; one without a number does not.
 
     `columns` has, by reward function, what it gave to each completion of the group.
     """

@@ -23,7 +23,7 @@ from paceline.training.rollouts.records import rollout_record
 from paceline.types import Rollout, RolloutGroup
 
 _TYPES = {"float32": "f", "float64": "d"}
-"""Of logprobs, by their names in a line: the codes that `array` has for them."""
+"""Number types of logprobs: name in a line to the type code of `array`."""
 
 
 def restorable_lines(groups: Sequence[RolloutGroup]) -> Iterator[bytes]:

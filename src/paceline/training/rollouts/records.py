@@ -55,7 +55,7 @@ def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:
 
 
 def rollout_record(group: RolloutGroup, sample: int) -> dict[str, object]:
-    """That of one rollout of a group, samples numbered from 0."""
+    """Return the record of one rollout of a group; samples count from 0."""
     task, rollout = group.task, group.rollouts[sample]
     completion = rollout.completion
     return {

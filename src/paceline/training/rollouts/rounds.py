@@ -31,7 +31,7 @@ class Round:
 
     scored: tuple[ScoredGroup, ...]
     scores: Scores
-    """Of all completions, task after task."""
+    """Scores of all completions, task after task."""
     generate_seconds: float
     reward_seconds: float
 
@@ -56,7 +56,7 @@ class EngineSampler(RoundSampler):
     sampling: Sampling
     num_generations: int
     advantage: AdvantageConfig
-    """Of which `filter_range` and `filter_func` say which groups are kept."""
+    """Options of the comparison; `filter_range` and `filter_func` decide which groups are kept."""
     reward_timeout: float
     """Seconds that one call of a reward function may take."""
     seed: int

@@ -35,7 +35,7 @@ class Sampler:
 
     rounds: RoundSampler
     weights: Mapping[str, float]
-    """Of each reward function."""
+    """Weight of each reward function."""
     advantage: AdvantageConfig
     max_completion_length: int
     max_failure_rate: float

@@ -36,7 +36,7 @@ class EvalResult(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the set."""
+        """Name of the held-out set."""
 
     @property
     def step(self) -> int:

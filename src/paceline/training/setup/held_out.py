@@ -28,7 +28,7 @@ from paceline.types import Task
 
 
 def has_held_out(config: Config) -> bool:
-    """Whether there are tasks to evaluate on that are not trained on."""
+    """Return True if there are tasks to evaluate on that are not trained on."""
     return config.data.eval_dataset is not None or any(
         has_split(one, config.data.eval_split) for one in config.data.datasets
     )
