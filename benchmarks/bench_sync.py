@@ -31,9 +31,9 @@ from running import RESULTS, write_result
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from paceline.engines.vllm.delivery import deliver
 from paceline.engines.vllm.engine import VllmEngine
 from paceline.engines.vllm.room import Room
+from paceline.engines.vllm.weight_transfer import deliver
 from paceline.errors import TrainingError
 from paceline.models.fingerprints import fingerprint
 from paceline.workers.ray.weights import manifest_of, read_bucket, trained_parameters, write_buckets

@@ -40,7 +40,7 @@ def _adds_up_repeats(operation: Any, args: tuple, kwargs: dict) -> bool:
 
 
 def record_operations(call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
-    """A `Recorder`: what `call` does to storage is undone, and done again by each replay."""
+    """A `StepRecorder`: what `call` does to storage is undone, and done again by each replay."""
     notes = _Notes()
     with notes:
         outputs = call()

@@ -24,7 +24,7 @@ except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 from paceline.engines.vllm.engine import VllmEngine
-from paceline.engines.vllm.handover import named_weights
+from paceline.engines.vllm.weight_transfer import named_weights
 
 SAMPLING = Sampling(max_completion_length=16)
 CACHE = 32 << 20

@@ -68,7 +68,7 @@ class TrainedEngine(Engine, Protocol):
     """An engine on a model that is being trained."""
 
     path: str
-    """Which way through the model is taken, in a word."""
+    """Name of the decoder or engine in use."""
     path_reason: str
     """Why that one, in a sentence."""
     policy_version: int

@@ -45,16 +45,16 @@ def _check(index: int, request: Request, sampling: Sampling) -> None:
 
 
 def texts_of(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[Sequence[int]]) -> list[str]:
-    """Decoded without special tokens. One call into the tokenizer's own library where transformers adds nothing to it:
-    row by row, checks included, it takes 8 % of a call on a small model."""
+    """Decode completions without special tokens."""
+    # one call into the tokenizer's library if transformers adds nothing: row by row takes 8 % of a small model's call
     if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
         texts: list[str] = tokenizer.backend_tokenizer.decode_batch(tokens, skip_special_tokens=True)
         return texts
-    return tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    return tokenizer.batch_decode([list(ids) for ids in tokens], skip_special_tokens=True)
 
 
-def weight_changes(versions: Sequence[int]) -> tuple[WeightChange, ...]:
-    """Where the version of a token's weights is not that of the token before, which is never newer.
+def weight_changes(versions: Sequence[int] | np.ndarray) -> tuple[WeightChange, ...]:
+    """List the tokens at which the policy version changes; a version is never older than that of the token before.
 
     >>> [(change.token, change.policy_version) for change in weight_changes([4, 4, 5, 7, 7])]
     [(2, 5), (3, 7)]

@@ -68,7 +68,7 @@ def draw(
 
 
 def truncates(sampling: Sampling, vocabulary: int) -> bool:
-    """Whether `truncated` may exclude a token."""
+    """Return whether `truncated` may exclude a token."""
     return sampling.top_p < 1 or 0 < sampling.top_k < vocabulary or sampling.min_p > 0
 
 

@@ -33,7 +33,7 @@ class Stopping:
         return np.flatnonzero(self._may_finish_a_string[tokens])
 
     def completes_string(self, completion: Sequence[int]) -> bool:
-        """Whether the last token completes a stop string, which may be the name of a special token."""
+        """Return whether the last token completes a stop string, which may be the name of a special token."""
         if not self._may_finish_a_string[completion[-1]]:
             return False
         text = self._tokenizer.decode(list(completion[-self._tail :]), skip_special_tokens=False)

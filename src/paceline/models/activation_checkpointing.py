@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ACTIVATION_SHARE = 0.5
-"""Of the memory that is left for activations, what `auto` plans with. The rest is for what the estimate leaves out: a
-layer's temporary tensors, logits, what allocators keep, and on a CPU the other processes of the machine."""
+"""Share of the free memory that `auto` plans activations for. The rest is for what the estimate leaves out: temporary
+tensors, logits, the allocator's cache, and on a CPU other processes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Activations:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cut:
+class RecomputedLayers:
     """How large micro-batches are, and what is computed again of them."""
 
     micro_batch_tokens: int
@@ -40,10 +40,10 @@ class Cut:
     tokens: int
     """What a pass has of it at most."""
     layers: int
-    """That are computed again."""
+    """Number of layers that are recomputed."""
 
 
-def choose_cut(activations: Activations, tokens_of: Mapping[int, int], room: float, *, asked: str) -> Cut:
+def choose_cut(activations: Activations, tokens_of: Mapping[int, int], room: float, *, asked: str) -> RecomputedLayers:
     """The largest micro-batch that fits, else the smallest: with every layer computed again (`asked` is "true"), with
     none ("false"), or ("auto") with none where one fits so, else as few as it takes: a smaller micro-batch costs less
     than computing again.
@@ -60,4 +60,4 @@ def choose_cut(activations: Activations, tokens_of: Mapping[int, int], room: flo
     tokens = tokens_of[chosen]
     if asked == "auto":
         layers = activations.to_recompute(tokens=tokens, room=room)
-    return Cut(micro_batch_tokens=chosen, tokens=tokens, layers=layers)
+    return RecomputedLayers(micro_batch_tokens=chosen, tokens=tokens, layers=layers)

@@ -53,7 +53,7 @@ def recompute(model: PreTrainedModel, count: int | None) -> None:
 
 
 def is_recomputing(model: nn.Module) -> bool:
-    """Whether any part of the model is computed again in the backward pass."""
+    """Return whether any part of the model is computed again in the backward pass."""
     return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
 

@@ -42,7 +42,7 @@ def import_peft() -> ModuleType:
 
 
 def check_peft() -> None:
-    """Whether peft is installed, without the seconds that loading it takes.
+    """Return whether peft is installed, without the seconds that loading it takes.
 
     Raises:
         ModelError: it is not.
@@ -60,7 +60,7 @@ class AdapterFiles:
 
     @property
     def nbytes(self) -> int:
-        """Of its tensors."""
+        """Bytes of its tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def copied(self, staging: StagingBuffers) -> "AdapterFiles":

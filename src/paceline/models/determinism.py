@@ -7,7 +7,7 @@ import torch
 from paceline.kernels.cpu.compiling import library
 
 CUBLAS_WORKSPACE = ":4096:8"
-"""Of cuBLAS for each stream, so that it cannot choose by what is free. NVIDIA's own advice for the same bits."""
+"""Fixed cuBLAS workspace per stream, which NVIDIA recommends for reproducible results."""
 
 
 def be_deterministic(device: torch.device) -> None:

@@ -38,7 +38,7 @@ def _file(place: str, name: str) -> Path:
 
 
 def is_in_pieces(directory: Path) -> bool:
-    """Whether no rank that wrote it had all of the model."""
+    """Return whether no rank that wrote it had all of the model."""
     return next(directory.glob(f"{PIECES}*.safetensors"), None) is not None
 
 
@@ -88,7 +88,7 @@ def fill(model: PreTrainedModel, files: Sequence[Path]) -> None:
 
 
 def has_all(model: PreTrainedModel, files: Sequence[Path]) -> bool:
-    """Whether files have tensors by the very names that a model, or a rank's part of one, has them under.
+    """Return whether files have tensors by the very names that a model, or a rank's part of one, has them under.
 
     Raises:
         OSError, SafetensorError, ValueError, KeyError: a file cannot be read.

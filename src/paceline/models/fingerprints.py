@@ -1,4 +1,4 @@
-"""Whether weights in two places are the same bits: 64 bits of each that are compared.
+"""True if weights in two places are the same bits: 64 bits of each that are compared.
 
 Sums of the numbers' bits, each times a weight that depends on its place, modulo 2^64: one pass over the memory, on the
 device where it lies, and one read from there. It finds accidents, not attacks.
@@ -27,8 +27,10 @@ def fingerprint(parameters: Iterable[Tensor]) -> int:
 
 
 def bit_sums(parameter: Tensor, source: Tensor | None = None) -> Int[Tensor, " C"]:
-    """Of each chunk: the words times their places in it, modulo 2^64. With a `source` of the same precision and size
-    `parameter` becomes what it holds, in the same pass."""
+    """Sum the words of each chunk, each times its place in the chunk, modulo 2^64.
+
+    A `source` of the same precision and size is copied into `parameter` in the same pass.
+    """
     own = words(parameter)
     return _weighted_sums(own, None if source is None else words(source))
 

@@ -42,7 +42,7 @@ def fuse_layers(model: nn.Module) -> bool:
 
 
 def is_fused(model: nn.Module) -> bool:
-    """Whether `fuse_layers` has changed it, and was not taken back."""
+    """Return whether `fuse_layers` has changed it, and was not taken back."""
     return any(isinstance(module, FusedLayer) for module in model.modules())
 
 
@@ -75,8 +75,10 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
 
 
 def _serves(layer: Any, x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether precision and parts are those that the kernels know; an adapter may have replaced some of the parts, and
-    attention that is split over ranks has a class of its own (`parallel.tensor_layers.Block`)."""
+    """Return whether the kernels support the layer's precision and modules.
+
+    An adapter may have replaced some; attention split over ranks has its own class (`parallel.tensor_layers.Block`).
+    """
     attention, mlp = layer.self_attn, layer.mlp
     if x.dtype != torch.float32 or not attention_serves(x.device, dtype, attention.head_dim):
         return False

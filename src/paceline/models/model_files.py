@@ -29,7 +29,7 @@ class ModelFiles:
 
     @property
     def nbytes(self) -> int:
-        """Of its tensors, of which those with two names are one."""
+        """Bytes of its tensors; a tensor with two names counts once."""
         return self.part.nbytes + sum({tensor.data_ptr(): tensor.nbytes for tensor in self.state.values()}.values())
 
     def copied(self, staging: StagingBuffers) -> "ModelFiles":

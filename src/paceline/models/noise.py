@@ -21,5 +21,5 @@ def without_noise(model: nn.Module) -> None:
 
 
 def is_noise(name: str, value: object) -> bool:
-    """Whether a number by its name is the share of something that is dropped, or the size of a jitter."""
+    """Return whether a number by its name is the share of something that is dropped, or the size of a jitter."""
     return isinstance(value, float) and any(word in name for word in ("drop", "jitter"))

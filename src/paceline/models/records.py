@@ -8,10 +8,10 @@ from torch import Tensor
 
 from paceline.objective.micro_batches import MicroBatch, PaddedAttention, PaddedRows
 
-Record = TypeVar("Record", MicroBatch, PaddedAttention, PaddedRows)
+TensorRecord = TypeVar("TensorRecord", MicroBatch, PaddedAttention, PaddedRows)
 
 
-def on_device(record: Record, device: torch.device) -> Record:
+def on_device(record: TensorRecord, device: torch.device) -> TensorRecord:
     """The record with its tensors on `device`."""
     if device.type == "cpu":
         return record

@@ -25,7 +25,7 @@ def fix_rope(model: nn.Module, longest: int) -> None:
 
 
 def rope_by_length(model: nn.Module) -> str | None:
-    """Which factors of `longrope` were fixed for a run, in a sentence; None where there are none to choose from."""
+    """Describe in a sentence the `longrope` factors fixed for a run; None if the model has none."""
     for module in model.modules():
         if "longrope" in _types(module):
             longest, original = module.longest_sequence, _original_length(module)
@@ -38,7 +38,7 @@ def rope_by_length(model: nn.Module) -> str | None:
 
 
 def _types(module: nn.Module) -> set[str]:
-    """Of rotary embeddings that a module computes: one, or one for each type of layers."""
+    """Return the types of rotary embeddings that a module computes: one, or one per type of layer."""
     found = getattr(module, "rope_type", None)
     return set(found.values()) if isinstance(found, dict) else {found} if isinstance(found, str) else set()
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from peft import PeftConfig
 
 TWIN_LAYERS, TWIN_VOCABULARY = 2, 512
-"""Of the small model that stands for a large one when its forward pass is chosen."""
+"""Size of the small twin of a large model on which its forward pass is chosen."""
 
 
 def load_policy(

@@ -19,8 +19,8 @@ from torch import Tensor
 from paceline.kernels.flash_attention import AttentionKernel, Spans, merged
 from paceline.objective.micro_batches import MicroBatch
 
-Rows = slice | Tensor
-"""Which of the packed tokens: a run of them where they lie beside each other, so that nothing is copied."""
+TokenRows = slice | Tensor
+"""Indices of packed tokens, or a slice if they are contiguous, so that nothing is copied."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +30,9 @@ class VarlenLayout:
     own: Spans
     prompts: Spans | None
     """One sequence per prompt that has completion inputs: these, and the prompt; None where no prompt has any."""
-    queries: Rows
+    queries: TokenRows
     """The X completion inputs, prompt by prompt."""
-    keys: Rows
+    keys: TokenRows
     """The tokens of the prompts that have any."""
 
 
@@ -80,7 +80,7 @@ def _tokens_of_prompts(batch: MicroBatch, asked: list[int]) -> list[int]:
     return [token for prompt in asked for token in range(starts[prompt], starts[prompt + 1])]
 
 
-def _rows(tokens: list[int], device: torch.device) -> Rows:
+def _rows(tokens: list[int], device: torch.device) -> TokenRows:
     first = tokens[0] if tokens else 0
     run = range(first, first + len(tokens))
     return slice(run.start, run.stop) if tokens == list(run) else _to(torch.tensor(tokens), device)

@@ -36,7 +36,7 @@ class Header:
 
     shapes: Shapes
     nbytes: int
-    """Of the whole file."""
+    """Bytes of the whole file."""
 
 
 def read_header(file: Path, label: str) -> Header:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from typing_extensions import override
+
 from paceline.sandbox.programs import Sandbox
 from paceline.types import RowCheck, Task
 
@@ -59,12 +61,12 @@ def right_of(function: RewardFunction) -> float:
 
 
 def compares_group(function: RewardFunction) -> bool:
-    """Whether a function says that it needs whole groups."""
+    """Return whether a function says that it needs whole groups."""
     return _says(function, "needs_group")
 
 
 def takes_nan_for_none(function: RewardFunction) -> bool:
-    """Whether NaN from this function means what None does, as in TRL (attribute `nan_is_none`)."""
+    """Return whether NaN from this function means what None does, as in TRL (attribute `nan_is_none`)."""
     return _says(function, "nan_is_none")
 
 
@@ -98,7 +100,7 @@ class RewardContext:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BuiltIn:
+class BuiltIn(RewardFunction):
     """A built-in reward function, made for a run. It is called as any other, but changes nothing of what it is given:
     rows reach it uncopied."""
 
@@ -116,7 +118,7 @@ class BuiltIn:
     find: Callable[[str, str], str | None] | None = None
     """From prompt and completion to the answer that it reads there, if it states one; None: it reads none."""
     is_formed: Callable[[str, str], bool] | None = None
-    """Whether a completion has, after its prompt, the format that the function asks for; None: it asks for none."""
+    """True if a completion has, after its prompt, the format that the function asks for; None: it asks for none."""
     check_row: RowCheck | None = None
     """Called when the data is read."""
     begin: Callable[..., None] | None = None
@@ -126,6 +128,6 @@ class BuiltIn:
     """A sentence on what is in force, for the start of a run: how programs are isolated. Raises SandboxError where
     they cannot be."""
 
+    @override
     def __call__(self, **arguments: Any) -> Any:
-        """See `RewardFunction`."""
         return self.call(**arguments)

@@ -18,7 +18,7 @@ def stated_answer(functions: Mapping[str, RewardFunction], task: Task, text: str
 
 
 def has_format(functions: Mapping[str, RewardFunction], task: Task, text: str) -> bool | None:
-    """Whether a completion has every format that functions ask for of its task; None: none of them asks for one."""
+    """Return whether a completion has every format that functions ask for; None if none asks for one."""
     verdicts = [
         function.is_formed(task.prompt, text)
         for name, function in functions.items()

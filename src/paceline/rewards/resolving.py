@@ -29,7 +29,7 @@ _LOADING_ERRORS = (
 )
 
 NO_CONTEXT = RewardContext()
-"""Of a function that is resolved outside a run."""
+"""Context of a function that is resolved outside a run."""
 
 
 def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:

@@ -1,4 +1,4 @@
-"""Which reward functions a task is for: the column `reward_funcs` of a dataset, where it has one.
+"""Reward functions by task: a dataset's column `reward_funcs` names those that apply to a row.
 
     {"question": "...", "answer": "42", "reward_funcs": ["accuracy", "format"]}
 
@@ -16,7 +16,7 @@ COLUMN = "reward_funcs"
 
 
 def is_for(task: Task, name: str) -> bool:
-    """Whether the reward function `name` is to grade completions of this task."""
+    """Return whether the reward function `name` is to grade completions of this task."""
     chosen = _chosen(task)
     return chosen is None or name in chosen or base_name(name) in chosen
 

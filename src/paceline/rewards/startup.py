@@ -23,7 +23,7 @@ SELF_TEST_SECONDS = 600.0
 
 ANOTHER_FORMAT = "look at these prompts, which may not allow its format, or choose another reward function"
 
-Item = TypeVar("Item")
+Element = TypeVar("Element")
 
 
 def unmet_needs(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ def _sample(function: BuiltIn, tasks: Sequence[Task]) -> list[tuple[Task, str | 
     return _spread([pair for pair in golds if pair[1] is not None] or golds, SAMPLE_SIZE)
 
 
-def _spread(items: Sequence[Item], most: int) -> list[Item]:
+def _spread(items: Sequence[Element], most: int) -> list[Element]:
     size = min(most, len(items))
     return [items[index * len(items) // size] for index in range(size)]
 

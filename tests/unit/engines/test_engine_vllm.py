@@ -9,10 +9,10 @@ from paceline.config.building import build_config
 from paceline.engines import Request, Sampling
 from paceline.engines.stopping import Stopping
 from paceline.engines.vllm.collecting import Collected, News, orders_of
-from paceline.engines.vllm.handover import named_weights
 from paceline.engines.vllm.heads import widened, widening
 from paceline.engines.vllm.probe import ALLOWED, PROMPT_LENGTH, check_probe, probe_prompt, trainer_logprobs
 from paceline.engines.vllm.room import MOST_BYTES, Room, wanted_cache
+from paceline.engines.vllm.weight_transfer import named_weights
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, ModelError, TrainingError
 from tests.tiny import tiny_model, tiny_tokenizer

@@ -7,8 +7,7 @@ import torch
 from transformers import LlamaConfig, Qwen2Config
 
 from paceline.errors import ModelError
-from paceline.models.parallel.context import by_rank, deal, sources_of
-from paceline.models.parallel.context_heads import check_context_size, context_sizes
+from paceline.models.parallel.context import by_rank, check_context_size, context_sizes, deal, sources_of
 from paceline.objective.micro_batches import pack
 from tests.laws.splitting import random_samples
 from tests.unit.models.context_ranks import work

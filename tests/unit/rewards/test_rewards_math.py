@@ -6,7 +6,7 @@ import pytest
 from paceline.rewards.maths.notation import normalise
 from paceline.rewards.maths.quantities import parse_quantity
 from paceline.rewards.maths.verdicts import (
-    Verdict,
+    EqualityVerdict,
     begin_verdicts,
     is_verifiable,
     math_equal,
@@ -80,7 +80,7 @@ def test_every_answer_equals_itself():
     ],
 )
 def test_a_verdict_names_the_rule_that_decided(gold, answer, verdict):
-    assert math_verdicts([(gold, answer)]) == [Verdict(equal=verdict[0], rule=verdict[1])]
+    assert math_verdicts([(gold, answer)]) == [EqualityVerdict(equal=verdict[0], rule=verdict[1])]
 
 
 def test_outcomes_are_the_verdicts_in_the_order_of_the_pairs():

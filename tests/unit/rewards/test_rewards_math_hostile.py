@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from paceline.rewards.maths.equality import Verdict, decide
+from paceline.rewards.maths.equality import EqualityVerdict, decide
 from paceline.rewards.maths.remembering import memory
 from paceline.rewards.maths.verdicts import forget_verdicts, math_verdicts
 from tests.math_cases import HOSTILE, NUMBERS
@@ -45,7 +45,7 @@ def test_neighbours_of_a_hostile_answer_have_their_verdicts_before_it_has_its_ow
     verdicts = math_verdicts(neighbours)
     assert not hostile.done()
     assert [verdict.equal for verdict in verdicts] == [True, True, True, False]
-    assert math_verdicts([(MATRIX, SLOW[0])]) == [Verdict(equal=False, rule="timeout")]
+    assert math_verdicts([(MATRIX, SLOW[0])]) == [EqualityVerdict(equal=False, rule="timeout")]
 
 
 def test_a_timeout_is_remembered():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards.maths.equality import Verdict, decide
+from paceline.rewards.maths.equality import EqualityVerdict, decide
 from paceline.rewards.maths.proving import ProofPool, proofs
 from paceline.rewards.maths.remembering import VerdictMemory, verdict_of
 from paceline.rewards.maths.verdicts import begin_verdicts, forget_verdicts, math_equal, math_verdicts, unverifiable
@@ -73,8 +73,8 @@ def test_a_pair_that_many_threads_ask_for_at_once_is_computed_once(pool_of):
         thread.start()
     for thread in threads:
         thread.join()
-    told = [one if isinstance(one, Verdict) else verdict_of(one.result(timeout=60)) for one in results]
-    assert told == [Verdict(equal=True, rule="symbolic")] * 8
+    told = [one if isinstance(one, EqualityVerdict) else verdict_of(one.result(timeout=60)) for one in results]
+    assert told == [EqualityVerdict(equal=True, rule="symbolic")] * 8
 
 
 def test_a_worker_that_is_killed_at_work_is_replaced_and_the_pair_judged():
@@ -171,7 +171,7 @@ def test_a_failure_is_not_remembered_and_does_not_touch_other_pairs(pool_of):
     pools = [pool_of("os._exit(3)"), pool_of(SERVE + ANSWER)]
     verdicts = VerdictMemory(lambda: pools[0])
     assert isinstance(verdicts.begin(("x+1", "1+x")).exception(timeout=60), RewardError)
-    assert verdicts.begin(("42", "42.0")) == Verdict(equal=True, rule="quantities")
+    assert verdicts.begin(("42", "42.0")) == EqualityVerdict(equal=True, rule="quantities")
     pools.pop(0)
     assert verdicts.begin(("x+1", "1+x")).result(timeout=60)["equal"] is True
 

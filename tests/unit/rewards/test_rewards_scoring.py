@@ -14,8 +14,7 @@ from paceline.errors import RewardError, TrainingError
 from paceline.rewards.function import compares_group, needs_group
 from paceline.rewards.resolving import resolve
 from paceline.rewards.scoring.grading import Tally
-from paceline.rewards.scoring.merging import merge_scores
-from paceline.rewards.scoring.scores import check_any_reward, check_failure_rate, combine, score
+from paceline.rewards.scoring.scores import check_any_reward, check_failure_rate, combine, merge_scores, score
 from paceline.rewards.startup import self_test
 from paceline.types import Completion, Task
 

@@ -32,7 +32,7 @@ def linear_problem(module: nn.Module) -> str | None:
 
 
 def is_adapted(module: nn.Module) -> bool:
-    """Whether the module is one of peft's, of whatever kind."""
+    """Return whether the module is one of peft's, of whatever kind."""
     return type(module).__module__.startswith("peft.")
 
 

@@ -28,7 +28,7 @@ class Rotation:
     sine: Float[Tensor, "L D"]
     """With the sign of the rotated half."""
     norm_eps: float
-    """Of the norm over each query and key head before the rotation, where a layer has one."""
+    """Epsilon of the norm over each query and key head before the rotation, if a layer has one."""
 
 
 class SharedAttention(Protocol):
@@ -66,7 +66,7 @@ NewAttention = Callable[[int, int, Heads, Rotation], SharedAttention]
 
 
 def causal_attention(qkv: Float[Tensor, "P L H+2K D"], heads: Heads) -> Float[Tensor, "P*L H*D"]:
-    """Of rotated queries and keys; a token attends to its prompt up to itself."""
+    """Compute causal attention from rotated queries and keys."""
     query, key, value = qkv.transpose(1, 2).split((heads.query, heads.kv, heads.kv), dim=1)
     mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
     return mixed.transpose(1, 2).reshape(-1, heads.query * heads.width)
@@ -80,7 +80,7 @@ def heads_of(model: PreTrainedModel) -> Heads:
 
 
 def rotation_of(model: PreTrainedModel, length: int, like: Tensor) -> Rotation:
-    """Of `length` positions; `like` gives precision and device."""
+    """Compute the tables of `length` positions; `like` gives precision and device."""
     cosine, sine = rope_tables(model, length, like)
     return Rotation(cosine=cosine, sine=sine, norm_eps=model.config.rms_norm_eps)
 

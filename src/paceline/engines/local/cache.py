@@ -29,7 +29,7 @@ def whole_tiles(columns: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharing:
-    """Which row reads which columns: derived from the cache's tables whenever rows come or go."""
+    """The columns that each row reads, derived from the cache's tables whenever rows come or go."""
 
     width: int
     """Rows of the largest group (W)."""

@@ -1,8 +1,8 @@
-"""Which decoder samples from a model: the fastest whose logits are the model's own on a short made-up batch."""
+"""Choose a model's decoder: the fastest whose logits equal the model's own on a short made-up batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -83,7 +83,7 @@ def fused_decoder(model: PreTrainedModel, dtype: torch.dtype) -> Decoder:
 
 def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dtype: torch.dtype) -> str | None:
     """How the logits of a path's decoder differ from the model's own; None: by rounding only."""
-    vocab_size = model.get_input_embeddings().weight.shape[0]
+    vocab_size = cast(Tensor, model.get_input_embeddings().weight).shape[0]
     made_up = (torch.arange(1, 100) * 7919 % vocab_size).tolist()
     first, second = made_up[: _PROMPTS[0]], made_up[_PROMPTS[0] : sum(_PROMPTS)]
     fed = torch.tensor(made_up[-3 * _STEPS :]).view(_STEPS, 3)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typing_extensions import override
 
-from paceline.engines import OnFinished, Request, Sampling, TakeNewer
+from paceline.engines import OnFinished, Request, Sampling, TakeNewer, TrainedEngine
 from paceline.engines.local.choosing import choose_decoder
 from paceline.engines.local.scheduling import OnEnded, Sampled, SamplingJob, Scheduler
 from paceline.engines.requests import check_requests, limits_of, texts_of, weight_changes
@@ -17,7 +18,7 @@ from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.types import Completion
 
 
-class LocalEngine:
+class LocalEngine(TrainedEngine):
     """An `Engine` over a transformers model. Weights are read at each call: an update in place is seen by the next.
 
     With `take_newer` they may also change within a call, between two tokens. Completions then go on with the cache that
@@ -59,17 +60,21 @@ class LocalEngine:
         self.path: str = choice.path
         self.path_reason = choice.reason
 
+    @override
     def take_weights(self, policy_version: int) -> None:
-        """See `TrainedEngine`: the model's weights are read at each call."""
+        # the model's weights are read at each call.
         self.policy_version = policy_version
 
+    @override
     def rest(self) -> None:
-        """See `TrainedEngine`: nothing is kept between calls."""
+        # nothing is kept between calls.
+        pass
 
+    @override
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
     ) -> list[tuple[Completion, ...]]:
-        """See `Engine`.
+        """Sample the completions of each request, on the model's own weights.
 
         Raises:
             DataError: a prompt without tokens; limits that do not fit keys or sampling.

@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
+from typing_extensions import override
 
 from paceline.engines import Sampling
 from paceline.engines.local.attention import NewAttention, SharedAttention, heads_of, rotation_of
 from paceline.engines.local.cache import whole_tiles
+from paceline.engines.local.decoder import Decoder
 from paceline.engines.local.grid import GridAttention
 from paceline.engines.local.operations import choose_kernels
 from paceline.engines.local.prepared import PreparedLayer, prepared_weights
@@ -26,7 +28,7 @@ PREFILL_TOKENS = 8192
 """Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
 
 
-class FusedDecoder:
+class FusedDecoder(Decoder):
     """A `Decoder` that reads the model's weights at each `begin` and `reread`, so that it never sees stale ones."""
 
     refills = True
@@ -45,8 +47,8 @@ class FusedDecoder:
         self._model, self._heads, self._make_attention = model, heads_of(model), make_attention
         self._kernels = choose_kernels(model.device, dtype, native)
 
+    @override
     def begin(self, num_rows: int, max_length: int) -> None:
-        """See `Decoder`."""
         self._weights = prepared_weights(self._model, self._kernels)
         self._attention = self._new_attention(num_rows, whole_tiles(max_length))
 
@@ -60,26 +62,27 @@ class FusedDecoder:
             return GridAttention(num_rows, layers, self._heads, rotation)
         return TableAttention(num_rows, layers, self._heads, rotation, dtype=kernels.dtype, kernels=kernels.native)
 
+    @override
     def reread(self) -> None:
-        """See `Decoder`."""
         del self._weights  # first: no two copies at a time
         self._weights = prepared_weights(self._model, self._kernels)
 
+    @override
     def end(self) -> None:
-        """See `Decoder`."""
         del self._weights, self._attention
 
+    @override
     def release(self, rows: Sequence[int]) -> None:
-        """See `Decoder`."""
         self._attention.release(rows)
 
+    @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """See `Decoder`."""
         self._attention.compact(keep, alive)
 
+    @override
     @torch.inference_mode()
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
-        """See `Decoder`. Prompts of similar length should be neighbours: they are padded to one length."""
+        # Prompts of similar length should be neighbours: they are padded to one length.
         slots = self._attention.take_slots([len(prompt) for prompt in prompts], rows)
         longest = max(len(prompt) for prompt in prompts)
         at_once = max(1, PREFILL_TOKENS // longest)
@@ -105,15 +108,15 @@ class FusedDecoder:
             normed = self._after_attention(residual, mixed, layer)
         return normed
 
+    @override
     def draw_next(
         self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
     ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-        """See `Decoder`."""
         return draw(self.step(tokens), uniform, sampling)
 
+    @override
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
-        """See `Decoder`."""
         self._attention.begin_step()
         residual, normed = self._embedded(tokens)
         for index, layer in enumerate(self._weights.layers):

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from typing_extensions import override
 
 from paceline.engines import Sampling
 from paceline.engines.local.attention import NewAttention, Rotation, SharedAttention
@@ -29,7 +30,7 @@ of steps by which an engine compares a decoder with the model, so that a replay 
 Step = Callable[..., tuple[Tensor, ...]]
 
 
-class Recorder(Protocol):
+class StepRecorder(Protocol):
     """Turns a call into something that can be repeated."""
 
     def __call__(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
@@ -42,7 +43,7 @@ class Recorder(Protocol):
 
 
 def record_cuda_graph(call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
-    """See `Recorder`. Other threads may go on using the device meanwhile."""
+    """Record a call as a CUDA graph. Other threads may use the device meanwhile."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = call()
@@ -52,7 +53,7 @@ def record_cuda_graph(call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[
 class GraphedStep:
     """Calls a function of tensors whose shapes do not change between two `forget`s."""
 
-    def __init__(self, step: Step, record: Recorder | None) -> None:
+    def __init__(self, step: Step, record: StepRecorder | None) -> None:
         """`record` None: nothing is recorded."""
         self._step, self._record = step, record
         self.problem: str | None = None
@@ -68,7 +69,7 @@ class GraphedStep:
 
     @property
     def recorded(self) -> bool:
-        """Whether the next call is a replay."""
+        """True if the next call is a replay."""
         return self._replay is not None
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -100,7 +101,7 @@ def free_cuda_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] + held
 
 
-class GraphedDecoder:
+class GraphedDecoder(Decoder):
     """A `Decoder` over another one, whose attention it makes static and whose step it records.
 
     A call whose rows would take too much memory laid out for their longest completion is decoded over a cache that
@@ -114,7 +115,7 @@ class GraphedDecoder:
         make: Callable[[NewAttention], Decoder],
         *,
         attention: AttentionKernel,
-        record: Recorder | None,
+        record: StepRecorder | None,
         free_bytes: Callable[[], int],
         between: CudaDecodingKernels | None = None,
     ) -> None:
@@ -142,28 +143,30 @@ class GraphedDecoder:
         )
         return self._static
 
+    @override
     @torch.inference_mode()
     def begin(self, num_rows: int, max_length: int) -> None:
-        """See `Decoder`."""
         self._forget()
         self._static = None  # of a call that was broken off
         self._decoder.begin(num_rows, max_length)
 
+    @override
     @torch.inference_mode()
     def reread(self) -> None:
-        """See `Decoder`. What was recorded reads the old copies."""
+        # What was recorded reads the old copies.
         self._forget()
         self._decoder.reread()
 
+    @override
     def end(self) -> None:
-        """See `Decoder`."""
         self._forget()
         self._static = None
         self._decoder.end()
 
+    @override
     @torch.inference_mode()
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
-        """See `Decoder`. Steps are recorded anew only where the prompts need more room than any before."""
+        # Steps are recorded anew only where the prompts need more room than any before.
         moves = self._moves()
         logits = self._decoder.admit(prompts, rows)
         if self._moves() != moves:
@@ -173,27 +176,28 @@ class GraphedDecoder:
     def _moves(self) -> int:
         return 0 if self._static is None else self._static.moves
 
+    @override
     @torch.inference_mode()
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """See `Decoder`."""
         self._forget()
         self._decoder.compact(keep, alive)
 
+    @override
     @torch.inference_mode()
     def release(self, rows: Sequence[int]) -> None:
-        """See `Decoder`."""
         self._decoder.release(rows)
 
+    @override
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
-        """See `Decoder`."""
         return self._decoder.step(tokens) if self._static is None else self.steps(tokens)[0]
 
+    @override
     @torch.inference_mode()
     def draw_next(
         self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
     ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-        """See `Decoder`. The draw is recorded with the step: logits leave the device's own storage for nobody."""
+        # The draw is recorded with the step: logits leave the device's own storage for nobody.
         if sampling != self._sampling:
             self.draws.forget()
             self._sampling = sampling

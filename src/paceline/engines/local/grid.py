@@ -9,14 +9,15 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from typing_extensions import override
 
-from paceline.engines.local.attention import Rotation, causal_attention
+from paceline.engines.local.attention import Rotation, SharedAttention, causal_attention
 from paceline.engines.local.cache import SharedCache, whole_tiles
 from paceline.engines.local.operations import rms_norm
 from paceline.kernels.cpu.decoding import Heads
 
 
-class GridAttention:
+class GridAttention(SharedAttention):
     """A `SharedAttention` for any device and precision: those of the rotation's tables."""
 
     def __init__(self, num_rows: int, num_layers: int, heads: Heads, rotation: Rotation) -> None:
@@ -24,28 +25,28 @@ class GridAttention:
         self._zero = rotation.cosine.new_zeros(1, 1, 1)
         self._cache = SharedCache(num_rows, num_layers, (heads.kv, heads.width), like=rotation.cosine)
 
+    @override
     def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
-        """See `SharedAttention`."""
         slots = self._cache.take_slots(prompt_lengths, rows)
         self._read_tables()
         return torch.tensor(slots, device=self._zero.device)
 
+    @override
     def release(self, rows: Sequence[int]) -> None:
-        """See `SharedAttention`."""
         self._cache.release(rows)
 
+    @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """See `SharedAttention`."""
         self._cache.compact(keep, alive)
         self._read_tables()
 
     def _read_tables(self) -> None:
         self._sharing, self._offsets = self._cache.sharing(), self._cache.position_offsets()
 
+    @override
     def of_prompts(
         self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"]
     ) -> Float[Tensor, "P*L H*D"]:
-        """See `SharedAttention`."""
         length, turned = qkv.shape[1], self._heads.query + self._heads.kv
         qkv = qkv.unflatten(-1, (-1, self._heads.width))
         cosine, sine = self._rotation.cosine[:length, None], self._rotation.sine[:length, None]
@@ -57,8 +58,8 @@ class GridAttention:
             store[layer][:, slots, :length] = kept[: len(slots)].permute(2, 0, 1, 3)
         return causal_attention(qkv, self._heads)
 
+    @override
     def begin_step(self) -> None:
-        """See `SharedAttention`."""
         cosine, sine = self._rotation.cosine, self._rotation.sine
         # Rows without a completion may be older than any completion gets: their position stays within the table.
         positions = (self._offsets + self._cache.column).clamp_(max=cosine.shape[0] - 1)
@@ -66,13 +67,13 @@ class GridAttention:
         sharing = self._sharing
         sharing.bias[:, :, sharing.prompt_columns + self._cache.column - sharing.first_column] = 0
 
+    @override
     def end_step(self) -> None:
-        """See `SharedAttention`."""
         if self._cache.advance():
             self._read_tables()
 
+    @override
     def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
-        """See `SharedAttention`."""
         column, kv_heads = self._cache.column, self._heads.kv
         qkv = qkv.view(len(qkv), -1, self._heads.width)
         qk = self._rotated(qkv[:, :-kv_heads], norm, *self._turn)

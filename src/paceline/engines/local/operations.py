@@ -44,12 +44,12 @@ class Kernels:
 
     @property
     def residual_dtype(self) -> torch.dtype:
-        """Of the sum that runs through the layers. The compiled kernels keep it in float32, as training does."""
+        """Precision of the residual stream. The compiled kernels keep it in float32, as training does."""
         return self.dtype if self.native is None else torch.float32
 
     @property
     def packs(self) -> bool:
-        """Whether large weights are copied into oneDNN's own layout."""
+        """True if large weights are copied into oneDNN's own layout."""
         return self.onednn and self.dtype == torch.bfloat16 and self.tiles is None
 
     def prepared(self, layer: Linear) -> Linear:
@@ -103,7 +103,7 @@ def choose_kernels(device: torch.device, dtype: torch.dtype, native: CpuDecoding
 
 
 def kernels_reason(device: torch.device, dtype: torch.dtype, native: CpuDecodingKernels | None) -> str:
-    """Which kernels `choose_kernels` takes, for a person to read."""
+    """Describe the kernels that `choose_kernels` takes."""
     if device.type == "cuda" and kernels_problem(device, dtype) is None:
         return "kernels in Triton"
     if device.type != "cpu" or dtype not in STORAGE:

@@ -11,13 +11,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from typing_extensions import override
 
 from paceline.engines import Sampling
+from paceline.engines.local.decoder import Decoder
 from paceline.engines.sampling import draw
 from paceline.models.plain_forward import computing_in
 
 
-class PlainDecoder:
+class PlainDecoder(Decoder):
     """A `Decoder` that computes each prompt once, left-padded, and copies its cache for each of its rows."""
 
     refills = False
@@ -26,23 +28,28 @@ class PlainDecoder:
         self._model, self._dtype = model, dtype
         self._last_logits_only = "logits_to_keep" in inspect.signature(model.forward).parameters
 
+    @override
     def begin(self, num_rows: int, max_length: int) -> None:
-        """See `Decoder`."""
         self._cache = DynamicCache(config=self._model.config)
 
+    @override
     def end(self) -> None:
-        """See `Decoder`."""
         del self._cache, self._mask
 
+    @override
     def reread(self) -> None:
-        """See `Decoder`: the model itself computes every token."""
+        # the model itself computes every token.
+        pass
 
+    @override
     def release(self, rows: Sequence[int]) -> None:
-        """See `Decoder`: nothing is shared here, `compact` is enough."""
+        # nothing is shared here, `compact` is enough.
+        pass
 
+    @override
     @torch.no_grad()
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
-        """See `Decoder`. Rows must be numbered in the order of the prompts, as they are after `begin`."""
+        # Rows must be numbered in the order of the prompts, as they are after `begin`.
         longest = max(len(prompt) for prompt in prompts)
         ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
         mask = torch.zeros_like(ids)
@@ -55,26 +62,26 @@ class PlainDecoder:
         self._select(torch.repeat_interleave(counts))
         return logits
 
+    @override
     def draw_next(
         self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
     ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-        """See `Decoder`."""
         return draw(self.step(tokens), uniform, sampling)
 
+    @override
     @torch.no_grad()
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
-        """See `Decoder`."""
         self._mask = torch.cat((self._mask, self._mask.new_ones(len(tokens), 1)), dim=-1)
         return self._forward(tokens[:, None], self._mask.sum(-1, keepdim=True) - 1)
 
+    @override
     @torch.no_grad()
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """See `Decoder`."""
         self._select(keep)
 
     def _select(self, rows: Int[Tensor, " R"]) -> None:
         # what beams are reordered by: caches of every kind have it, also those that keep states and no keys
-        self._cache.reorder_cache(rows)
+        self._cache.reorder_cache(rows)  # type: ignore[arg-type]  # LongTensor is a Tensor of int64
         self._mask = self._mask.index_select(0, rows)
 
     def _forward(self, ids: Int[Tensor, "N L"], positions: Int[Tensor, "N L"]) -> Float[Tensor, "N V"]:

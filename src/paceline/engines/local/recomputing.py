@@ -10,16 +10,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
+from typing_extensions import override
 
 from paceline.engines import Sampling
+from paceline.engines.local.decoder import Decoder
 from paceline.engines.sampling import draw
 from paceline.models.plain_forward import computing_in
 
 TOKENS_AT_ONCE = 8192
-"""Of contexts computed together, at most (one longer context is computed alone): memory only."""
+"""Limit on the tokens of contexts computed together (a longer context is computed alone); affects memory only."""
 
 
-class RecomputingDecoder:
+class RecomputingDecoder(Decoder):
     """A `Decoder` that computes contexts of one length together, so that nothing is padded."""
 
     refills = False
@@ -29,38 +31,44 @@ class RecomputingDecoder:
         self._last_logits_only = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._contexts: list[list[int]] = []
 
+    @override
     def begin(self, num_rows: int, max_length: int) -> None:
-        """See `Decoder`."""
+        pass
 
+    @override
     def end(self) -> None:
-        """See `Decoder`."""
         self._contexts = []
 
+    @override
     def reread(self) -> None:
-        """See `Decoder`: the model itself computes every token."""
+        # the model itself computes every token.
+        pass
 
+    @override
     def release(self, rows: Sequence[int]) -> None:
-        """See `Decoder`: nothing is shared here, `compact` is enough."""
+        # nothing is shared here, `compact` is enough.
+        pass
 
+    @override
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
-        """See `Decoder`. Rows must be numbered in the order of the prompts, as they are after `begin`."""
+        # Rows must be numbered in the order of the prompts, as they are after `begin`.
         self._contexts = [list(prompt) for prompt, members in zip(prompts, rows, strict=True) for _ in members]
         return self._last_logits(prompts)
 
+    @override
     def draw_next(
         self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
     ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-        """See `Decoder`."""
         return draw(self.step(tokens), uniform, sampling)
 
+    @override
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
-        """See `Decoder`."""
         for context, token in zip(self._contexts, tokens.tolist(), strict=True):
             context.append(token)
         return self._last_logits(self._contexts)
 
+    @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """See `Decoder`."""
         self._contexts = [self._contexts[row] for row in keep.tolist()]
 
     @torch.no_grad()

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from typing_extensions import override
 
-from paceline.engines.local.attention import Rotation, causal_attention
+from paceline.engines.local.attention import Rotation, SharedAttention, causal_attention
 from paceline.kernels.cpu.decoding import QUERIES, CpuDecodingKernels, Heads, Shape, store_of
 from paceline.kernels.cpu.tensors import STORAGE, address
 
@@ -22,7 +23,7 @@ _TILE = 16
 _NO_SLOT = -1
 
 
-class TableAttention:
+class TableAttention(SharedAttention):
     """A `SharedAttention` on a CPU, in a precision of `STORAGE`; the rotation's tables are float32."""
 
     def __init__(
@@ -51,8 +52,8 @@ class TableAttention:
         values = (places, self._heads.kv, columns, self._value_width)
         return torch.empty(keys, dtype=self._dtype), torch.empty(values, dtype=self._dtype)
 
+    @override
     def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
-        """See `SharedAttention`."""
         in_use = set(self._slot_of.tolist())
         free = [slot for slot in range(len(self._prompt_lengths)) if slot not in in_use]
         more = max(0, len(prompt_lengths) - len(free))
@@ -80,13 +81,13 @@ class TableAttention:
             new[: old.shape[0], :, : old.shape[2]] = old
         return grown
 
+    @override
     def release(self, rows: Sequence[int]) -> None:
-        """See `SharedAttention`."""
         self._slot_of[np.asarray(rows)] = _NO_SLOT
         self._stale = True
 
+    @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """See `SharedAttention`."""
         rows = keep.numpy()
         slots, renumbered = np.unique(self._slot_of[rows[:alive]], return_inverse=True)
         self._prompt_lengths, self._own_lengths = self._prompt_lengths[slots], self._own_lengths[rows]
@@ -99,16 +100,16 @@ class TableAttention:
             ]
         self._stale = True
 
+    @override
     def of_prompts(
         self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"]
     ) -> Float[Tensor, "P*L H*D"]:
-        """See `SharedAttention`."""
         self._read_tables()
         self._kernels.store_prompts(self._shape, self._stores[layer], qkv, norm, slots)
         return causal_attention(qkv.unflatten(-1, (-1, self._heads.width)), self._heads)
 
+    @override
     def begin_step(self) -> None:
-        """See `SharedAttention`."""
         self._read_tables()
         if self._longest < self._own_columns:
             return
@@ -118,13 +119,14 @@ class TableAttention:
         self._own_columns, self._stale = columns, True
         self._read_tables()
 
+    @override
     def end_step(self) -> None:
-        """See `SharedAttention`."""
         self._own_lengths += 1
         self._longest += 1
 
+    @override
     def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
-        """See `SharedAttention`. Rows without a living completion are 0."""
+        # Rows without a living completion are 0.
         self._kernels.attend(self._shape, self._stores[layer], qkv, norm, self._mixed)
         return self._mixed
 

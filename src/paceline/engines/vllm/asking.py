@@ -19,7 +19,7 @@ class Asker:
 
     @property
     def waits(self) -> bool:
-        """Whether any completion has not ended."""
+        """True if any completion has not ended."""
         return bool(self._waiting)
 
     def ask(self, orders: Sequence[Order], sampling: Sampling) -> None:

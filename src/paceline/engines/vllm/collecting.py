@@ -24,7 +24,7 @@ class News:
     """What vLLM tells of a completion: its tokens since it was last told of."""
 
     index: int
-    """Of the completion in the call."""
+    """Index of the completion in the call."""
     tokens: Sequence[int]
     logprobs: Sequence[float]
     versions: Sequence[int]

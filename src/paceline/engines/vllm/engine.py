@@ -13,12 +13,11 @@ from paceline.engines.requests import check_requests, texts_of, weight_changes
 from paceline.engines.stopping import Stopping
 from paceline.engines.vllm.asking import Asker
 from paceline.engines.vllm.collecting import Collected, Order, orders_of
-from paceline.engines.vllm.delivery import deliver
-from paceline.engines.vllm.handover import named_weights
 from paceline.engines.vllm.heads import head_width, widened, widening
 from paceline.engines.vllm.probe import GREEDY_TOKENS, check_probe, probe_prompt, trainer_logprobs
 from paceline.engines.vllm.room import Room
 from paceline.engines.vllm.starting import start
+from paceline.engines.vllm.weight_transfer import deliver, named_weights
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import DataError, EngineError, PacelineError, TrainingError, first_line
 from paceline.models.plain_forward import evaluating
@@ -110,7 +109,7 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
     ) -> list[tuple[Completion, ...]]:
-        """See `Engine`.
+        """Sample the completions of each request by vLLM.
 
         Raises:
             DataError: a prompt without tokens, or too long; limits that do not fit keys or sampling.

@@ -17,7 +17,7 @@ WIDENED = ("llama",)
 
 
 def head_width(config: Any) -> int:
-    """Of the configuration of a model's text part."""
+    """Return the width of an attention head from the configuration of a model's text part."""
     width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return width
 
@@ -51,4 +51,5 @@ def _filled_up(value: Tensor, width: int, places: Tensor, times: int) -> Tensor:
     heads = value.unflatten(0, (-1, width))
     wide = heads.new_zeros(heads.shape[0], times * width, *heads.shape[2:])
     wide[:, places] = heads
-    return wide.flatten(0, 1)
+    filled_up: Tensor = wide.flatten(0, 1)
+    return filled_up

@@ -24,8 +24,11 @@ from vllm.platforms import current_platform
 
 
 def can_pack(model: nn.Module) -> bool:
-    """Whether `Packing` serves all of this model of vLLM's: plain linear layers and embeddings on a CPU, whose weights
-    nothing but a kernel prepares; those of experts, of latent attention or of convolutions are prepared otherwise."""
+    """Return whether `Packing` serves all layers of a vLLM model on a CPU.
+
+    It serves plain linear layers and embeddings, whose weights a kernel alone prepares; experts, latent attention and
+    convolutions are prepared otherwise.
+    """
     # on a processor with Zen's own library a kernel may go on reading the weight itself
     return current_platform.is_cpu() and not current_platform.is_zen_cpu() and all(map(_is_plain, model.modules()))
 

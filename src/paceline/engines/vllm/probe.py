@@ -40,7 +40,7 @@ def probe_prompt(vocab_size: int) -> list[int]:
 
 @torch.no_grad()
 def trainer_logprobs(model: PreTrainedModel, token_ids: Sequence[int], dtype: torch.dtype) -> list[float]:
-    """Of each token after the first, in nats at temperature 1, by the model's own forward pass in `dtype`."""
+    """Compute the logprob of each later token by the model's own forward pass in `dtype`, at temperature 1."""
     ids = torch.tensor([list(token_ids)], device=model.device)
     with torch.autocast(model.device.type, dtype=dtype, enabled=dtype != model.dtype):
         logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()

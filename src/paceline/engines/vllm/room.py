@@ -10,7 +10,7 @@ from paceline.engines.vllm.heads import head_width
 BLOCK = 128
 """Tokens of a cache block of vLLM on a CPU; a sequence's last one is filled in part."""
 MOST_BYTES = 4 << 30
-"""Of a cache on a CPU, where no size is asked for."""
+"""Default size of the cache on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class Room:
     length: int
     """Tokens of a prompt and its completion, at most."""
     cache_bytes: int | None = None
-    """Of the cache of keys and values; None: on a CPU `wanted_cache`, on CUDA what is left of `gpu_share`."""
+    """Bytes of the cache of keys and values; None: on a CPU `wanted_cache`, on CUDA what is left of `gpu_share`."""
     gpu_share: float = 0.45
     """CUDA: share of a device's memory for weights, cache and activations together."""
     tensor_parallel: int = 1
@@ -41,5 +41,5 @@ def wanted_cache(config: Any, room: Room, dtype: torch.dtype) -> int:
     """
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     token = 2 * config.num_hidden_layers * heads * head_width(config) * dtype.itemsize
-    sequence = token * BLOCK * (-(-room.length // BLOCK) + 1)
+    sequence: int = token * BLOCK * (-(-room.length // BLOCK) + 1)
     return max(2 * sequence, min(room.sequences * sequence, MOST_BYTES))

@@ -39,9 +39,8 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
     from vllm import EngineArgs, LLMEngine
     from vllm.config import WeightTransferConfig
 
-    from paceline.engines.vllm import worker  # registers the transfer, which the arguments name
+    import paceline.engines.vllm.worker  # noqa: F401  # registers the transfer that the arguments name
 
-    assert worker.BACKEND == BACKEND
     is_cpu = model.device.type == "cpu"
     config = _configuration(model)
     size = room.cache_bytes or (wanted_cache(config.get_text_config(), room, dtype) if is_cpu else None)

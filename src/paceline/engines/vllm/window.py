@@ -1,4 +1,4 @@
-"""Whether the vLLM that is installed is one that this engine was written against."""
+"""True if the vLLM that is installed is one that this engine was written against."""
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version

@@ -82,7 +82,7 @@ class Given(WeightTransferUpdateInfo):
     path: str | None = None
     """For workers in other processes: a safetensors file in memory."""
     names: Sequence[str] = ()
-    """Of what is in the file, which forgets their order."""
+    """Names of the tensors in the file, which forgets their order."""
 
     def weights(self) -> Iterable[tuple[str, Tensor]]:
         """One after the other."""
@@ -142,8 +142,7 @@ class Extension:
         self.model_runner.sampler = KeyedSampler(self.model_runner)
 
     def leave_no_files(self: Any) -> None:
-        """Of the memory that workers on a CPU share, which all of them have open by now: a process that is killed would
-        leave them behind."""
+        """Unlink the shared-memory files of CPU workers, open in all by now; a killed process would leave them."""
         for path in SHARED_MEMORY.glob(f"{os.environ['VLLM_DIST_IDENT']}*"):
             path.unlink(missing_ok=True)
 

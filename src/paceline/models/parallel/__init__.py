@@ -5,7 +5,6 @@ process_group.py  where they meet
 mesh.py           their places: which of them hold the same, which hold parts of it
 sharding.py       slices of weights, gradients and optimiser state (ZeRO)
 tensor_plan.py    what of a model can be split over the tensor axis, and over how many ranks
-tensor_heads.py   key and value heads that several ranks share
 tensor_layers.py  layers of which a rank has some rows or columns
 tensor.py         heads, widths and tokens to the ranks of the tensor axis
 vocabulary.py     logprobs where each rank has the logits of some tokens
@@ -13,7 +12,6 @@ mesh_layout.py    how a model lies on the ranks of a mesh
 stages.py         a model's layers to the stages of a pipeline
 tokens.py         what of a micro-batch's tokens a rank computes
 context.py        tokens to ranks in turn, and heads in their place for attention
-context_heads.py  over how many ranks heads can be dealt out
 mesh_ranks.py     gradients, numbers and text of all ranks, over a mesh
 pieces.py         what of whole tensors lies on a rank
 staging.py        host-memory snapshots of tensors, in buffers that are reused

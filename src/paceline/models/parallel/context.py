@@ -20,13 +20,17 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import PreTrainedConfig
+from typing_extensions import override
 
+from paceline.errors import ModelError
 from paceline.models.parallel.process_group import lost
+from paceline.models.parallel.tokens import HeadExchange, Tokens
 from paceline.objective.micro_batches import MicroBatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exchange:
+class Exchange(HeadExchange):
     """`HeadExchange` between the ranks of a group."""
 
     group: dist.ProcessGroup
@@ -35,11 +39,12 @@ class Exchange:
 
     @property
     def ranks(self) -> int:
-        """Of the group."""
+        """Size of the group."""
         return dist.get_world_size(self.group)
 
+    @override
     def to_heads(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `HeadExchange`: all three in one message."""
+        # all three in one message.
         parts = [by_rank(states, self.ranks) for states in (query, key, value)]
         sent = torch.cat([part.flatten(2) for part in parts], dim=2)
         found: Tensor = _ToHeads.apply(sent, self)  # type: ignore[no-untyped-call]
@@ -49,8 +54,8 @@ class Exchange:
         )
         return query, key, value
 
+    @override
     def to_tokens(self, states: Tensor) -> Tensor:
-        """See `HeadExchange`."""
         found: Tensor = _ToTokens.apply(states.flatten(1), self)  # type: ignore[no-untyped-call]
         return found.unflatten(2, states.shape[1:]).flatten(1, 2)
 
@@ -107,20 +112,20 @@ def _own_tokens(states: Float[Tensor, "M W"], exchange: Exchange) -> Float[Tenso
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SomeTokens:
+class SomeTokens(Tokens):
     """`Tokens` of a rank that has every n-th one between attentions."""
 
     batch: MicroBatch
     exchange: Exchange
     mine: Int[Tensor, " N_here"]
-    """Which of all targets are this rank's."""
+    """Indices of this rank's targets among all N."""
     places: Int[Tensor, " N"]
     """Where each target stands in the ranks' targets, laid end to end and as long as the longest."""
     longest: int
     """Targets of the rank with the most."""
 
+    @override
     def join(self, logprobs: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Tokens`."""
         return cast(tuple[Tensor, Tensor], _Joined.apply(logprobs, entropy, self))  # type: ignore[no-untyped-call]
 
 
@@ -201,3 +206,42 @@ def _every(tokens: Int[Tensor, " M"], ranks: int, place: int) -> Int[Tensor, " m
 def _to(tensor: Tensor, device: torch.device) -> Tensor:
     """From pinned memory: a copy from any other memory waits for all that the device has been given to do."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def context_sizes(config: PreTrainedConfig, *, tensor: int = 1) -> list[int]:
+    """What divides the attention heads of a tensor rank, and divides its key/value heads or is a multiple of them."""
+    query, key_value = _heads(config, tensor)
+    return [
+        size for size in range(1, query + 1) if query % size == 0 and (key_value % size == 0 or size % key_value == 0)
+    ]
+
+
+def check_context_size(config: PreTrainedConfig, size: int, *, tensor: int = 1) -> None:
+    """Refuse a number of ranks that attention cannot be dealt out to.
+
+    Raises:
+        ModelError: the sentence names the numbers that it has to divide, and the nearest that do.
+    """
+    sizes = context_sizes(config, tensor=tensor)
+    if size in sizes:
+        return
+    query, key_value = _heads(config, tensor)
+    near = [one for one in sizes if one < size][-1:] + [one for one in sizes if one > size][:1]
+    where = f" on each of {tensor} tensor ranks" if tensor > 1 else ""
+    raise ModelError(
+        f"a context size of {size} must divide what the model has{where}: {query} attention heads, and divide or be a "
+        f"multiple of its {key_value} key/value heads; the nearest that does is {' or '.join(map(str, near))}"
+    )
+
+
+def _heads(config: PreTrainedConfig, tensor: int) -> tuple[int, int]:
+    """Attention and key/value heads of one of so many tensor ranks, which may share a key/value head."""
+    text = config.get_text_config()
+    query = text.num_attention_heads
+    key_value = getattr(text, "num_key_value_heads", None) or query
+    if not isinstance(query, int) or not isinstance(key_value, int):
+        raise ModelError(
+            f"a {text.model_type} model cannot be dealt out over a context axis, because its layers differ in their "
+            "heads; use a context size of 1"
+        )
+    return query // tensor, max(1, key_value // tensor)

@@ -29,7 +29,7 @@ class _Kept:
     holder: int
     """The first rank that has it, or its part of it."""
     is_everywhere: bool
-    """Whether every rank has it, or its part of it."""
+    """True if every rank has it, or its part of it."""
 
 
 def full_parameters(

@@ -31,12 +31,12 @@ class Mesh:
 
     @property
     def share(self) -> int:
-        """Which part of a step's samples is this rank's."""
+        """This rank's share of a step's samples, from 0."""
         return self._among_data // self.sizes.context
 
     @property
     def turn(self) -> int:
-        """Which of those that share the same samples this rank is."""
+        """This rank's number among the ranks that share the same samples."""
         return self._among_data % self.sizes.context
 
     @property
@@ -45,12 +45,12 @@ class Mesh:
 
     @property
     def part(self) -> tuple[int, ...]:
-        """Which part of the model is this rank's: those with the same one hold copies of it."""
+        """This rank's part of the model; ranks with the same part hold copies of it."""
         return tuple(self.place(axis) for axis in PARTED)
 
     @property
     def has_copies(self) -> bool:
-        """Whether another rank holds the same part."""
+        """True if another rank holds the same part."""
         return self.sizes.ranks > math.prod(getattr(self.sizes, axis) for axis in PARTED)
 
     def place(self, axis: str) -> int:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +11,9 @@ from typing_extensions import override
 
 from paceline.config.layout import Schedule
 from paceline.kernels.logprobs import LogitPasses
-from paceline.models.parallel.context import some_tokens
-from paceline.models.parallel.context_heads import check_context_size
+from paceline.models.parallel.context import check_context_size, some_tokens
 from paceline.models.parallel.mesh import Mesh
-from paceline.models.parallel.ranks import ParallelLayout
+from paceline.models.parallel.ranks import ParallelLayout, ReturnT
 from paceline.models.parallel.sharding import Sharding, begin_pass, give_back, run, shard
 from paceline.models.parallel.stages import Stages, keep_stages, mark_both_ends, own_layers
 from paceline.models.parallel.tensor import split_over_tensor
@@ -23,8 +21,6 @@ from paceline.models.parallel.tensor_layers import is_part, shared
 from paceline.models.parallel.tokens import AllTokens, Tokens
 from paceline.models.parallel.vocabulary import vocabulary_passes
 from paceline.objective.micro_batches import MicroBatch
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +62,7 @@ class MeshLayout(ParallelLayout):
         return AllTokens(batch=batch) if self.mesh.context is None else some_tokens(batch, self.mesh.context)
 
     @override
-    def run(self, model: nn.Module, call: Callable[[], Result]) -> Result:
+    def run(self, model: nn.Module, call: Callable[[], ReturnT]) -> ReturnT:
         return run(model, call)
 
     @override

@@ -34,7 +34,7 @@ class Part:
     """What one rank writes of some tensors: a file, or nothing where others hold the same and come first."""
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     pieces: Mapping[str, Piece]
     header: Mapping[str, str]
 
@@ -108,7 +108,7 @@ class Stored:
     """Whole tensors by name, in however many pieces they lie in open files. Only what is asked for is read."""
 
     def __init__(self, files: Sequence[tuple[Path, Any]]) -> None:
-        """Of opened files: see `open_stored`."""
+        """Index the tensors of opened files; `open_stored` opens them."""
         self.headers: list[dict[str, str]] = [file.metadata() or {} for _, file in files]
         self.paths = [path for path, _ in files]
         self._boxes = dict[str, list[tuple[tuple[int, ...], tuple[int, ...], Any]]]()
@@ -120,11 +120,11 @@ class Stored:
                 self._boxes.setdefault(name, []).append((offset, size, file))
 
     def names(self) -> Iterable[str]:
-        """Of all tensors."""
+        """Names of all tensors."""
         return self._boxes.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a whole tensor, as far as it is there.
+        """Return the shape of a whole tensor.
 
         Raises:
             ValueError: there is none of this name.
@@ -144,7 +144,7 @@ class Stored:
         return self._box(name, (0,) * len(shape), shape)
 
     def read_piece(self, name: str, wanted: Tensor) -> Tensor:
-        """Of a tensor what `wanted` has on this rank of one of the same shape, in the precision that it is stored in.
+        """Read the part of a tensor that this rank has of `wanted`, in the precision in which it is stored.
 
         Raises:
             ValueError: there is none of this name, it has another shape, or some of it is missing.

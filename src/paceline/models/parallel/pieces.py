@@ -19,13 +19,13 @@ class Piece:
     tensor: Tensor
     """What lies in it: the memory itself, no copy."""
     offset: tuple[int, ...]
-    """Of its first element in the whole, by dimension."""
+    """Index of its first element in the whole tensor."""
     shape: tuple[int, ...]
-    """Of the whole."""
+    """Shape of the whole tensor."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is nothing else of the tensor."""
+        """True if there is nothing else of the tensor."""
         return tuple(self.tensor.shape) == self.shape
 
 
@@ -73,7 +73,7 @@ def _tied_names(model: PreTrainedModel) -> dict[str, str]:
 
 
 def written_here(pieces: Mapping[str, Piece], ranks: Ranks) -> tuple[list[str], list[int]]:
-    """Which pieces this rank writes down, and the ranks that write any. All ranks make this call.
+    """Return the pieces that this rank writes, and the ranks that write any. All ranks make this call.
 
     Of those who hold the same piece the first one writes it; empty ones are not written.
 

@@ -14,7 +14,7 @@ from paceline.errors import first_line
 from paceline.models.parallel.ranks import RankLost
 
 JOIN_SECONDS = 300.0
-"""That a rank waits for the others to come; they read no weights before."""
+"""Timeout for all ranks to join; none reads weights before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

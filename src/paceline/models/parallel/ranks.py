@@ -15,7 +15,7 @@ from paceline.models.parallel.tokens import AllTokens, Tokens
 from paceline.objective.micro_batches import MicroBatch
 
 RankNumbers = Mapping[str, float]
-Result = TypeVar("Result")
+ReturnT = TypeVar("ReturnT")
 
 
 class RankLost(TrainingError):
@@ -32,7 +32,7 @@ class ParallelLayout(Protocol):
     def tokens(self, batch: MicroBatch) -> Tokens:
         """Return the tokens of a micro-batch that this rank computes."""
 
-    def run(self, model: nn.Module, call: Callable[[], Result]) -> Result:
+    def run(self, model: nn.Module, call: Callable[[], ReturnT]) -> ReturnT:
         """Run a pass that uses the model's weights. Tensors in a returned tuple may receive gradients."""
 
     def begin_pass(self, model: nn.Module, *, last: bool) -> None:
@@ -143,7 +143,7 @@ class _WholeModel(ParallelLayout):
         return AllTokens(batch=batch)
 
     @override
-    def run(self, model: nn.Module, call: Callable[[], Result]) -> Result:
+    def run(self, model: nn.Module, call: Callable[[], ReturnT]) -> ReturnT:
         return call()
 
     @override

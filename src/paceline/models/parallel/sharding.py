@@ -12,7 +12,6 @@ Source: ZeRO, arXiv:1910.02054, section 5. Gradients are added up, not averaged:
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,9 +26,9 @@ from torch.distributed.fsdp import (
 )
 
 from paceline.models.parallel.mesh import Mesh
+from paceline.models.parallel.ranks import ReturnT
 from paceline.runtime.memory import return_free_memory
 
-Found = TypeVar("Found")
 LARGE_MESSAGE = 1 << 23
 """Numbers in a message, beside which a walk through the free memory is short."""
 
@@ -109,7 +108,7 @@ class _PieceByPiece:
                 output_tensor.copy_(piece)
 
 
-def run(model: nn.Module, call: Callable[[], Found]) -> Found:
+def run(model: nn.Module, call: Callable[[], ReturnT]) -> ReturnT:
     """A pass through a model that was given to `shard`, its own forward or any other."""
     return model.run_sharded(call) if isinstance(model, FSDPModule) else call()
 
@@ -132,5 +131,5 @@ def _sharded(model: nn.Module) -> Iterator[FSDPModule]:
 
 
 def is_sharded(parameter: Tensor) -> bool:
-    """Whether `shard` left only a slice of it here."""
+    """Return whether `shard` left only a slice of it here."""
     return hasattr(parameter, "device_mesh") and "shard" in (parameter.device_mesh.mesh_dim_names or ())

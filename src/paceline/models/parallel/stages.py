@@ -26,7 +26,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stages:
-    """Which stages of a pipeline are a rank's, and in which order micro-batches go through them."""
+    """A rank's stages of a pipeline, and the order in which micro-batches go through them."""
 
     ranks: int
     place: int
@@ -47,7 +47,7 @@ class Stages:
 
     @property
     def has_ends(self) -> tuple[bool, bool]:
-        """Whether the first stage is here, and whether the last one is."""
+        """True if the first stage is here, and whether the last one is."""
         return 0 in self.own, self.number - 1 in self.own
 
     def passes(self, count: int) -> int:
@@ -64,7 +64,7 @@ class Stages:
 
 
 def divide(layers: int, stages: int) -> list[range]:
-    """Which layers each stage has: as many each, or one fewer at the ends, where embedding and head come on top.
+    """Divide layers evenly into stages; those at the ends may have one fewer, as embedding and head come on top.
 
     >>> divide(6, 4)
     [range(0, 1), range(1, 3), range(3, 5), range(5, 6)]
@@ -150,7 +150,7 @@ def mark_both_ends(model: PreTrainedModel) -> None:
 
 
 def is_at_both_ends(parameter: nn.Parameter) -> bool:
-    """Whether this is an embedding that is the head's matrix too, in a pipeline whose other end has the other one."""
+    """Return whether this is a tied embedding in a pipeline whose other end has the output embedding."""
     return getattr(parameter, "is_at_both_ends", False)
 
 

@@ -23,7 +23,6 @@ from transformers import PreTrainedModel
 from paceline.errors import ModelError
 from paceline.kernels.linear import ProductLinear
 from paceline.models.parallel.mesh import Mesh
-from paceline.models.parallel.tensor_heads import SharedHeads, shared_heads
 from paceline.models.parallel.tensor_layers import (
     AXIS,
     Block,
@@ -34,7 +33,17 @@ from paceline.models.parallel.tensor_layers import (
     VocabularyEmbedding,
     combined,
 )
-from paceline.models.parallel.tensor_plan import COLUMN, HEAD, ROW, Cut, check_tensor_size, cut_of, tensor_plan
+from paceline.models.parallel.tensor_plan import (
+    COLUMN,
+    HEAD,
+    ROW,
+    LayerSplit,
+    SharedHeads,
+    check_tensor_size,
+    cut_of,
+    shared_heads,
+    tensor_plan,
+)
 
 ROWS = {"weight": 0, "bias": 0}
 COLUMNS = {"weight": 1}
@@ -75,7 +84,7 @@ def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
     _cut_vocabulary(model, axis)
 
 
-def _check_layer(path: str, module: nn.Module, cut: Cut, size: int, heads: SharedHeads | None) -> None:
+def _check_layer(path: str, module: nn.Module, cut: LayerSplit, size: int, heads: SharedHeads | None) -> None:
     if cut not in (COLUMN, ROW, HEAD):
         return
     base = _base(module)
@@ -106,7 +115,7 @@ def _check_adapter(path: str, module: nn.Module) -> None:
 
 
 def _check_block(
-    path: str, block: nn.Module, layers: Mapping[str, tuple[nn.Module, Cut]], heads: SharedHeads | None
+    path: str, block: nn.Module, layers: Mapping[str, tuple[nn.Module, LayerSplit]], heads: SharedHeads | None
 ) -> None:
     """What stands between column and row layers computes with a part: whatever has parameters must be in the plan."""
     own = {name.removeprefix(f"{path}."): cut for name, (_, cut) in layers.items() if name.startswith(f"{path}.")}
@@ -126,7 +135,7 @@ def _check_block(
         )
 
 
-def _cut_layer(module: nn.Module, cut: Cut, axis: DeviceMesh, heads: SharedHeads | None) -> None:
+def _cut_layer(module: nn.Module, cut: LayerSplit, axis: DeviceMesh, heads: SharedHeads | None) -> None:
     base = _base(module)
     if cut == COLUMN:
         _become_column(base, axis)

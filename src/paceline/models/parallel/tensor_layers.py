@@ -69,7 +69,7 @@ def summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def is_part(parameter: Tensor) -> bool:
-    """Whether the tensor axis left only a part of it here."""
+    """Return whether the tensor axis left only a part of it here."""
     return isinstance(parameter, DTensor) and AXIS in (parameter.device_mesh.mesh_dim_names or ())
 
 

@@ -6,20 +6,21 @@ transformers gives most decoders a plan (`base_model_tp_plan`): a layer's path t
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, cast
 
 from transformers import PreTrainedConfig
 
 from paceline.errors import ModelError
 
-Cut = Literal["colwise", "rowwise", "replicated_with_grad_allreduce", "head"]
-COLUMN: Cut = "colwise"
+LayerSplit = Literal["colwise", "rowwise", "replicated_with_grad_allreduce", "head"]
+COLUMN: LayerSplit = "colwise"
 """Each rank has some of a linear layer's outputs: rows of its weight."""
-ROW: Cut = "rowwise"
+ROW: LayerSplit = "rowwise"
 """Each rank has some of its inputs: columns of its weight, whose products are added up over ranks."""
-PARTIAL: Cut = "replicated_with_grad_allreduce"
+PARTIAL: LayerSplit = "replicated_with_grad_allreduce"
 """Each rank has all of a norm and applies it to its own heads: its gradient is a part of the whole one."""
-HEAD: Cut = "head"
+HEAD: LayerSplit = "head"
 """Each rank has all of a linear layer and computes one key/value head of it, as some others do. No plan has this: it
 takes the place of a column cut where there are more ranks than key/value heads."""
 EMBEDDING = "embed_tokens"
@@ -35,7 +36,7 @@ KEYS, VALUES = "k_proj", "v_proj"
 """What transformers' plans call the layers whose outputs are key/value heads."""
 
 
-def tensor_plan(config: PreTrainedConfig) -> Mapping[str, Cut]:
+def tensor_plan(config: PreTrainedConfig) -> Mapping[str, LayerSplit]:
     """Paths of layers in the decoder, with `*` for a layer's number, to how each is cut.
 
     Raises:
@@ -44,10 +45,10 @@ def tensor_plan(config: PreTrainedConfig) -> Mapping[str, Cut]:
     problem = _problem(config)
     if problem:
         raise ModelError(problem)
-    return cast(Mapping[str, Cut], _plan(config))
+    return cast(Mapping[str, LayerSplit], _plan(config))
 
 
-def cut_of(path: str, plan: Mapping[str, Cut], *, by_head: bool) -> Cut | None:
+def cut_of(path: str, plan: Mapping[str, LayerSplit], *, by_head: bool) -> LayerSplit | None:
     """How the layer of this path in the decoder is cut; None: the plan leaves it whole.
 
     Args:
@@ -121,10 +122,55 @@ def _counts(config: PreTrainedConfig) -> dict[str, int]:
 
 
 def _can_share(config: PreTrainedConfig) -> bool:
-    """Whether the plan says by name which layers lead to key/value heads."""
+    """Return whether the plan says by name which layers lead to key/value heads."""
     columns = {_name(path) for path, cut in _plan(config).items() if cut == COLUMN}
     return {KEYS, VALUES} <= columns
 
 
 def _name(path: str) -> str:
     return path.rpartition(".")[2]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedHeads:
+    """Attention where several ranks have queries of one key/value head, and each has queries of that one alone."""
+
+    ranks: int
+    """Size of the tensor axis, a multiple of the key/value heads."""
+    query: int
+    """Attention heads of the model."""
+    key_value: int
+    """Key/value heads of the model."""
+    width: int
+    """Width of a head."""
+
+    @property
+    def groups(self) -> int:
+        """Attention heads that a rank has for its key/value head."""
+        return self.query // self.ranks
+
+    @property
+    def out_features(self) -> int:
+        """Outputs of the whole projection to keys, or to values."""
+        return self.key_value * self.width
+
+    def rows(self, place: int) -> slice:
+        """Return the rows of a projection to keys or values that the rank at this place computes.
+
+        >>> heads = SharedHeads(ranks=4, query=8, key_value=2, width=16)
+        >>> [heads.rows(place) for place in (1, 2)]
+        [slice(0, 16, None), slice(16, 32, None)]
+        """
+        head = place * self.key_value // self.ranks
+        return slice(head * self.width, (head + 1) * self.width)
+
+
+def shared_heads(config: PreTrainedConfig, size: int) -> SharedHeads | None:
+    """How so many ranks, over which the model can be split, share key/value heads; None: each has some of its own."""
+    text = config.get_text_config()
+    query = text.num_attention_heads
+    key_value = getattr(text, "num_key_value_heads", query)  # a family without the number has one for each query
+    if key_value >= size:
+        return None
+    width = getattr(text, "head_dim", None) or text.hidden_size // query
+    return SharedHeads(ranks=size, query=query, key_value=key_value, width=width)

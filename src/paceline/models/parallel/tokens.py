@@ -5,6 +5,7 @@ from typing import Protocol
 
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 from paceline.objective.micro_batches import MicroBatch
 
@@ -47,7 +48,7 @@ class Tokens(Protocol):
         """How attention comes to all tokens; None: they are here."""
 
     def join(self, logprobs: Float[Tensor, " N_here"], entropy: Float[Tensor, " N_here"]) -> tuple[Tensor, Tensor]:
-        """Of all N targets, from those of this rank's; every rank has the same loss of them.
+        """Gather the values of all N targets from all ranks, so that every rank computes the same loss.
 
         Raises:
             RankLost: another rank is gone, or silent for too long.
@@ -55,12 +56,12 @@ class Tokens(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AllTokens:
+class AllTokens(Tokens):
     """`Tokens` of a rank that computes all of them."""
 
     batch: MicroBatch
     exchange: HeadExchange | None = None
 
+    @override
     def join(self, logprobs: Tensor, entropy: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Tokens`."""
         return logprobs, entropy

@@ -21,7 +21,7 @@ class Attack:
     has_content: bool = True
     """False: there is nothing in it that a format could be right around."""
     max_tasks: int | None = None
-    """Of the sample, where an attempt takes long by its nature."""
+    """Limit on the tasks of the sample, for attempts that take long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

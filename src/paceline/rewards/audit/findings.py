@@ -15,11 +15,11 @@ class Honest:
     best: float | None
     """The highest score; None: no number was given."""
     is_promised: bool
-    """Whether the function says that it takes this form."""
+    """True if the function says that it takes this form."""
 
     @property
     def is_short(self) -> bool:
-        """Whether the function does not keep what it says."""
+        """True if the function does not keep what it says."""
         return self.is_promised and self.full < self.tasks
 
 
@@ -51,7 +51,7 @@ class Finding:
 
     @property
     def is_cheated(self) -> bool:
-        """Whether a cheat scored full that must not."""
+        """True if a cheat scored full that must not."""
         return self.counts and self.full > 0
 
 
@@ -84,10 +84,10 @@ class Audit:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the function gave no number at all."""
+        """True if the function gave no number at all."""
         return all(one.best is None for one in self.honest) and all(one.best is None for one in self.findings)
 
     @property
     def is_clean(self) -> bool:
-        """Whether no cheat scored full, and the gold answer did wherever the function says so."""
+        """True if no cheat scored full, and the gold answer did wherever the function says so."""
         return not self.cheats and not self.is_silent and not any(one.is_short for one in self.honest)

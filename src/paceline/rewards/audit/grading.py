@@ -9,7 +9,7 @@ from paceline.rewards.scoring.scores import score
 from paceline.types import Completion
 
 CHARACTERS = 4_000_000
-"""Of all completions of one call."""
+"""Limit on the total length of the completions of one call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ class Measure:
     full: Mapping[str, float]
     """By task, the full score, where tasks differ."""
     default: float | None
-    """That of all other tasks; None: unknown."""
+    """Full score of all other tasks; None: unknown."""
     nothing: Mapping[str, float]
     """By task, what an empty completion earns."""
     origin: str
@@ -28,12 +28,12 @@ class Measure:
         return max(self.full.values(), default=self.default)
 
     def is_full(self, one: Scored) -> bool:
-        """Whether it scored full."""
+        """Return whether it scored full."""
         full = self.full.get(one.attempt.subject.task.task_id, self.default)
         return one.score is not None and full is not None and one.score >= full - ROUNDING
 
     def is_something(self, one: Scored) -> bool:
-        """Whether it scored above 0 and above an empty completion."""
+        """Return whether it scored above 0 and above an empty completion."""
         nothing = max(0.0, self.nothing.get(one.attempt.subject.task.task_id, 0.0))
         return one.score is not None and one.score > nothing + ROUNDING
 
@@ -75,5 +75,5 @@ def _by_task(scored: Iterable[Scored], choose: Callable[[float, float], float]) 
 
 
 def _is_earned(one: Scored, nothing: Mapping[str, float]) -> bool:
-    """Whether an honest completion earned anything: above 0, or above what an empty one gets."""
+    """Return whether an honest completion earned anything: above 0, or above what an empty one gets."""
     return one.score is not None and (one.score > 0 or one.score > nothing.get(one.attempt.subject.task.task_id, 0.0))

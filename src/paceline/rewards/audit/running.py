@@ -1,11 +1,12 @@
 """All attacks against one reward function."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from paceline.rewards.audit.answers import ANSWER_ATTACKS
 from paceline.rewards.audit.attempts import Attack, Attempt, attempts
 from paceline.rewards.audit.completions import COMPLETION_ATTACKS
-from paceline.rewards.audit.expectations import EVERYTHING, EXPECTATIONS, HONEST_FORMS, KNOWS_OUTPUTS, Expectation
 from paceline.rewards.audit.findings import Audit, Finding, Honest
 from paceline.rewards.audit.grading import Grader, Scored
 from paceline.rewards.audit.measuring import Measure, measuring
@@ -14,6 +15,47 @@ from paceline.rewards.audit.subjects import Subject, subjects
 from paceline.rewards.audit.wrappings import WRAPPINGS, continued, wrapped
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.types import Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectation:
+    """What counts as a cheat against a function."""
+
+    counts: Literal["all", "without content", "none"]
+    """Attacks that must not score full."""
+    reason: str = ""
+    """Why the others may, for a person."""
+
+
+EVERYTHING = Expectation(counts="all")
+_FORM = (
+    "rewards the form, whatever the answer in it is; give it a small weight beside a function that judges the answer"
+)
+
+EXPECTATIONS: Mapping[str, Expectation] = {
+    "format": Expectation(counts="without content", reason=_FORM),
+    "react_format": Expectation(counts="without content", reason=_FORM),
+    "repetition": Expectation(counts="none", reason="penalises repeated words only, and gives full to anything else"),
+    "soft_overlong": Expectation(counts="none", reason="penalises length only, and gives full to anything short"),
+    "random": Expectation(counts="none", reason="is the control that has nothing to do with quality"),
+}
+"""By the name of a built-in function; every attack counts against the others, and against functions of one's own."""
+
+KNOWS_OUTPUTS = "program that knows the outputs"
+"""The form of a right program where nobody has written one: it has the tests' outputs by heart."""
+_ANY_FORM = ("box", "answer tags", "think and answer tags", "reasoning and answer tags", "hashes")
+
+HONEST_FORMS: Mapping[str, tuple[str, ...]] = {
+    "accuracy": _ANY_FORM,
+    "cosine": _ANY_FORM,
+    "boxed": ("box",),
+    "think_answer_tags": ("think and answer tags",),
+    "gsm8k": ("reasoning and answer tags",),
+    "format": ("think and answer tags",),
+    "code": (KNOWS_OUTPUTS,),
+}
+"""By the name of a built-in function, the forms in which it says that it finds the answer."""
+
 
 ATTACKS = (*COMPLETION_ATTACKS, *ANSWER_ATTACKS, *PROGRAM_ATTACKS)
 EXAMPLE_LENGTH = 200

@@ -99,7 +99,7 @@ def subjects(tasks: Sequence[Task]) -> list[Subject]:
 
 
 def same_answer(text: str, gold: str) -> bool:
-    r"""Whether a text is plainly the gold answer: the text but for case and LaTeX's dress, or the number.
+    r"""Return whether a text is plainly the gold answer: the text but for case and LaTeX's dress, or the number.
 
     Of its own and stricter than what grades: a cheat that a grader takes for the answer must not pass for a lucky one.
 

@@ -1,4 +1,4 @@
-"""Whether the answer is right, in any style or in one that is asked for: accuracy, boxed, think_answer_tags, format.
+"""True if the answer is right, in any style or in one that is asked for: accuracy, boxed, think_answer_tags, format.
 
 What makes a format valid stands in one table for all styles, in `docs/rewards.md`.
 """
@@ -90,7 +90,7 @@ def think_answer_format(context: RewardContext) -> BuiltIn:
 
 
 def is_think_answer(prompt: str, completion: str) -> bool:
-    """Whether prefilled prompt and completion together are `<think>...</think> ... <answer>...</answer>`."""
+    """Return whether prefilled prompt and completion together are `<think>...</think> ... <answer>...</answer>`."""
     text = prefill(prompt).strip() + completion.strip()
     in_order = stand_once_in_order(text, (OPEN_THINK, CLOSE_THINK, OPEN_ANSWER, CLOSE_ANSWER))
     return in_order and text.startswith(OPEN_THINK) and text.endswith(CLOSE_ANSWER) and bool(last_answer_tag(text))

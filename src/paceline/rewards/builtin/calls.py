@@ -56,7 +56,7 @@ def gold_calls(answer: str | None, tool_calls: object) -> list[Call] | None:
 
 
 def speaks_of_calls(text: str | None) -> bool:
-    """Whether a text means to give tool calls, in whichever form."""
+    """Return whether a text means to give tool calls, in whichever form."""
     return text is not None and (OPEN_CALL in text or "Action:" in text or text.lstrip()[:1] in ("{", "["))
 
 

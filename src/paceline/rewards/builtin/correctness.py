@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from paceline.data.extraction.thinking import OPEN_THINK, prefill, prefills_think, visible_text
 from paceline.errors import RewardError
-from paceline.rewards.maths.equality import Verdict
+from paceline.rewards.maths.equality import EqualityVerdict
 from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes, unverifiable
 from paceline.types import Task
 
@@ -34,7 +34,7 @@ def correctness(
     return [_judged(next(outcomes)) if isinstance(pair, tuple) else pair for pair in pairs]
 
 
-def _judged(outcome: Verdict | RewardError) -> Correctness:
+def _judged(outcome: EqualityVerdict | RewardError) -> Correctness:
     return outcome if isinstance(outcome, RewardError) else float(outcome.equal)
 
 
@@ -53,7 +53,7 @@ def unverifiable_answers(answers: Sequence[str | None]) -> list[int]:
 
 
 def is_blank(answer: str | None) -> bool:
-    """Whether a row has no gold answer."""
+    """Return whether a row has no gold answer."""
     return answer is None or not answer.strip()
 
 

@@ -41,7 +41,7 @@ def repetition(context: RewardContext, *, ngram: int = 3, max_penalty: float = -
 
 
 def repeated_share(text: str, n: int) -> float:
-    """Which share of the n-grams of a text's words have stood before.
+    """Return the share of a text's n-grams of words that are repeated.
 
     >>> repeated_share("a b a b a b", 2)
     0.6

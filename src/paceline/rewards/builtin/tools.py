@@ -47,7 +47,7 @@ def react_format(context: RewardContext) -> BuiltIn:
 
 
 def is_react(prompt: str, completion: str) -> bool:
-    """Whether prefilled prompt and completion together are a thought and one action."""
+    """Return whether prefilled prompt and completion together are a thought and one action."""
     text = prefill(prompt).strip() + completion.strip()
     if not stand_once_in_order(text, (OPEN_THINK, CLOSE_THINK)) or not text.startswith(OPEN_THINK):
         return False
@@ -95,7 +95,7 @@ def tool_call(context: RewardContext) -> BuiltIn:
 
 
 def has_calls(task: Task) -> bool:
-    """Whether a row says which tools are to be called, readable or not."""
+    """Return whether a row says which tools are to be called, readable or not."""
     return speaks_of_calls(task.answer) or _column(task) is not None
 
 

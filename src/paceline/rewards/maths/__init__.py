@@ -1,1 +1,1 @@
-"""Whether an answer equals the gold answer, as mathematics."""
+"""True if an answer equals the gold answer, as mathematics."""

@@ -73,7 +73,7 @@ def collection(text: str) -> Collection | None:
 
 
 def is_matrix(text: str) -> bool:
-    """Whether the text is one matrix and nothing else."""
+    """Return whether the text is one matrix and nothing else."""
     return _MATRIX.fullmatch(text) is not None
 
 

@@ -58,7 +58,7 @@ _TEXT_UNIT = re.compile(r"(.+?)(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\s*\^\s*\{
 _POWER_OF_TEN = re.compile(r"(?<=[0-9]) ?\\(?:times|cdot) ?(?=10 ?\^)")
 _NUMERAL = re.compile(r"[0-9.]+")
 _INDEX = re.compile(r"(?<=\\sqrt)\[[^\[\]]*\]|(?<=\\log)_(?:\{[0-9.]+\}|[0-9.])")
-"""Which root, and the base of a logarithm."""
+"""Index of a root, base of a logarithm."""
 _STEPS = (
     (re.compile(r"[({\[]-?N[)}\]]"), "N"),
     (re.compile(r"[({\[]-?N?R+[)}\]]"), "R"),
@@ -86,8 +86,8 @@ _MAX_WORDS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """Whether an answer is right, and which rule decided."""
+class EqualityVerdict:
+    """True if an answer is right, and which rule decided."""
 
     equal: bool
     rule: str
@@ -98,18 +98,18 @@ class _ProofNeededError(Exception):
     """Without a proof the rules cannot go on."""
 
 
-def decide(gold: str, answer: str, prove: Prove | None = None) -> Verdict | None:
+def decide(gold: str, answer: str, prove: Prove | None = None) -> EqualityVerdict | None:
     """The verdict on one pair; None where it takes a proof and `prove` is not given.
 
     Bounded work: texts above 4096 characters or with brackets nested above 20 are compared as text only.
     """
     gold, answer = gold.strip(), answer.strip()
     if not gold or not answer:
-        return Verdict(equal=False, rule="same text")
+        return EqualityVerdict(equal=False, rule="same text")
     if gold == answer:
-        return Verdict(equal=True, rule="same text")
+        return EqualityVerdict(equal=True, rule="same text")
     if is_oversized(gold) or is_oversized(answer):
-        return Verdict(equal=False, rule="same text")
+        return EqualityVerdict(equal=False, rule="same text")
     try:
         return _verdict(normalise(gold), normalise(answer), prove or _defer)
     except _ProofNeededError:
@@ -117,7 +117,7 @@ def decide(gold: str, answer: str, prove: Prove | None = None) -> Verdict | None
 
 
 def recognises(gold: str, parse: Callable[[str], bool] | None = None) -> bool | None:
-    """Whether a rule other than "same text" can know this gold answer; None where `parse` has to tell and is not given.
+    """Return whether a rule other than "same text" can recognise this gold answer; None if that needs `parse`.
 
     False for what nobody can answer in another spelling: empty or too long, braces without partner, a placeholder such
     as "See solution", LaTeX that the grammar does not read.
@@ -149,29 +149,29 @@ def _defer_parsing(gold: str) -> bool:
     raise _ProofNeededError
 
 
-def _verdict(gold: str, answer: str, prove: Prove) -> Verdict:
+def _verdict(gold: str, answer: str, prove: Prove) -> EqualityVerdict:
     """`decide` for two normalised texts."""
     if not gold or not answer or gold == answer:
-        return Verdict(equal=bool(gold) and gold == answer, rule="same text")
+        return EqualityVerdict(equal=bool(gold) and gold == answer, rule="same text")
     gold_number, answer_number = parse_quantity(gold), parse_quantity(answer)
     if gold_number and answer_number:
-        return Verdict(equal=same_quantity(gold_number, answer_number), rule="quantities")
+        return EqualityVerdict(equal=same_quantity(gold_number, answer_number), rule="quantities")
     if choice := _CHOICE.fullmatch(gold):
-        return Verdict(equal=_chosen(answer) == choice[1], rule="choice")
+        return EqualityVerdict(equal=_chosen(answer) == choice[1], rule="choice")
     if (time := _TIME.fullmatch(gold)) and (given := _TIME.fullmatch(answer)):
-        return Verdict(equal=_same_time(time, given), rule="time")
+        return EqualityVerdict(equal=_same_time(time, given), rule="time")
     if gold_number and (calculated := _CALCULATED.fullmatch(answer)):
-        return Verdict(equal=_equal_calculated(gold_number, calculated, prove), rule="assignment")
+        return EqualityVerdict(equal=_equal_calculated(gold_number, calculated, prove), rule="assignment")
     gold, answer = as_membership(gold), as_membership(answer)
     if _assigned(gold) or _assigned(answer):
-        return Verdict(equal=_equal_assigned(gold, answer, prove), rule="assignment")
+        return EqualityVerdict(equal=_equal_assigned(gold, answer, prove), rule="assignment")
     gold_elements, answer_elements = collection(gold), collection(answer)
     if gold_elements or answer_elements:
         same = gold_elements and answer_elements and gold_elements.matches(answer_elements, partial(_equal, prove))
         if same or not _is_computed(gold, answer):
-            return Verdict(equal=bool(same), rule="collection")
+            return EqualityVerdict(equal=bool(same), rule="collection")
         if _is_set_undone(gold, answer):
-            return Verdict(equal=False, rule="unfinished")
+            return EqualityVerdict(equal=False, rule="unfinished")
     return _compare_expressions(gold, answer, prove, gold_is_number=gold_number is not None)
 
 
@@ -209,7 +209,7 @@ def _equal_assigned(gold: str, answer: str, prove: Prove) -> bool:
 
 
 def _equal_calculated(gold: Quantity, calculated: re.Match[str], prove: Prove) -> bool:
-    """Whether the result is the gold number and the calculation before it is right; `41 = 42` calculates nothing."""
+    """Return whether the result is the gold number and its calculation is right; `41 = 42` calculates nothing."""
     left, result = calculated[1].strip(), calculated[2].strip()
     given = parse_quantity(result)
     if given is None or parse_quantity(left) or not same_quantity(gold, given):
@@ -218,14 +218,14 @@ def _equal_calculated(gold: Quantity, calculated: re.Match[str], prove: Prove) -
 
 
 def _is_computed(gold: str, answer: str) -> bool:
-    """Whether a set or matrix on either side is the result of an operation, which takes algebra."""
+    """Return whether a set or matrix on either side is the result of an operation, which takes algebra."""
     if any(mark in text for text in (gold, answer) for mark in (r"\cup", r"\cap", r"\setminus")):
         return True
     return r"\begin" in gold and r"\begin" in answer and not (is_matrix(gold) and is_matrix(answer))
 
 
 def _is_set_undone(gold: str, answer: str) -> bool:
-    r"""Whether the answer has a union, intersection or difference that is yet to be made.
+    r"""Return whether the answer has a union, intersection or difference that is yet to be made.
 
     `(-\infty,0)\cup(0,\infty)` is a set written out, and so is `\mathbb{R}\setminus\{0\}`, by as many signs each.
     """
@@ -236,25 +236,25 @@ def _is_set_undone(gold: str, answer: str) -> bool:
     return r"\setminus" not in gold and len(_SET_OPERATION.findall(answer)) > len(_SET_OPERATION.findall(gold))
 
 
-def _compare_expressions(gold: str, answer: str, prove: Prove, *, gold_is_number: bool) -> Verdict:
+def _compare_expressions(gold: str, answer: str, prove: Prove, *, gold_is_number: bool) -> EqualityVerdict:
     """Equal as words or as algebra."""
     if _are_words(gold, answer):
-        return Verdict(equal=_same_words(_words(gold), _words(answer)), rule="words")
+        return EqualityVerdict(equal=_same_words(_words(gold), _words(answer)), rule="words")
     if _NOT_MATHS.search(gold) or _NOT_MATHS.search(answer):
         same = _bare(gold) == _bare(answer) and not re.search(r"[0-9] [0-9]", gold + answer)
-        return Verdict(equal=same, rule="words")
+        return EqualityVerdict(equal=same, rule="words")
     (gold, unit), (answer, given_unit) = _without_unit(gold), _without_unit(answer)
     if gold.count("'") != answer.count("'") or (unit and given_unit and not same_unit(unit, given_unit)):
-        return Verdict(equal=False, rule="symbolic")
+        return EqualityVerdict(equal=False, rule="symbolic")
     if _differ_in_case(gold, answer):
-        return Verdict(equal=False, rule="symbolic")
+        return EqualityVerdict(equal=False, rule="symbolic")
     in_gold, in_answer = len(_RELATION.findall(gold)), len(_RELATION.findall(answer))
     if in_gold != in_answer or in_gold > 1:
-        return Verdict(equal=False, rule="symbolic")
+        return EqualityVerdict(equal=False, rule="symbolic")
     if _is_unfinished(gold, answer, gold_is_number=gold_is_number):
-        return Verdict(equal=False, rule="unfinished")
+        return EqualityVerdict(equal=False, rule="unfinished")
     bounded = is_bounded(gold) and is_bounded(answer)
-    return Verdict(equal=bounded and prove(gold, answer), rule="symbolic")
+    return EqualityVerdict(equal=bounded and prove(gold, answer), rule="symbolic")
 
 
 def _without_unit(text: str) -> tuple[str, str]:
@@ -265,7 +265,7 @@ def _without_unit(text: str) -> tuple[str, str]:
 
 
 def _differ_in_case(gold: str, answer: str) -> bool:
-    """Whether a letter that both texts use is a capital in one of them only: the algebra takes `A` for `a`.
+    """Return whether a letter that both texts use is a capital in one of them only: the algebra takes `A` for `a`.
 
     The constant of an integral, `+ C` at the end, may be written either way.
     """
@@ -275,14 +275,14 @@ def _differ_in_case(gold: str, answer: str) -> bool:
 
 
 def _are_words(gold: str, answer: str) -> bool:
-    """Whether one of the texts is language; `xy` beside `x*y` is a product, beside `yx` it is a word."""
+    """Return whether one of the texts is language; `xy` beside `x*y` is a product, beside `yx` it is a word."""
     if _is_words(gold) and _is_words(answer):
         return True
     return any(_is_words(text) and not _PRODUCT.fullmatch(text) for text in (gold, answer))
 
 
 def _is_words(text: str) -> bool:
-    """Whether the text is language: as algebra, `no` would be n times o, the same as `on`."""
+    """Return whether the text is language: as algebra, `no` would be n times o, the same as `on`."""
     bare = _ENVIRONMENT.sub(" ", _without_unit(text)[0])
     return _WORD.search(bare) is not None or _LETTERS.fullmatch(text) is not None or text.isalpha()
 
@@ -295,7 +295,7 @@ def _words(text: str) -> str:
 
 
 def _same_words(gold: str, answer: str) -> bool:
-    """Whether two texts are the same words, as a sentence would spell them: `Paris` and `paris`, not `Bb` and `BB`."""
+    """Return whether two texts are the same words as in a sentence: `Paris` and `paris`, not `Bb` and `BB`."""
     if gold.casefold() != answer.casefold() or len(gold) == 1:
         return gold == answer
     pairs = list(zip(gold.split(" "), answer.split(" "), strict=True))
@@ -306,7 +306,7 @@ def _same_words(gold: str, answer: str) -> bool:
 
 
 def _is_spelled(word: str) -> bool:
-    """Whether the case of its letters is what language does with a word, and says nothing of its own.
+    """Return whether the case of its letters is what language does with a word, and says nothing of its own.
 
     Short capitals may be a product, a formula or a genotype, and so may a short text with a letter in both cases.
     """
@@ -341,7 +341,7 @@ def _hour(hour: int, half: str) -> int:
 
 
 def _is_unfinished(gold: str, answer: str, *, gold_is_number: bool) -> bool:
-    """Whether the answer is a calculation that was left undone.
+    """Return whether the answer is a calculation that was left undone.
 
     It would let a model answer "what is 17 + 25?" with the question. The answer to a plain number may be a constant,
     such as a root or a power; a sum, product, integral, limit, derivative or several matrices answer only what is
@@ -359,7 +359,7 @@ def _is_unfinished(gold: str, answer: str, *, gold_is_number: bool) -> bool:
 
 
 def _is_constant(text: str) -> bool:
-    r"""Whether the text is one number, root, power or logarithm, or a number times such: `3\sqrt{2}`, not `6(7)`."""
+    r"""Return whether the text is a number, root, power or logarithm, or a multiple of one: `3\sqrt{2}`, not `6(7)`."""
     text, before = _NUMERAL.sub("N", _INDEX.sub("", text)).replace(" ", ""), ""
     while text != before:
         before = text

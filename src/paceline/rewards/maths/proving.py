@@ -43,7 +43,7 @@ COMMAND = (sys.executable, "-P", "-c", "from paceline.rewards.maths.prover impor
 """A worker; `-P`, as this directory has a `math.py` that is not the one of the standard library."""
 _REMEDY = "check that `python -c 'import math_verify'` works and that new processes may be started"
 
-Reply = dict[str, Any]
+ProverReply = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -51,10 +51,10 @@ class _Job:
     """One request, and whoever waits for its reply."""
 
     request: dict[str, str]
-    future: "Future[Reply]" = field(default_factory=Future)
+    future: "Future[ProverReply]" = field(default_factory=Future)
     attempts: int = 0
     seconds: float = FIRST_SECONDS
-    """Of processor time that it may use."""
+    """Processor time that it may use."""
 
     def line(self) -> bytes:
         """What the worker is sent; it fits into an empty pipe."""
@@ -92,7 +92,7 @@ class ProofPool:
         self._thread = threading.Thread(target=self._run, name="paceline-proofs", daemon=True)
         self._thread.start()
 
-    def submit(self, request: dict[str, str]) -> "Future[Reply]":
+    def submit(self, request: dict[str, str]) -> "Future[ProverReply]":
         """The reply to come: `equal` and `rule`. Its exception is a RewardError where the grader itself failed."""
         job = _Job(request=request)
         with self._lock:
@@ -104,7 +104,7 @@ class ProofPool:
         return job.future
 
     def process_ids(self) -> list[int]:
-        """Of the workers that are alive now."""
+        """Process ids of the workers that are alive."""
         return [worker.process.pid for worker in list(self._workers)]
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class ProofPool:
         for line in lines:
             self._understand(worker, _message(line))
 
-    def _understand(self, worker: _Worker, message: Reply) -> None:
+    def _understand(self, worker: _Worker, message: ProverReply) -> None:
         if "failed" in message:
             self._do_with_less(f"a worker process does not start ({message['failed']}); {_REMEDY}")
         elif "ready" in message:
@@ -210,7 +210,7 @@ class ProofPool:
             self._settle(worker.job, message)
             worker.job = None
 
-    def _settle(self, job: _Job, message: Reply) -> None:
+    def _settle(self, job: _Job, message: ProverReply) -> None:
         """Tell the result; a job whose first slice of time was too short goes behind all that have not had theirs."""
         if message["rule"] != "timeout" or job.seconds >= PAIR_SECONDS:
             job.future.set_result(message)
@@ -282,7 +282,7 @@ class ProofPool:
             job.future.set_exception(RewardError(f"math answers cannot be compared: {reason}"))
 
 
-def _message(line: bytes) -> Reply:
+def _message(line: bytes) -> ProverReply:
     """What a worker said; empty where that is no JSON object, and the worker will be given up for its silence."""
     try:
         message = json.loads(line)
@@ -292,7 +292,7 @@ def _message(line: bytes) -> Reply:
 
 
 def _is_dead(worker: _Worker) -> bool:
-    """Whether the process has ended, without taking its status: until then nobody else can have its id."""
+    """Return whether the process has ended, without taking its status: until then nobody else can have its id."""
     try:
         return os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # somebody else took the status: code that waits for any child, or SIGCHLD ignored

@@ -64,7 +64,7 @@ def parse_quantity(text: str) -> Quantity | None:
 
 
 def same_quantity(gold: Quantity, answer: Quantity) -> bool:
-    """Whether the answer is the gold quantity, exactly.
+    """Return whether the answer is the gold quantity, exactly.
 
     A unit on one side only is ignored; two units must be the same (no conversion). `50%` is 0.5, and also 50 where
     the number is above 1 and the other side is bare, as in answers to "what percentage". An integer gold is not

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from paceline.rewards.maths.equality import Verdict, decide
-from paceline.rewards.maths.proving import ProofPool, Reply, proofs
+from paceline.rewards.maths.equality import EqualityVerdict, decide
+from paceline.rewards.maths.proving import ProofPool, ProverReply, proofs
 
 MAX_PAIRS = 65_536
 MAX_CHARACTERS = 16 << 20
-"""Of the pairs that are remembered, all together; the ones asked for last stay."""
+"""Total length of the remembered pairs; the least recently used are dropped."""
 
 Pair = tuple[str, str]
 
@@ -24,11 +24,11 @@ class VerdictMemory:
         """`pool` gives the pool that proves; it is asked for when there is something to prove."""
         self._pool = pool
         self._lock = threading.Lock()
-        self._known: OrderedDict[Pair, Verdict] = OrderedDict()
+        self._known: OrderedDict[Pair, EqualityVerdict] = OrderedDict()
         self._characters = 0
-        self._pending: dict[Pair, Future[Reply]] = {}
+        self._pending: dict[Pair, Future[ProverReply]] = {}
 
-    def begin(self, pair: Pair) -> "Verdict | Future[Reply]":
+    def begin(self, pair: Pair) -> "EqualityVerdict | Future[ProverReply]":
         """The verdict where it is known or cheap, else the reply that the pool will give, asked for once."""
         pair = pair[0].strip(), pair[1].strip()  # what bounds their length, and so a worker's line, looks at this
         with self._lock:
@@ -57,7 +57,7 @@ class VerdictMemory:
             self._pending = {}
             self._characters = 0
 
-    def _land(self, pair: Pair, future: "Future[Reply]") -> None:
+    def _land(self, pair: Pair, future: "Future[ProverReply]") -> None:
         """A failure is not remembered: the pair may be tried again."""
         if future.exception() is None:
             self._keep(pair, verdict_of(future.result()))
@@ -65,7 +65,7 @@ class VerdictMemory:
             if self._pending.get(pair) is future:
                 del self._pending[pair]
 
-    def _keep(self, pair: Pair, verdict: Verdict) -> None:
+    def _keep(self, pair: Pair, verdict: EqualityVerdict) -> None:
         with self._lock:
             if pair in self._known:
                 return
@@ -76,9 +76,9 @@ class VerdictMemory:
                 self._characters -= len(gold) + len(answer)
 
 
-def verdict_of(reply: Reply) -> Verdict:
+def verdict_of(reply: ProverReply) -> EqualityVerdict:
     """What a worker said, as a verdict."""
-    return Verdict(equal=bool(reply["equal"]), rule=str(reply["rule"]))
+    return EqualityVerdict(equal=bool(reply["equal"]), rule=str(reply["rule"]))
 
 
 _memory = VerdictMemory()

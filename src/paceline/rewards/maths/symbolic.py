@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]")
 
 
 def is_bounded(text: str) -> bool:
-    """Whether the text is LaTeX with closed braces, in which no number is beyond writing down: no `9^{9^{9}}`."""
+    """Return whether the text is LaTeX with closed braces, with no number too large to write down: no `9^{9^{9}}`."""
     if not _braces_close(text) or len(_FUNCTION.findall(text)) > MAX_FUNCTIONS:
         return False
     if any(len(found[1]) > 4 or int(found[1]) > MAX_FACTORIAL for found in _FACTORIAL.finditer(text)):
@@ -41,7 +41,7 @@ def is_bounded(text: str) -> bool:
 
 
 def _has_tower(text: str) -> bool:
-    """Whether powers of integers, computed from the inside out, pass `MAX_DIGITS` digits."""
+    """Return whether powers of integers, computed from the inside out, pass `MAX_DIGITS` digits."""
     for _ in range(_MAX_POWERS):
         text = _GROUPED.sub(r"\1", text)
         found = _POWER.search(text)
@@ -56,7 +56,7 @@ def _has_tower(text: str) -> bool:
 
 
 def _braces_close(text: str) -> bool:
-    """Whether every brace has its partner, so that the text stays inside the box that it is parsed in."""
+    """Return whether every brace has its partner, so that the text stays inside the box that it is parsed in."""
     depth = 0
     for brace in re.findall(r"\\.|[{}]", text, re.DOTALL):
         depth += {"{": 1, "}": -1}.get(brace, 0)
@@ -66,7 +66,7 @@ def _braces_close(text: str) -> bool:
 
 
 def prove(gold: str, answer: str) -> bool:
-    """Whether math-verify shows the two LaTeX texts to be equal; False when it cannot.
+    """Return whether math-verify shows the two LaTeX texts to be equal; False when it cannot.
 
     A decimal counts as equal to a symbolic number when they agree to 12 decimal places and, as every two expressions,
     to nine significant digits. Values are compared first, at one point for expressions with variables: most wrong
@@ -85,7 +85,7 @@ def prove(gold: str, answer: str) -> bool:
 
 
 def parses(gold: str) -> bool:
-    """Whether math-verify reads the LaTeX and finds it equal to itself."""
+    """Return whether math-verify reads the LaTeX and finds it equal to itself."""
     try:
         expected = _parsed(gold)
         return len(expected) == 1 and bool(_math_verify().verify(expected, expected, timeout_seconds=None))
@@ -157,7 +157,7 @@ def _in_the_symbols_of(gold: Any, answer: Any) -> Any:
 
 
 def _values_differ(gold: Any, answer: Any) -> bool:
-    """Whether two expressions, their variables at the same made-up real values, have finite values that differ."""
+    """Return whether two expressions have different finite values where their variables are the same real numbers."""
     from sympy import Expr
 
     if not isinstance(gold, Expr) or not isinstance(answer, Expr):

@@ -73,7 +73,7 @@ def scaled_unit(suffix: str) -> tuple[int, str] | None:
 
 
 def same_unit(first: str, second: str) -> bool:
-    """Whether two units are one, without conversion; degrees may be those of a temperature."""
+    """Return whether two units are one, without conversion; degrees may be those of a temperature."""
     return first == second or ("degree" in (first, second) and {first, second} <= {"degree", "celsius", "fahrenheit"})
 
 

@@ -1,4 +1,4 @@
-r"""Whether an answer equals the gold answer, as mathematics.
+r"""True if an answer equals the gold answer, as mathematics.
 
 The first rule that knows the two texts decides, on one spelling of both (`notation`):
 
@@ -37,13 +37,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from paceline.errors import RewardError
-from paceline.rewards.maths.equality import Verdict, recognises
-from paceline.rewards.maths.proving import Reply, proofs
+from paceline.rewards.maths.equality import EqualityVerdict, recognises
+from paceline.rewards.maths.proving import ProverReply, proofs
 from paceline.rewards.maths.remembering import Pair, memory, verdict_of
 
 
 def math_equal(gold: str, answer: str) -> bool:
-    """Whether `answer` is `gold`; the table above says by which rule. From any thread of any process.
+    """Return whether `answer` is `gold`; the table above says by which rule. From any thread of any process.
 
     >>> math_equal("1000", "1,000"), math_equal("12", "1,2"), math_equal("1/2", "0.5")
     (True, False, True)
@@ -54,7 +54,7 @@ def math_equal(gold: str, answer: str) -> bool:
     return math_verdicts([(gold, answer)])[0].equal
 
 
-def math_verdicts(pairs: Sequence[Pair]) -> list[Verdict]:
+def math_verdicts(pairs: Sequence[Pair]) -> list[EqualityVerdict]:
     """The verdicts on (gold, answer) pairs, in their order; what takes a proof is worked on in parallel.
 
     Raises:
@@ -65,17 +65,17 @@ def math_verdicts(pairs: Sequence[Pair]) -> list[Verdict]:
     for failure in outcomes:
         if isinstance(failure, RewardError):
             raise failure
-    return [verdict for verdict in outcomes if isinstance(verdict, Verdict)]
+    return [verdict for verdict in outcomes if isinstance(verdict, EqualityVerdict)]
 
 
-def math_outcomes(pairs: Sequence[Pair]) -> list[Verdict | RewardError]:
+def math_outcomes(pairs: Sequence[Pair]) -> list[EqualityVerdict | RewardError]:
     """As `math_verdicts`, with the failure of the grader in the place of the pair that it failed on."""
     return [_outcome(found) for found in [memory().begin(pair) for pair in pairs]]
 
 
-def _outcome(found: "Verdict | Future[Reply]") -> Verdict | RewardError:
+def _outcome(found: "EqualityVerdict | Future[ProverReply]") -> EqualityVerdict | RewardError:
     """The verdict, waited for if need be: the pool ends every pair at its deadline."""
-    if isinstance(found, Verdict):
+    if isinstance(found, EqualityVerdict):
         return found
     failure = found.exception()
     return verdict_of(found.result()) if failure is None else RewardError(str(failure))
@@ -93,7 +93,7 @@ def forget_verdicts() -> None:
 
 
 def is_verifiable(gold: str) -> bool:
-    """Whether a gold answer can be recognised in another spelling than its own; see `unverifiable`."""
+    """Return whether a gold answer can be recognised in another spelling than its own; see `unverifiable`."""
     return not unverifiable([gold])
 
 

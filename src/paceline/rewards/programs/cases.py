@@ -71,7 +71,7 @@ def parse_cases(columns: Mapping[str, object], row_id: str) -> Cases:
 
 
 def has_cases(columns: Mapping[str, object]) -> bool:
-    """Whether a row means to have test cases, usable or not."""
+    """Return whether a row means to have test cases, usable or not."""
     return _column(columns) is not None
 
 

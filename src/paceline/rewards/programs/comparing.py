@@ -1,4 +1,4 @@
-"""Whether what a program printed or returned is what it should have: on plain text and plain data only.
+"""True if what a program printed or returned is what it should have: on plain text and plain data only.
 
 Order always counts, and so does every token: there is no comparison of sets, and none of sorted lines. Printed text is
 compared as the checkers of programming contests do, token by token: how tokens lie on lines is not looked at.
@@ -29,7 +29,7 @@ _MARKS_OF_A_FLOAT = re.compile(rb"[.eE]")
 
 
 def same_output(expected: str, printed: str) -> bool:
-    r"""Whether two texts have the same tokens in the same order.
+    r"""Return whether two texts have the same tokens in the same order.
 
     Tokens are parted by ASCII space, line ends included. One that is expected with a decimal point or an exponent is a
     number, and equal within `TOLERANCE`; any other is equal to itself alone. Of what was printed, no more tokens are
@@ -45,7 +45,7 @@ def same_output(expected: str, printed: str) -> bool:
 
 
 def same_value(expected: object, returned: object, *, depth: int = MAX_DEPTH) -> bool:
-    """Whether two values, as `json.loads` gives them, are the same.
+    """Return whether two values, as `json.loads` gives them, are the same.
 
     Whole numbers, text, true, false and null are equal to themselves alone, and true is no number. A float is equal
     to any number within `TOLERANCE`. Lists are compared in order, objects by their keys, which are text.
@@ -65,7 +65,7 @@ def same_value(expected: object, returned: object, *, depth: int = MAX_DEPTH) ->
 
 
 def parse_value(text: str) -> tuple[bool, object]:
-    """Whether a text is JSON that can be compared, and its value: a whole number or nesting may be beyond reading."""
+    """Return whether a text is JSON that can be compared, and its value; numbers or nesting may be too large."""
     try:
         return True, json.loads(text)
     except (ValueError, RecursionError):

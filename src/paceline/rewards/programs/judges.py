@@ -33,7 +33,7 @@ TRIES = 2
 SLICE_SECONDS = 0.2
 """A wait is cut into these, so that a limit on the whole call can end it between two."""
 FIRST, REST = 0, 1
-"""Which work goes before which."""
+"""Priorities: first programs are judged before the rest of the queue."""
 
 Work = Callable[[Sandbox, Callable[[], None]], None]
 """What a thread does; the second argument is called once it holds no processor any more."""
@@ -48,7 +48,7 @@ class Program:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the sandbox has failed on it, so that nothing is known of it."""
+        """True if the sandbox has failed on it, so that nothing is known of it."""
         return any(one is not None and one.done() and one.exception() is not None for one in (self.first, self.rest))
 
 

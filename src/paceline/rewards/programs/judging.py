@@ -13,7 +13,7 @@ from paceline.rewards.programs.cases import Cases
 from paceline.rewards.programs.comparing import parse_value, same_output, same_value
 from paceline.sandbox.programs import Execution, ExecutionStatus, Job, Limits, Sandbox
 
-Verdict = Literal[
+ProgramVerdict = Literal[
     "pass",
     "wrong",
     "runtime_error",
@@ -41,14 +41,14 @@ ERROR_LENGTH = 160
 class Judgement:
     """What one program is worth."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ProgramVerdict, ...]
     """One per test, in the order of the tests; at least one."""
     error: str = ""
     """The first failing program's last words, for a person."""
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether tests were left out as the batch had used up its time."""
+        """True if tests were left out as the batch had used up its time."""
         return "cut_short" in self.verdicts
 
     @property
@@ -58,7 +58,7 @@ class Judgement:
 
     @property
     def passed_all(self) -> bool:
-        """Whether it passed every test."""
+        """True if it passed every test."""
         return self.passed == len(self.verdicts)
 
     @property
@@ -85,7 +85,7 @@ class Trial:
         self._tests = list(zip(cases.inputs, cases.outputs, strict=True))
         self._number = len(self._tests)
         self._limits = replace(limits, output_bytes=output_limit(cases, limits.output_bytes))
-        self._verdicts: list[Verdict] = []
+        self._verdicts: list[ProgramVerdict] = []
         self._error = ""
         self._first_lost = 0.0
         self._before: int | None = None
@@ -95,7 +95,7 @@ class Trial:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the first slice was not enough."""
+        """True if the first slice was not enough."""
         return self._before is not None
 
     @property
@@ -136,7 +136,7 @@ class Trial:
     def judgement(self, *, cut_short: bool) -> Judgement:
         """What is known of the program; `cut_short`: by its first slice alone."""
         kept = self._verdicts[: self._before] if cut_short else self._verdicts
-        left: Verdict = "cut_short" if cut_short else "not_run"
+        left: ProgramVerdict = "cut_short" if cut_short else "not_run"
         verdicts = (*kept, *[left] * (self._number - len(kept)))
         return Judgement(verdicts=verdicts, error=OUT_OF_TIME if cut_short else self._error)
 
@@ -148,7 +148,7 @@ class Trial:
             job = Job(source=self._source, function=self._function, arguments=given, limits=limits)
         return sandbox.execute(job, on_sleep)
 
-    def _note(self, execution: Execution) -> Verdict:
+    def _note(self, execution: Execution) -> ProgramVerdict:
         """The verdict on the next test, which is done with; so are all others, where it tells enough."""
         _, expected = self._tests.pop(0)
         verdict = self._verdict(execution, expected)
@@ -159,7 +159,7 @@ class Trial:
             self._tests.clear()
         return verdict
 
-    def _verdict(self, execution: Execution, expected: str) -> Verdict:
+    def _verdict(self, execution: Execution, expected: str) -> ProgramVerdict:
         if execution.status != "finished":
             return execution.status
         if self._function is None:
@@ -185,7 +185,7 @@ def _returned(expected: str, output: str, *, in_list: bool) -> bool:
     return same_value(wanted, value) or (in_list and isinstance(wanted, list) and same_value(wanted[0], value))
 
 
-def _is_enough(verdicts: Sequence[Verdict], *, stop_at_first: bool) -> bool:
+def _is_enough(verdicts: Sequence[ProgramVerdict], *, stop_at_first: bool) -> bool:
     last = verdicts[-1]
     if last == "pass":
         return False

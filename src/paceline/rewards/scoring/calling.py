@@ -21,7 +21,7 @@ from paceline.runtime.progress import NULL_PROGRESS, Progress
 GRACE_SECONDS = 1.0
 """Async functions are cancelled at their deadline; one that then still blocks the event loop is interrupted."""
 
-Result = TypeVar("Result")
+CallResult = TypeVar("CallResult")
 
 
 class TooSlow(Exception):
@@ -29,7 +29,7 @@ class TooSlow(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class CallOutcome:
     """What one call came to."""
 
     result: object = None
@@ -41,7 +41,7 @@ class Outcome:
 
 def outcomes(
     calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: float, progress: Progress = NULL_PROGRESS
-) -> list[Outcome]:
+) -> list[CallOutcome]:
     """Call each function with arguments of its own; nothing that a grader raises passes.
 
     A call that takes more than `timeout` seconds fails; built-in functions keep deadlines of their own, per answer.
@@ -59,26 +59,26 @@ def outcomes(
     return called
 
 
-def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> Outcome:
+def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> CallOutcome:
     started = time.perf_counter()
     limit = nullcontext() if isinstance(function, BuiltIn) else deadline(timeout)
     try:
         with limit:
             result: object = function(**(arguments if isinstance(function, BuiltIn) else owned(arguments)))
     except RewardTimeout:
-        return Outcome(error=_too_slow(timeout), seconds=time.perf_counter() - started)
+        return CallOutcome(error=_too_slow(timeout), seconds=time.perf_counter() - started)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a grader raises is counted, not fatal
-        return Outcome(error=error, seconds=time.perf_counter() - started)
-    return Outcome(result=result, seconds=time.perf_counter() - started)
+        return CallOutcome(error=error, seconds=time.perf_counter() - started)
+    return CallOutcome(result=result, seconds=time.perf_counter() - started)
 
 
 def _too_slow(timeout: float) -> TooSlow:
     return TooSlow(f"the call took more than --reward-timeout {timeout:g} seconds")
 
 
-def _together(called: Sequence[Outcome], timeout: float) -> list[Outcome]:
+def _together(called: Sequence[CallOutcome], timeout: float) -> list[CallOutcome]:
     """All of them awaited at once; a task of theirs that leaves the program takes this call with it, not the run."""
-    started, finished = time.perf_counter(), dict[int, Outcome]()
+    started, finished = time.perf_counter(), dict[int, CallOutcome]()
     error: BaseException | None = None
     try:
         with deadline(timeout + GRACE_SECONDS):
@@ -88,11 +88,11 @@ def _together(called: Sequence[Outcome], timeout: float) -> list[Outcome]:
         _thread.cache_clear()  # it may be blocked for good
     except SystemExit as leaving:
         error = leaving
-    unfinished = Outcome(error=error, seconds=time.perf_counter() - started)
+    unfinished = CallOutcome(error=error, seconds=time.perf_counter() - started)
     return [finished.get(place, unfinished) for place in range(len(called))]
 
 
-async def _all(called: Sequence[Outcome], timeout: float, finished: dict[int, Outcome]) -> None:
+async def _all(called: Sequence[CallOutcome], timeout: float, finished: dict[int, CallOutcome]) -> None:
     """Awaits all of them and notes each as soon as it is done."""
 
     async def note(place: int) -> None:
@@ -101,7 +101,7 @@ async def _all(called: Sequence[Outcome], timeout: float, finished: dict[int, Ou
     await asyncio.gather(*map(note, range(len(called))))
 
 
-async def _finished(called: Outcome, timeout: float) -> Outcome:
+async def _finished(called: CallOutcome, timeout: float) -> CallOutcome:
     assert isinstance(called.result, Awaitable)
     started = time.perf_counter()
     try:
@@ -109,11 +109,11 @@ async def _finished(called: Outcome, timeout: float) -> Outcome:
             result = await called.result
     except (Exception, SystemExit, RewardTimeout, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
         failure = _too_slow(timeout) if limit.expired() or isinstance(error, RewardTimeout) else error
-        return Outcome(error=failure, seconds=called.seconds + time.perf_counter() - started)
-    return Outcome(result=result, seconds=called.seconds + time.perf_counter() - started)
+        return CallOutcome(error=failure, seconds=called.seconds + time.perf_counter() - started)
+    return CallOutcome(result=result, seconds=called.seconds + time.perf_counter() - started)
 
 
-def _wait(coroutine: Coroutine[object, object, Result]) -> Result:
+def _wait(coroutine: Coroutine[object, object, CallResult]) -> CallResult:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -121,7 +121,7 @@ def _wait(coroutine: Coroutine[object, object, Result]) -> Result:
     return _thread().submit(_run, coroutine).result()
 
 
-def _run(coroutine: Coroutine[object, object, Result]) -> Result:
+def _run(coroutine: Coroutine[object, object, CallResult]) -> CallResult:
     return _runner(os.getpid(), threading.get_ident()).run(coroutine)
 
 

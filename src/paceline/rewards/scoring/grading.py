@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from paceline.rewards.function import Grade, RewardFunction, compares_group, takes_nan_for_none
 from paceline.rewards.scoring.arguments import Arguments, accepted, arguments_of
-from paceline.rewards.scoring.calling import Outcome, TooSlow, outcomes
-from paceline.rewards.scoring.results import Item, checked
+from paceline.rewards.scoring.calling import CallOutcome, TooSlow, outcomes
+from paceline.rewards.scoring.results import RowGrade, checked
 from paceline.rewards.selecting import is_for
 from paceline.types import Completion, Task
 
@@ -65,7 +65,7 @@ class Graded:
 
     @property
     def first_failure(self) -> str | None:
-        """Of a row, else of the batch."""
+        """Traceback of a row's failure, else of the batch's."""
         return next(iter(self.failures.values()), self.batch_failure)
 
 
@@ -77,7 +77,7 @@ def batch_of(name: str, function: RewardFunction, tasks: Sequence[Task], complet
     return Batch(name=name, function=function, tasks=chosen, rows=rows, arguments=arguments)
 
 
-def grade(batch: Batch, outcome: Outcome, timeout: float) -> Graded:
+def grade(batch: Batch, outcome: CallOutcome, timeout: float) -> Graded:
     """One function's rows. A call that raised is made again whole, and then for each row alone.
 
     Not so where it took too long, whose deadline is the whole call's; and a function that needs whole groups, or a
@@ -108,9 +108,9 @@ def grade(batch: Batch, outcome: Outcome, timeout: float) -> Graded:
     return replace(graded, tally=tally, seconds=sum(one.seconds for one in tried), batch_failure=failure)
 
 
-def _row_by_row(batch: Batch, timeout: float) -> list[Outcome]:
+def _row_by_row(batch: Batch, timeout: float) -> list[CallOutcome]:
     """One call per row, up to the first that takes too long: what is left would be waited for row by row."""
-    found = list[Outcome]()
+    found = list[CallOutcome]()
     for row in range(len(batch.rows)):
         alone = {key: values[row : row + 1] for key, values in batch.arguments.items()}
         found += outcomes([(batch.function, alone)], timeout=timeout)
@@ -119,11 +119,11 @@ def _row_by_row(batch: Batch, timeout: float) -> list[Outcome]:
     return found
 
 
-def _items_of(name: str, alone: Outcome) -> list[Item]:
+def _items_of(name: str, alone: CallOutcome) -> list[RowGrade]:
     return checked(name, alone.result, 1) if alone.error is None else [alone.error]
 
 
-def _graded(batch: Batch, items: Sequence[Item]) -> Graded:
+def _graded(batch: Batch, items: Sequence[RowGrade]) -> Graded:
     """The numbers among the items, and for each other item that is not None why it is a failure."""
     failures, values, notes, nans = dict[int, str](), list[float | None](), list[str | None](), 0
     for row, item in enumerate(items):
@@ -145,7 +145,7 @@ def _graded(batch: Batch, items: Sequence[Item]) -> Graded:
 
 
 def ungraded(size: int) -> Graded:
-    """Of a function that no row of the batch is for."""
+    """Return the grades of a function that applies to no row of the batch."""
     return Graded(values=(None,) * size, failures={}, notes=(None,) * size, seconds=0.0, tally=Tally())
 
 

@@ -8,10 +8,10 @@ from numbers import Complex, Real
 from paceline.errors import RewardError
 from paceline.rewards.function import Grade
 
-Item = float | Grade | BaseException | None
+RowGrade = float | Grade | BaseException | None
 
 
-def checked(name: str, result: object, expected: int) -> list[Item]:
+def checked(name: str, result: object, expected: int) -> list[RowGrade]:
     """The result as one number, `Grade`, None or exception per completion; booleans count 1 and 0.
 
     Arrays and tensors of one dimension are taken for lists, those of none for numbers. An exception in the place of a
@@ -28,7 +28,7 @@ def checked(name: str, result: object, expected: int) -> list[Item]:
     return [_item(name, item, place, expected) for place, item in enumerate(items)]
 
 
-def _item(name: str, item: object, place: int, expected: int) -> Item:
+def _item(name: str, item: object, place: int, expected: int) -> RowGrade:
     plain = _listed(item)
     if isinstance(plain, Grade):
         return replace(plain, value=_number(name, plain.value, place, expected), note=str(plain.note))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from paceline.config.layout import Sizes
 from paceline.config.sections import Config
-from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, Cut, choose_cut
+from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, RecomputedLayers, choose_cut
 from paceline.training.plan.batches import considered_micro_batches, even_tokens, forwarded_tokens
 from paceline.training.plan.hardware import CPU, Device
 from paceline.training.plan.held import Held, held
@@ -43,14 +43,14 @@ def activations(shape: ModelShape, sizes: Sizes, on: Device, number_bytes: int) 
     )
 
 
-def planned_cut(config: Config, of: Activations, sizes: Sizes, on: Device, left: float) -> Cut:
+def planned_cut(config: Config, of: Activations, sizes: Sizes, on: Device, left: float) -> RecomputedLayers:
     """By the rule of the run, with `left` bytes of the device where that goes by what is free."""
     asked = config.model.gradient_checkpointing
     tokens_of = {size: even_tokens(config, size, sizes) for size in considered_micro_batches(config, on.kind)}
     return choose_cut(of, tokens_of, ACTIVATION_SHARE * max(0.0, left), asked=asked)
 
 
-def kept(config: Config, of: Activations, cut: Cut, on: Device, passes: int) -> int:
+def kept(config: Config, of: Activations, cut: RecomputedLayers, on: Device, passes: int) -> int:
     """Bytes at most, with what the C library holds beside them."""
     if cut.layers == of.layers:
         return round(cut.tokens * (of.kept(cut.layers) + of.all_layers / of.layers))
@@ -99,7 +99,7 @@ class MemoryPlan:
     """Weights in the precision of the computation, which torch keeps on CUDA from the forward to the backward pass."""
     activations: int
     """What a micro-batch keeps for its backward pass, with the layers of `cut` computed again."""
-    cut: Cut
+    cut: RecomputedLayers
     """Micro-batches, and what is computed again of them."""
     head: int
     """Logits, and the head in the precision of the computation."""
@@ -170,7 +170,7 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
         drawn=engine.logits,
         casts=parts.weights * number_bytes if is_half and on.kind == "cuda" else 0,
         activations=0,
-        cut=Cut(micro_batch_tokens=0, tokens=0, layers=0),
+        cut=RecomputedLayers(micro_batch_tokens=0, tokens=0, layers=0),
         head=_head(shape, on, number_bytes) // sizes.tensor,
         saved=_copied(config, parts),
         saved_on_device=on.kind == "cpu",

@@ -15,8 +15,7 @@ from paceline.config.objective import AdvantageConfig
 from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.scoring.early import early_start
-from paceline.rewards.scoring.merging import merge_scores, part_of
-from paceline.rewards.scoring.scores import Scores, score
+from paceline.rewards.scoring.scores import Scores, merge_scores, part_of, score
 from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.rollouts.grouping import ScoredGroup, is_inside
 from paceline.types import Completion, Task
