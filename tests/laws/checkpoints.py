@@ -32,7 +32,7 @@ from paceline.models.parallel.ranks import Ranks
 from paceline.models.parallel.sharding import Sharding
 from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.split_loading import load_policy
-from paceline.runtime.background_writes import Writing
+from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.learner.learner import Learner
 from paceline.training.setup.run_inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer
@@ -92,7 +92,7 @@ def save(half: Learner, root: Path, loaded=None):
     )
 
 
-def begin(half: Learner, root: Path) -> Writing[Checkpoint]:
+def begin(half: Learner, root: Path) -> BackgroundWrite[Checkpoint]:
     """The same in the background."""
     taken = take_checkpoint(
         root,
@@ -104,7 +104,7 @@ def begin(half: Learner, root: Path) -> Writing[Checkpoint]:
         ranks=half.ranks,
         staging=StagingBuffers(lambda: None),
     )
-    return Writing(partial(taken.write, half.ranks.side_group()), name="a checkpoint")
+    return BackgroundWrite(partial(taken.write, half.ranks.side_group()), name="a checkpoint")
 
 
 def go_on(half: Learner) -> tuple[float, dict[str, Tensor]]:

@@ -36,7 +36,7 @@ need no saving: order and samples are functions of the seed and of the position.
 
 run_directory.py    a run's directory: create, open, lock, write, read
 run_files.py        lines and whole files on disk
-places.py           what a directory is before a run takes it
+existing_runs.py    check of a directory before a run takes it
 lock.py             one writer at a time, and the mark of a run directory
 journal.py          which steps' rollouts are committed, and whether they are whole
 finding.py          whole checkpoints in a directory; damaged ones are set aside

@@ -12,6 +12,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from paceline.checkpoints.digests import content_digest
+from paceline.checkpoints.existing_runs import refuse_existing_run, refuse_no_run
 from paceline.checkpoints.journal import (
     Committed,
     committed_after,
@@ -22,7 +23,6 @@ from paceline.checkpoints.journal import (
     unseal,
 )
 from paceline.checkpoints.lock import WriteLock
-from paceline.checkpoints.places import refuse_existing_run, refuse_no_run
 from paceline.checkpoints.run_files import (
     APPENDED,
     append,

@@ -25,7 +25,7 @@ from paceline.models.parallel.piece_files import part_of
 from paceline.models.parallel.pieces import saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks, TextGroup
 from paceline.models.parallel.staging import StagingBuffers
-from paceline.runtime.background_writes import Writing
+from paceline.runtime.background_writes import BackgroundWrite
 
 
 class TokenizerFiles:
@@ -219,7 +219,7 @@ class CheckpointWriter:
     def __init__(self, staging: StagingBuffers | None) -> None:
         """`staging`: buffers for copies; None: every checkpoint is written before the run continues."""
         self.staging = staging
-        self._writing: Writing[Checkpoint] | None = None
+        self._writing: BackgroundWrite[Checkpoint] | None = None
         self._written: Checkpoint | None = None
 
     def begin(self, taken: Taken, group: TextGroup) -> None:
@@ -230,7 +230,9 @@ class CheckpointWriter:
             RankLost: another rank is gone, or silent for too long.
         """
         if taken.is_copied:
-            self._writing = Writing(lambda: taken.write(group), name=f"the checkpoint of step {taken.state.step}")
+            self._writing = BackgroundWrite(
+                lambda: taken.write(group), name=f"the checkpoint of step {taken.state.step}"
+            )
         else:
             self._written = taken.write(group)
 

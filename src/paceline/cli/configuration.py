@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from paceline.checkpoints.places import is_run, refuse_no_run
+from paceline.checkpoints.existing_runs import is_run, refuse_no_run
 from paceline.cli.arguments import ParsedArguments
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.checkpoints.existing_runs import refuse_existing_run
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
-from paceline.checkpoints.places import refuse_existing_run
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, ParsedArguments, help_page, parse
 from paceline.cli.configuration import (

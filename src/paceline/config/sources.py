@@ -11,7 +11,7 @@ GRPO = "GRPO, arXiv:2402.03300"
 MINIMAX = "MiniMax-M1, arXiv:2506.13585, Eq. 4 and 5"
 TR_DPO = "TR-DPO, arXiv:2404.09656"
 
-OF_OPTIONS: Mapping[str, str] = {
+OPTION_SOURCES: Mapping[str, str] = {
     "overlong_share": f"{DAPO}, Eq. 13",
     "overlong_weight": f"{DAPO}, Eq. 13",
     "mask_truncated": f"{DAPO}, section 3.4",
@@ -31,7 +31,7 @@ OF_OPTIONS: Mapping[str, str] = {
 }
 """Source of an option, whatever its value."""
 
-OF_VALUES: Mapping[str, Mapping[object, str]] = {
+VALUE_SOURCES: Mapping[str, Mapping[object, str]] = {
     "advantage": {
         "group": f"{GRPO}, section 4.1.2",
         "batch": "REINFORCE++, arXiv:2501.03262",
@@ -72,8 +72,8 @@ def source_of(name: str, value: object) -> str | None:
     >>> source_of("average", "constant")
     'Dr. GRPO, arXiv:2503.20783, section 3.2'
     """
-    if name in OF_OPTIONS:
-        return OF_OPTIONS[name]
-    if name not in OF_VALUES or value not in OF_VALUES[name]:
+    if name in OPTION_SOURCES:
+        return OPTION_SOURCES[name]
+    if name not in VALUE_SOURCES or value not in VALUE_SOURCES[name]:
         return None
-    return OF_VALUES[name][value]
+    return VALUE_SOURCES[name][value]

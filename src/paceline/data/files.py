@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from paceline.data.lines import LineRows
+from paceline.data.json_lines import LineRows
 from paceline.data.rows import WHOLE, Row
 from paceline.data.tables import parquet_rows
 from paceline.errors import DataError

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from paceline.config.sections import DataConfig
-from paceline.data.cutting import cut
 from paceline.data.formats import Problem
 from paceline.data.prompts import Rendered, Tokenizer, render, token_ids
 from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, RowsOnDemand, rows_digest, spread
 from paceline.data.screening import screen, usable
+from paceline.data.truncation import truncate
 from paceline.errors import DataError
 from paceline.types import RowCheck, Task
 
@@ -62,7 +62,7 @@ class Making:
         if len(ids) <= limit:
             return task
         if self.data.long_prompts == "truncate_left":
-            return self.cut(task)
+            return self.truncated(task)
         kind = LeftOut if self.data.long_prompts == "drop" else DataError
         raise kind(
             f"row {row.row_id}: its prompt has {len(ids)} tokens, above --max-prompt-length {limit}; raise the limit, "
@@ -73,10 +73,10 @@ class Making:
         """Render the prompt of a row."""
         return render(asked.prompt, self.tokenizer, self.data, system=self.system, row_id=row.row_id)
 
-    def cut(self, task: Task) -> Task:
+    def truncated(self, task: Task) -> Task:
         """Cut a prompt that is too long to the limit; raise as `one` does if it cannot be cut."""
         try:
-            return cut(task, self.tokenizer, self.data)
+            return truncate(task, self.tokenizer, self.data)
         except DataError as error:
             raise self.refusal(error) from error
 
@@ -241,7 +241,7 @@ def _within_limit(tasks: Iterable[Task], making: Making) -> tuple[tuple[Task, ..
             if len(task.prompt_ids) <= data.max_prompt_length:
                 kept.append(task)
             elif data.long_prompts == "truncate_left":
-                kept.append(making.cut(task))
+                kept.append(making.truncated(task))
         except LeftOut as error:
             uncut.append(str(error))
     return tuple(kept), tuple(uncut)

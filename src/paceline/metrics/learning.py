@@ -136,7 +136,7 @@ class Learning:
     def verdict(self) -> Verdict:
         """Return the verdict on all records so far."""
         if 0 < self._steps == self._standstill and self._steps >= STANDING:
-            return Verdict(word="no", because=f"{_standing(self._last)}, in all {self._steps} steps so far")
+            return Verdict(word="no", because=f"{_why_unchanged(self._last)}, in all {self._steps} steps so far")
         found = {name: accuracy_shift(evals, sets=len(self._evals)) for name, evals in self._evals.items()}
         sets = {name: shift for name, shift in found.items() if shift is not None}
         reward, remarks = reward_shift(self._rewards), self._remarks()
@@ -169,7 +169,7 @@ class Learning:
         """List current problems, whatever was learnt before."""
         lines = []
         if self._standstill >= STANDING:
-            lines.append(f"{_standing(self._last)}, in the last {self._standstill} steps")
+            lines.append(f"{_why_unchanged(self._last)}, in the last {self._standstill} steps")
         # steps of older versions have no alarms
         active = self._last[-1].get("alarms") or () if self._last else ()
         meanings = {rule.name: rule.meaning for rule in RULES}
@@ -186,7 +186,7 @@ def judge(steps: Iterable[Record], evals: Iterable[Record]) -> Verdict:
     return learning.verdict()
 
 
-def _standing(last: Iterable[Record]) -> str:
+def _why_unchanged(last: Iterable[Record]) -> str:
     """Explain why steps did not change the policy."""
     records = list(last)
     if all(record["learning_rate"] == 0 for record in records):

@@ -13,7 +13,7 @@ HEARTBEAT_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class Writing(Generic[T]):
+class BackgroundWrite(Generic[T]):
     """A write in a thread of its own, and its result."""
 
     def __init__(self, write: Callable[[], T], *, name: str) -> None:

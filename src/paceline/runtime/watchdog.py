@@ -75,7 +75,7 @@ class Watchdog:
             still = 0.0 if self._heartbeat.count != seen else still + min(now - looked, 2 * pause)
             seen, looked = self._heartbeat.count, now
             if still >= self._limit:
-                self._bite()
+                self._fire()
                 return
             self._set_last_resort()
 
@@ -84,7 +84,7 @@ class Watchdog:
             seconds = self._limit + self._grace
             faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__.fileno())
 
-    def _bite(self) -> None:
+    def _fire(self) -> None:
         faulthandler.cancel_dump_traceback_later()
         report = write_report(self._folder, self._heartbeat, limit=self._limit)
         self._verdict = TrainingError(

@@ -13,7 +13,7 @@ from typing import Any
 from paceline.checkpoints.digests import prompts_digest
 from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir
-from paceline.runtime.background_writes import Writing
+from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.rollouts.lines import restorable_lines
 from paceline.training.rollouts.restoring import batch_about, restored_batch, restored_groups
 from paceline.training.sampled_step import SampledStep, WeightTransfer
@@ -47,7 +47,7 @@ class Journal:
         """Steps whose rollouts are used again."""
         self.position: int = committed.entries[-1]["position"] if committed.entries else task_sampler.position
         """Where the data order stands behind them."""
-        self._writing: Writing[None] | None = None
+        self._writing: BackgroundWrite[None] | None = None
         self._is_closed = False
         self._beginning = threading.Lock()  # of a write: another thread may commit while this one closes
 
@@ -72,7 +72,7 @@ class Journal:
         lines, about = [*restorable_lines(sampled.batch.groups)], _about(sampled)
         with self._beginning:
             if not self._is_closed:
-                self._writing = Writing(
+                self._writing = BackgroundWrite(
                     lambda: self._run_dir.commit_rollouts(number, lines, about),
                     name=f"what was sampled for step {number}",
                 )

@@ -15,7 +15,7 @@ from paceline.errors import ConfigError, StorageError
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import ONE_RANK
 from paceline.models.parallel.staging import StagingBuffers
-from paceline.runtime.background_writes import Writing
+from paceline.runtime.background_writes import BackgroundWrite
 from tests.checkpoint_files import content, save_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -137,7 +137,7 @@ def test_a_thread_writes_and_is_waited_for(tmp_path):
         go.wait()
         return taken.write(ONE_RANK)
 
-    writing = Writing(write, name="the checkpoint of step 1")
+    writing = BackgroundWrite(write, name="the checkpoint of step 1")
     assert writing.result(wait=False, seconds=60) is None
     assert newest_checkpoint(tmp_path) == (None, ())
     with pytest.raises(StorageError, match=r"the checkpoint of step 1 is not on disk after 0\.01 s; look at the disk"):
@@ -174,7 +174,7 @@ def test_a_disk_that_fails_leaves_the_last_checkpoint_and_no_draft(tmp_path, num
     loaded, optimizer = trained()
     good = save_checkpoint(tmp_path, state(1), **arguments(loaded, optimizer))
     given = arguments(Failing(loaded, number), optimizer) | {"staging": StagingBuffers(lambda: None)}
-    writing = Writing(lambda: take_checkpoint(tmp_path, state(2), **given).write(ONE_RANK), name="it")
+    writing = BackgroundWrite(lambda: take_checkpoint(tmp_path, state(2), **given).write(ONE_RANK), name="it")
     with pytest.raises(StorageError) as raised:
         writing.result(wait=True, seconds=60)
     assert raised.value.exit_status == 1

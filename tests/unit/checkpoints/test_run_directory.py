@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from paceline.checkpoints.places import refuse_no_run
+from paceline.checkpoints.existing_runs import refuse_no_run
 from paceline.checkpoints.run_directory import RunDir
 from paceline.errors import CheckpointError, ConfigError, StorageError
 

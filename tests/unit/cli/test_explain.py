@@ -12,7 +12,7 @@ from paceline.config.building import build_config
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
-from paceline.config.sources import OF_OPTIONS, OF_VALUES, source_of
+from paceline.config.sources import OPTION_SOURCES, VALUE_SOURCES, source_of
 from paceline.reports.page.reading import read_run
 from paceline.reports.page.sections import configuration
 
@@ -111,10 +111,10 @@ def test_neither_torch_nor_numpy_is_loaded_to_explain():
 
 def test_a_source_is_of_an_option_and_of_a_value_that_exist():
     by_name = {option.name: option for option in options()}
-    assert OF_OPTIONS.keys() <= by_name.keys()
-    for name, of_values in OF_VALUES.items():
+    assert OPTION_SOURCES.keys() <= by_name.keys()
+    for name, of_values in VALUE_SOURCES.items():
         assert of_values.keys() <= set(by_name[name].choices)
-    assert not OF_OPTIONS.keys() & OF_VALUES.keys()
+    assert not OPTION_SOURCES.keys() & VALUE_SOURCES.keys()
 
 
 @pytest.mark.parametrize("name", ["dr_grpo", "gspo", "cispo", "rloo", "scalerl"])

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from paceline.kernels.cuda.decoding import CudaDecodingKernels, Turn, kernels_problem
-from paceline.kernels.cuda.triton_here import next_power, triton_problem
+from paceline.kernels.cuda.triton_check import next_power, triton_problem
 from paceline.kernels.flash_attention import merged
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paceline.kernels.cuda.logits import logit_passes, passes_problem
-from paceline.kernels.cuda.triton_here import triton_problem
+from paceline.kernels.cuda.triton_check import triton_problem
 from paceline.kernels.logprobs import token_logprobs
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.checkpoints.existing_runs import holds_work
 from paceline.checkpoints.finding import Checkpoint, newest_checkpoint, read_checkpoint, set_damaged_aside
-from paceline.checkpoints.places import holds_work
 from paceline.errors import CheckpointError, ConfigError
 
 Resume = str | Path | bool | None

@@ -13,7 +13,7 @@ from transformers import DefaultFlowCallback, TrainerCallback, TrainerState, set
 from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import TrainOutput
 
-from paceline.checkpoints.places import holds_work, refuse_foreign_files
+from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files
 from paceline.compat.trl.building import (
     Built,
     TrainerArguments,

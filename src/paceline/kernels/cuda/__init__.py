@@ -1,6 +1,6 @@
 """Kernels in Triton for what torch does on a CUDA device in many small operations. Tensors in, tensors out.
 
-triton_here.py    whether Triton is there and its kernels run
+triton_check.py    whether Triton is there and its kernels run
 logits.py         statistics and gradients of logits, one pass each (logit_kernels.py)
 decoding.py       operations between products and attention of a decoding step (decoding_kernels.py)
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paceline.kernels.cuda.triton_here import next_power, trial_problem, triton_problem
+from paceline.kernels.cuda.triton_check import next_power, trial_problem, triton_problem
 
 BLOCK = 1024
 """Columns of a gated layer's row that a program has at a time."""

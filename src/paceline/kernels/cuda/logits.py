@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline.kernels.cuda.triton_here import trial_problem, triton_problem
+from paceline.kernels.cuda.triton_check import trial_problem, triton_problem
 from paceline.kernels.logprobs import LogitPasses, from_row_sums, row_sums
 
 BLOCK = 4096

@@ -13,7 +13,7 @@ MARK = "paceline-cuts-here-6b1f"
 """Text that no dataset has: it marks where a message's content lies in a template's output."""
 
 
-def cut(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
+def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
     """Return the task with `max_prompt_length` tokens, if it has more.
 
     Of plain text the start token and the end stay. Of messages everything stays up to the content of the first message
