@@ -1,17 +1,17 @@
-"""Other tools' command lines to Paceline's options: pure, text in, options and notes out.
+"""Other tools' command lines to Paceline's options: pure functions, text in, options and notes out.
 
-translation.py   the records of this room, and the border behind which each tool's vocabulary lies
+translation.py   records of a command and its translation, and the protocol of a tool's reader
 writing.py       options and notes as a command line or a file
 colossalchat/    ColossalChat's `rl_example.py`
 trl/             TRL's `trl grpo`, its files, and scripts that take its flags
 swift/           ms-swift's `swift rlhf --rlhf_type grpo`
 scripts/         Python scripts that call TRL's trainer or the from-scratch tutorial's loop: read, never run
 fields.py        the fields of TRL's trainer, by the tables of `paceline.compat.trl`
-field_tables.py  those of them that mean something else on a command line
+field_tables.py  fields with another meaning on a command line
 flags.py         flags as transformers' parser reads them
-launching.py     torchrun, accelerate and deepspeed in front of a command, and variables that say the same
-devices.py       who samples, who trains, in how many processes
-layouts.py       the names that layouts of several processes have elsewhere
+launching.py     torchrun, accelerate and deepspeed in front of a command, and variables with the same meaning
+devices.py       placement of sampling and training
+layouts.py       other tools' names for parallel layouts
 """
 
 import dataclasses
@@ -31,11 +31,11 @@ COMMAND_READERS: tuple[CommandReader, ...] = (ColossalChat(), Swift(), Trl(), Sc
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 COPIES: Mapping[str, str] = {"NPROC_PER_NODE": "nproc_per_node"}
-"""Variables that examples set from one of their own, which the shell has replaced by nothing before it came here."""
+"""Variables that examples set from one of their own, which the shell has already replaced by nothing."""
 
 
 def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no_files) -> Translation:
-    """The options that another tool's command line amounts to, those at their defaults left out.
+    """Options behind another tool's command line, without those at their defaults.
 
     `words` are the command as a shell splits it, environment assignments before it included. `repair`: numbers that the
     tool itself refuses are replaced by the nearest that it takes; otherwise they are refused here too. `read`: the text
@@ -59,7 +59,7 @@ def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no
 
 
 def read_command(words: Sequence[str]) -> ForeignCommand:
-    """Leading assignments and the command behind them; a variable among the values is one that was set before.
+    """Split leading assignments from the command; a variable among the values refers to an earlier one.
 
     >>> read_command(["CUDA_VISIBLE_DEVICES=0,1", "python", "rl_example.py"]).words
     ('python', 'rl_example.py')

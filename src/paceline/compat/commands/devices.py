@@ -1,4 +1,4 @@
-"""Who samples, who trains and in how many processes: what `use_vllm`, its place and a launcher come to together."""
+"""Placement of sampling and training: `use_vllm`, its device and a launcher, combined."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from paceline.errors import ConfigError
 def placed(
     start: Started, *, vllm: bool, apart: bool, share: float | None, tensor: int, flag: str = "--use_vllm"
 ) -> Translation:
-    """Engine, processes and launcher.
+    """Options for engine, processes and launcher.
 
     Args:
         start: how the command is started.
@@ -50,7 +50,7 @@ def _ranks(start: Started) -> Translation:
 
 
 def _without_meeting_place(start: Started) -> Translation:
-    """What a launcher was told beside the number of processes means nothing to actors."""
+    """Note on launcher flags that mean nothing to actors."""
     flags = " ".join(word for word in start.torchrun[2:] if word.startswith("--"))
     if not flags:
         return Translation()
@@ -59,7 +59,7 @@ def _without_meeting_place(start: Started) -> Translation:
 
 
 def model_length(given: GivenFlags, flag: str, options: Mapping[str, object]) -> Translation:
-    """vLLM's greatest length, which follows from `options` here: what is said of a flag that gives another.
+    """Note on a flag for vLLM's maximum length, which follows from `options` here.
 
     Raises:
         ConfigError: it is below the longest prompt and completion, which it would cut.

@@ -21,7 +21,7 @@ TAKEN: Mapping[str, str] = {
     "report_to": "report_to",
     "per_device_train_batch_size": "prompts_per_step: completions of all processes / num_generations",
 }
-"""Fields that a command line means more by than `GRPOTrainer` does."""
+"""Fields with a wider meaning on a command line than in `GRPOTrainer`."""
 
 HERE: Mapping[str, tuple[NoteKind, str]] = {
     **dict.fromkeys(
@@ -75,4 +75,4 @@ HERE: Mapping[str, tuple[NoteKind, str]] = {
     "fsdp_config": ("idle", "slices are named by --zero-stage and --shard-size alone"),
     "accelerator_config": ("idle", "no accelerate is at work"),
 }
-"""Fields that the trainer of Python reads and the command line has no option for: what is said of each."""
+"""Fields that the Python trainer reads and no option covers, with the note on each."""

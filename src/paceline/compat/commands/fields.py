@@ -1,4 +1,4 @@
-"""Fields of `GRPOConfig` as words on a command line, to options, by the tables and the code of `compat.trl`.
+"""Fields of `GRPOConfig` given as flags, to options, by the tables and code of `compat.trl`.
 
 The vocabulary of TRL's trainer is translated in one place, for Python and for command lines, here without torch and
 transformers, which take seconds to load.
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
 
 SHARES = ("save_steps", "eval_steps", "warmup_steps", "warmup_ratio")
-"""Fields that may be a share of the run, which the number of rows decides."""
+"""Fields that may be a share of the run, which depends on the number of rows."""
 IN_THE_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
-"""Fields that one line counts together."""
+"""Fields covered by the one note on batch sizes."""
 RENAMED = re.compile(r"\w+(?:;.*)?")
-"""What becomes of a field that means the same under whichever name."""
+"""Note on a field that keeps its meaning under any name."""
 ELSEWHERE = ("engine", "cluster", "parallel", "lora")
-"""Sections that the trainer of Python has no fields for: whoever asks decides them."""
+"""Sections without fields in the Python trainer; the caller decides them."""
 OF_OTHERS = (
     *("device", "dtype", "threads", "model", "output_dir", "report_to", "reward_models", "background_save"),
     *("dataset", "dataset_split", "dataset_size", "eval_dataset", "eval_split", "system_prompt", "system_prompt_file"),
 )
-"""Options that the fields leave to whoever asks, or to the machine that trains."""
+"""Options that the fields leave to the caller or the machine."""
 OF_EVALUATION = ("eval_steps", "eval_size", "eval_temperature", "eval_generations", "eval_reward_func")
 SAID_WHEN_GIVEN: Mapping[str, tuple[str, ...]] = {
     "gradient_checkpointing": ("gradient_checkpointing", "activation_checkpointing"),
@@ -57,27 +57,27 @@ SAID_WHEN_GIVEN: Mapping[str, tuple[str, ...]] = {
         "vllm_importance_sampling_cap",
     ),
 }
-"""Options with a default of our own that is better than a default of theirs: the fields that change it."""
+"""Options with a better default here than there, and the fields that change them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Around:
-    """What a command says beside the fields."""
+    """Context of a command beside its fields."""
 
     tool: str
     ranks: int = 1
-    """Processes that train: batches are counted in completions of each."""
+    """Training processes: batch fields count completions of each."""
     rewards: tuple[str, ...] = ("accuracy",)
-    """Functions, then models."""
+    """Reward functions, then models."""
     models: tuple[str, ...] = ()
-    """Those of `rewards` that are models."""
+    """Members of `rewards` that are models."""
     adapter: bool = False
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Values of fields that nobody gave, where the tool has others than TRL 1.16."""
+    """Defaults of the tool that differ from TRL 1.16's."""
     more: Mapping[str, object] = field(default_factory=dict)
-    """Values of fields that the tool has other flags for, of which it speaks itself."""
+    """Fields that the tool sets by other flags, with notes of its own."""
     spelling: Mapping[str, str] = field(default_factory=dict)
-    """Field to the tool's own name of it."""
+    """The tool's own name of each field."""
 
 
 @functools.cache
@@ -87,7 +87,7 @@ def field_names() -> tuple[str, ...]:
 
 
 def from_fields(given: GivenFlags, around: Around) -> Translation:
-    """The options that the fields amount to, and a line for each that means something else or nothing.
+    """Options behind the fields, and a note on each field with another meaning or none.
 
     Raises:
         ConfigError: a field that is refused, wrong, or at odds with another; the sentence names it.
@@ -129,7 +129,7 @@ def _micro(values: Mapping[str, object]) -> int:
 
 
 def _options(config: Config, args: Fields, values: Mapping[str, object], around: Around) -> dict[str, object]:
-    """What the fields decide; the rest keeps our defaults."""
+    """Options that the fields decide; the rest keeps our defaults."""
     kept = [one for one in options() if one.section not in ELSEWHERE]
     found = {one.name: getattr(getattr(config, one.section), one.name) for one in kept}
     left_out = set(OF_OTHERS)
@@ -157,7 +157,7 @@ def _options(config: Config, args: Fields, values: Mapping[str, object], around:
 
 
 def _without_shares(values: Mapping[str, object]) -> tuple[dict[str, object], tuple[Note, ...]]:
-    """The fields without shares of a run whose length nobody knows yet, and what is said of each."""
+    """Fields without shares of a run of unknown length, and a note on each share."""
     steps = values.get("max_steps", -1)
     if isinstance(steps, int) and steps > 0:
         return dict(values), ()
@@ -183,7 +183,7 @@ def _check_schedule(args: Fields) -> None:
 
 
 def _batch_note(values: Mapping[str, object], around: Around) -> list[Note]:
-    """One line that counts a batch in both units."""
+    """Note that counts a batch in both units."""
     micro, group = _micro(values), values.get("num_generations", 8)
     parts = values.get("steps_per_generation") or values.get("gradient_accumulation_steps") or 1
     whole = values.get("generation_batch_size")
@@ -205,7 +205,7 @@ def _batch_note(values: Mapping[str, object], around: Around) -> list[Note]:
 
 
 def _field_notes(given: GivenFlags, idle: Mapping[str, str], around: Around) -> list[Note]:
-    """A line for each given field that is not an option by the same name and meaning."""
+    """Note on each given field that is not an option with the same name and meaning."""
     notes = []
     for name in given:
         about = _flag(name, around)
@@ -234,7 +234,7 @@ def _in_their_words(sentence: str, around: Around) -> str:
 
 
 def typed(name: str, words: FlagWords) -> Any:
-    """The words behind a flag as a value of the field's type.
+    """Text of a flag as a value of the field's type.
 
     >>> typed("num_generations", ("7",)), typed("reward_weights", ("1", "0.5"))
     (7, [1.0, 0.5])

@@ -1,4 +1,4 @@
-"""Flags as `HfArgumentParser` reads them, which TRL and ms-swift both use: `--name value ...`, to names and words.
+"""Flags as `HfArgumentParser` reads them for TRL and ms-swift: `--name value ...`, to names and words.
 
 Hyphens and underscores are the same, a flag may be cut to a start that fits no other, a switch needs no value, and of a
 repeated flag the last counts. `--no_name` is a switch turned off.
@@ -12,16 +12,16 @@ from paceline.errors import ConfigError
 
 FlagWords = tuple[str, ...]
 GivenFlags = dict[str, FlagWords]
-"""Name with underscores to the words behind the flag."""
+"""Words of each flag, by its name with underscores."""
 
 ON = ("true", "yes", "on", "1", "t", "y")
 OFF = ("false", "no", "off", "0", "f", "n")
 NOTHING = (*OFF, "none", "null", "")
-"""What switches off a feature that there is not."""
+"""Values that switch off a missing feature."""
 
 
 def read_flags(words: Sequence[str], known: Collection[str], tool: str) -> tuple[GivenFlags, tuple[Note, ...]]:
-    """Every flag with its words, and a note for each that was given twice with different ones.
+    """Every flag with its words, and a note on each repeated one with other words.
 
     Raises:
         ConfigError: a flag that is not among `known`, or a value without one.
@@ -65,7 +65,7 @@ def _resolve(flag: str, values: FlagWords, known: Collection[str], tool: str) ->
 
 
 def is_on(given: Mapping[str, FlagWords], name: str, *, otherwise: bool = False) -> bool:
-    """A switch; alone it is on."""
+    """State of a switch; a flag without a word is on."""
     if name not in given:
         return otherwise
     word = (given[name] or ("true",))[-1].lower()
@@ -75,7 +75,7 @@ def is_on(given: Mapping[str, FlagWords], name: str, *, otherwise: bool = False)
 
 
 def one(given: Mapping[str, FlagWords], name: str) -> str | None:
-    """The one word of a flag; None where it was not given, or as none.
+    """Single word of a flag; None if it is absent or none.
 
     Raises:
         ConfigError: there is no word or there are several.
@@ -88,7 +88,7 @@ def one(given: Mapping[str, FlagWords], name: str) -> str | None:
 
 
 def number(given: Mapping[str, FlagWords], name: str, kind: Callable[[str], float] = float) -> float | None:
-    """The number behind a flag, None where there is none.
+    """Number of a flag, or None.
 
     Raises:
         ConfigError: other text.
@@ -101,5 +101,5 @@ def number(given: Mapping[str, FlagWords], name: str, kind: Callable[[str], floa
 
 
 def says_nothing(words: FlagWords) -> bool:
-    """Whether the words behind a flag switch off what it names."""
+    """True if the words switch a feature off."""
     return bool(words) and all(word.lower() in NOTHING for word in words)

@@ -1,4 +1,4 @@
-"""What starts several processes in front of another tool's command: torchrun, accelerate, deepspeed, variables.
+"""Launchers in front of another tool's command: torchrun, accelerate, deepspeed, variables.
 
 All of them come to the same few numbers, and those to what our own `torchrun` is told.
 """
@@ -40,7 +40,7 @@ DEEPSPEED: Mapping[str, str] = {
     "master_port": "port",
 }
 NUMBERS_OF: Mapping[str, Mapping[str, str]] = {"torchrun": TORCHRUN, "accelerate": ACCELERATE, "deepspeed": DEEPSPEED}
-"""Launcher to its flags, each with the number that it sets."""
+"""Flags of each launcher, with the number that each sets."""
 WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
     "torchrun": (
         *("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "max_restarts", "log_dir", "redirects", "tee"),
@@ -55,7 +55,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
 SWITCHES = frozenset(
     {"standalone", "no_python", "run_path", "multi_gpu", "use_deepspeed", "use_fsdp", "same_network", "debug", "module"}
 )
-"""Flags of launchers that stand without a value."""
+"""Flags of launchers without a value."""
 VARIABLES: Mapping[str, str] = {
     "NPROC_PER_NODE": "processes",
     "NNODES": "machines",
@@ -72,33 +72,33 @@ PROFILES: Mapping[str, tuple[int, int]] = {
     "fsdp1": (8, 3),
     "fsdp2": (8, 3),
 }
-"""TRL's configurations for accelerate, to processes and what these slice."""
+"""TRL's accelerate configurations: number of processes, and what they shard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
-    """How a command's processes are started."""
+    """Launch settings of a command."""
 
     words: tuple[str, ...]
-    """The command behind the launcher."""
+    """Command behind the launcher."""
     processes: int = 1
-    """Of each machine."""
+    """Processes per machine."""
     machines: int = 1
     torchrun: tuple[str, ...] = ()
-    """What our own launcher is told."""
+    """Arguments for our own launcher."""
     zero_stage: int | None = None
     notes: tuple[Note, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
-    """Variables that are none of a launcher's."""
+    """Variables that belong to no launcher."""
 
     @property
     def ranks(self) -> int:
-        """Processes of all machines."""
+        """Processes on all machines."""
         return self.processes * self.machines
 
 
 def started(command: ForeignCommand) -> Started:
-    """A command without what starts it, which is told in numbers.
+    """Split a command from its launcher, whose settings become numbers.
 
     Raises:
         ConfigError: a launcher's flag that is not known, or a number that is none.
@@ -123,13 +123,13 @@ def started(command: ForeignCommand) -> Started:
 
 
 def visible_devices(command: ForeignCommand) -> int:
-    """How many devices the command's own environment names; 1 where it names none."""
+    """Number of devices named by the command's environment; 1 if it names none."""
     named = command.environment.get("CUDA_VISIBLE_DEVICES", "")
     return max(1, len([device for device in named.split(",") if device.strip()]))
 
 
 def numbers(settings: Mapping[str, str], command: ForeignCommand, rest: tuple[tuple[str, str], ...] = ()) -> Started:
-    """What was set by name, as numbers."""
+    """Settings by name, as numbers."""
     processes, stage = _file(settings["file"], command) if "file" in settings else (1, None)
     machines = _count("machines", settings.get("machines", "1"))
     if "all_processes" in settings:
@@ -176,7 +176,7 @@ def _launcher(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _flags(launcher: str, words: list[str]) -> tuple[dict[str, str], list[str], list[Note]]:
-    """Of a launcher its own flags, up to the program that it starts."""
+    """Flags of a launcher, up to the program that it starts."""
     known, idle = NUMBERS_OF[launcher], WITHOUT_EFFECT[launcher]
     found, notes, at = dict[str, str](), list[Note](), 0
     while at < len(words) and words[at].startswith("--"):
@@ -205,7 +205,7 @@ def _count(name: str, text: str, least: int = 1) -> int:
 
 
 def _file(name: str, command: ForeignCommand) -> tuple[int, int | None]:
-    """Processes of all machines and the slices that they keep, of a profile or of accelerate's own file."""
+    """Processes and sharding from a profile or a configuration file of accelerate."""
     if name in PROFILES:
         return PROFILES[name]
     if not name.endswith((".yaml", ".yml", ".json")):

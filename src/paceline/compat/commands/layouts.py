@@ -1,4 +1,4 @@
-"""The names that other tools have for layouts of several processes, as flags of `paceline train`.
+"""Other tools' names for parallel layouts, as flags of `paceline train`.
 
 --deepspeed zero3         --zero-stage 3            ms-swift; also zero0, zero1, zero2, and _offload behind 2 and 3
 --fsdp2                   --zero-stage 3            PyTorch
@@ -39,11 +39,11 @@ NUMBERS = {
         "--context-parallel",
     ),
 }
-"""Flags whose value is a number, as ours is."""
+"""Flags whose value is a number, as in ours."""
 
 
 def in_our_words(argv: Iterable[str]) -> list[str]:
-    """A command's words, with every layout by the name that it has here.
+    """Replace layout flags in argv by ours.
 
     >>> in_our_words(["--deepspeed", "zero2", "--seed", "1"])
     ['--zero-stage', '2', '--seed', '1']
@@ -82,7 +82,7 @@ def _layout(flag: str, value: str) -> FlagWords:
 
 
 def slices(flag: str, value: str, read: ReadText) -> dict[str, object]:
-    """What `--deepspeed` or `--fsdp` amounts to, in options: by name, or from DeepSpeed's own file.
+    """Options behind `--deepspeed` or `--fsdp`, from a name or from DeepSpeed's own file.
 
     Raises:
         ConfigError: an unknown name, or a file that does not say which stage it is of.

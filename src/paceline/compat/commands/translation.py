@@ -1,4 +1,4 @@
-"""What a foreign command line is and what comes of it: the records of this room, and the border to a tool's words."""
+"""Records of a foreign command and its translation, and the protocol of a tool's reader."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ KINDS: Mapping[NoteKind, str] = {
 
 
 ReadText = Callable[[str], str]
-"""The text of a file that a command names.
+"""Reads the text of a file that the command names.
 
 Raises:
     ConfigError: it cannot be read.
@@ -26,24 +26,24 @@ Raises:
 
 
 def no_files(path: str) -> str:
-    """Where there is nothing to read from."""
+    """Raise for every file: there is nothing to read from."""
     raise ConfigError(f"{path} cannot be read here; give its options as flags")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForeignCommand:
-    """A command as a shell has split it."""
+    """A command, split as by a shell."""
 
     environment: Mapping[str, str]
-    """Assignments that stood before the command."""
+    """Assignments before the command."""
     words: tuple[str, ...]
     read: ReadText = no_files
-    """For configuration files and scripts; those that are not named are not read."""
+    """Reads configuration files and scripts, only those that are named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """One thing that whoever moves in should know."""
+    """One fact that a user of the other tool should know."""
 
     kind: NoteKind
     about: str
@@ -53,14 +53,14 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Translation:
-    """Paceline's options, by name and of their types, and what should be known of them. Parts add up."""
+    """Paceline's options, by name and with their types, and notes. Translations add up."""
 
     options: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Assignments that mean the same before `paceline train`."""
+    """Assignments with the same meaning before `paceline train`."""
     launch: tuple[str, ...] = ()
-    """What `torchrun` is told where several processes train; empty: there is no launcher."""
+    """Arguments of `torchrun` for several training processes; empty without a launcher."""
 
     def __add__(self, other: "Translation") -> "Translation":
         assert not self.options.keys() & other.options.keys(), "each option is decided in one place"
@@ -73,21 +73,21 @@ class Translation:
 
 
 class CommandReader(Protocol):
-    """One tool's vocabulary. Reads no file but by the command's own `read`."""
+    """Reader of one tool's commands. It reads no file except through the command's `read`."""
 
     @property
     def name(self) -> str:
-        """Of the tool."""
+        """Name of the tool."""
 
     @property
     def example(self) -> str:
-        """How its commands begin."""
+        """Beginning of its commands."""
 
     def recognises(self, command: ForeignCommand) -> bool:
-        """Whether this is a command of the tool."""
+        """True for a command of the tool."""
 
     def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
-        """Every flag, in Paceline's options; `repair` takes the nearest numbers where the given ones clash.
+        """Translate every flag; `repair` takes the nearest valid numbers where the given ones clash.
 
         Raises:
             ConfigError: a flag or value that the tool does not have, numbers that it refuses, or one of its features

@@ -1,4 +1,4 @@
-"""A translation as text: a command line, a configuration file, and comments above either."""
+"""A translation as text: a command line or a configuration file, with comments."""
 
 import dataclasses
 import shlex
@@ -17,7 +17,7 @@ INDENT = "#     "
 
 
 def without_defaults(values: Mapping[str, object]) -> dict[str, object]:
-    """Those that change something: no option's default, nor what others of them or the preset set already."""
+    """Options that change something: neither defaults nor values that other options or the preset imply."""
     ground = {one.name: one.default for one in options() if one.default is not dataclasses.MISSING}
     ground |= following_values(values)
     ground |= preset_values(values.get("preset"))
@@ -25,12 +25,12 @@ def without_defaults(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def as_words(values: Mapping[str, object]) -> list[str]:
-    """What stands behind `paceline train`."""
+    """Arguments of `paceline train`."""
     return [word for name, value in values.items() for word in _flag_words(name, value)]
 
 
 def as_shell(found: Translation) -> str:
-    """The command for a POSIX shell, one option a line."""
+    """The command for a POSIX shell, one option per line."""
     assignments = "".join(f"{name}={shlex.quote(value)} " for name, value in found.environment.items())
     lines = [shlex.join(_flag_words(name, value)) for name, value in found.options.items()]
     start = shlex.join(["torchrun", *found.launch, "-m", "paceline", "train"]) if found.launch else "paceline train"
@@ -43,7 +43,7 @@ def as_yaml(values: Mapping[str, object]) -> str:
 
 
 def as_comments(notes: Iterable[Note]) -> str:
-    """The notes by kind, each line behind a `#`: nothing that a shell or YAML would take for its own."""
+    """Notes by kind, each line after a `#`, so that neither shell nor YAML reads them."""
     found = list(notes)
     blocks = [
         f"# {kind}: {meaning}\n{''.join(map(_comment, of_kind))}"
@@ -59,7 +59,7 @@ def _comment(note: Note) -> str:
 
 
 def _flag_words(name: str, value: object) -> list[str]:
-    """A value that begins with a hyphen, or is empty, stands behind an equals sign, where it is taken for no flag."""
+    """Flag and value; a value that is empty or begins with a hyphen follows an equals sign."""
     flag = find_option(name).flag
     texts = [_text(item) for item in value] if isinstance(value, tuple) else [_text(value)]
     if len(texts) == 1 and (texts[0] == "" or texts[0].startswith("-")):

@@ -1,11 +1,11 @@
 """ColossalChat's distributed reinforcement learning: the flags of `rl_example.py` and its zero-bubble variant.
 
-arguments.py  every flag with its default, and argv read as argparse reads it there
-batches.py    the numbers that have to fit each other, and the nearest ones that do
+arguments.py  every flag with its default, and argv parsed as the scripts parse it
+batches.py    divisibility rules of batch sizes, and the nearest valid sizes
 rounds.py     batch sizes, processes and staleness in Paceline's options
 tasks.py      model, rows, prompts, rewards, evaluation
 objective.py  the four algorithms and the optimiser
-sampling.py   how completions are drawn
+sampling.py   sampling options
 """
 
 from pathlib import PurePosixPath
@@ -28,7 +28,7 @@ from paceline.compat.commands.translation import CommandReader, ForeignCommand, 
 
 
 def keeping(read: ColossalChatCommand) -> Translation:
-    """Everything that stays when the run is over."""
+    """Options on checkpoints, rollouts, trackers and profiles."""
     return _directory(read.arguments) + _profile(read.arguments)
 
 
@@ -65,7 +65,7 @@ def _profile(one: ColossalChatArguments) -> Translation:
 
 
 PARTS = (tasks, sampling, objective, rounds, keeping)
-"""Each makes some of the options, from all arguments."""
+"""Functions that each make some of the options from all arguments."""
 
 
 class ColossalChat(CommandReader):

@@ -1,4 +1,4 @@
-"""Every flag of the scripts with its default, and argv read by the same parser that they use.
+"""Flags of the scripts with defaults, and argv parsed as the scripts parse it.
 
 Python's argparse reads them there, so it does here: `-t 4`, `-t4`, `-t=4` and `--num-train 4` are one flag, a start
 that fits several is refused, and of a repeated flag the last counts.
@@ -27,7 +27,7 @@ SCRIPTS = (PLAIN, ZERO_BUBBLE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColossalChatArguments:
-    """What the scripts know, under their own names, with their defaults; `batches` says what the sizes count."""
+    """Arguments of the scripts under their own names and defaults; `batches` explains what the sizes count."""
 
     model: str = "Qwen/Qwen2.5-7B"
     checkpoint_path: str | None = None
@@ -122,9 +122,9 @@ LACKING: Mapping[str, tuple[str, ...]] = {
     PLAIN: ("data_actor_buffer_size_limit", "tokenizer_path"),
     ZERO_BUBBLE: ("checkpoint_path", "code_verifier_api_url", "n_behind"),
 }
-"""Flags that a script has not."""
+"""Flags that a script does not have."""
 DEFAULTS: Mapping[str, Mapping[str, object]] = {PLAIN: {}, ZERO_BUBBLE: {"eval_interval": 100}}
-"""Defaults of a script's own."""
+"""A script's own defaults."""
 OF_AGENTS = ("-ct", "--chat-template", "-pdp", "--producer-data-parallel-size", "--agentic-type")
 AGENT_BACKENDS = ("async-vllm", "async-agentic-vllm")
 NO_AGENTS = "is for agents with tools, and conversations of several turns are not offered here"
@@ -132,25 +132,25 @@ NO_AGENTS = "is for agents with tools, and conversations of several turns are no
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColossalChatCommand:
-    """A command that was read."""
+    """A parsed command."""
 
     arguments: ColossalChatArguments
     given: frozenset[str]
-    """Fields that stood in the command."""
+    """Fields given in the command."""
     script: str
     repeated: tuple[Note, ...] = ()
-    """Flags that were given more than once."""
+    """Notes on flags given more than once."""
 
 
 def script_of(words: Sequence[str]) -> str | None:
-    """The name of the Python script that a command runs, None where it runs something else."""
+    """Name of the Python script that a command runs; None if it runs something else."""
     if words and PYTHON.fullmatch(PurePosixPath(words[0]).name):
         words = words[next((at for at, word in enumerate(words) if at and not word.startswith("-")), len(words)) :]
     return PurePosixPath(words[0]).name if words else None
 
 
 def flag(name: str) -> str:
-    """The short spelling of an argument, else the long one.
+    """Short spelling of an argument, else the long one.
 
     >>> flag("train_batch_size"), flag("master_port")
     ('-tbs', '--master-port')
@@ -159,12 +159,12 @@ def flag(name: str) -> str:
 
 
 def long_flag(name: str) -> str:
-    """The long spelling; underscores are as good."""
+    """Long spelling, with hyphens."""
     return f"--{name.replace('_', '-')}"
 
 
 def read(words: Sequence[str]) -> ColossalChatCommand:
-    """The arguments of a script's command line.
+    """Parse a script's command line.
 
     Raises:
         ConfigError: a flag or a value that the script does not take.
@@ -184,14 +184,14 @@ def read(words: Sequence[str]) -> ColossalChatCommand:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, which ends the process where something is wrong, made to raise."""
+    """An argparse parser that raises instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog} refuses this command line: {message}")
 
 
 def _parse(script: str, words: Sequence[str]) -> dict[str, list[str]]:
-    """Every value of each flag that was given, in order."""
+    """All values of each flag, in order."""
     for word in words:
         if word.partition("=")[0] in OF_AGENTS:
             raise ConfigError(f"{word.partition('=')[0]} {NO_AGENTS}; leave it out")
@@ -210,7 +210,7 @@ def _parse(script: str, words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _spelt_alike(words: Sequence[str]) -> list[str]:
-    """Long flags with hyphens."""
+    """Spell long flags with hyphens."""
     parts = (word.partition("=") for word in words)
     return [
         name.replace("_", "-") + rest + value if name[:2] == "--" else name + rest + value

@@ -1,4 +1,4 @@
-"""The numbers that have to fit each other before ColossalChat starts, and the nearest ones that do.
+"""Divisibility rules of ColossalChat's batch sizes, and the nearest sizes that satisfy them.
 
 It counts prompts: each of P producers samples `-ibs` of them in a round, in portions of `-imbs`. Trainers form
 `-t / (-tp * -pp)` groups that hold the model once each; an update takes `-tbs` prompts of every group, in portions of
@@ -22,27 +22,27 @@ POSITIVE = (
     *("max_new_tokens", "max_prompt_tokens"),
 )
 SEARCHED = 256
-"""Sizes of an update that are tried, beside the given one and those that divide a round."""
+"""Update sizes to try, beside the given one and the divisors of a round."""
 BatchNumbers = dict[str, int]
 
 
 def groups(arguments: ColossalChatArguments) -> int:
-    """Trainers that hold the model once between them count as one."""
+    """Number of model replicas: trainers that share one count once."""
     return arguments.num_trainers // (arguments.tensor_parallel_size * arguments.pipeline_parallel_size)
 
 
 def prompts_per_round(arguments: ColossalChatArguments) -> int:
-    """Sampled by all producers before weights travel."""
+    """Prompts that all producers sample between two weight transfers."""
     return arguments.inference_batch_size * arguments.num_inferencer
 
 
 def prompts_per_update(arguments: ColossalChatArguments) -> int:
-    """Of all groups of trainers."""
+    """Prompts of one update, over all replicas."""
     return arguments.train_batch_size * groups(arguments)
 
 
 def settle(arguments: ColossalChatArguments, *, repair: bool) -> tuple[ColossalChatArguments, tuple[Note, ...]]:
-    """The arguments, with `repair` at the nearest numbers that fit, and a note for each that was replaced.
+    """Arguments, with `repair` moved to the nearest valid numbers, and a note for each replaced one.
 
     Raises:
         ConfigError: numbers that do not fit, without `repair`; the sentence has them all and the nearest that do. Or
@@ -66,7 +66,7 @@ def settle(arguments: ColossalChatArguments, *, repair: bool) -> tuple[ColossalC
 
 
 def clashes(arguments: ColossalChatArguments) -> list[str]:
-    """Every rule that is broken, with its numbers."""
+    """Every broken rule, with its numbers."""
     one, found = arguments, []
     layout = one.tensor_parallel_size * one.pipeline_parallel_size
     if one.num_trainers % layout:
@@ -90,7 +90,7 @@ def clashes(arguments: ColossalChatArguments) -> list[str]:
 
 
 def nearest(arguments: ColossalChatArguments) -> BatchNumbers:
-    """The fewest numbers to change, and of those the ones by the smallest factors, so that nothing clashes any more.
+    """Smallest valid change: fewest numbers first, then smallest factors.
 
     Producers, completions per prompt and the layout of a group stay as they are.
     """
@@ -109,7 +109,7 @@ def nearest(arguments: ColossalChatArguments) -> BatchNumbers:
 
 
 def _candidates(arguments: ColossalChatArguments, trainers: int) -> Iterator[BatchNumbers]:
-    """For every size of an update what is nearest to the rest of the numbers."""
+    """For every update size, the nearest other numbers."""
     given = arguments
     count = trainers // (given.tensor_parallel_size * given.pipeline_parallel_size)
     whole = _divisors(prompts_per_round(given) // count)
@@ -131,7 +131,7 @@ def _candidates(arguments: ColossalChatArguments, trainers: int) -> Iterator[Bat
 
 
 def _multiples(unit: int, given: ColossalChatArguments) -> list[int]:
-    """Round sizes next to the given one that are whole in `unit`."""
+    """Round sizes next to the given one that are multiples of `unit`."""
     return _nearest_multiples(unit, given.inference_batch_size)
 
 

@@ -1,12 +1,12 @@
-"""The four algorithms and the optimiser, as values of the options that every objective here is made of."""
+"""The four algorithms and the optimiser, as options."""
 
 from paceline.compat.commands.colossalchat.arguments import ZERO_BUBBLE, ColossalChatArguments, ColossalChatCommand
 from paceline.compat.commands.translation import Note, Translation
 
 RIGHT = 10.0
-"""What ColossalChat gives a right answer."""
+"""ColossalChat's reward for a right answer."""
 LONGEST_CACHE = 1024
-"""Tokens over which its penalty of length rises, at most."""
+"""Most tokens over which its length penalty rises."""
 REFILLS = 3
 SKIP_THRESHOLD = 20.0
 FALLING_EPISODES = 4
@@ -26,7 +26,7 @@ DIRECTION = Note(
 
 
 def objective(read: ColossalChatCommand) -> Translation:
-    """Advantage, loss, filter and optimiser."""
+    """Options of advantage, loss, filter and optimiser."""
     one = read.arguments
     made = {"GRPO": _grpo, "DAPO": _dapo, "RLOO": _rloo, "REINFORCE_PPB": _reinforce}[one.algo]
     return made(read) + _optimiser(one)

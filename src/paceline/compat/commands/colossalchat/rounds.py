@@ -1,4 +1,4 @@
-"""Batch sizes, processes and staleness: a round of sampling there is a step here, its updates are minibatches."""
+"""Batch sizes, processes and staleness: a round of sampling is a step here, its updates are minibatches."""
 
 import math
 
@@ -7,16 +7,16 @@ from paceline.compat.commands.colossalchat.batches import groups, prompts_per_ro
 from paceline.compat.commands.translation import Note, Translation
 
 RAY_PORT = 6379
-"""Where `ray start --head` listens unless told otherwise."""
+"""Default port of `ray start --head`."""
 
 
 def updates_per_round(arguments: ColossalChatArguments) -> int:
-    """Optimiser steps between two transfers of weights."""
+    """Optimiser steps between two weight transfers."""
     return prompts_per_round(arguments) // prompts_per_update(arguments)
 
 
 def rounds(read: ColossalChatCommand) -> Translation:
-    """Everything that has to do with how many and where."""
+    """Options on batch sizes, processes and staleness."""
     return _sizes(read) + _length(read.arguments) + _processes(read) + _parallel(read.arguments) + _lag(read)
 
 
@@ -110,7 +110,7 @@ def _parallel(one: ColossalChatArguments) -> Translation:
 
 
 def _lag(read: ColossalChatCommand) -> Translation:
-    """How many steps sampling may be ahead."""
+    """Option for the number of steps that sampling may be ahead."""
     one = read.arguments
     if read.script == ZERO_BUBBLE:
         limit = one.data_actor_buffer_size_limit

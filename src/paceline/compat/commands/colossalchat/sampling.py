@@ -1,4 +1,4 @@
-"""How completions are drawn: lengths, temperature, what ends one, and by which engine."""
+"""Sampling options: lengths, temperature, stop conditions, engine."""
 
 from paceline.compat.commands.colossalchat.arguments import ColossalChatArguments, ColossalChatCommand
 from paceline.compat.commands.translation import Note, Translation
@@ -7,11 +7,11 @@ ANNEALED = 0.9
 HF_TOP_K = 50
 END = "</answer>"
 GPU_SHARE = 0.7
-"""Of a producer's device for vLLM."""
+"""Share of a producer's device for vLLM."""
 
 
 def sampling(read: ColossalChatCommand) -> Translation:
-    """Everything that a completion depends on."""
+    """Options that shape a completion."""
     one = read.arguments
     return _distribution(one) + _end(one) + _engine(one)
 

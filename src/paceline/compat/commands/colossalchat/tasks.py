@@ -1,4 +1,4 @@
-"""What is trained on and what it earns: model, rows, prompts, rewards, held-out sets."""
+"""Data options: model, rows, prompts, rewards, held-out sets."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from paceline.errors import ConfigError
 
 EVAL_TEMPERATURE = 0.6
 EVAL_REWARD = {"think_answer_tags": "accuracy", "boxed": "boxed", "code": "code"}
-"""Their evaluation asks for the right answer and not for the format."""
+"""Reward of their evaluation, which checks the answer and not the format."""
 JUDGED = {
     "think_answer_tags": "space after the last tag, or a template that opens <think> itself, cost the whole reward, "
     "and 1,2 was 12; here neither, and a valid format has no text before <think>",
@@ -22,7 +22,7 @@ JUDGED = {
 
 
 def tasks(read: ColossalChatCommand) -> Translation:
-    """Everything that rows and their grading need."""
+    """Options on rows and their grading."""
     one = read.arguments
     return _model(one) + _prompts(one) + _rewards(one) + _evaluation(read)
 

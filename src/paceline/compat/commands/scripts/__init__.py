@@ -1,6 +1,6 @@
-"""Python scripts that call TRL's `GRPOTrainer` or the from-scratch tutorial's `train_with_grpo`: read, never run.
+"""Python scripts that call TRL's `GRPOTrainer` or the tutorial's `train_with_grpo`: parsed, never run.
 
-reading.py   the calls of a script and their arguments, as far as they are written out
+reading.py   the calls of a script and their arguments, as far as they are literal
 datasets.py  load_dataset as an address, a split and a number of rows
 trainers.py  GRPOTrainer, GRPOConfig, LoraConfig and load_dataset, as flags of `trl grpo`
 tutorial.py  train_with_grpo
@@ -47,7 +47,7 @@ class Scripts(CommandReader):
 
 
 def _script(words: tuple[str, ...]) -> str | None:
-    """The script of a command that gives it no flags."""
+    """Script of a command without flags."""
     if words[:1] and PYTHON.fullmatch(PurePosixPath(words[0]).name):
         words = words[1:]
     return words[0] if len(words) == 1 and words[0].endswith(".py") else None

@@ -1,4 +1,4 @@
-"""The rows of a script's `load_dataset(...)`, as an address, a split and a number."""
+"""The dataset of a script's `load_dataset(...)`: address, split and number of rows."""
 
 import re
 from collections.abc import Mapping
@@ -7,28 +7,28 @@ from dataclasses import dataclass, replace
 from paceline.compat.commands.scripts.reading import ITEM, Argument, Made, ScriptCall, Written
 
 FILES = ("json", "parquet")
-"""Kinds of file that `load_dataset` is given by name and that are read here by their ending."""
+"""File kinds that `load_dataset` takes by name and Paceline by their suffix."""
 POSITIONS = ("path", "name", "data_dir", "data_files", "split")
 FIRST_ROWS = re.compile(r"(?P<split>[\w.-]+)(?:\[:(?P<count>\d+)\])?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptRows:
-    """A dataset that is written out."""
+    """A dataset written out in the script."""
 
     place: str
     config: str | None = None
     split: str | None = None
-    """None: not said, or a file's only one."""
+    """None if not given, or for a file's only split."""
     count: int | None = None
-    """None: all."""
+    """None for all rows."""
     is_file: bool = False
     others: Mapping[str, Argument]
-    """Arguments of the call that are not in the other fields."""
+    """Arguments of the call outside the other fields."""
 
 
 def rows_of(argument: Argument | None) -> ScriptRows | None:
-    """What `load_dataset(NAME)[SPLIT].select(range(N))` says, each part or none; None: it is anything else."""
+    """Dataset of `load_dataset(NAME)[SPLIT].select(range(N))`, every part optional; None for other expressions."""
     call = argument.call if isinstance(argument, Made) else None
     if call is None:
         return None

@@ -1,4 +1,4 @@
-"""The calls of a Python file, and their arguments as far as they are written out: parsed, and nothing of it run."""
+"""Calls of a Python file and their literal arguments: the file is parsed and never run."""
 
 import ast
 from collections import Counter
@@ -11,12 +11,12 @@ WANTED = ("GRPOTrainer", "GRPOConfig", "LoraConfig", "load_dataset", "train_with
 ITEM = "[]"
 """Name of the call that `rows["train"]` counts as."""
 ONLY_SHOWS = ("print", "pprint", "display", "info", "debug", "warning")
-"""Functions that leave alone what they are given."""
+"""Functions that do not change their arguments."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """An argument that stands there as a value: a number, a text, a list or a mapping of them."""
+    """A literal argument: a number, a text, or a list or mapping of them."""
 
     value: object
     names: frozenset[str] = frozenset()
@@ -25,16 +25,16 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """An argument that is computed."""
+    """A computed argument."""
 
     source: str
-    """The code, in one line; of a variable that is set more than once, that."""
+    """Its code on one line, also for a variable that is set more than once."""
     name: str | None = None
-    """The variable or function that it is, where nothing in the file says what that holds."""
+    """Variable or function without a known value in the file."""
     call: "ScriptCall | None" = None
     """The call that makes it."""
     items: "tuple[Argument, ...]" = ()
-    """Of a list or tuple that is written out, its items."""
+    """Items of a literal list or tuple."""
     names: frozenset[str] = frozenset()
     """Variables that it was read through."""
 
@@ -47,46 +47,46 @@ class ScriptCall:
     """One call."""
 
     name: str
-    """The last name of what is called."""
+    """Last part of the callee's name."""
     receiver: Argument | None
-    """What stands before the dot or the bracket."""
+    """Expression before the dot or the bracket."""
     positional: tuple[Argument, ...]
     named: Mapping[str, Argument]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptChange:
-    """A statement that changes what a variable holds: `args.seed = 1`, `names.append("a")`, `freeze(model)`."""
+    """A statement that changes a variable's object: `args.seed = 1`, `names.append("a")`, `freeze(model)`."""
 
     source: str
     attribute: str
-    """What of it is set or called; empty where that is not said."""
+    """Attribute that is set or called; empty if unknown."""
     is_call: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """What a file says of the calls of `WANTED`."""
+    """Calls of `WANTED` in a file, and what surrounds them."""
 
     calls: Mapping[str, tuple[ScriptCall, ...]]
-    """By name, in the file's order. A variable that was set once stands for what it was set to."""
+    """Calls by name, in the file's order; a variable that is set once stands for its value."""
     changes: Mapping[str, tuple[ScriptChange, ...]]
-    """By variable."""
+    """Changes by variable."""
     functions: frozenset[str]
-    """Names of the functions that it defines."""
+    """Names of functions that the file defines."""
     trainer: tuple[ScriptCall, ...]
-    """Methods that it calls of a GRPOTrainer."""
+    """Methods called on a GRPOTrainer."""
     trainer_names: frozenset[str]
-    """Variables that hold one."""
+    """Variables that hold a GRPOTrainer."""
 
     def changes_behind(self, argument: Argument | None) -> tuple[ScriptChange, ...]:
-        """What changes a variable that the argument was read through."""
+        """Changes of a variable that the argument was read through."""
         names = sorted(argument.names) if argument is not None else ()
         return tuple(change for name in names for change in self.changes.get(name, ()))
 
 
 def read_script(text: str, place: str) -> Script:
-    """The file's calls of `WANTED`, and what it does beside them to the same variables.
+    """Calls of `WANTED` in a file, and other uses of the same variables.
 
     Raises:
         ConfigError: the file is not Python.
@@ -121,7 +121,7 @@ def read_script(text: str, place: str) -> Script:
 
 
 class _ScriptReader:
-    """Expressions of a file, with each variable that is set once as what it is set to."""
+    """Expressions of a file, with each variable that is set once replaced by its value."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.times = Counter(_bound(tree))
@@ -137,7 +137,7 @@ class _ScriptReader:
             self.values |= {name: value for name in names if self.times[name] == 1}
 
     def argument(self, node: ast.expr) -> Argument:
-        """What an expression is, as far as it is written out."""
+        """The expression as far as it is literal."""
         through = set[str]()
         while isinstance(node, ast.Name) and node.id in self.values and node.id not in through:
             through.add(node.id)
@@ -160,7 +160,7 @@ class _ScriptReader:
             return Made(source=ast.unparse(node), names=names)
 
     def call(self, node: ast.Call | ast.Subscript) -> ScriptCall:
-        """A call with its arguments; an item counts as one."""
+        """A call with its arguments; an item access counts as one."""
         if isinstance(node, ast.Subscript):
             item = self.argument(node.slice)
             return ScriptCall(name=ITEM, receiver=self.argument(node.value), positional=(item,), named={})
@@ -188,7 +188,7 @@ class _ScriptReader:
 
 
 def _bound(tree: ast.Module) -> Iterator[str]:
-    """Every variable once for each place that sets it, in whatever way; functions and imports are none."""
+    """Every variable, once per place that sets it; without functions and imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             yield node.id
@@ -211,7 +211,7 @@ def _changes(tree: ast.Module) -> dict[str, tuple[ScriptChange, ...]]:
 
 
 def _changed_by(node: ast.AST) -> Iterator[tuple[str, ScriptChange]]:
-    """Variables whose object a statement changes, each with the change."""
+    """Variables whose object a statement changes, with the change."""
     if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
         targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [node.target]
         for target in targets:

@@ -1,4 +1,4 @@
-"""A script around TRL's trainer as the flags that `trl grpo` would take for it."""
+"""A script around TRL's trainer, as flags of `trl grpo`."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ POSITIONS = (
     *("reward_processing_classes", "callbacks", "optimizers", "quantization_config", "peft_config"),
 )
 NOT_TO_CHANGE = ("args", "train_dataset", "peft_config", "reward_funcs", "reward_model")
-"""Arguments that a run would be another one without: what a script does to them later has to be done here too."""
+"""Arguments that define the run: later changes by the script have to be repeated here."""
 TRANSLATED = (*NOT_TO_CHANGE, "model", "eval_dataset", "processing_class")
 NO_MATTER: Mapping[str, str] = {
     "attn_implementation": "attention is the built-in one, or torch's",
@@ -31,7 +31,7 @@ NO_MATTER: Mapping[str, str] = {
         ("streaming", "num_proc", "keep_in_memory", "download_mode"), "rows are read once, before the first step"
     ),
 }
-"""Arguments and attributes of models, tokenizers and datasets that no result here depends on."""
+"""Arguments and attributes of models, tokenizers and datasets on which no result here depends."""
 LORA: Mapping[str, str] = {
     "r": "lora_r",
     "lora_alpha": "lora_alpha",
@@ -43,11 +43,11 @@ LORA: Mapping[str, str] = {
     "modules_to_save": "lora_modules_to_save",
 }
 PEFT: Mapping[str, FlagWords] = {"lora_r": ("8",), "lora_alpha": ("8",)}
-"""peft's own defaults, which are not those of TRL's command line."""
+"""peft's own defaults, which differ from TRL's command line."""
 
 
 def from_trainer(script: Script, start: Started, command: ForeignCommand) -> Translation:
-    """Every argument that is written out; what is computed is named.
+    """Every literal argument as a flag; computed arguments are named in notes.
 
     Raises:
         ConfigError: args, model, dataset, adapter or reward is computed, or changed beside the calls; or an argument of
@@ -78,13 +78,13 @@ def from_trainer(script: Script, start: Started, command: ForeignCommand) -> Tra
 
 
 def _note(about: str, text: str, argument: Argument | None = None) -> Note:
-    """What a script computes or does and a command line does not."""
+    """Note on something that a script computes or does and a command line cannot."""
     source = f" ({argument.source})" if isinstance(argument, Made) else ""
     return Note(kind="missing", about=about, text=f"{text}{source}: {RUN_IT}")
 
 
 def _arguments(function: str, call: ScriptCall, positions: Sequence[str]) -> dict[str, Argument]:
-    """Arguments by name, those that are None left out.
+    """Arguments by name, without those that are None.
 
     Raises:
         ConfigError: one is given by its place where none is expected, or several at once by a star.
@@ -144,7 +144,7 @@ def _words(value: object) -> FlagWords:
 
 
 def _model(argument: Argument | None, script: Script, notes: list[Note]) -> GivenFlags:
-    """A name, or `from_pretrained(NAME, ...)` with what of its arguments there is a flag for."""
+    """Flags of a model name, or of `from_pretrained(NAME, ...)`."""
     for change in script.changes_behind(argument):
         kind: NoteKind = "idle" if change.attribute in NO_MATTER else "missing"
         text = NO_MATTER[change.attribute] if kind == "idle" else f"is not done here; {RUN_IT}"
@@ -177,7 +177,7 @@ def _model(argument: Argument | None, script: Script, notes: list[Note]) -> Give
 
 
 def _of_a_call(function: str, name: str, argument: Argument) -> Note:
-    """An argument of a model, a tokenizer or a dataset that has no flag."""
+    """Note on an argument of a model, a tokenizer or a dataset without a flag."""
     if name in NO_MATTER:
         return Note(kind="idle", about=f"{function} {name}", text=NO_MATTER[name])
     return Note(kind="missing", about=f"{function} {name}", text=f"{_source(argument)} is not looked at; {RUN_IT}")
@@ -210,7 +210,7 @@ def _dataset(rows: ScriptRows) -> GivenFlags:
 def _held_out(
     argument: Argument | None, trained: ScriptRows, script: Script, notes: list[Note]
 ) -> tuple[GivenFlags, dict[str, object]]:
-    """A split of the same dataset, or another dataset; what is neither is named, and the split `test` measured."""
+    """Held-out flags: a split of the same dataset, or another dataset; otherwise a note and the split `test`."""
     if argument is None:
         return {}, {}
     rows = rows_of(argument)
@@ -274,7 +274,7 @@ def _adapter(argument: Argument | None) -> GivenFlags:
 
 
 def _tokenizer(argument: Argument | None, model: str, script: Script) -> Iterable[Note]:
-    """Notes on a tokenizer that is not the model's own as it lies beside it."""
+    """Notes on a tokenizer other than the model's own."""
     if argument is None:
         return
     call = _made_by(argument, "from_pretrained")
@@ -295,7 +295,7 @@ def _tokenizer(argument: Argument | None, model: str, script: Script) -> Iterabl
 
 
 def _around(script: Script) -> Iterable[Note]:
-    """What a script does with its trainer, but for `train()` and saving, which every run does."""
+    """Notes on what a script does with its trainer beyond `train()` and saving."""
     for call in script.trainer:
         given = _arguments(f"trainer.{call.name}", call, ("resume_from_checkpoint",))
         if call.name == "train":

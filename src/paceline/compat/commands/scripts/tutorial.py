@@ -1,4 +1,4 @@
-"""The from-scratch tutorial's call, `train_with_grpo(...)`, in options: its loop in ours."""
+"""Options behind the from-scratch tutorial's call `train_with_grpo(...)`."""
 
 from collections.abc import Mapping
 
@@ -18,19 +18,19 @@ DEFAULTS: Mapping[str, int | float] = {
     "mu": 3,
     "epsilon": 0.2,
 }
-"""Its signature's."""
+"""Defaults of its signature."""
 POSITIONS = ("model", "tokenizer", "train_data", *DEFAULTS, "reward_function")
 OBJECTS = ("model", "tokenizer", "train_data", "reward_function", "device_ids")
 MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 DATASET = "openai/gsm8k:main"
 IDLE = ("torch_dtype", "dtype", "device_map", "padding_side", "use_cache", "attn_implementation")
-"""Arguments of from_pretrained that say nothing here, or of which the note on the model speaks."""
+"""Arguments of from_pretrained without effect here, or covered by the note on the model."""
 GRAD_NORM = 0.1
 HELD_OUT = 30
 
 
 def from_tutorial(script: Script) -> Translation:
-    """The call's numbers; the rest is what the tutorial does around it.
+    """Options from the call's numbers, and from what the tutorial does around it.
 
     Raises:
         ConfigError: an argument that it does not have, a number that is computed, several calls, or several models.
@@ -120,7 +120,7 @@ def _number(name: str, argument: Argument) -> int | float:
 
 
 def _model(script: Script) -> tuple[str, tuple[Note, ...]]:
-    """The one model that the script loads by name, its tokenizer's too; the tutorial's own where it loads none."""
+    """The one model that the script loads by name, also for its tokenizer; the tutorial's own by default."""
     names, notes = set[str](), list[Note]()
     for call in script.calls.get("from_pretrained", ()):
         given = {**dict(zip(("pretrained_model_name_or_path",), call.positional, strict=False)), **call.named}

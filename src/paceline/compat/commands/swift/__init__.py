@@ -1,9 +1,9 @@
 """ms-swift's command line, `swift rlhf --rlhf_type grpo`: its flags count batches and updates as TRL's do.
 
-tables.py   every flag with what becomes of it
+tables.py   every flag and its meaning here
 rewards.py  its reward functions
 tasks.py    model, rows, prompts, adapter
-running.py  devices, vLLM, and what of it clashes
+running.py  devices, vLLM, and rules that they must satisfy
 """
 
 from typing_extensions import override
@@ -21,11 +21,11 @@ from paceline.errors import ConfigError
 
 NAME = "ms-swift"
 FULL_RATE = 1e-5
-"""Its learning rate where all weights are trained."""
+"""ms-swift's learning rate for training all weights."""
 BOLD_RATE = 5e-6
-"""Above this, all weights at once: its authors lowered their own example's rate tenfold."""
+"""Learning rate above which training all weights is risky: its authors lowered their own example's tenfold."""
 ESTIMATORS = {"grpo": None, "rloo": "leave_one_out", "reinforce_plus_plus": "group_mean_batch_std"}
-"""advantage_estimator to advantage; None: as scale_rewards says."""
+"""`advantage_estimator` to `advantage`; None: as `scale_rewards` says."""
 CORRECTION_MAX = 2.0
 
 
@@ -73,7 +73,7 @@ class Swift(CommandReader):
 
 
 def _script_at(words: FlagWords) -> int:
-    """Where ms-swift's own script stands: behind `python -m` or as a path."""
+    """Index of ms-swift's own script, behind `python -m` or as a path."""
     for at, word in enumerate(words[:3]):
         if word == "swift.cli.rlhf" or word.endswith("swift/cli/rlhf.py"):
             return at
@@ -174,7 +174,7 @@ def _above(text: str) -> bool:
 
 
 def _advantage(given: GivenFlags) -> Translation:
-    """Estimator and filter, for which TRL has no words."""
+    """Options for estimator and filter, which TRL does not have."""
     options: dict[str, object] = {}
     notes = list[Note]()
     estimator = one(given, "advantage_estimator") or "grpo"

@@ -1,4 +1,4 @@
-"""ms-swift's reward functions, with the flags that set them, as ours with parameters."""
+"""ms-swift's reward functions and their flags, as ours with parameters."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ REWARDS: Mapping[str, tuple[str, str]] = {
     "toolbench": ("tool_call", "calls are compared as JSON values"),
     "math": ("boxed", "cut a box at its first closing brace; here braces match, and the last box counts"),
 }
-"""Name there to the name here, and what was wrong."""
+"""Our name of each reward function, and the defect of theirs."""
 PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "cosine": {
         "cosine_max_len": "max_length",
@@ -33,11 +33,11 @@ PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "repetition": {"repetition_n_grams": "ngram", "repetition_max_penalty": "max_penalty"},
     "soft_overlong": {"soft_max_length": "max_length", "soft_cache_length": "cache"},
 }
-"""Reward to its flags, each with our parameter."""
+"""Flags of each reward, with our parameter."""
 
 
 def reward_names(given: GivenFlags) -> tuple[tuple[str, ...], tuple[Note, ...]]:
-    """`--reward_funcs` as ours, parameters in parentheses.
+    """Value of `--reward_funcs` as ours, parameters in parentheses.
 
     Raises:
         ConfigError: a name that is neither built in nor a function of the user's own.

@@ -1,4 +1,4 @@
-"""Where ms-swift trains and samples: processes, slices, vLLM's device, and the numbers of these that clash."""
+"""Placement in ms-swift: processes, sharding, vLLM's device, and rules that their numbers must satisfy."""
 
 from paceline.compat.commands.devices import placed
 from paceline.compat.commands.flags import GivenFlags, is_on, number, one
@@ -9,7 +9,7 @@ from paceline.errors import ConfigError
 
 
 def running(given: GivenFlags, start: Started, command: ForeignCommand, *, repair: bool) -> tuple[Translation, Started]:
-    """Engine, processes and slices; and the start, with as many processes as there are devices for.
+    """Options for engine, processes and sharding, and a launch with as many processes as devices.
 
     Raises:
         ConfigError: vLLM's device is one that trains, or is not there, without `repair`.
@@ -71,7 +71,7 @@ def _engine(given: GivenFlags, *, vllm: bool) -> dict[str, object]:
 def _own_device(
     given: GivenFlags, start: Started, command: ForeignCommand, *, repair: bool
 ) -> tuple[Started, bool, list[Note]]:
-    """What `--vllm_device` of its first version comes to: the first device that does not train."""
+    """Meaning of version 1's `--vllm_device`: the first device that does not train."""
     device, devices = one(given, "vllm_device") or "auto", visible_devices(command)
     if device != "auto":
         index = device.rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""What becomes of each flag of `swift rlhf --rlhf_type grpo`: every name in one table.
+"""Every flag of `swift rlhf --rlhf_type grpo`, in exactly one table.
 
 Flags that are transformers' TrainingArguments are fields of `GRPOConfig`, whose tables lie in `paceline.compat.trl`.
 """
@@ -33,7 +33,7 @@ FIELDS: Mapping[str, str] = {
     "max_length": "max_prompt_length",
     "wandb_log_unique_prompts": "log_unique_prompts",
 }
-"""Flag to the field of `GRPOConfig` that means the same."""
+"""Flags with the meaning of a field of `GRPOConfig`."""
 
 OWN: Mapping[str, str] = {
     "rlhf_type": "grpo alone",
@@ -82,7 +82,7 @@ OWN: Mapping[str, str] = {
     "output_dir": "output_dir",
     "report_to": "report_to",
 }
-"""Flags to the options that they become."""
+"""Flags that become options."""
 
 IDLE: Mapping[str, str] = {
     **_because(
@@ -198,7 +198,7 @@ IDLE: Mapping[str, str] = {
     **_because("the length of a run is its epochs or --max_steps", ("max_epochs",)),
     **_because("completions are printed as they are written", ("stream", "logprobs", "top_logprobs", "num_beams")),
 }
-"""Flags that no result here depends on, with the reason."""
+"""Flags on which no result here depends, with the reason."""
 
 REFUSED: Mapping[str, str] = {
     **_because("no teacher is trained towards", ("teacher_model", "teacher_model_server")),
@@ -234,7 +234,7 @@ REFUSED: Mapping[str, str] = {
     **_because("a checkpoint holds all that resuming needs", ("resume_only_model",)),
     **_because("no order by length is offered", ("group_by_length",)),
 }
-"""Flags that would change results in a way that is not offered, with the reason; off they may stay."""
+"""Flags for results that are not offered, with the reason; switched off they are accepted."""
 
 HARMLESS: Mapping[str, tuple[str, ...]] = {
     "sdar_loss_coef": ("0.0",),
@@ -243,10 +243,10 @@ HARMLESS: Mapping[str, tuple[str, ...]] = {
     "optimizer": ("adamw", "adamw_torch"),
     "model_revision": ("main", "master"),
 }
-"""Words with which a refused flag says no more than its absence."""
+"""Values with which a refused flag means the same as its absence."""
 
 KNOWN = (*FIELDS, *OWN, *IDLE, *REFUSED)
-"""All names but TrainingArguments' own."""
+"""All flags except TrainingArguments' own."""
 
 DEFAULTS: Mapping[str, object] = {
     "per_device_train_batch_size": 1,
@@ -263,4 +263,4 @@ DEFAULTS: Mapping[str, object] = {
     "max_completion_length": 512,
     "num_generations": 8,
 }
-"""ms-swift 4.6's, of fields whose default elsewhere is another or that decide a run."""
+"""ms-swift 4.6's defaults of fields that differ elsewhere or decide a run."""

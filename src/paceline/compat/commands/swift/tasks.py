@@ -1,4 +1,4 @@
-"""What ms-swift trains on: model, rows, prompts, adapter, precision, trackers."""
+"""Data options of ms-swift: model, rows, prompts, adapter, precision, trackers."""
 
 import re
 
@@ -15,12 +15,12 @@ RANK, ALPHA = 8, 32.0
 
 
 def tasks(given: GivenFlags) -> Translation:
-    """Everything that rows and their prompts need."""
+    """Options on rows and their prompts."""
     return _model(given) + _rows(given) + _prompts(given) + _adapter(given) + _precision(given) + _kept(given)
 
 
 def is_full(given: GivenFlags) -> bool:
-    """Whether all weights are trained; an adapter is the default.
+    """True if all weights are trained; the default is an adapter.
 
     Raises:
         ConfigError: another kind of training.
@@ -53,7 +53,7 @@ def _rows(given: GivenFlags) -> Translation:
 
 
 def _address(flag: str, text: str, *, hugging_face: bool) -> tuple[str, list[Note]]:
-    """An address as ours, `#N` behind it where it is there, and what is otherwise with it."""
+    """A dataset's address as ours, with `#N` if it has one, and notes on differences."""
     found = ADDRESS.fullmatch(text)
     if found is None or not found["place"]:
         raise ConfigError(f"--{flag} must be a file, a directory or a Hub name, #N behind it or not, got {text!r}")

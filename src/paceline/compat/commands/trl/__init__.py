@@ -1,6 +1,6 @@
 """TRL's command line, `trl grpo`, and scripts that take its flags.
 
-tables.py   every flag with what becomes of it; the trainer's fields are those of `paceline.compat.trl`
+tables.py   every flag and its meaning here; the trainer's fields are in `paceline.compat.trl`
 reading.py  flags, and the YAML file behind `--config`
 """
 
@@ -54,7 +54,7 @@ class Trl(CommandReader):
 
 
 def translated(given: GivenFlags, start: Started, command: ForeignCommand) -> Translation:
-    """Flags and fields that were read, wherever they stood."""
+    """Translation of parsed flags and fields from any source."""
     functions, models, about_rewards = _rewards(given)
     fields = {name: words for name, words in given.items() if name in field_names()}
     if functions and models and fields.get("reward_weights"):
@@ -79,7 +79,7 @@ def _is_script(words: tuple[str, ...]) -> bool:
 
 
 def _script_at(words: tuple[str, ...]) -> int:
-    """Where a Python script stands that gets flags: first, or behind `python` or `python -m`."""
+    """Index of a Python script with flags: first, or behind `python` or `python -m`."""
     if words[:1] and words[0].endswith(".py"):
         return 0
     if words[:1] and words[0].rpartition("/")[2].startswith("python"):
@@ -91,7 +91,7 @@ def _script_at(words: tuple[str, ...]) -> int:
 
 
 def _with_launch_flags(start: Started, given: GivenFlags, command: ForeignCommand) -> Started:
-    """`trl grpo` hands flags of accelerate on to it."""
+    """Add flags of accelerate, which `trl grpo` passes on."""
     named = {ACCELERATE[name]: given[name][-1] for name in ACCELERATE if given.get(name)}
     if not named:
         return start
@@ -232,7 +232,7 @@ REWARDS: Mapping[str, tuple[str, str]] = {
         "with the lengths that TRL's command line fixes; leave the parentheses out for --max-completion-length",
     ),
 }
-"""Name there to the name here and what differs."""
+"""Our name of each reward function, and the difference."""
 
 
 def reward_names(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Note, ...]]:

@@ -1,4 +1,4 @@
-"""Flags of `trl grpo`, and the file behind its `--config`: one line per flag, `env` and `datasets` besides."""
+"""Flags of `trl grpo` and the file behind its `--config`: flags by line, `env` and `datasets`."""
 
 import json
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
 OF_A_DATASET: Mapping[str, str] = {"path": "dataset_name", "name": "dataset_config", "split": "dataset_train_split"}
-"""Keys of an entry of `datasets` that are flags as well."""
+"""Keys in an entry of `datasets` that are flags as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrlCommand:
-    """A command line with its file."""
+    """A parsed command line with its file."""
 
     given: GivenFlags
     environment: Mapping[str, str]
@@ -29,13 +29,13 @@ class TrlCommand:
 
 
 def known_flags() -> tuple[str, ...]:
-    """Every flag that `trl grpo` takes, those that it hands on included."""
+    """Every flag of `trl grpo`, including those that it passes on."""
     own = (*SCRIPT, *SCRIPT_IDLE, *SCRIPT_REFUSED, *field_names(), "config")
     return tuple(dict.fromkeys((*own, *ACCELERATE, *WITHOUT_EFFECT["accelerate"])))
 
 
 def read(words: FlagWords, command: ForeignCommand) -> TrlCommand:
-    """Flags over the lines of the file.
+    """Parse flags over the lines of the file.
 
     Raises:
         ConfigError: a flag or a line that TRL does not have, or a file that cannot be read.
@@ -50,7 +50,7 @@ def read(words: FlagWords, command: ForeignCommand) -> TrlCommand:
 
 
 def with_file(given: GivenFlags, notes: tuple[Note, ...], path: str, command: ForeignCommand) -> TrlCommand:
-    """The file's lines under the flags, which win."""
+    """Lines of the file under the flags, which win."""
     try:
         found = yaml.safe_load(command.read(path))
     except yaml.YAMLError as error:

@@ -1,4 +1,4 @@
-"""What becomes of each flag of `trl grpo` that is no field of `GRPOConfig`: every name in one table."""
+"""Every flag of `trl grpo` that is no field of `GRPOConfig`, in exactly one table."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ SCRIPT: Mapping[str, str] = {
     "lora_alpha": "lora_alpha",
     "lora_target_modules": "lora_targets",
 }
-"""Flags of the script, which are no fields, to options."""
+"""Flags of the script that become options."""
 
 SCRIPT_IDLE: Mapping[str, str] = {
     "dataset_streaming": "rows are read once, before the first step",
@@ -45,4 +45,4 @@ HARMLESS: Mapping[str, tuple[str, ...]] = {
     "bnb_4bit_quant_type": ("nf4", "fp4"),
     "bnb_4bit_quant_storage": ("uint8",),
 }
-"""Words with which a refused flag says no more than its absence."""
+"""Values with which a refused flag means the same as its absence."""
