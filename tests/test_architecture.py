@@ -49,13 +49,8 @@ TORCH = {"torch", "transformers", "jaxtyping"}
 
 FRAGMENTS = {"That", "Of", "Whether", "Which", "Whose"}
 """First words of a docstring that only continues the name above it."""
-WITH_FRAGMENTS = {"compat", "engines", "models", "reports", "rewards", "training", "workers"}
+WITH_FRAGMENTS = {"compat", "workers"}
 """Packages that still have such docstrings."""
-AMBIGUOUS = {
-    *("Change", "Columns", "Cut", "Decoder", "Found", "Item", "Line", "Outcome", "Pair", "Part", "Record", "Recorder"),
-    *("Reply", "Result", "Rewards", "Rows", "Scored", "Verdict"),
-}
-"""Names that still mean more than one thing."""
 
 LONGEST = 400
 """Lines of a file."""
@@ -207,4 +202,4 @@ def test_a_class_or_type_has_a_name_of_its_own():
             for one in bound:
                 if re.fullmatch(r"[A-Z][a-z]\w*", one):
                     places.setdefault(one, []).append(name)
-    assert not {one: files for one, files in places.items() if len(files) > 1 and one not in AMBIGUOUS}
+    assert not {one: files for one, files in places.items() if len(files) > 1}
