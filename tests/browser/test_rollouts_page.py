@@ -10,7 +10,7 @@ import pytest
 from paceline.reports.viewer.documents import Documents
 from paceline.reports.viewer.exporting import export
 from paceline.reports.viewer.serving import PageServer
-from tests.unit.reports.browsed_runs import HOSTILE, hostile_run, paid, rollout, write_run, write_tokens
+from tests.unit.reports.viewed_runs import HOSTILE, hostile_run, paid, rollout, write_run, write_tokens
 
 
 @contextmanager

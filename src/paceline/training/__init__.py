@@ -1,22 +1,22 @@
 """The loop on one machine, and everything around it.
 
-loop.py             the algorithm: prompts, completions, rewards, update
-session.py          run directory, checkpoints, trackers, final model: the command line's way into the loop
-setup/              a configuration to everything of a run that needs no weights
+loop.py             the algorithm: sample, compare, update, record
+session.py          around the loop: run directory, checkpoints, trackers, final model
+setup/              everything of a run that needs no weights
 rollouts/           the sampler: tasks to scored completions in groups
 learner/            the trainer: groups to new weights
 plan/               what a configuration amounts to before anything is loaded
-assembly.py         sampler, engine and trainer of a run
-task_sampler.py      which tasks a step takes
-backend.py           sampler and trainer behind one interface, and the two in this process
-trainer.py           update, save, export
-sampled_step.py      the rollouts of one step
-rollout_journal.py  rollouts on their way to disk, and those that are there already
+assembly.py         engine, sampler and trainer of a run in this process
+task_sampler.py     tasks of the next step, in the data order
+backend.py          sampler and trainer behind one interface, and the backend with both in this process
+trainer.py          policy, optimiser and learning rate: update, save, export
+sampled_step.py     the rollouts of one step
+rollout_journal.py  rollouts committed to disk, and read back after a crash
 evaluation.py       accuracy on held-out tasks
 guards.py           what is skipped, reported or stopped when a step's numbers go wrong
 records.py          what a step writes down
 identity.py         what a run is, compared when it is resumed
-observing.py        who watches a run, and what they may ask for
+observing.py        who watches a run, and what they may request
 reporting.py        the page of a running run
 replaying.py        a step again under another objective
 exporting.py        a checkpoint to the directory that a finished run has

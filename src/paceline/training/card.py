@@ -1,4 +1,4 @@
-"""The card beside a trained model, from what the run has written down."""
+"""The model card of a trained model, from the run's records."""
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version

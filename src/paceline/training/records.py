@@ -87,8 +87,10 @@ def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_r
 def step_clock(
     batch: RolloutBatch, *, weights: float, produce: float, wait: float, update: float, total: float
 ) -> dict[str, float]:
-    """Seconds of a step by phase; what is left over is bookkeeping. Sampling that went on beside other steps' training
-    counts in full, so that a step's phases may add up to more than its total."""
+    """Sum up the seconds of a step by phase; the rest is bookkeeping.
+
+    Sampling that overlapped the training of other steps counts in full, so a step's phases may exceed its total.
+    """
     phases = {"generate": batch.generate_seconds, "reward": batch.reward_seconds, "update": update}
     tokens = sum(len(rollout.completion.token_ids) for group in batch.groups for rollout in group.rollouts)
     return phases | {

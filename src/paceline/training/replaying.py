@@ -71,18 +71,18 @@ def replay(
     between = [] if nearest else list(range(first + 1, step))
     groups = {number: run_dir.committed(number) for number in between}  # refused before weights are read
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
-        half = _half(config, run_size, start)
+        trainer = _trainer(config, run_size, start)
         for number in groups:
-            half.update(number, restored_groups(run_dir.rollouts(number)))
+            trainer.update(number, restored_groups(run_dir.rollouts(number)))
         if other is not None and between:
-            state = TrainingState(step=step - 1, position=0, policy_version=half.policy_version)
-            half.save(Path(folder), state, ())
-            start = half.saved(wait=True)
-        before = token_values(half.learner, batch.groups) if with_tokens else None
-        own = _numbers(half, config, step, batch)
-        tokens = None if before is None else _token_records(before, token_values(half.learner, batch.groups))
-        del half
-        changed = None if other is None else _numbers(_half(other, run_size, start), other, step, batch)
+            state = TrainingState(step=step - 1, position=0, policy_version=trainer.policy_version)
+            trainer.save(Path(folder), state, ())
+            start = trainer.saved(wait=True)
+        before = token_values(trainer.learner, batch.groups) if with_tokens else None
+        own = _numbers(trainer, config, step, batch)
+        tokens = None if before is None else _token_records(before, token_values(trainer.learner, batch.groups))
+        del trainer
+        changed = None if other is None else _numbers(_trainer(other, run_size, start), other, step, batch)
     return Replay(
         step=step,
         weights=_weights(first, between, step) + _other_options(run_dir, first),
@@ -94,18 +94,18 @@ def replay(
     )
 
 
-def _half(config: Config, run_size: RunSize, start: Checkpoint | None) -> Trainer:
+def _trainer(config: Config, run_size: RunSize, start: Checkpoint | None) -> Trainer:
     return make_trainer(config, load_tokenizer(config.model), run_size, checkpoint=start)
 
 
-def _numbers(half: Trainer, config: Config, step: int, batch: RolloutBatch) -> dict[str, Any]:
+def _numbers(trainer: Trainer, config: Config, step: int, batch: RolloutBatch) -> dict[str, Any]:
     made = regrouped(
         batch,
         config.advantage,
         weights=config.rewards.weights,
         max_completion_length=config.sampling.max_completion_length,
     )
-    stats, _ = half.update(step, made.groups)
+    stats, _ = trainer.update(step, made.groups)
     return {**rollout_metrics(made), **{name: getattr(stats, name) for name in UpdateStats.__slots__}}
 
 
@@ -178,7 +178,7 @@ LEFT_OUT = ("filtered", "surplus")
 def regrouped(
     batch: RolloutBatch, options: AdvantageConfig, *, weights: Mapping[str, float], max_completion_length: int
 ) -> RolloutBatch:
-    """What the producer would have made of the same scores; `weights` is by reward function.
+    """Compare the same scores again as the sampler would under these options; `weights` are by reward function.
 
     Groups that these options filter cannot be replaced, as nothing is sampled: then more are `missing`.
     """

@@ -68,7 +68,7 @@ class Journal:
             StorageError: the disk refused those before it.
         """
         self.wait()
-        # here and not in the thread, which would keep the interpreter from the update beside it for as long
+        # here and not in the thread, which would hold the interpreter's lock during the update
         lines, about = [*restorable_lines(sampled.batch.groups)], _about(sampled)
         with self._beginning:
             if not self._is_closed:
@@ -95,7 +95,7 @@ class Journal:
 
 
 def _about(sampled: SampledStep) -> dict[str, Any]:
-    """What a step's line in the journal says beside where its rollouts lie."""
+    """Return what a step's line in the journal says, besides the place of its rollouts."""
     return {
         "position": sampled.position,
         "groups": len(sampled.batch.groups),

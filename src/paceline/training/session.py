@@ -144,14 +144,14 @@ def _attempt(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartPoint:
-    """What an attempt goes on with; nothing of a new run."""
+    """Start point of an attempt: what an earlier one left; empty for a new run."""
 
     run_dir: RunDir | None = None
     checkpoint: Checkpoint | None = None
     identity: Record | None = None
     change: RunChange | None = None
     sentences: tuple[str, ...] = ()
-    """What was found of damaged checkpoints, and where later ones are."""
+    """Sentences on damaged checkpoints, and on where later ones were moved."""
 
     @property
     def step(self) -> int:
@@ -168,7 +168,7 @@ def _start_point(
     resume: Path | bool,
     override: Collection[str],
 ) -> StartPoint:
-    """The run in a directory, locked until `closing`, and held to what it was."""
+    """Open the run in a directory, lock it until `closing`, and refuse changed options, data or model."""
     run_dir = closing.enter_context(RunDir.open(output_dir))
     root, is_named = output_dir / "checkpoints", isinstance(resume, Path)
     checkpoint, damaged = (read_checkpoint(resume), ()) if isinstance(resume, Path) else newest_checkpoint(root)
@@ -184,7 +184,7 @@ def _start_point(
 
 
 def set_later_aside(run_dir: RunDir, step: int) -> list[str]:
-    """Where a run goes on from an older checkpoint, keep what it did afterwards; a sentence that says where.
+    """Move aside what a run did after the older checkpoint that it resumes from; return a sentence that says where.
 
     Records are copied before a checkpoint is moved, and none is removed before all are: a run that is killed in between
     has lost nothing, and goes on from the newest checkpoint that is still in its place.
@@ -208,7 +208,7 @@ def set_later_aside(run_dir: RunDir, step: int) -> list[str]:
 
 
 def _run_to_the_end(run: Run) -> str | None:
-    """Every step; the signal that came before the last one, after a checkpoint to go on from, or None.
+    """Run every step; on a signal, stop after a last checkpoint and return the signal's name, else None.
 
     Raises:
         KeyboardInterrupt: a signal's grace was over before that checkpoint.
@@ -225,7 +225,7 @@ def _run_to_the_end(run: Run) -> str | None:
 
 
 def last_checkpoint(run: Run) -> str:
-    """What a run that ends before a checkpoint of its last step goes on from."""
+    """Name the checkpoint that a run resumes from which ends before a checkpoint of its last step."""
     if run.saved_step is None:
         return "there is no checkpoint yet, so the run begins anew"
     return f"the last checkpoint is that of step {run.saved_step}"
@@ -240,7 +240,7 @@ def make_run(
     *,
     observer: Observer,
 ) -> tuple[Run, Committed]:
-    """The run where the checkpoint left it; of later steps committed rollouts alone stay, which come beside it."""
+    """Restore the run at its checkpoint, and return the committed rollouts of later steps with it."""
     done, task_sampler = (
         0 if checkpoint is None else checkpoint.state.step,
         make_task_sampler(config, inputs, checkpoint),
@@ -265,7 +265,7 @@ def make_run(
 
 
 def directory_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
-    """What was found in the run directory: what is gone, what is damaged, what is used again."""
+    """Describe what was found in the run directory: missing, damaged and reused records."""
     lines = list(committed.faults)
     if committed.entries:
         count, first = len(committed.entries), committed.entries[0]["step"]
@@ -279,7 +279,7 @@ def directory_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
 
 
 def run_trackers(config: Config, directory: Path, *, run_name: str, notify: Callable[[str], None]) -> Trackers:
-    """The trackers of `--report-to`, open, with every option beside the curves; `notify` hears of their outages.
+    """Open the trackers of `--report-to`, with every option as settings; `notify` hears of their outages.
 
     Raises:
         ConfigError: one of them opens no run.
@@ -304,9 +304,9 @@ def finish(run: Run, console: Console, *, step: int | None = None) -> None:
     """Export the model, sum the run up, draw its report, write the model's card.
 
     Args:
-        run: at its end.
-        console: where it is told.
-        step: that the weights are of; None: the last.
+        run: the run at its end.
+        console: the terminal that is told.
+        step: the step of the weights; None: the last.
     """
     output_dir, final = run.run_dir.path, run.run_dir.path / "final"
     HEARTBEAT.beat("run", "export of the trained model")

@@ -191,7 +191,7 @@ def make_trainer(
     ranks: Ranks = ONE_RANK,
     progress: Progress = NULL_PROGRESS,
 ) -> Trainer:
-    """Read the weights, from the checkpoint where there is one, and build the half on them.
+    """Read the weights, from the checkpoint where there is one, and build the trainer on them.
 
     A overrides model is taken as it is: `restore` puts a checkpoint into it.
     """

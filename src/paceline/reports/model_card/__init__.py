@@ -1,6 +1,6 @@
 """README.md of a trained model: what it was made from, towards what, what came of it, how to load it. Pure.
 
-facts.py    what a card says, as records
-papers.py   the paper of the objective
-page.py     what a person reads, and the whole file
+facts.py   what a card says, as records
+papers.py  the paper of the objective
+page.py    what a person reads, and the whole file
 """

@@ -47,7 +47,7 @@ def describe_memory(memory: MemoryPlan) -> str:
 
 
 def describe_room(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
-    """The peak beside what the device has, and how large micro-batches may be."""
+    """Compare the peak with the device's memory, and say how large micro-batches may be."""
     device, peak = fitting.device, f"Peak {_size(memory.peak)}"
     if device.memory is None:
         return f"{peak}. How much {device.name} has is not known."

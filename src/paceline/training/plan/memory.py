@@ -51,7 +51,7 @@ def planned_cut(config: Config, of: Activations, sizes: Sizes, on: Device, left:
 
 
 def kept(config: Config, of: Activations, cut: RecomputedLayers, on: Device, passes: int) -> int:
-    """Bytes at most, with what the C library holds beside them."""
+    """Peak in bytes, with the memory that the C library holds."""
     if cut.layers == of.layers:
         return round(cut.tokens * (of.kept(cut.layers) + of.all_layers / of.layers))
     held = HELD_WITH_ADAPTER if config.lora.lora_rank else HELD_BY_PASSES[min(passes, len(HELD_BY_PASSES) - 1)]
@@ -64,7 +64,7 @@ HEAD_ROWS = {"cpu": 256, "cuda": 2048}
 LIBRARIES = {"cpu": 450 << 20, "cuda": 600 << 20}
 """What Python and the libraries take before anything is loaded: of main memory, or of a CUDA device for its context."""
 DRAW_BYTES = {"cpu": 0, "cuda": 12}
-"""Per logit of a step of decoding, beside the logit: the draw's own copies."""
+"""Bytes per logit of a decoding step in addition to the logit: the draw's own copies."""
 BFLOAT16_PARAMETERS = 10_000_000
 """From where `auto` computes in bfloat16 on a CPU that is fast at it, as `models` has it."""
 JOINED_WEIGHTS = 1 << 16
@@ -235,7 +235,7 @@ def _joined(config: Config, shape: ModelShape, number_bytes: int) -> int:
 
 
 def _vllm(config: Config, shape: ModelShape, on: Device, cache: int) -> int:
-    """A copy of the weights and its cache, beside the run's own."""
+    """Count a copy of the weights and its cache, in addition to the run's own."""
     if on.kind == "cuda" and on.memory is not None:
         return round(config.engine.vllm_gpu_share * on.memory)
     asked = config.engine.vllm_cache_gib

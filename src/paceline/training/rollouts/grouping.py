@@ -87,7 +87,7 @@ def _pairs(scored: ScoredGroup) -> Iterator[tuple[FunctionRewards, Completion]]:
 
 
 def _with_length(rewards: FunctionRewards, completion: Completion, *, max_length: int, buffer: int) -> FunctionRewards:
-    """The length penalty beside rewards that are there: alone it would reward a broken grader."""
+    """Add the length penalty to rewards that are there: alone it would reward a broken grader."""
     if buffer == 0 or all(reward is None for reward in rewards.values()):
         return rewards
     penalty = overlong_penalty(len(completion.token_ids), max_length=max_length, buffer=buffer)

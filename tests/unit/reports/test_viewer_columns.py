@@ -9,7 +9,7 @@ from paceline.reports.viewer.columns import PREVIEW, columns_of, grouped, previe
 from paceline.reports.viewer.index import REASONS, index_of
 from paceline.reports.viewer.parts import RunPart
 from paceline.reports.viewer.suspicion import NAMES, length_outliers, marks, steps_unearned, well_paid
-from tests.unit.reports.browsed_runs import paid, rollout
+from tests.unit.reports.viewed_runs import paid, rollout
 
 
 def part(step=1, set_name="training"):

@@ -5,7 +5,7 @@ from paceline.reports.viewer.documents import texts_of, tokens_of
 from paceline.reports.viewer.pieces import Pieces
 from paceline.reports.viewer.vocabulary import load_pieces
 from tests.tiny import tiny_tokenizer
-from tests.unit.reports.browsed_runs import rollout
+from tests.unit.reports.viewed_runs import rollout
 
 
 def ids_of(text: str) -> list[int]:

@@ -16,7 +16,7 @@ from paceline.reports.viewer.documents import Documents
 from paceline.reports.viewer.exporting import export
 from paceline.reports.viewer.pages import ASSETS, SCRIPTS, asset, page
 from paceline.reports.viewer.serving import PageServer, answer
-from tests.unit.reports.browsed_runs import HOSTILE, hostile_run, loaded, paid, rollout, write_run
+from tests.unit.reports.viewed_runs import HOSTILE, hostile_run, loaded, paid, rollout, write_run
 
 SECRET = "Secret-of-this-test"
 
