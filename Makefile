@@ -22,7 +22,7 @@ DEMO := runs/demo
 STUDIES := runs/studies
 
 # What a new version of a library breaks first: models, samples, gradients, adapters, rows, the trainer, a short run.
-BOUNDED := tests/unit/compat/test_api_config.py tests/unit/compat/test_api_trainer.py tests/unit/models/test_models_loading.py \
+BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_trainer.py tests/unit/models/test_models_loading.py \
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
