@@ -1,7 +1,7 @@
-"""What a run is: options, data, model, tokenizer and graders as they were, and what was changed of them after a step.
+"""Identity of a run: its options, data, model, tokenizer and graders, and every change of them after a step.
 
-The record lies beside `config.yaml`. A run that is gone on with is held to it, so that neither an option nor a file
-becomes another one unnoticed.
+The record is stored next to `config.yaml`. A resumed run is compared with it, so that no option or file changes
+unnoticed.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ PLACE_SETTINGS = ("_name_or_path", "transformers_version")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunChange:
-    """What a run goes on with otherwise."""
+    """Options and files that a resumed run changes."""
 
     options: tuple[Difference, ...]
     files: Mapping[str, str]
@@ -141,10 +141,10 @@ def begin_identity(run_dir: RunDir, config: Config, inputs: RunInputs) -> None:
 def change_identity(
     run_dir: RunDir, before: Record, change: RunChange, config: Config, inputs: RunInputs, *, step: int
 ) -> None:
-    """Write down that the run goes on otherwise after `step`.
+    """Record that the run continues with these changes after `step`.
 
-    What was sampled later goes first: killed in between, the run is one that was changed and not yet gone on with, and
-    asks for the same `--override` again.
+    Rollouts sampled later are removed first. A run that is killed in between is not yet changed, and asks for the same
+    `--override` again.
     """
     if change.voids_samples:
         run_dir.discard_rollouts_after(step)

@@ -184,7 +184,7 @@ def report_step(run: Run, number: int, batch: RolloutBatch, stats: UpdateStats, 
 
 
 def apply(run: Run, wanted: Requests) -> None:
-    """Do what the observer asks for; what it learns by it may make it ask for more."""
+    """Do what the observer requests; an evaluation or a checkpoint may make it request more."""
     if wanted.evaluate and run.inputs.evaluators:
         results = evaluate(run, run.inputs.evaluators)
         wanted |= run.observer.evaluated(results)
@@ -196,7 +196,7 @@ def apply(run: Run, wanted: Requests) -> None:
 
 
 def evaluate(run: Run, evaluators: Iterable[Evaluator]) -> list[EvalResult]:
-    """Measure held-out tasks with the weights as they are, and write it down."""
+    """Evaluate held-out tasks with the current weights, and record the results."""
     HEARTBEAT.beat("run", f"evaluation after step {run.state.step}")
     run.progress.begin("evaluation")
     results = [run.backend.evaluate(evaluator, step=run.state.step) for evaluator in evaluators]
@@ -207,7 +207,7 @@ def evaluate(run: Run, evaluators: Iterable[Evaluator]) -> list[EvalResult]:
 
 
 def save(run: Run) -> Requests:
-    """Begin a checkpoint of this moment once the one before is on disk; in the foreground it is there on return."""
+    """Begin a checkpoint once the one before is on disk; in the foreground it is on disk on return."""
     requests = wait_for_checkpoint(run, wait=True)
     started = time.perf_counter()
     HEARTBEAT.beat("run", f"checkpoint of step {run.state.step}")
@@ -255,6 +255,6 @@ def wait_at_end(
 
 
 def notify(run: Run, sentences: Iterable[str]) -> None:
-    """Say something to whoever watches."""
+    """Pass sentences to the observer."""
     for sentence in sentences:
         run.observer.notify(sentence)

@@ -31,7 +31,7 @@ class Observer(Protocol):
     """Is told what happens, in the order in which it happens; changes nothing but by its requests."""
 
     def begin(self, steps_done: int) -> Requests:
-        """The run starts, or goes on after `steps_done` steps."""
+        """Note that the run starts, or continues after `steps_done` steps."""
 
     def step_begin(self, number: int) -> None:
         """Step 1, 2, ... starts."""
@@ -54,14 +54,14 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timetable:
-    """The options' own schedule: evaluate at the start, every so many steps and at the end; save every so many."""
+    """Schedule from the options: evaluate at the start, every `eval_steps` and at the end; save every `save_steps`."""
 
     eval_steps: int
     save_steps: int
     total_steps: int
 
     def at_start(self, steps_done: int) -> Requests:
-        """A run that goes on was evaluated when it started."""
+        """Request an evaluation of a new run; a resumed one was evaluated when it started."""
         return Requests(evaluate=steps_done == 0)
 
     def after(self, number: int) -> Requests:
@@ -81,7 +81,7 @@ class CommandLine:
 
     display: RunDisplay
     trackers: Trackers
-    """Closed by whoever opened them, also when a step fails."""
+    """Closed by the caller, also when a step fails."""
     timetable: Timetable
     report: RunningReport
 

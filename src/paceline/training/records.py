@@ -114,7 +114,7 @@ def opening_sentences(
 
 
 def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:
-    """What was dropped, what will not be learned, `paths` that engine and trainer take, where the run goes on."""
+    """Say what was dropped, what will not be learned, which `paths` are taken, and the step to continue from."""
     lines = [*of_rows(inputs.tasks), *of_graders(inputs.functions.values())]
     lines += inputs.unmet
     if inputs.unverified:

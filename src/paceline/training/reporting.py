@@ -33,7 +33,7 @@ def draw_page(directory: Path, write: Callable[[Path], Path] = write_report) -> 
 class RunningReport:
     """Writes `report.html` at the first call, then whenever it is due; within `with`, also where an error ends the run.
 
-    Not where an interrupt does, or the loss of a process: whoever started that one ends this one too, in no time.
+    An interrupt or the loss of a process leaves no time for a page: the process may be ended at once.
     """
 
     def __init__(

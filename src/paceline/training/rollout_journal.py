@@ -1,8 +1,8 @@
-"""Rollouts on their way to disk before they count, and those that an earlier attempt has left there.
+"""The rollout journal: commits a step's rollouts to disk, and reads what an earlier attempt committed.
 
-A step's rollouts are written while it is trained on already, in a thread of their own; nothing of the step is written
-down elsewhere before they are committed. So a crash loses only what was being sampled: the run that goes on reads what
-is committed, and never samples it again.
+Rollouts are written in a thread while the step is trained on; the step is recorded nowhere else before they are
+committed. A crash therefore loses only what was being sampled: the resumed run reads what is committed, and never
+samples it again.
 """
 
 import threading

@@ -56,11 +56,11 @@ def train(
 ) -> bool:
     """Train to the last step, or to an interrupt, on the backend that `make_backend` builds.
 
-    `resume`: whether to go on with the run from its newest whole checkpoint, or the checkpoint to go on from. Options
-    in `override` may be otherwise than the run that is gone on with has had them.
+    `resume`: True continues from the newest whole checkpoint; a path names the checkpoint to continue from. Options in
+    `override` may differ from those that the run had.
 
     After the loss of a process of a cluster another attempt continues from the last checkpoint, up to `max_restarts`
-    times, with what was inputs for the first; processes that a launcher started are its own to start again.
+    times, with the inputs of the first. A launcher starts its own processes again.
 
     Returns:
         True when the run is finished, False when a signal stopped it with a checkpoint to resume from.
@@ -186,8 +186,8 @@ def _start_point(
 def set_later_aside(run_dir: RunDir, step: int) -> list[str]:
     """Move aside what a run did after the older checkpoint that it resumes from; return a sentence that says where.
 
-    Records are copied before a checkpoint is moved, and none is removed before all are: a run that is killed in between
-    has lost nothing, and goes on from the newest checkpoint that is still in its place.
+    Records are copied before a checkpoint is moved, and none is removed before all are. A run that is killed in between
+    has lost nothing, and continues from the newest checkpoint that is still in place.
 
     Raises:
         StorageError: the disk refused.

@@ -193,7 +193,7 @@ def make_trainer(
 ) -> Trainer:
     """Read the weights, from the checkpoint where there is one, and build the trainer on them.
 
-    A overrides model is taken as it is: `restore` puts a checkpoint into it.
+    A program's own model is taken as it is: `restore` puts a checkpoint into it.
     """
     overrides = overrides or Overrides()
     policy, forward, reference, measure = _models(config, overrides, checkpoint, ranks)

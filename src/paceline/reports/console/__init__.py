@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: one screen while a run goes on, a sentence per event above it, tables at the end.
+"""What a person sees in the terminal: one screen during a run, a sentence per event above it, tables at the end.
 
 __init__.py  the display of a run: the screen on a terminal, plain lines in a log file
 watching.py  what a run has told so far, kept for the screen
@@ -39,7 +39,7 @@ class RunDisplay:
     ) -> None:
         """`done` steps of `total_steps` are behind; `memory`: bytes in use, None: not known."""
         self.watched = Watched(name=name, total_steps=total_steps, done=done, clock=clock)
-        """What is shown, for whoever has something to tell: a `Progress`."""
+        """What is shown: a `Progress`, to which the run's parts report."""
         self._console, self._clock, self._memory = console, clock, memory
         self._last_line = clock()
         self._is_live = console.is_terminal and not console.is_dumb_terminal

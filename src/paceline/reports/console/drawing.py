@@ -36,7 +36,7 @@ def curve(values: Sequence[float], *, ascii_only: bool) -> str:
 
 
 def binned(values: Sequence[float], most: int) -> tuple[float, ...]:
-    """At most so many means of neighbours, each of equally many but the last.
+    """Reduce values to means of neighbours, each of equally many but the last.
 
     >>> binned([1, 3, 5, 7, 9], most=3)
     (2.0, 6.0, 9.0)

@@ -52,7 +52,7 @@ class Stage:
 
     @property
     def to_go(self) -> float | None:
-        """Seconds, if it goes on as it went; None: too little is done to tell."""
+        """Estimate the seconds left at the current pace; None while too little is done."""
         return None if self.is_over or self.share < 0.02 else self.seconds * (1 - self.share) / self.share
 
 
@@ -73,7 +73,7 @@ class Seen:
     """Steps completed."""
     total_steps: int
     what: str
-    """The run is at, for so many `seconds`."""
+    """Current phase of the run and `seconds` since it began."""
     seconds: float
     to_go: float | None
     """Seconds to the last step; None: no step has ended yet."""
@@ -87,7 +87,7 @@ class Seen:
 
 
 class Watched(Progress):
-    """Written to by whoever works, from any thread; read by whoever draws, from another.
+    """Progress of a run: written by its workers from any thread, read by the display from another.
 
     So what is read is replaced as a whole and never changed.
     """
@@ -133,7 +133,7 @@ class Watched(Progress):
         self._verdict = self._learning.verdict()
 
     def recall(self, steps: Iterable[Record], evals: Iterable[Record]) -> None:
-        """What a run that is gone on with has done before: it says nothing of how fast it is now."""
+        """Recall what a resumed run did before; it says nothing about the current pace."""
         for record in steps:
             self._see(record)
         for record in evals:

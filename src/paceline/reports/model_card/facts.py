@@ -37,7 +37,7 @@ def named(address: str, *, is_local: Callable[[str], bool]) -> Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """Accuracy on a held-out set after so many steps."""
+    """Accuracy on a held-out set after a number of steps."""
 
     step: int
     accuracy: Interval

@@ -260,7 +260,7 @@ CLASSES = {False: ("transformers", "AutoModelForCausalLM"), True: ("peft", "Auto
 
 
 def loading_program(facts: CardFacts) -> str:
-    """Python; nothing of it hangs on where the directory lies."""
+    """Return Python code that works wherever the directory is."""
     library, loader = CLASSES[facts.is_adapter]
     imports = sorted([f"from {library} import {loader}", "from transformers import AutoTokenizer"])
     if not facts.is_adapter:

@@ -40,7 +40,7 @@ def by_key(parts: tuple[RunPart, ...]) -> Mapping[str, RunPart]:
 
 
 def _part(kind: str, set_name: str, step: int, file: Path) -> RunPart | None:
-    """None: a run that is gone on with has taken the file away since it was listed."""
+    """None where a resumed run has removed the file since it was listed."""
     try:
         found = file.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What fits into a device: the largest micro-batch, layouts of so many processes, and the one change that would do."""
+"""Fit a run into a device: the largest micro-batch, layouts of several processes, and the one change that makes it fit."""
 
 import math
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ class Fitting:
         return found
 
     def layouts(self, processes: int) -> list[LayoutChange]:
-        """Those that fit so many processes, the ones that send least first."""
+        """Return the layouts that fit the number of processes; those that send least come first."""
         tried = [self._laid_out(options, processes) for options in _layouts(processes)]
         return [change for change in tried if change is not None and self.has_room(change.memory)]
 
@@ -122,7 +122,7 @@ class Fitting:
         return LayoutChange(words=f"--{name.replace('_', '-')} {said}", memory=memory)
 
     def _laid_out(self, options: dict[str, int], processes: int) -> LayoutChange | None:
-        """None where the options cannot be of so many processes or of this model."""
+        """Lay the run out; None where the options do not fit the number of processes or the model."""
         try:
             config = _with(self.config, parallel=options)
             sizes = layout(config.parallel, processes)
