@@ -49,8 +49,6 @@ TORCH = {"torch", "transformers", "jaxtyping"}
 
 FRAGMENTS = {"That", "Of", "Whether", "Which", "Whose"}
 """First words of a docstring that only continues the name above it."""
-WITH_FRAGMENTS = {"compat", "workers"}
-"""Packages that still have such docstrings."""
 
 LONGEST = 400
 """Lines of a file."""
@@ -181,7 +179,6 @@ def test_a_docstring_stands_alone():
     found = [
         f"{name}:{text.lineno} begins with {words[0]}"
         for name, tree in TREES.items()
-        if package_of(name) not in WITH_FRAGMENTS
         for text in described(tree)
         if (words := str(text.value).split()) and (words[0] in FRAGMENTS or str(text.value).startswith("See `"))
     ]

@@ -7,7 +7,7 @@ from paceline.config.layout import ParallelConfig, training_ranks
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roles:
-    """Which ranks train and which sample. The first rank always trains, because it has the loop."""
+    """Ranks that train and ranks that sample. The first rank always trains, because it has the loop."""
 
     training: range
     sampling: range
