@@ -1,4 +1,4 @@
-"""Fit a run into a device: the largest micro-batch, layouts of several processes, and the one change that makes it fit."""
+"""Fit a run into a device: the largest micro-batch, layouts of several processes, the one change that makes it fit."""
 
 import math
 from collections.abc import Iterator
