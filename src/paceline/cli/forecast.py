@@ -49,8 +49,8 @@ def forecast(config: Config, timings: Path) -> str:
 
 
 def most_producers(config: Config) -> int:
-    """Number of producers to try: `--num-producers`, and at least what this machine has devices for beside the
-    consumers.
+    """Number of producers to try: `--num-producers`, and at least the number of devices that the consumers leave
+    free.
 
     On a cluster elsewhere nothing is known of devices. More producers than prompts would have nothing to do.
     """

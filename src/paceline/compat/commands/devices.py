@@ -15,12 +15,12 @@ def placed(
     """Options for engine, processes and launcher.
 
     Args:
-        start: how the command is started.
-        vllm: whether it samples with vLLM.
-        apart: whether vLLM has devices of its own.
-        share: of a device's memory, for vLLM; None: as it comes.
-        tensor: devices that vLLM spreads a layer over.
-        flag: what the notes are about.
+        start: launch settings of the command.
+        vllm: True if it samples with vLLM.
+        apart: True if vLLM has devices of its own.
+        share: vLLM's share of a device's memory; None for the default.
+        tensor: vLLM's tensor-parallel size.
+        flag: subject of the notes.
     """
     if not vllm:
         return _ranks(start)

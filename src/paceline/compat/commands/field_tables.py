@@ -1,6 +1,6 @@
 """Fields of `GRPOConfig` on a command line, where several processes and vLLM are offered as well.
 
-All others are translated, refused or said to have no effect by the tables of `paceline.compat.trl`.
+The tables of `paceline.compat.trl` translate, refuse or pass over all other fields.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Fields of `GRPOConfig` given as flags, to options, by the tables and code of `compat.trl`.
 
-The vocabulary of TRL's trainer is translated in one place, for Python and for command lines, here without torch and
-transformers, which take seconds to load.
+Python and command lines share one translation of TRL's fields. Torch and transformers, which take seconds to load, are
+not imported here.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ SAID_WHEN_GIVEN: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Around:
-    """Context of a command beside its fields."""
+    """Context of a command, apart from its fields."""
 
     tool: str
     ranks: int = 1

@@ -1,7 +1,7 @@
 """Flags as `HfArgumentParser` reads them for TRL and ms-swift: `--name value ...`, to names and words.
 
-Hyphens and underscores are the same, a flag may be cut to a start that fits no other, a switch needs no value, and of a
-repeated flag the last counts. `--no_name` is a switch turned off.
+Hyphens equal underscores, and an unambiguous abbreviation is accepted. A switch needs no value; `--no_name` turns it
+off. Of a repeated flag the last counts.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

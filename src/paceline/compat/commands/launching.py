@@ -1,6 +1,6 @@
 """Launchers in front of another tool's command: torchrun, accelerate, deepspeed, variables.
 
-All of them come to the same few numbers, and those to what our own `torchrun` is told.
+All of them reduce to a few numbers, which become arguments of our own `torchrun`.
 """
 
 import re

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Derived(int):
     """A default computed from other fields, to be computed again when they change.
 
-    The mark travels with the value through `dataclasses.replace` and copies, where a field of its own would not.
+    The mark travels with the value through `dataclasses.replace` and copies, which a separate field would not.
     """
 
 

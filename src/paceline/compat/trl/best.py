@@ -51,8 +51,8 @@ def check_best_metric(
 ) -> None:
     """Refuse a `metric_for_best_model` that no evaluation reports.
 
-    A name that reward functions may give by `log_metric` is not known before they run: where one can, any name is
-    accepted that is not nearly one of evaluation's own; the first evaluation tells.
+    Names that reward functions log by `log_metric` are unknown before they run. If one takes `log_metric`, any name is
+    accepted that is not close to one of evaluation's own.
 
     Raises:
         ConfigError: the sentence has the nearest right names.

@@ -198,7 +198,7 @@ def _note_of_rate(arguments: TrainerArguments, total: int) -> str:
 
 
 def _room(config: Config) -> int | None:
-    """Tokens that the model's context leaves for a prompt beside the longest completion."""
+    """Tokens that the model's context leaves for a prompt, next to the longest completion."""
     room = config.data.max_prompt_length - config.sampling.max_completion_length
     return room if room > 0 else None
 

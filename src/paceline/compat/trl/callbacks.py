@@ -58,7 +58,7 @@ class Outlook:
 class CallbackObserver:
     """Drives callbacks as transformers' own loop does; a step here is a step there.
 
-    What callbacks ask for is done here, through the trainer's own methods, in transformers' order.
+    Requests of callbacks are done here through the trainer's own methods, in transformers' order.
     """
 
     def __init__(

@@ -36,9 +36,9 @@ def refuse_changes(args: GRPOConfig, built: FieldValues, *, evaluates: bool) -> 
     """Refuse fields that changed since the trainer was built.
 
     Args:
-        args: as they are now.
-        built: as they were then.
-        evaluates: whether the trainer has a dataset to evaluate on.
+        args: current fields.
+        built: fields when the trainer was built.
+        evaluates: True if the trainer has an evaluation dataset.
 
     Raises:
         ConfigError: the names and values of what was changed too late, or an evaluation without a dataset.

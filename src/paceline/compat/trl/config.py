@@ -1,6 +1,6 @@
 """`GRPOConfig`: transformers' TrainingArguments with TRL 1.16's fields and defaults, and a few of Paceline's own.
 
-What becomes of each field is in `fields.py` and `refused.py`; how it becomes an option, in `translation.py`.
+`fields.py` and `refused.py` list what each field becomes; `translation.py` computes the options.
 """
 
 import os
@@ -29,7 +29,7 @@ RANKS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore[misc] # TRL's types of shared fields
     """Configuration of a `GRPOTrainer`, with TRL 1.16's names and defaults; a field without meaning here is refused.
 
-    What the installed transformers lacks of `TrainingFields` is a field here all the same.
+    Fields of `TrainingFields` that the installed transformers lacks exist here too.
 
     On a machine without CUDA it computes on the CPU, in float32 unless `bf16=True` is given.
 

@@ -63,8 +63,8 @@ def size_of(dataset: Any) -> int | None:
 def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False) -> DatasetRows:
     """Rows of a dataset; of one without a length the first `limit` (None: all).
 
-    Of more than `WHOLE` rows, unless they are wanted `whole`, those of a dataset that gives the row at a place stay
-    there, and those of a stream are read ahead into a temporary file.
+    Large datasets, of more than `WHOLE` rows, are not read at once unless `whole`: indexable ones stay where they are,
+    and streams go to a temporary file.
 
     Raises:
         DataError: no rows, or rows without a prompt.
@@ -119,8 +119,8 @@ def make_tasks(
 ) -> TaskSet:
     """Tasks from rows; each keeps its whole row for reward functions of TRL's kind.
 
-    `room` is what the model's positions leave for a prompt, where no `max_prompt_length` was set; `check` is what
-    built-in reward functions have to say against a row; `whole` rows are all made at once, however many.
+    `room` is the prompt length that the model's context leaves if `max_prompt_length` is unset. `check` returns the
+    objection of built-in reward functions to a row. `whole` makes all tasks at once, however many.
 
     Raises:
         DataError, ModelError: a prompt that cannot be used, one that is too long, or messages without a template.
@@ -173,7 +173,7 @@ def held_out_sets(eval_dataset: Any) -> dict[str, Any]:
     """Held-out sets by name.
 
     Raises:
-        ConfigError: a dictionary of splits of which one is for training.
+        ConfigError: a dictionary of splits, one of them for training.
     """
     if eval_dataset is None:
         return {}

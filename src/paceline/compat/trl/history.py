@@ -116,7 +116,7 @@ def lengths(batch: RolloutBatch) -> CompletionLengths:
 def eval_numbers(record: MetricsRecord, batch: RolloutBatch, stats: UpdateStats, *, prefix: str) -> LogNumbers:
     """An evaluation under TRL's names, each after `prefix` and an underscore.
 
-    `stats` is what the learner makes of its groups; `runtime` is without that. All of it counts as one step.
+    `stats` is the learner's result on its groups; `runtime` excludes it. The whole evaluation counts as one step.
     """
     seconds = record["clock"]["seconds"]
     numbers = {

@@ -1,7 +1,7 @@
 """Adapter between two signatures: reward functions of TRL's kind, and ours.
 
 TRL calls `f(prompts=, completions=, completion_ids=, COLUMN=, ..., trainer_state=, log_extra=, log_metric=)` and gives
-message lists for conversational prompts. Paceline gives rendered text, and messages beside it.
+message lists for conversational prompts. Paceline gives rendered text, and the messages in addition.
 """
 
 import functools
@@ -122,7 +122,7 @@ def make_graders(
 ) -> Graders:
     """Convert every source to a function of ours.
 
-    `context` is what TRL gives to each function besides the batch, `built_in` what ours are made with.
+    `context` holds TRL's further arguments of every function; `built_in` is the context of our own functions.
 
     Raises:
         ConfigError: as many processing classes as sources are needed.
@@ -208,7 +208,7 @@ def _tokenizer_of(name: str, model: Any) -> PreTrainedTokenizerBase:
 def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardFunction:
     """Convert a function of TRL's kind, sync or async; it gets the arguments that its signature names.
 
-    NaN from it means what None does, as in TRL.
+    Its NaN means None, as in TRL.
     """
     accepts = _accepted(function)
 

@@ -152,7 +152,7 @@ class GRPOTrainer:
     def _warn_of_existing_run(self) -> None:
         place = Path(str(self.args.output_dir))
         if not self.args.resume_from_checkpoint and holds_work(place):
-            LOGGER.warning(existing_run(place))  # whether train() is told to go on is not known yet
+            LOGGER.warning(existing_run(place))  # train() may still be asked to resume
 
     def _make_callbacks(self, callbacks: list[Callback]) -> CallbackHandler:
         shown = LogPrinter if self.args.disable_tqdm else LogProgress
@@ -263,11 +263,11 @@ class GRPOTrainer:
         `resume_from_checkpoint`: True for the newest checkpoint of `args.output_dir`, or the path of one of them.
 
         Raises:
-            ConfigError: `args.output_dir` holds a run already and nothing says to go on with it, the trainer has
-                trained before, or `args` are no longer what it was made from.
-            CheckpointError: there is nothing to go on with.
-            TrainingError: the run itself went wrong.
-            KeyboardInterrupt: Ctrl-C; the step was finished and a checkpoint written, from which training goes on.
+            ConfigError: `args.output_dir` already holds a run that is not resumed, the trainer has trained before, or
+                `args` have changed.
+            CheckpointError: there is nothing to resume.
+            TrainingError: the run failed.
+            KeyboardInterrupt: Ctrl-C; the step was finished and a checkpoint written to resume from.
         """
         if any(value is not None for value in others.values()):
             raise ConfigError(f"train takes resume_from_checkpoint alone, got {', '.join(others)}")

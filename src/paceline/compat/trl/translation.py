@@ -97,8 +97,8 @@ class Surroundings:
 def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
     """Configuration of the whole run in Paceline's options.
 
-    Rewards are named in the order given, models among functions, so that weights keep their places. Saving and
-    evaluation are counted in steps for the strategy `steps`, else 0: the trainer sees to the other strategies.
+    Rewards keep the given order, models among functions, so that weights match. Saving and evaluation intervals are in
+    steps for the strategy `steps`, else 0: the trainer handles the other strategies.
 
     Raises:
         ConfigError: a field that is refused, wrong, or at odds with another; the sentence names fields, not options.

@@ -5,7 +5,7 @@ job at a time, all consumers one step at a time:
 
     produce   weights to the producers, sampling, scoring, completions back
     update    completions to the consumers, their updates, new weights published
-    record    what the driver writes down then, while the next job may already be under way
+    record    the driver's records; the next job may already run
 
 Evaluations and checkpoints are left out: they take as long in every order.
 """

@@ -1,6 +1,6 @@
 """Liveness of the ranks: the first rank and every other exchange heartbeats and report how they end.
 
-A thread listens beside the work. Bad news becomes an exception in the main thread. Where the main thread cannot be
+A thread listens while the main thread works, and turns bad news into an exception there. If the main thread cannot be
 interrupted, as in a collective that waits for a lost rank, the process is ended.
 """
 

@@ -213,7 +213,7 @@ def _told_apart_from_a_loss(heartbeats: PeerHeartbeats) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come before the error is said
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come before the error is printed
         raise
     signal.signal(signal.SIGTERM, previous)
 

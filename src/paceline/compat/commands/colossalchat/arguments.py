@@ -1,7 +1,7 @@
 """Flags of the scripts with defaults, and argv parsed as the scripts parse it.
 
-Python's argparse reads them there, so it does here: `-t 4`, `-t4`, `-t=4` and `--num-train 4` are one flag, a start
-that fits several is refused, and of a repeated flag the last counts.
+Both use Python's argparse. `-t 4`, `-t4`, `-t=4` and `--num-train 4` are one flag. An ambiguous abbreviation is
+refused, and of a repeated flag the last counts.
 """
 
 import argparse

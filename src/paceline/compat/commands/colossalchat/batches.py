@@ -22,7 +22,7 @@ POSITIVE = (
     *("max_new_tokens", "max_prompt_tokens"),
 )
 SEARCHED = 256
-"""Update sizes to try, beside the given one and the divisors of a round."""
+"""Update sizes to try, in addition to the given one and the divisors of a round."""
 BatchNumbers = dict[str, int]
 
 

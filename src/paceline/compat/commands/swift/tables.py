@@ -1,6 +1,6 @@
 """Every flag of `swift rlhf --rlhf_type grpo`, in exactly one table.
 
-Flags that are transformers' TrainingArguments are fields of `GRPOConfig`, whose tables lie in `paceline.compat.trl`.
+Flags of transformers' TrainingArguments are fields of `GRPOConfig`; `paceline.compat.trl` has their tables.
 """
 
 from collections.abc import Iterable, Mapping
