@@ -3,8 +3,8 @@
     forward    layer 1   layer 2   layer 3   layer 4          of layers 1 and 2 only the inputs are kept
     backward   layer 4   layer 3   2 again, 2   1 again, 1
 
-The first layers are the ones to compute again: when the backward pass comes to them, the others' activations are free,
-so that at any time those of one layer come on top of what was kept. The last layer's are needed at once in any case.
+The first layers are recomputed: when the backward pass reaches them, the activations of the others are free. So only
+one layer's activations at a time come on top of what was kept. The last layer's are needed at once in any case.
 """
 
 import contextlib

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -96,7 +96,7 @@ def _write_adapter(adapter: "PeftModel", tensors: Mapping[str, Tensor], director
     # copies, so that two names of one tensor are two tensors, as the format wants
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     save_file(copies, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-    described = copy.deepcopy(adapter.peft_config[ADAPTER_NAME])
+    described: Any = copy.deepcopy(adapter.peft_config[ADAPTER_NAME])
     described.inference_mode = True
     if isinstance(described.target_modules, set):
         described.target_modules = sorted(described.target_modules)  # the order of a set changes between processes
@@ -112,7 +112,7 @@ def read_adapter_config(directory: Path) -> "PeftConfig":
     """
     peft = import_peft()
     try:
-        config = peft.PeftConfig.from_pretrained(str(directory))
+        config: PeftConfig = peft.PeftConfig.from_pretrained(str(directory))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{directory / ADAPTER_CONFIG} is no configuration that peft can read: {error}") from error
     config.inference_mode = False

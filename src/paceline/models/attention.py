@@ -73,14 +73,15 @@ def attention(
         ModelError: the layer sets an option that packed attention does not have, such as a cap of the scores.
     """
     if packed_attention is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)  # type: ignore[arg-type]
     for name, option in options.items():
         is_set = isinstance(option, Tensor) or bool(option)
         if (option is False and name == "is_causal") or (is_set and name not in HEEDED):
             raise ModelError(f"{type(module).__name__} sets {name}, which packed attention does not have")
     scaling = options["scaling"]
     assert isinstance(scaling, float)  # as all of transformers' decoders give it
-    return attend(*(states[0].transpose(0, 1) for states in (query, key, value)), packed_attention, scaling)[None], None
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    return attend(query, key, value, packed_attention, scaling)[None], None
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scaling: float) -> Tensor:

@@ -4,7 +4,9 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -96,9 +98,10 @@ def _merged(loaded: Loaded) -> PreTrainedModel:
     twin = copy.deepcopy(loaded.adapter)
     assert twin is not None  # the caller asked
     try:
-        return twin.merge_and_unload()
+        merged: PreTrainedModel = twin.merge_and_unload()
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        kind = twin.peft_config[twin.active_adapter].peft_type.value
+        kind = cast(Enum, twin.peft_config[twin.active_adapter].peft_type).value
         raise ModelError(
             f"an adapter of the kind {kind} cannot be merged ({error}); write it without merging"
         ) from error
+    return merged

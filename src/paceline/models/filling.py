@@ -3,12 +3,13 @@
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from paceline.errors import ModelError, first_line
 from paceline.models.model_files import PIECES
@@ -34,7 +35,7 @@ def weight_files(place: str) -> list[Path]:
 
 
 def _file(place: str, name: str) -> Path:
-    return Path(cached_file(place, name))
+    return Path(cast(str, cached_file(place, name)))  # it raises where there is none
 
 
 def is_in_pieces(directory: Path) -> bool:
@@ -55,7 +56,8 @@ def skeleton(place: str, *, trust_remote_code: bool) -> PreTrainedModel:
         )
     with contextlib.suppress(OSError):  # without one it is as the model's configuration says
         model.generation_config = GenerationConfig.from_pretrained(place)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def give_memory(model: PreTrainedModel, device: torch.device) -> None:

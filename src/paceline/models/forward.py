@@ -4,6 +4,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -53,7 +54,9 @@ class PolicyForward:
         """
         with self._keeping(model):
             if self.kind == "packed":
-                return take_rows(_packed_states(model.base_model, tokens, None), tokens.batch.sources)
+                return take_rows(
+                    _packed_states(cast(PreTrainedModel, model.base_model), tokens, None), tokens.batch.sources
+                )
             if tokens.exchange is not None:
                 raise ModelError(
                     f"ranks share the tokens of packed micro-batches, and this model computes padded rows "
@@ -211,7 +214,9 @@ def _in_precision(
 
 
 def _packed_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
-    return take_rows(_packed_states(model.base_model, AllTokens(batch=batch), None), batch.sources)
+    return take_rows(
+        _packed_states(cast(PreTrainedModel, model.base_model), AllTokens(batch=batch), None), batch.sources
+    )
 
 
 def _packed_states(base: PreTrainedModel, tokens: Tokens, states: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "
 _Base = nn.Module if TYPE_CHECKING else object
 
 
-class FusedLayer(_Base):
+class FusedLayer(_Base):  # type: ignore[misc]  # nn.Module where types are checked
     """Put before a family's own decoder layer among the bases of a class."""
 
     def forward(self, hidden_states: Tensor, *others: Any, **options: Any) -> Tensor:
@@ -37,7 +37,7 @@ def fuse_layers(model: nn.Module) -> bool:
     """Let the model's layers use the kernels; whether there is one that can. Layers of other classes are left alone."""
     layers = [module for module in model.modules() if _family(module, "DecoderLayer") is not None]
     for layer in layers:
-        layer.__class__ = _fused_class(type(layer))
+        layer.__class__ = _fused_class(type(layer))  # type: ignore[arg-type]  # mypy takes a class for unhashable
     return bool(layers)
 
 
@@ -101,7 +101,8 @@ def _fused(layer: Any, x: Tensor, rotation: tuple[Tensor, Tensor], layout: Packe
     mixed = layer.self_attn.o_proj(_attended(layer.self_attn, normed, rotation, layout))
     x, normed = _normed(layer.post_attention_layernorm, x, mixed, dtype)
     mlp = layer.mlp
-    return x + mlp.down_proj(gated_product(mlp.gate_proj(normed), mlp.up_proj(normed)))
+    output: Tensor = x + mlp.down_proj(gated_product(mlp.gate_proj(normed), mlp.up_proj(normed)))
+    return output
 
 
 def _attended(attention: Any, x: Tensor, rotation: tuple[Tensor, Tensor], layout: PackedLayout) -> Tensor:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
@@ -53,8 +53,9 @@ class Loaded:
 @contextlib.contextmanager
 def _switched_off(adapter: "PeftModel") -> Iterator[None]:
     # peft's own context manager also looks through the whole model for its state, which takes most of its time
-    adapter.base_model.disable_adapter_layers()
+    layers: Any = adapter.base_model
+    layers.disable_adapter_layers()
     try:
         yield
     finally:
-        adapter.base_model.enable_adapter_layers()
+        layers.enable_adapter_layers()

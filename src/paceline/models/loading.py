@@ -1,10 +1,11 @@
 """Models ready to train: from a directory or a Hub name, or from a user's own object."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
@@ -67,7 +68,7 @@ def load_model(
         loaded = load_adapter(loaded, adapter)
     elif asked is not None:
         loaded = add_adapter(loaded, asked, seed=seed)
-    ready(loaded, config).model.to(device)
+    cast(nn.Module, ready(loaded, config).model).to(device)
     return loaded
 
 
@@ -87,7 +88,7 @@ def adopt_model(
     """
     asked, device = _asked_adapter(lora), choose_device(config)
     adapter = None if isinstance(model, PreTrainedModel) else _as_peft_model(model)
-    base = model if adapter is None else adapter.get_base_model()
+    base = model if isinstance(model, PreTrainedModel) else cast(PreTrainedModel, model.get_base_model())
     if adapter is not None and asked is not None:
         raise ModelError("the model is a PeftModel and has an adapter; leave out the second one, or merge the first")
     if getattr(base, "_hf_peft_config_loaded", False):
@@ -98,7 +99,7 @@ def adopt_model(
         loaded = adopt_adapter(loaded, adapter)
     elif asked is not None:
         loaded = add_adapter(loaded, asked, seed=seed)
-    ready(loaded, config).model.to(device)
+    cast(nn.Module, ready(loaded, config).model).to(device)
     return loaded
 
 
@@ -162,7 +163,8 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
 def _in_float32(model: PreTrainedModel) -> PreTrainedModel:
     """The same model, its weights in float32 but for those that are quantised."""
     if not getattr(model, "is_quantized", False):
-        return model.float()
+        floats: PreTrainedModel = model.float()
+        return floats
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point() and type(tensor).__name__ != "Params4bit":  # whose storage may be of any kind
             tensor.data = tensor.data.float()
@@ -186,7 +188,7 @@ def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) 
     # scales rounded to bfloat16: sampling and training would use different weights, and widths below 64 would fail.
     for layer in model.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
-            layer.support_avx512bf16_for_cpu = False
+            setattr(layer, "support_avx512bf16_for_cpu", False)  # noqa: B010  # torch types attributes as modules
     if device.type == "cpu":
         torch.set_num_threads(choose_threads(config, model.num_parameters()))
     dtype = choose_dtype(config, device, model.num_parameters())

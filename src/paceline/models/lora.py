@@ -6,10 +6,11 @@ Source: LoRA, arXiv:2106.09685, section 4.1.
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -37,7 +38,7 @@ def make_lora_config(section: LoraConfig) -> "PeftLoraConfig":
         ModelError: peft is not installed.
     """
     targets = section.lora_targets
-    return import_peft().LoraConfig(
+    description: PeftLoraConfig = import_peft().LoraConfig(
         r=section.lora_rank,
         lora_alpha=2 * section.lora_rank if section.lora_alpha is None else section.lora_alpha,
         target_modules=ALL_LINEAR if targets == (ALL_LINEAR,) else list(targets),
@@ -46,6 +47,7 @@ def make_lora_config(section: LoraConfig) -> "PeftLoraConfig":
         bias="none",
         task_type="CAUSAL_LM",
     )
+    return description
 
 
 def add_adapter(loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int = 0) -> Loaded:
@@ -93,7 +95,8 @@ def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
         raise ModelError("the PeftModel's adapter is merged into the weights; call its unmerge_adapter() first")
     _check_output(loaded.model, tied=_is_tied(loaded.model))
     loaded.model.requires_grad_(False)
-    adapter.base_model.enable_adapter_layers()
+    layers: Any = adapter.base_model
+    layers.enable_adapter_layers()
     adapter.set_adapter(ADAPTER_NAME)
     adapter.peft_config[ADAPTER_NAME].inference_mode = False
     return replace(loaded, adapter=adapter)
@@ -123,7 +126,7 @@ def check_adapter_kind(peft_config: "PeftConfig") -> None:
     Raises:
         ModelError: the sentence names the kind or the field, its value and the remedy.
     """
-    kind = peft_config.peft_type.value
+    kind = str(cast(Enum, peft_config.peft_type).value)
     if peft_config.is_prompt_learning or peft_config.is_adaption_prompt or kind == "XLORA":
         raise ModelError(
             f"the adapter must put matrices into the model's layers, got the kind {kind}; give a peft.LoraConfig"
@@ -143,7 +146,7 @@ def check_adapter_kind(peft_config: "PeftConfig") -> None:
         raise ModelError("layer_replication must be left out; without its adapter the model would be another one")
 
 
-def _check_names(model: PreTrainedModel, targets: object) -> None:
+def _check_names(model: PreTrainedModel, targets: Iterable[object] | None) -> None:
     """A list of names is held to the layers; peft knows what one string means."""
     if targets is None or isinstance(targets, str):
         return

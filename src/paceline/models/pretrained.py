@@ -58,7 +58,8 @@ def read_config(config: ModelConfig) -> PretrainedConfig:
             f"--model {config.model} is a {kind}, and causal language models are trained here; name a model whose "
             "config.json has an architecture that ends in ForCausalLM"
         )
-    return found
+    read: PretrainedConfig = found
+    return read
 
 
 def context_length(config: ModelConfig) -> int | None:

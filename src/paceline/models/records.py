@@ -1,7 +1,7 @@
 """Records of tensors on the device where a model computes."""
 
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,4 +17,5 @@ def on_device(record: TensorRecord, device: torch.device) -> TensorRecord:
         return record
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    return replace(record, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
+    moved: dict[str, Any] = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+    return replace(record, **moved)

@@ -1,11 +1,11 @@
-"""Rotary frequencies that do not hang on who is in a batch: those of the run's longest sequence, for all of its tokens.
+"""Rotary frequencies that do not depend on the batch: those of the run's longest sequence, for all tokens.
 
-transformers takes the frequencies of `longrope` and `dynamic` by the largest position of each call, so that a token's
-logits change with its neighbours, and keys in a cache stay as an earlier call had them. vLLM too takes them by the
-longest sequence that it is made for.
+transformers chooses the frequencies of `longrope` and `dynamic` by the largest position of each call. A token's logits
+then change with its neighbours, while keys in a cache keep the frequencies of an earlier call. vLLM chooses them by the
+longest sequence that it is configured for, as here.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +21,14 @@ def fix_rope(model: nn.Module, longest: int) -> None:
             if not hasattr(module, "longest_sequence"):
                 module.register_forward_pre_hook(_with_last_position, with_kwargs=True)
                 module.register_forward_hook(_without_last_position)
-            module.longest_sequence = longest
+            setattr(module, "longest_sequence", longest)  # noqa: B010  # torch types a module's attributes as modules
 
 
 def rope_by_length(model: nn.Module) -> str | None:
     """Describe in a sentence the `longrope` factors fixed for a run; None if the model has none."""
     for module in model.modules():
         if "longrope" in _types(module):
-            longest, original = module.longest_sequence, _original_length(module)
+            longest, original = cast(int, module.longest_sequence), _original_length(module)
             which = "long" if longest > original else "short"
             return (
                 f"longrope: the {which} factors for every sequence, as a prompt with its completion may have {longest} "

@@ -15,4 +15,5 @@ def take_rows(states: Float[Tensor, "M ..."], rows: Int[Tensor, "..."]) -> Float
     """
     if states.is_cuda:
         return states[rows]
-    return states.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+    taken: Tensor = states.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+    return taken

@@ -3,9 +3,10 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from paceline.config.sections import LoraConfig, ModelConfig
@@ -110,4 +111,5 @@ def _twin(loaded: Loaded, device: torch.device) -> PreTrainedModel:
         torch.manual_seed(0)
         twin: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=loaded.model.dtype)
     without_noise(twin)
-    return twin.to(device)
+    cast(nn.Module, twin).to(device)
+    return twin

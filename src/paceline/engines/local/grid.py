@@ -1,7 +1,7 @@
 """Attention by torch's batched products: rows that share a prompt are folded into the query length.
 
-S rows, G slots, W rows of the largest group, H query heads, K key/value heads, R = H / K, D head width, L prompt
-length. One product per key/value head serves a whole group.
+S rows, G slots, W rows of the largest group, L prompt length.
+H query heads, K key/value heads, R = H / K, D head width. One product per key/value head serves a whole group.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """vLLM as an engine of a training run: it samples from a model of ours, whose weights it takes when they change."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -133,7 +133,7 @@ class VllmEngine:
 
     def _ending(
         self, orders: Sequence[Order], sampling: Sampling, collected: Sequence[Collected], stopping: Stopping
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """Sample; the index of each completion as soon as it has ended. Leaves nothing behind, however it is left."""
         self._busy, ended, tokens = True, 0, 0
         self._progress.phase("generate", 0, len(orders))
@@ -224,14 +224,14 @@ class VllmEngine:
             yield
         except PacelineError:
             raise
-        except (RuntimeError, ValueError, AssertionError, *_dead_engines()) as error:
+        except _failures() as error:
             raise EngineError(
                 f"vLLM failed when {when} at policy version {self.policy_version}, {type(error).__name__}: "
                 f"{first_line(error)}; its own messages are above"
             ) from error
 
 
-def _dead_engines() -> tuple[type[Exception], ...]:
+def _failures() -> tuple[type[Exception], ...]:
     from vllm.v1.engine.exceptions import EngineDeadError
 
-    return (EngineDeadError,)
+    return (RuntimeError, ValueError, AssertionError, EngineDeadError)

@@ -1,7 +1,8 @@
 """Attention heads as wide as vLLM's CPU build knows them: narrower ones are filled up with zeros, the same function.
 
-Rotary positions turn the pair (i, i + width / 2) at the rate base ** (-2 i / width), so in a head `times` as wide pair
-i becomes pair `times` * i. Scores are divided by the root of the width, so queries are multiplied by that of `times`.
+Rotary positions turn the pair (i, i + width / 2) at the rate base ** (-2 i / width). In a head `times` as wide, pair
+i therefore becomes pair `times` * i. Scores are divided by the root of the width, so queries are multiplied by that of
+`times`.
 """
 
 from collections.abc import Iterable, Iterator

@@ -57,7 +57,8 @@ class Exchange(HeadExchange):
     @override
     def to_tokens(self, states: Tensor) -> Tensor:
         found: Tensor = _ToTokens.apply(states.flatten(1), self)  # type: ignore[no-untyped-call]
-        return found.unflatten(2, states.shape[1:]).flatten(1, 2)
+        by_head: Tensor = found.unflatten(2, states.shape[1:]).flatten(1, 2)
+        return by_head
 
     def swap(self, states: Float[Tensor, "m n W"]) -> Float[Tensor, "m n W"]:
         """Row r for each rank r, to row r from each rank r."""
@@ -73,7 +74,8 @@ def by_rank(states: Float[Tensor, "m heads D"], ranks: int) -> Float[Tensor, "m 
     heads = states.shape[1]
     if heads < ranks:
         states = states.repeat_interleave(ranks // heads, dim=1)
-    return states.unflatten(1, (ranks, -1))
+    dealt: Tensor = states.unflatten(1, (ranks, -1))
+    return dealt
 
 
 class _ToHeads(torch.autograd.Function):

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +82,7 @@ def _whole(tensors: Mapping[str, Tensor], ranks: Ranks, *, everywhere: bool) -> 
 
 def _full(own: DTensor, ranks: Ranks) -> Tensor:
     if own.device.type != own.device_mesh.device_type:  # slices that wait in main memory
-        own = own.to(own.device_mesh.device_type)
+        own = cast(DTensor, own.to(own.device_mesh.device_type))
     with lost(f"rank {ranks.rank} was gathering a weight"):
         return own.full_tensor()
 

@@ -51,7 +51,8 @@ class Mesh:
     @property
     def has_copies(self) -> bool:
         """True if another rank holds the same part."""
-        return self.sizes.ranks > math.prod(getattr(self.sizes, axis) for axis in PARTED)
+        parts: int = math.prod(getattr(self.sizes, axis) for axis in PARTED)
+        return self.sizes.ranks > parts
 
     def place(self, axis: str) -> int:
         """Where on an axis this rank stands."""

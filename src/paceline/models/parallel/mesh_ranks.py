@@ -93,6 +93,7 @@ class MeshRanks(Ranks):
             parameter.grad = torch.zeros_like(parameter)
         gradient = _local(parameter.grad)
         own, other = gradient.contiguous(), torch.empty_like(gradient, memory_format=torch.contiguous_format)
+        assert stages.group is not None
         peer = dist.get_global_rank(stages.group, stages.ranks - 1 - stages.place)
         messages = [dist.P2POp(dist.isend, own, peer, stages.group), dist.P2POp(dist.irecv, other, peer, stages.group)]
         with lost(f"rank {self.rank} was adding up the gradient of the embedding"):

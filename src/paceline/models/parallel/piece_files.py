@@ -1,8 +1,8 @@
 """Tensors in safetensors files, whole or in pieces, written by one layout of ranks and read by any other.
 
-A file with pieces says in its header where in the whole tensors they belong, in the words of torch's distributed
-checkpoints (`DCP_SHARDING_INFO`), so that torch.distributed.checkpoint's HuggingFaceStorageReader reads them too. Its
-writer is not used: it sends its plans as pickle, and asks more of a process group than a few lines of JSON.
+The header of a file with pieces says where in the whole tensors they belong, in the format of torch's distributed
+checkpoints (`DCP_SHARDING_INFO`): torch's HuggingFaceStorageReader reads them too. Its writer is not used: it sends its
+plans as pickle, and needs more of a process group than a few lines of JSON.
 """
 
 import json

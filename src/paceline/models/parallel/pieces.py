@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -34,7 +35,7 @@ def piece_of(tensor: Tensor) -> Piece:
     if not isinstance(tensor, DTensor):
         return Piece(tensor=tensor.detach(), offset=(0,) * tensor.ndim, shape=tuple(tensor.shape))
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return Piece(tensor=tensor.detach().to_local(), offset=tuple(offset), shape=tuple(tensor.shape))
+    return Piece(tensor=cast(DTensor, tensor.detach()).to_local(), offset=tuple(offset), shape=tuple(tensor.shape))
 
 
 def like(local: Tensor, tensor: Tensor) -> Tensor:

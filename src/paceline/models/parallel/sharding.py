@@ -12,6 +12,7 @@ Source: ZeRO, arXiv:1910.02054, section 5. Gradients are added up, not averaged:
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -54,7 +55,7 @@ def shard(
     names = ("replicate", "shard") if mesh.sizes.replicate > 1 else ("shard",)
     stays = sharding.stage < 3
     offload = CPUOffloadPolicy() if sharding.offload else OffloadPolicy()
-    common = {"mesh": mesh.devices[names], "offload_policy": offload}
+    common: dict[str, Any] = {"mesh": mesh.devices[names], "offload_policy": offload}
     half = mesh.devices.device_type == "cuda" and compute_dtype.itemsize == 2
     precision = MixedPrecisionPolicy(
         param_dtype=compute_dtype if half else None,
@@ -65,15 +66,15 @@ def shard(
         fully_shard(layer, reshard_after_forward=not stays, mp_policy=precision, **common)
     fully_shard(model, reshard_after_forward=False, **common)
     if not stays:
-        layers[-1].register_forward_hook(lambda _, __, output: _give_back_behind(model, output))
+        layers[-1].register_forward_hook(lambda _, __, output: _give_back_behind(cast(FSDPModule, model), output))
     # its weights are there in calls of registered methods only; ours may call whatever part of the model it likes
-    model.run_sharded = lambda call: call()
+    setattr(model, "run_sharded", lambda call: call())  # noqa: B010  # torch types a module's attributes as modules
     register_fsdp_forward_method(model, "run_sharded")
     for module in _sharded(model):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # gloo has no averages
         if mesh.devices.device_type == "cpu":
-            module.set_custom_reduce_scatter(_PieceByPiece())
+            module.set_custom_reduce_scatter(_PieceByPiece())  # type: ignore[arg-type]  # its base class is private to torch
 
 
 def _give_back_behind(model: FSDPModule, output: Tensor) -> None:
@@ -110,7 +111,10 @@ class _PieceByPiece:
 
 def run(model: nn.Module, call: Callable[[], ReturnT]) -> ReturnT:
     """A pass through a model that was given to `shard`, its own forward or any other."""
-    return model.run_sharded(call) if isinstance(model, FSDPModule) else call()
+    if not isinstance(model, FSDPModule):
+        return call()
+    run_sharded = cast(Callable[[Callable[[], ReturnT]], ReturnT], model.run_sharded)
+    return run_sharded(call)
 
 
 def begin_pass(model: nn.Module, stage: int, *, last: bool) -> None:

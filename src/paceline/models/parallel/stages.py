@@ -9,7 +9,7 @@ Layers that lie elsewhere are stand-ins without parameters, so that names and nu
 import copy
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -113,7 +113,7 @@ class Elsewhere(nn.Module):
 
 def own_layers(model: PreTrainedModel) -> list[nn.Module]:
     """The layers of a model that lie on this rank."""
-    return [layer for layer in model.base_model.layers if not isinstance(layer, Elsewhere)]
+    return [layer for layer in cast(nn.ModuleList, model.base_model.layers) if not isinstance(layer, Elsewhere)]
 
 
 def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
@@ -124,8 +124,8 @@ def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
         ModelError: stage by stage the model computes something else than as a whole.
     """
     _check_plan(model)
-    base, head = model.base_model, model.get_output_embeddings()
-    embedding = model.get_input_embeddings()
+    base: Any = model.base_model
+    head, embedding = model.get_output_embeddings(), cast(nn.Embedding, model.get_input_embeddings())
     check_stages(len(base.layers), stages.ranks, stages.schedule)
     if embedding.weight.device.type != "meta":
         _check_stage_by_stage(model, stages)
@@ -133,7 +133,7 @@ def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
     is_tied = head.weight is embedding.weight
     _keep_layers(base, {number for stage in stages.own for number in parts[stage]})
     if is_tied and is_first != is_last:
-        embedding.is_at_both_ends = True
+        embedding.is_at_both_ends = True  # type: ignore[assignment]  # torch types attributes as modules
     elif not is_first and not (is_tied and is_last):
         _replace(model, embedding)
     if not is_last:
@@ -144,7 +144,7 @@ def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
 
 def mark_both_ends(model: PreTrainedModel) -> None:
     """Let the parameter tell that the rank at the pipeline's other end holds a copy of it too, where that is so."""
-    embedding = model.get_input_embeddings()
+    embedding: Any = model.get_input_embeddings()
     if getattr(embedding, "is_at_both_ends", False):
         embedding.weight.is_at_both_ends = True
 
@@ -156,16 +156,17 @@ def is_at_both_ends(parameter: nn.Parameter) -> bool:
 
 def stage_of(model: PreTrainedModel, stages: Stages, stage: int) -> PreTrainedModel:
     """One stage as a base model, of a whole model or of what `keep_stages` left. It shares the model's modules."""
-    base = copy.copy(model.base_model)
+    base: Any = copy.copy(model.base_model)
     base._modules = dict(base._modules)
     _keep_layers(base, set(divide(len(base.layers), stages.number)[stage]))
     if stage < stages.number - 1:
         for norm in _norms(base):
             _replace(base, norm)
-    return base
+    stage_model: PreTrainedModel = base
+    return stage_model
 
 
-def _keep_layers(base: PreTrainedModel, kept: Collection[int]) -> None:
+def _keep_layers(base: Any, kept: Collection[int]) -> None:
     base.layers = nn.ModuleList(
         [layer if number in kept else _elsewhere(layer) for number, layer in enumerate(base.layers)]
     )
@@ -183,7 +184,7 @@ def _replace(model: nn.Module, part: nn.Module) -> None:
                 setattr(owner, name, Elsewhere(child))
 
 
-def _norms(base: PreTrainedModel) -> list[nn.Module]:
+def _norms(base: Any) -> list[nn.Module]:
     """What has weights beside embedding and layers: the final norm, or nothing where another stage has it."""
     others = (child for child in base.children() if child not in (base.layers, base.get_input_embeddings()))
     return [child for child in others if next(child.parameters(), None) is not None]

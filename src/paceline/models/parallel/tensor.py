@@ -13,6 +13,7 @@
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -79,8 +80,8 @@ def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
     for block in blocks.values():
         if heads is not None and hasattr(block, GROUPS):
             setattr(block, GROUPS, heads.groups)
-        block.__class__ = combined(Block, type(block))
-        block.tensor_axis = axis
+        block.__class__ = combined(Block, type(block))  # type: ignore[arg-type]  # mypy takes a class for unhashable
+        setattr(block, "tensor_axis", axis)  # noqa: B010  # torch types a module's attributes as modules
     _cut_vocabulary(model, axis)
 
 
@@ -92,7 +93,7 @@ def _check_layer(path: str, module: nn.Module, cut: LayerSplit, size: int, heads
         raise ModelError(f"{path} is a {type(base).__name__}, and plain linear layers alone can be split over ranks")
     if base is not module:
         _check_adapter(path, module)
-    width = base.weight.shape[1 if cut == ROW else 0]
+    width: int = base.weight.shape[1 if cut == ROW else 0]
     if cut == HEAD:
         assert heads is not None
         if width != heads.out_features:
@@ -104,7 +105,7 @@ def _check_layer(path: str, module: nn.Module, cut: LayerSplit, size: int, heads
         raise ModelError(f"{path} has a width of {width}, which a tensor size of {size} must divide")
 
 
-def _check_adapter(path: str, module: nn.Module) -> None:
+def _check_adapter(path: str, module: Any) -> None:
     """Low-rank matrices beside the layer, and nothing else, are a sum that can be split."""
     others = {name.split(".")[0] for name, _ in module.named_parameters()} - {"base_layer", "lora_A", "lora_B"}
     if others or getattr(module, "lora_variant", None):
@@ -135,7 +136,7 @@ def _check_block(
         )
 
 
-def _cut_layer(module: nn.Module, cut: LayerSplit, axis: DeviceMesh, heads: SharedHeads | None) -> None:
+def _cut_layer(module: Any, cut: LayerSplit, axis: DeviceMesh, heads: SharedHeads | None) -> None:
     base = _base(module)
     if cut == COLUMN:
         _become_column(base, axis)
@@ -169,19 +170,20 @@ def _become_row(linear: nn.Module, axis: DeviceMesh) -> None:
     linear.__class__ = RowLinear
 
 
-def _become_head(linear: nn.Module, axis: DeviceMesh, heads: SharedHeads | None) -> None:
+def _become_head(linear: Any, axis: DeviceMesh, heads: SharedHeads | None) -> None:
     assert heads is not None
     linear.rows = heads.rows(axis.get_local_rank())
     linear.__class__ = HeadLinear
 
 
 def _mark_partial(module: nn.Module) -> None:
-    module.__class__ = combined(PartialGradients, type(module))
+    module.__class__ = combined(PartialGradients, type(module))  # type: ignore[arg-type]  # mypy takes a class for unhashable
 
 
 def _cut_vocabulary(model: PreTrainedModel, axis: DeviceMesh) -> None:
     """Both embeddings, which may be one parameter. The output's keeps its class: `MeshLayout.logit_passes` reads it."""
-    embedding, head = _base(model.get_input_embeddings()), model.get_output_embeddings()
+    head: Any = model.get_output_embeddings()
+    embedding = _base(model.get_input_embeddings())
     there = [end for end in (embedding, head) if hasattr(end, "weight")]  # the others are another rank's of a pipeline
     cut = [end for end in there if len(end.weight) % axis.size() == 0]
     if len(cut) == 2 and embedding.weight is head.weight:
@@ -192,7 +194,9 @@ def _cut_vocabulary(model: PreTrainedModel, axis: DeviceMesh) -> None:
             _cut_parameters(end, ROWS, axis)
     if embedding in cut:
         kind = type(embedding)
-        embedding.__class__ = VocabularyEmbedding if kind is nn.Embedding else combined(kind, VocabularyEmbedding)
+        embedding.__class__ = (
+            VocabularyEmbedding if kind is nn.Embedding else combined(kind, VocabularyEmbedding)  # type: ignore[arg-type]
+        )
 
 
 def _cut_parameters(module: nn.Module, dimensions: Mapping[str, int], axis: DeviceMesh) -> None:
@@ -209,6 +213,6 @@ def _part(whole: nn.Parameter, dimension: int, axis: DeviceMesh) -> nn.Parameter
     return nn.Parameter(part, requires_grad=whole.requires_grad)
 
 
-def _base(module: nn.Module) -> nn.Module:
+def _base(module: nn.Module) -> Any:
     """The layer itself, which peft keeps inside the one that it puts in its place."""
     return module.base_layer if type(module).__module__.startswith("peft.") else module

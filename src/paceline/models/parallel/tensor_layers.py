@@ -110,7 +110,7 @@ class VocabularyEmbedding(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Tokens [*rows] to [*rows, H]."""
-        rows, place = _here(self.weight), self.weight.device_mesh.get_local_rank(AXIS)
+        rows, place = _here(self.weight), cast(DTensor, self.weight).device_mesh.get_local_rank(AXIS)
         index, is_here = own_rows(input, len(rows), place)
         padding = -1 if self.padding_idx is None else self.padding_idx - place * len(rows)
         found = F.embedding(index, rows, padding if padding in range(len(rows)) else None)
@@ -124,7 +124,7 @@ def own_rows(tokens: Tensor, rows: int, place: int) -> tuple[Tensor, Tensor]:
     return index.where(is_here, 0), is_here
 
 
-class Block(_Base):
+class Block(_Base):  # type: ignore[misc]  # nn.Module where types are checked
     """Put before the class of a module whose column layers share an input: attention, or the feed-forward layers.
 
     The input's gradient is added up once, behind the gradients of all of them.

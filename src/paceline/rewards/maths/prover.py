@@ -1,8 +1,8 @@
 """A worker process of `proving`: judges pairs by the rules, symbolic one included, until its input ends.
 
 One line of JSON in, one out. The process loads the algebra once and forks a child that does the work. The kernel ends
-the child by SIGPROF when a pair has used its processor time, so the deadline holds whatever the pair makes the
-interpreter do, and the next child is there in milliseconds. `proving.COMMAND` runs it.
+the child by SIGPROF when a pair has used its processor time, so the deadline holds whatever the interpreter does.
+The next child starts in milliseconds. `proving.COMMAND` runs it.
 """
 
 import ctypes
