@@ -16,7 +16,7 @@ from paceline.config.presets import PRESETS
 from paceline.objective.micro_batches import pack, token_weights
 from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.samples import samples_of
-from paceline.training.rollouts.grouping import Scored, make_groups
+from paceline.training.rollouts.grouping import ScoredGroup, make_groups
 from paceline.types import Completion, Task
 
 NAN = math.nan
@@ -122,11 +122,11 @@ def _groups(step: Step, advantage: AdvantageConfig):
     return make_groups(scored, advantage, weights={"accuracy": 1.0}, max_completion_length=step.max_length)
 
 
-def _scored(step: Step, rows: Sequence[int], advantage: AdvantageConfig) -> Scored:
+def _scored(step: Step, rows: Sequence[int], advantage: AdvantageConfig) -> ScoredGroup:
     """The completion of a row is its number, once per token, so that it is known again after packing."""
     mean = sum(step.rewards[row] for row in rows) / len(rows)
     low, high = advantage.filter_range or (-math.inf, math.inf)
-    return Scored(
+    return ScoredGroup(
         task=Task(task_id=str(rows), prompt="", prompt_ids=(1, rows[0]), answer=None),
         completions=tuple(
             Completion(

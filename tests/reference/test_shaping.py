@@ -7,7 +7,7 @@ import pytest
 
 from paceline.config.objective import AdvantageConfig
 from paceline.training.learner.samples import samples_of
-from paceline.training.rollouts.grouping import Scored, make_groups
+from paceline.training.rollouts.grouping import ScoredGroup, make_groups
 from paceline.types import Completion, RolloutGroup, Task
 
 One = tuple[int, str, dict[str, float | None]]
@@ -18,7 +18,7 @@ def groups_of(
     *groups: Sequence[One], weights: dict[str, float], options: AdvantageConfig, longest: int = 10
 ) -> tuple[RolloutGroup, ...]:
     scored = [
-        Scored(
+        ScoredGroup(
             task=Task(task_id=str(number), prompt="", prompt_ids=(1,), answer=None),
             completions=tuple(
                 Completion(
