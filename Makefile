@@ -26,7 +26,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo newcomer studies test test-bounds test-all chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo newcomer studies test test-bounds test-all proofs chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,8 +60,11 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 test: $(VENV)/installed-dev ## Run what every change must pass: every unit, every law, a run on ranks and one on Ray.
 	$(PYTEST) -m 'not long' src tests/unit tests/laws $(wildcard tests/test_*.py)
 
-test-all: $(VENV)/installed-dev test-bounds ## Run all tests, and some of them with the oldest libraries declared.
-	$(PYTEST)
+test-all: $(VENV)/installed-dev test-bounds ## Run all tests, and some with the oldest libraries declared.
+	$(PYTEST) --junitxml=build/tests.xml
+
+proofs: ## Write docs/proofs.md from the report that the last `make test-all` left.
+	$(BIN)/python scripts/proofs.py build/tests.xml
 
 test-bounds: $(BOUNDS_VENV)/installed ## Run some of the tests with the oldest transformers, datasets and peft declared.
 	$(BOUNDS_VENV)/bin/python -m pytest $(IN_PARALLEL) $(BOUNDED)

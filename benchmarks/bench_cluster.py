@@ -2,14 +2,14 @@
 
     python benchmarks/bench_cluster.py [--seeds 3] [--ratio 2] [--quick] [--output DIR]
 
-The embedded model and task, with one producer and one consumer. Sampling is slowed by waiting and not by work, as if
-the engine ran on a device of its own: a second reward function, of weight 0, sleeps where the producer scores.
+The embedded model and task, with one sampler and one trainer. Sampling is slowed by waiting and not by work, as if
+the engine ran on a device of its own: a second reward function, of weight 0, sleeps where the sampler scores.
 
 1. A run in one process says how long an update takes, a run on the cluster in turn how long its sampling does: their
    medians give the wait that makes sampling and scoring `--ratio` times the update.
 2. For every seed three runs next to each other, as a machine's speed changes from minute to minute: a short one in
-   turn, which the planner forecasts from, a run in turn, and one that samples one step ahead. Completions grow while a
-   model learns, so a forecast is held against the same first steps of the others. Seconds per step are taken from the
+   turn, whose phases predict the others, a run in turn, and one that samples one step ahead. Completions grow while a
+   model learns, so a prediction is held against the same first steps of the others. Seconds per step are taken from the
    times at which a run wrote its rollouts down, and not from its own clocks.
 """
 
@@ -29,10 +29,8 @@ from measuring import QUIET, machine
 from running import RESULTS, write_result
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli.configuration import read_run_configuration
 from paceline.metrics.intervals import Interval, mean_interval
-from paceline.workers.ray.forecast import make_forecast
-from paceline.workers.ray.timings import read_measured
+from paceline.workers import staleness as schedule
 
 WAITING = """import time
 
@@ -109,11 +107,14 @@ def wait_for(bench: Bench, ratio: float) -> dict[str, float]:
 
 
 def predicted(bench: Bench, slowed: Sequence[str], seed: int) -> dict[int, float]:
-    """Seconds per step by staleness, from a short run in turn."""
+    """Seconds per step by staleness, from a short run in turn without its first step."""
     run = bench.run(f"seed-{seed}-timings", *slowed, "--max-steps", SHORT, "--seed", seed)
-    measured = read_measured(run, read_run_configuration(run.path))
-    forecast = make_forecast(measured, producers=[1], consumers=[1])
-    return {staleness: forecast.at(1, 1, staleness).pace.seconds for staleness in (IN_TURN, AHEAD)}
+    steps = [schedule.step_seconds(record) for record in run.metrics()[1:]]
+    found = dict[int, float]()
+    for staleness in (IN_TURN, AHEAD):
+        done = schedule.simulate(steps * 4, max_staleness=staleness)
+        found[staleness] = (done[-1] - done[-1 - len(steps)]) / len(steps)  # the start no longer shows
+    return found
 
 
 def outcome(run: RunDir) -> dict:

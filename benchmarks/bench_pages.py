@@ -36,8 +36,7 @@ from running import RESULTS, write_result
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.reports.viewer.documents import Documents
-from paceline.reports.viewer.exporting import export
-from paceline.reports.viewer.serving import PageServer
+from paceline.reports.viewer.serving import PageServer, export
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
 GROUP = 8

@@ -26,7 +26,7 @@ from paceline.cli.configuration import read_configuration
 from paceline.cli.plan import this_device
 from paceline.cli.train import COMMAND
 from paceline.training.plan.memory import memory_plan
-from paceline.training.plan.reading import read_shape
+from paceline.training.plan.shape import read_shape
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT = 1800.0

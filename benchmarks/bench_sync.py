@@ -7,7 +7,7 @@ Run with the Python of `make vllm`. Parts of a sync, which take turns, each its 
 | part           | what it is                                                                                   |
 |----------------|----------------------------------------------------------------------------------------------|
 | copy           | every parameter copied into another tensor: what no sync can be faster than                   |
-| fingerprint    | 64 bits over all parameters, as a consumer makes it                                           |
+| fingerprint    | 64 bits over all parameters, as a trainer makes it                                           |
 | arrive         | parameters written from a store's memory, and their fingerprint compared: `write_buckets`     |
 | pack           | vLLM's own packing of its linear layers and its head, and nothing else: what no load goes below |
 | load           | vLLM takes the weights: joined where it joins layers, packed, put in the place of the old     |
@@ -32,11 +32,11 @@ from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from paceline.engines.vllm.engine import VllmEngine
-from paceline.engines.vllm.room import Room
+from paceline.engines.vllm.starting import Room
 from paceline.engines.vllm.weight_transfer import deliver
 from paceline.errors import TrainingError
-from paceline.models.fingerprints import fingerprint
-from paceline.workers.ray.weights import manifest_of, read_bucket, trained_parameters, write_buckets
+from paceline.kernels.checksums import fingerprint
+from paceline.workers.weight_sync import manifest_of, read_bucket, write_buckets
 from tests.tiny import tiny_tokenizer
 
 RANK = 16
@@ -69,7 +69,7 @@ def main() -> int:
     made = {"all": _syncs(trainer, engine, syncs)}
     for model in (trainer, policy):
         get_peft_model(model, LoraConfig(r=RANK, target_modules="all-linear", init_lora_weights=False))
-    adapter = sum(parameter.nbytes for parameter in trained_parameters(policy).values())
+    adapter = sum(parameter.nbytes for parameter in _trained(policy))
     seconds |= _best(_adapter_parts(policy, engine), repetitions)
     made["adapter"] = _syncs(trainer, engine, syncs)
     found = {
@@ -152,18 +152,23 @@ def _best(parts: Parts, repetitions: int) -> dict[str, float]:
     return {name: min(values[1:]) for name, values in seconds.items()}
 
 
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters with a gradient; a tied one comes once."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 @torch.no_grad()
 def _syncs(trainer: nn.Module, engine: VllmEngine, count: int) -> dict[str, int]:
     """Of so many: after how many the fingerprints were equal, and how many vLLM computed with."""
     generator, equal, probed = torch.Generator().manual_seed(0), 0, 0
     for number in range(1, count + 1):
-        for parameter in trained_parameters(trainer).values():
+        for parameter in _trained(trainer):
             parameter.mul_(0.99).add_(torch.randn(parameter.shape, generator=generator), alpha=2e-3)
         manifest = manifest_of(trainer, version=number, policy_version=number)
         sent = [[array.copy() for array in read_bucket(trainer, names)] for names in manifest.buckets]
         try:
             write_buckets(engine._model, manifest, sent)
-            equal += fingerprint(trained_parameters(engine._model).values()) == manifest.fingerprint
+            equal += fingerprint(_trained(engine._model)) == manifest.fingerprint
             engine.take_weights(number)
             probed += 1
         except TrainingError as error:

@@ -9,10 +9,10 @@ The embedded model on its task, one sampler and one trainer on Ray, one thread e
 waiting to {ratio:g} times the length of an update in one process, as with an engine on a device of its own. `in turn`
 is `--max-staleness 0`, `one step ahead` is 1, which at best turns s + u seconds into max(s, u).
 
-`predicted` is the forecast of `paceline plan` from {steps_timed} steps of another run in turn, made for each seed just
-before. `first steps` are the same number of steps of the runs themselves, whose completions grow later. `off by`
-compares these two. Figures are medians over seeds, with their range. Seconds are between the times of the files that a
-run writes. Accuracy is of greedy answers to held-out problems, over all seeds.
+`predicted` is simulated from the phases of {steps_timed} steps of another run in turn, made for each seed just before.
+`first steps` are the same number of steps of the runs themselves, whose completions grow later. `off by` compares these
+two. Figures are medians over seeds, with their range. Seconds are between the times of the files that a run writes.
+Accuracy is of greedy answers to held-out problems, over all seeds.
 """
 
 

@@ -26,9 +26,7 @@ import torch.nn.functional as F
 from measuring import machine
 from torch import Tensor
 
-from paceline.kernels.cpu.compiling import library
-from paceline.kernels.cpu.tensors import address, declared
-from paceline.kernels.cpu.tiles import tile_products
+from paceline.kernels.cpu.compiling import address, declared, library
 from paceline.kernels.linear import has_onednn
 
 RESULTS = Path(__file__).parent / "results"
@@ -112,16 +110,13 @@ def products(device: str) -> Iterator[dict[str, object]]:
 
 
 def _libraries(x: Tensor, weight: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """The ways to compute x @ weight.T; `packed`: the weight laid out beforehand as oneDNN likes it; `tiles`: ours."""
+    """The ways to compute x @ weight.T; `packed`: the weight laid out beforehand as oneDNN likes it."""
     calls: dict[str, Callable[[], Tensor]] = {"torch": partial(F.linear, x, weight)}
     if x.device.type == "cpu" and has_onednn():
         onednn = torch.ops.mkldnn._linear_pointwise
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, x.shape[0])
         calls["oneDNN"] = partial(onednn, x, weight, None, "none", [], "")
         calls["oneDNN, packed"] = partial(onednn, x, packed, None, "none", [], "")
-    ours = tile_products() if x.device.type == "cpu" else None
-    if ours is not None and ours.serves(weight):
-        calls["tiles"] = partial(ours.linear, x, weight, None)
     return calls
 
 

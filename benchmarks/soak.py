@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py [--steps 1000] [--output DIR]
 
-Trains the embedded model with two producers and two consumers, one step ahead, and looks at the run's processes every
+Trains the embedded model with two samplers and two trainers, one step ahead, and looks at the run's processes every
 few seconds. Each process is written down at a tenth of the run, when caches are filled, and at its end; growth is the
 difference. The run's own rollouts say from which weights every completion was sampled.
 """
@@ -22,9 +22,9 @@ from measuring import machine
 
 RESULTS = Path(__file__).parent / "results"
 LOOK_SECONDS = 2.0
-PRODUCERS, CONSUMERS, STALENESS = 2, 2, 1
+SAMPLERS, TRAINERS, STALENESS = 2, 2, 1
 OPTIONS = (
-    f"--cluster --num-producers {PRODUCERS} --num-consumers {CONSUMERS} --max-staleness {STALENESS} --eval-steps 0 "
+    f"--cluster --num-producers {SAMPLERS} --num-consumers {TRAINERS} --max-staleness {STALENESS} --eval-steps 0 "
     "--prompts-per-step 4 --num-generations 4 --save-steps 250 --learning-rate 1e-5"
 )
 
@@ -125,7 +125,7 @@ def _parent(number: int) -> int:
 
 
 def _role(title: list[str]) -> str:
-    """`ray::ConsumerActor.update` is a consumer; of others the program's name, or the module that Python runs."""
+    """`ray::TrainerActor.update` is a trainer; of others the program's name, or the module that Python runs."""
     if title[0].startswith("ray::"):
         return title[0].removeprefix("ray::").partition(".")[0]
     names = [Path(word).name for word in title if not word.startswith("-")]

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from paceline.cli.arguments import parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.train import COMMAND
 from paceline.config.sections import Config
-from paceline.training.backend import ReadyBackend, in_this_process
-from paceline.training.rollout_journal import Journal
-from paceline.training.sampled_step import SampledStep
+from paceline.training.backend import Backend, in_this_process
+from paceline.training.rollout_journal import Journal, SampledStep
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
@@ -97,10 +96,10 @@ def main() -> int:
     taken = list[BackendInTurns]()
 
     @contextmanager
-    def in_turns(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
-        with in_this_process(config, inputs, checkpoint) as ready:
-            taken.append(BackendInTurns(backend=ready.backend, turns=turns))
-            yield replace(ready, backend=taken[-1])
+    def in_turns(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
+        with in_this_process(config, inputs, checkpoint) as backend:
+            taken.append(BackendInTurns(backend=backend, turns=turns))
+            yield taken[-1]
 
     done = train(
         config,

@@ -78,6 +78,8 @@ GENERATION = """
 Completion tokens per second, from token ids in to token ids out, at temperature 1 without truncation. Only Paceline
 also returns the text and the log-probability of every token. The manager of continuous batching keeps running from one
 repetition to the next. vLLM runs in one process and eagerly; its compiled mode is not measured.
+Paceline's bfloat16 rows on a CPU were measured with a product of its own that has since been removed
+([why](decisions/no-own-products.md)).
 """
 
 STEP_TEXT = """

@@ -27,8 +27,7 @@ from paceline.data.sources import has_split, load_rows
 from paceline.kernels.logprobs import token_logprobs
 from paceline.metrics.intervals import wilson
 from paceline.objective.advantages import advantages
-from paceline.objective.kl import kl_penalty
-from paceline.objective.policy_loss import clipped_policy_loss
+from paceline.objective.policy_loss import clipped_policy_loss, kl_penalty
 
 EMBEDDED = str(Path(paceline.__file__).parent / "models" / "embedded")
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")

@@ -10,19 +10,18 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 
+from paceline.cli.origins import source_of
 from paceline.config.building import build_config
 from paceline.config.changing import rule_of
 from paceline.config.presets import PRESETS
 from paceline.config.reading import Option, find_option, options, section_classes
-from paceline.config.sources import source_of
 from paceline.metrics.alarms import RULES
 from paceline.metrics.definitions import METRICS
 from paceline.objective.formula import as_text, objective
 from paceline.rewards.function import BuiltIn, RewardContext
-from paceline.rewards.needs import NEEDS
 from paceline.rewards.parameters import annotations
-from paceline.rewards.prompts import default_system_prompt
-from paceline.rewards.registry import BUILT_IN
+from paceline.rewards.resolving import BUILT_IN, default_system_prompt
+from paceline.rewards.startup import NEEDS
 from paceline.types import Task
 
 CONTEXT = RewardContext(max_completion_length=512)
@@ -88,7 +87,8 @@ def _needed(name: str, function: BuiltIn) -> Iterator[str]:
     if name in NEEDS:
         need = NEEDS[name]
         facts.append(
-            f"It {need.does}: rows without them have no score, which is not 0. Where no row has any, {need.remedy}."
+            f"It {need.does}: rows without them have no score, which is not 0. Where no row has any, "
+            f"{', or '.join(need.remedies)}."
         )
     else:
         facts.append("It needs nothing of a row.")

@@ -1,20 +1,19 @@
 """A cluster's backend in this process: its schedule, threads and weight sync, without Ray and its seconds."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
-from paceline.training.backend import ReadyBackend, make_task_sampler
+from paceline.models.loading import load_model
+from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.setup.run_inputs import RunInputs
-from paceline.workers.ray.backend import ClusterBackend
-from paceline.workers.ray.consumers import Consumers
-from paceline.workers.ray.consuming import ConsumerContext, ConsumingProcess
-from paceline.workers.ray.producing import ProducingProcess
-from paceline.workers.ray.worker_group import WorkerGroup
+from paceline.workers.backend import StoredWeights, WorkerBackend
+from paceline.workers.group import WorkerGroup
+from paceline.workers.sampler import SamplerWorker
+from paceline.workers.trainer import TrainerWorker
 
 
 @dataclass
@@ -25,11 +24,12 @@ class Here:
     answers: dict[int, Any] = field(default_factory=dict)
 
     @property
-    def count(self) -> int:
-        return len(self.parts)
+    def numbers(self) -> range:
+        return range(len(self.parts))
 
-    def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
-        self.answers[worker] = getattr(self.parts[worker], method)(*arguments)
+    def start(self, workers: Collection[int], method: str, arguments: tuple[Any, ...]) -> None:
+        for worker in workers:
+            self.answers[worker] = getattr(self.parts[worker], method)(*arguments)
 
     def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
         getattr(self.parts[worker], method)(*arguments)
@@ -52,25 +52,20 @@ class Here:
 
 
 @contextmanager
-def cluster_here(
-    config: Config,
-    inputs: RunInputs,
-    checkpoint: Checkpoint | None,
-    *,
-    consumer: Callable[[ConsumingProcess], Any] = lambda consumer: consumer,
-) -> Iterator[ReadyBackend]:
-    """A `BackendFactory`: one consumer, which may be wrapped into another, and the producers."""
-    place, path = Path.cwd(), None if checkpoint is None else checkpoint.path
-    trains = ConsumingProcess(config, place, ConsumerContext(rank=0, size=1, meeting=None), inputs.run_size, path)
-    backend = ClusterBackend(
-        config,
-        inputs,
-        make_task_sampler(config, inputs, checkpoint),
-        consumers=Consumers(Here([consumer(trains)])),
-        group=WorkerGroup(Here([ProducingProcess(config, place) for _ in range(config.cluster.num_producers)])),
-        done=0 if checkpoint is None else checkpoint.state.step,
-    )
+def cluster_here(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
+    """A `BackendFactory`: one trainer and the samplers."""
+    trainer = TrainerWorker(config, inputs.run_size, None if checkpoint is None else checkpoint.path)
+    count, done = config.cluster.num_producers, 0 if checkpoint is None else checkpoint.state.step
+    samplers = WorkerGroup(Here([sampler_of(config) for _ in range(count)]), "sampler")
+    weights = StoredWeights(WorkerGroup(Here([trainer]), "trainer"), samplers, done=done)
+    task_sampler = make_task_sampler(config, inputs, checkpoint)
+    backend = WorkerBackend(config, inputs, task_sampler, weights=weights, samplers=samplers, done=done)
     try:
-        yield ReadyBackend(backend=backend, sentences=())
+        yield backend
     finally:
         backend.close()
+
+
+def sampler_of(config: Config) -> SamplerWorker:
+    """A sampler's process, as a cluster makes it."""
+    return SamplerWorker(config, load_model(config.model, config.lora, seed=config.loop.seed))

@@ -18,7 +18,7 @@ REWARD = """
 import multiprocessing, os, pathlib, signal
 
 def variety(completions, **columns):
-    # only a producer's share of a step has as many: not the trial before the first step
+    # only a sampler's share of a step has as many: not the trial before the first step
     if len(completions) >= 8:
         spring(pathlib.Path(__file__).with_name("trap"))
     return [len(set(completion)) / 10 for completion in completions]

@@ -7,6 +7,7 @@ models and tensors of the tests on a GPU: `benchmarks/gpu.sh` runs the laws so.
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -26,3 +27,11 @@ def heeded_signals() -> Iterator[None]:
     yield
     for number, handler in previous.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run of `tests.cluster_runs` in one process, a RunDir to compare others with; nobody changes it."""
+    from tests.cluster_runs import train  # loads the whole library, which most tests do without
+
+    return train(tmp_path_factory.mktemp("alone") / "alone")

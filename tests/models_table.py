@@ -11,18 +11,15 @@ import transformers
 from torch import Tensor
 
 from paceline.config.building import build_config
-from paceline.config.sections import Config
 from paceline.errors import ModelError
 from paceline.models.exporting import save_model
 from paceline.models.forward import PolicyForward
 from paceline.models.plain_forward import plain_logits
 from paceline.objective.micro_batches import pack
-from paceline.training.assembly import Parts, assemble
-from paceline.training.backend import make_task_sampler
+from paceline.training.backend import OneProcess, one_process
 from paceline.training.learner.forward_backward import WholeModel
 from paceline.training.learner.samples import samples_of
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import RolloutGroup
 from tests.families import FAMILIES, Family, make_model
 from tests.tiny import tiny_tokenizer
@@ -115,38 +112,38 @@ def tried(family: Family, directory: Path) -> Trained | Refused:
         config = build_config(options)
         inputs = prepare(config)
         when = "before training"
-        parts = assemble(config, inputs)
+        backend = one_process(config, inputs)
     except ModelError as error:
         return Refused(when=when, sentence=str(error).replace(str(model), "MODEL"))
-    return _trained(config, inputs, parts)
+    return _trained(backend)
 
 
-def _trained(config: Config, inputs: RunInputs, parts: Parts) -> Trained:
-    task_sampler, mismatch, off = make_task_sampler(config, inputs, None), 0.0, 0.0
+def _trained(backend: OneProcess) -> Trained:
+    mismatch, off = 0.0, 0.0
     for number in range(1, STEPS + 1):
-        groups = parts.sampler.sample(task_sampler.take, PROMPTS).groups
-        off = max(off, _off(parts, groups))
-        stats, _ = parts.trainer.update(number, groups)
-        parts.engine.take_weights(parts.trainer.policy_version)
+        groups = backend.sampler.sample(backend.task_sampler.take, PROMPTS).groups
+        off = max(off, _off(backend, groups))
+        stats, _ = backend.trainer.update(number, groups)
+        backend.engine.take_weights(backend.trainer.policy_version)
         assert stats.logprob_mismatch_max is not None
         mismatch = max(mismatch, stats.logprob_mismatch_max)
-    learner = parts.trainer.learner.runner.forward.kind
-    return Trained(engine=parts.engine.path, learner=learner, mismatch=mismatch, off=off)
+    learner = backend.trainer.learner.runner.forward.kind
+    return Trained(engine=backend.engine.path, learner=learner, mismatch=mismatch, off=off)
 
 
-def _off(parts: Parts, groups: tuple[RolloutGroup, ...]) -> float:
+def _off(backend: OneProcess, groups: tuple[RolloutGroup, ...]) -> float:
     """The largest difference from the model's own logprobs: of the engine, of the learner, of padded rows."""
-    samples, policy, passes = samples_of(groups), parts.trainer.policy, parts.trainer.learner.runner
+    samples, policy, passes = samples_of(groups), backend.trainer.policy, backend.trainer.learner.runner
     batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=torch.float32)
     rows = [(one.prompt_ids, one.completion_ids) for one in samples]
-    own = torch.cat([_own_logprobs(parts, prompt, completion) for prompt, completion in rows])
+    own = torch.cat([_own_logprobs(backend, prompt, completion) for prompt, completion in rows])
     padded = WholeModel(forward=PolicyForward(kind="padded", reason=""), temperature=1.0)
     ways = [batch.rollout_logprobs, *(way.values(policy, [batch])[0].logprobs for way in (passes, padded))]
     return max(float((way - own).abs().max()) for way in ways)
 
 
-def _own_logprobs(parts: Parts, prompt: tuple[int, ...], completion: tuple[int, ...]) -> Tensor:
-    logits = plain_logits(parts.trainer.policy.model, torch.tensor(prompt + completion), torch.float32)
+def _own_logprobs(backend: OneProcess, prompt: tuple[int, ...], completion: tuple[int, ...]) -> Tensor:
+    logits = plain_logits(backend.trainer.policy.model, torch.tensor(prompt + completion), torch.float32)
     targets = torch.tensor(completion)[:, None]
     return logits[len(prompt) - 1 : -1].log_softmax(-1).gather(1, targets)[:, 0]
 

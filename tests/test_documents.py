@@ -21,6 +21,7 @@ from paceline.config.flat_yaml import parse_yaml
 from paceline.config.sections import DataConfig
 from paceline.data.formats import problem
 from paceline.data.rows import Row
+from paceline.errors import sentence
 from paceline.metrics.alarms import RULES, AlarmChange
 from tests.documents import BLOCKS, ROOT, TEXTS, Block, blocks, commands
 
@@ -214,15 +215,28 @@ def is_at_hand(words: list[str], place: Path) -> bool:
 
 
 def messages() -> list[str]:
-    """What the program may say: every text of its source, with `...` for what is filled in."""
+    """What the program may say: every text of its source, with `...` for what is filled in, and its whole errors."""
     found = []
     for file in sorted((ROOT / "src" / "paceline").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.JoinedStr):
-                found.append("".join(p.value if isinstance(p, ast.Constant) else "..." for p in node.values))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
+        tree = ast.parse(file.read_text())
+        constants = {ast.unparse(one.targets[0]): one.value for one in tree.body if isinstance(one, ast.Assign)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr | ast.Constant):
+                found.append(said(node))
+            parts = {one.arg: one.value for one in node.keywords} if isinstance(node, ast.Call) else {}
+            if "remedies" in parts and node.args:
+                several = parts["remedies"].elts if isinstance(parts["remedies"], ast.List) else [parts["remedies"]]
+                remedies = [said(constants.get(ast.unparse(one), one)) for one in several]
+                then = said(parts["then"]) if "then" in parts else ""
+                found.append(sentence(said(node.args[0]), remedies, then))
     return found
+
+
+def said(node: ast.expr) -> str:
+    """A text of a source, with `...` for what is filled in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "..." for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "..."
 
 
 def test_every_message_of_the_page_on_troubles_is_one_of_the_program():

@@ -17,7 +17,7 @@ from paceline.compat.commands.layouts import NUMBERS, VALUES
 from paceline.compat.commands.swift.tables import KNOWN
 from paceline.compat.commands.trl.reading import known_flags
 from paceline.compat.trl.building import NOT_OFFERED
-from paceline.compat.trl.refused import NOT_NEEDED, REFUSED
+from paceline.compat.trl.fields import MEANINGS
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.presets import PRESETS
@@ -26,8 +26,7 @@ from paceline.config.sections import DataConfig
 from paceline.data.formats import problem
 from paceline.data.rows import Row
 from paceline.errors import ConfigError
-from paceline.rewards.registry import BUILT_IN
-from paceline.rewards.resolving import resolve
+from paceline.rewards.resolving import BUILT_IN, resolve
 from tests.documents import DOCUMENTS, ROOT, TEXTS, blocks
 from tests.test_architecture import FLOOR_OF
 
@@ -214,7 +213,8 @@ def test_the_table_of_presets_has_each_ones_values_source_and_differences(name):
 
 
 def test_the_page_on_trl_names_every_field_that_is_refused_or_changes_nothing_with_the_reason():
-    reasons = {name: refusal.reason for name, refusal in REFUSED.items()} | dict(NOT_NEEDED) | dict(NOT_OFFERED)
+    silent = {name: one.text for name, one in MEANINGS.items() if one.kind in ("refused", "idle")}
+    reasons = silent | dict(NOT_OFFERED)
     rows = [line.strip("| ").split(" | ") for line in TEXTS["trl.md"].splitlines() if line.startswith("| `")]
     written = {name: row[1] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
     assert {name: written[name] for name in reasons} == reasons

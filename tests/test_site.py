@@ -16,7 +16,7 @@ from paceline.config.presets import PRESETS
 from paceline.config.reading import options
 from paceline.metrics.definitions import METRICS
 from paceline.rewards.parameters import annotations
-from paceline.rewards.registry import BUILT_IN
+from paceline.rewards.resolving import BUILT_IN
 from scripts.site_pages import pages
 from tests.documents import ROOT, blocks, commands
 

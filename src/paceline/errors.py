@@ -16,11 +16,40 @@ The first four are wrong input, and therefore ValueErrors too, as callers of a P
 Every message is one sentence: the option or row, the value, the rule, the remedy.
 """
 
+from collections.abc import Sequence
+
 
 class PacelineError(Exception):
-    """Base of all errors raised on purpose; the command line prints its message without a traceback."""
+    """Base of all errors raised on purpose; the command line prints its sentence without a traceback.
+
+    Every part of it writes an option as `--its-flag`. So another door than the command line can name options in its own
+    words, and can leave out or replace a remedy by an option that it does not have.
+    """
 
     exit_status = 1
+
+    def __init__(self, message: str = "", *, remedies: Sequence[str] = (), then: str = "") -> None:
+        """Keep the parts of the sentence.
+
+        Args:
+            message: what is wrong.
+            remedies: alternatives, one of which is enough.
+            then: what to do after one of them.
+        """
+        self.message, self.remedies, self.then = message, tuple(remedies), then
+        super().__init__(sentence(message, remedies, then))
+
+
+def sentence(message: str, remedies: Sequence[str] = (), then: str = "") -> str:
+    """Join the parts of an error.
+
+    >>> sentence("row 3 is empty", ["mend the row", "remove it"], "start again")
+    'row 3 is empty; mend the row, or remove it, then start again'
+    """
+    alternatives = ", or ".join(part for part in (", ".join(remedies[:-1]), *remedies[-1:]) if part)
+    after = f"then {then}" if then else ""
+    advice = ", ".join(part for part in (alternatives, after) if part)
+    return f"{message}; {advice}" if advice else message
 
 
 class ConfigError(PacelineError, ValueError):

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from paceline.reports.viewer.documents import Documents
-from paceline.reports.viewer.exporting import export
-from paceline.reports.viewer.serving import PageServer
+from paceline.reports.viewer.serving import PageServer, export
 from tests.unit.reports.viewed_runs import HOSTILE, hostile_run, paid, rollout, write_run, write_tokens
 
 

@@ -16,7 +16,7 @@ CONSUMER = (
     "for entry in filter(str.isdigit, os.listdir('/proc')):",
     "    title = pathlib.Path('/proc', entry, 'cmdline').read_text()",
     "    status = pathlib.Path('/proc', entry, 'status').read_text()",
-    "    if title.startswith('ray::ConsumerActor') and f'PPid:\\t{os.getppid()}\\n' in status: pid = int(entry)",
+    "    if title.startswith('ray::TrainerActor') and f'PPid:\\t{os.getppid()}\\n' in status: pid = int(entry)",
 )
 """A reward function's lines that find the trainer of its own cluster."""
 ONCE = (
@@ -37,7 +37,7 @@ def _within(scene: Scene, *lines: str, options: tuple[object, ...] = (), words: 
 
 
 def _must_be_whole(scene: Scene, outcome: Outcome) -> None:
-    """Its logprobs in producers are of other batches, to rounding, so that one metric differs from one process."""
+    """Its logprobs in samplers are of other batches, to rounding, so that one metric differs from one process."""
     for name in ("weights", "evals", "texts"):
         assert getattr(outcome, name) == getattr(scene.life.outcome, name), f"{name} differ from the undisturbed run's"
 
@@ -99,7 +99,7 @@ def _gone_on_with(scene: Scene, place: Place) -> None:
 
 def dead_vllm_worker(scene: Scene) -> None:
     if importlib.util.find_spec("vllm") is None:
-        raise Impossible("vLLM is not installed; `make test-vllm` has a killed producer that samples with it")
+        raise Impossible("vLLM is not installed; `make test-vllm` has a killed sampler that samples with it")
     vllm = ("--engine", "vllm", "--dtype", "float32")
     # vLLM's CPU build has no attention for Qwen3 with heads as narrow as these
     place, harmed = (scene.place(name, kind="llama") for name in ("undisturbed", "harmed"))

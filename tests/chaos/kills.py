@@ -16,7 +16,7 @@ from tests.chaos.sabotage import Trap
 DISK = ("os:fsync", "os:replace", "os:rename")
 """What every file goes through on its way to being there: a kill before each of them is a kill between any two."""
 CLUSTER = ("--cluster", "--num-producers", "2", "--actor-timeout", "20")
-TARGETS = ("driver", "ProducerActor", "ConsumerActor")
+TARGETS = ("driver", "SamplerActor", "TrainerActor")
 JUDGED = 32
 """Completions: those of the trial and the first evaluation, and some of the first step."""
 GONE_SECONDS = 90.0

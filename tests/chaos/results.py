@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 PAGE = HERE.parent.parent / "docs" / "survival.md"
 Record = dict[str, Any]
-NAMES = {"ProducerActor": "sampler", "ConsumerActor": "trainer"}
+NAMES = {"ProducerActor": "sampler", "ConsumerActor": "trainer", "SamplerActor": "sampler", "TrainerActor": "trainer"}
 """Names of killed actors on the page."""
 
 TOP = """# What runs survive

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from paceline import GRPOConfig, GRPOTrainer
-from paceline.errors import CheckpointError, ConfigError, DataError, RewardError
+from paceline.errors import CheckpointError, ConfigError, DataError, RewardError, TrainingError
 from tests.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
 
 QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(8)]
@@ -709,3 +710,54 @@ def test_what_scripts_ask_of_a_trainer_beside_training(tmp_path, capsys):
     run = tmp_path / "run"
     assert json.loads((run / "eval_results.json").read_text()) == {"eval_loss": 0.25}
     assert json.loads((run / "all_results.json").read_text()) == {"loss": 0.5, "eval_loss": 0.25}
+
+
+def test_a_trainers_run_notes_what_it_is_and_goes_on_with_no_other_data_or_model(tmp_path, model_directory):
+    trainer(tmp_path, model=model_directory, max_steps=2).train()
+    noted = json.loads((tmp_path / "run" / "identity.json").read_text())
+    assert (noted["dataset"]["rows"], noted["changes"]) == (8, [])
+    assert {"model.safetensors", "vocabulary"} <= noted["model"].keys()
+    other = [{**QUESTIONS[0], "prompt": "What is 0?"}, *QUESTIONS[1:]]
+    with pytest.raises(ConfigError, match=r"^train_dataset has other content .* row train:1, .* output_dir$"):
+        trainer(tmp_path, model=model_directory, rows=other).train(resume_from_checkpoint=True)
+    place = Path(model_directory) / "config.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), "rms_norm_eps": 1e-3}))
+    with pytest.raises(ConfigError, match=r"has another config\.json: rms_norm_eps than it had"):
+        trainer(tmp_path, model=model_directory).train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1], ids=["no reference", "reference"])
+def test_a_model_object_may_be_trained_already_unless_it_is_the_reference(tmp_path, beta):
+    model = tiny_model()
+    trainer(tmp_path, model=model, max_steps=2, beta=beta).train()
+    again = trainer(tmp_path, model=model, max_steps=3, beta=beta)
+    if beta:
+        with pytest.raises(ConfigError, match="has another weights than it had"):
+            again.train(resume_from_checkpoint=True)
+    else:
+        assert again.train(resume_from_checkpoint=True).global_step == 3
+
+
+def test_what_a_program_changes_in_its_arguments_is_taken_and_written_down(tmp_path):
+    trainer(tmp_path, max_steps=2).train()
+    trainer(tmp_path, max_steps=3, temperature=0.5).train(resume_from_checkpoint=True)
+    (change,) = json.loads((tmp_path / "run" / "identity.json").read_text())["changes"]
+    assert change["after_step"] == 2
+    assert change["options"]["temperature"] == {"old": 1.0, "new": 0.5}
+    assert "# after step 2: --temperature is 0.5 and was 1.0\n" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_a_trainers_run_in_which_nothing_happens_any_more_ends(tmp_path):
+    class Stuck(TrainerCallback):
+        def on_step_end(self, args, state, control, **parts):
+            if state.global_step == 3:
+                threading.Event().wait(600)
+
+    made = trainer(tmp_path, parts={"callbacks": [Stuck()]}, step_timeout=1.0)
+    with pytest.raises(
+        TrainingError, match=r"for step_timeout 1 s, .* continue it with train\(resume_from_checkpoint=True\)"
+    ):
+        made.train()
+    (report,) = (tmp_path / "run" / "stuck").glob("*/report.txt")
+    assert "in on_step_end" in report.read_text()
+    assert trainer(tmp_path).train(resume_from_checkpoint=True).global_step == 4

@@ -224,7 +224,7 @@ def test_a_step_without_updates_counts_those_that_it_would_have_made(tmp_path):
     made = trainer(tmp_path, parts={"reward_funcs": same}, num_iterations=2, max_steps=8)
     made.train()
     logged = [line["learning_rate"] for line in made.state.log_history if "loss" in line]
-    assert made._job.parts.trainer.policy_version <= 6
+    assert made._job.backend.trainer.policy_version <= 6
     assert logged == pytest.approx(theirs(made.args, total=8)[1::2])
 
 

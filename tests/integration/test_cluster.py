@@ -1,4 +1,4 @@
-"""Runs on a cluster of this machine: ahead of training by what is allowed, and through the loss of producers."""
+"""Runs on a cluster of this machine: ahead of training by what is allowed, and through the loss of samplers."""
 
 import json
 
@@ -15,16 +15,11 @@ def numbers(run: RunDir) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("cluster") / "undisturbed")
-
-
-@pytest.fixture(scope="module")
 def ahead(tmp_path_factory):
     return train(tmp_path_factory.mktemp("cluster") / "ahead", *CLUSTER, "--max-staleness", 1)
 
 
-def test_with_a_staleness_of_one_every_step_is_sampled_one_step_before_its_turn_also_by_one_producer(tmp_path, ahead):
+def test_with_a_staleness_of_one_every_step_is_sampled_one_step_before_its_turn_also_by_one_sampler(tmp_path, ahead):
     again = train(tmp_path / "again", "--cluster", "--num-producers", 1, "--max-staleness", 1)
     versions = [{rollout["policy_version"] for rollout in step} for step in completions(ahead)]
     assert versions == [{0}, {0}, {1}, {2}]
@@ -47,9 +42,7 @@ def test_a_run_ends_with_the_seconds_that_its_phases_and_their_order_let_expect(
 
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
-def test_a_producer_that_dies_or_stops_is_replaced_and_the_run_is_what_it_would_have_been(
-    tmp_path, undisturbed, signal
-):
+def test_a_sampler_that_dies_or_stops_is_replaced_and_the_run_is_what_it_would_have_been(tmp_path, alone, signal):
     run = train(tmp_path / "run", *CLUSTER, "--actor-timeout", 4, trap=f"{signal} self trap")
-    assert weights(run) == weights(undisturbed)
-    assert completions(run) == completions(undisturbed)
+    assert weights(run) == weights(alone)
+    assert completions(run) == completions(alone)

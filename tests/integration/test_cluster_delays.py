@@ -1,4 +1,4 @@
-"""200 steps on Ray with everything late by a drawn time and a producer killed: no weights too old, no prompt lost.
+"""200 steps on Ray with everything late by a drawn time and a sampler killed: no weights too old, no prompt lost.
 
 Delays are drawn at every border: in the reward function, before a call (weights on their way, a share of the prompts,
 a step's groups) and after an answer.
@@ -6,7 +6,7 @@ a step's groups) and after an answer.
 
 import random
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,12 @@ from paceline.checkpoints.finding import Checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.sections import Config
-from paceline.training.backend import ReadyBackend, make_task_sampler
+from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
-from paceline.workers.ray.backend import ClusterBackend
-from paceline.workers.ray.consumers import Consumers, KeepingWorkers
-from paceline.workers.ray.worker_group import WorkerGroup
+from paceline.workers.backend import StoredWeights, WorkerBackend
+from paceline.workers.group import WorkerGroup, Workers
 from tests.cluster_runs import REWARD, ROWS, completions, options_in
 
 STEPS, PROMPTS, GENERATIONS, STALENESS = 200, 4, 4, 2
@@ -40,21 +39,21 @@ def late(completions, **columns):
 
 
 class LateWorkers:
-    """`KeepingWorkers` that hear of a call, and are heard of, a drawn time later."""
+    """`Workers` that hear of a call, and are heard of, a drawn time later."""
 
-    def __init__(self, workers: KeepingWorkers, seed: int) -> None:
+    def __init__(self, workers: Workers, seed: int) -> None:
         self.workers, self.chance = workers, random.Random(seed)
 
     @property
-    def count(self) -> int:
-        return self.workers.count
+    def numbers(self) -> Sequence[int]:
+        return self.workers.numbers
 
     def linger(self) -> None:
         threading.Event().wait(self.chance.uniform(0, LONGEST))
 
-    def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+    def start(self, workers: Collection[int], method: str, arguments: tuple[Any, ...]) -> None:
         self.linger()
-        self.workers.start(worker, method, arguments)
+        self.workers.start(workers, method, arguments)
 
     def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
         self.linger()
@@ -80,18 +79,21 @@ class LateWorkers:
 
 
 @contextmanager
-def late_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
-    """A `BackendFactory`: one consumer and the producers on a cluster of this machine, with delays on every way."""
-    from paceline.workers.ray.ray_actors import Share, ray_cluster, ray_consumers, ray_producers
+def late_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
+    """A `BackendFactory`: one trainer and the samplers on a cluster of this machine, with delays on every way."""
+    from paceline.workers.ray.ray_actors import RayWorkers, SamplerActor, Share, TrainerActor, ray_cluster
 
     share = Share(cpus=1, gpus=0)
     with ray_cluster(config.cluster, share):
-        consumers = Consumers(LateWorkers(ray_consumers(config, share, None, inputs.run_size, None), seed=1))
-        group = WorkerGroup(LateWorkers(ray_producers(config, share), seed=2))
+        actors = RayWorkers(TrainerActor, "trainer", 1, share, config, None, inputs.run_size, None)
+        late = LateWorkers(actors, seed=1)
+        actors = RayWorkers(SamplerActor, "sampler", config.cluster.num_producers, share, config)
+        samplers = WorkerGroup(LateWorkers(actors, seed=2), "sampler")
+        weights = StoredWeights(WorkerGroup(late, "trainer"), samplers, done=0)
         task_sampler = make_task_sampler(config, inputs, checkpoint)
-        backend = ClusterBackend(config, inputs, task_sampler, consumers=consumers, group=group, done=0)
+        backend = WorkerBackend(config, inputs, task_sampler, weights=weights, samplers=samplers, done=0)
         try:
-            yield ReadyBackend(backend=backend, sentences=())
+            yield backend
         finally:
             backend.close()
 

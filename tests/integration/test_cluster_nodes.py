@@ -31,7 +31,7 @@ def alone(tmp_path_factory):
 
 @pytest.mark.parametrize("trap", [None, f"SIGKILL node:{SECOND} trap"], ids=["both stay", "the second is lost"])
 def test_a_run_on_two_nodes_is_that_of_one_process(tmp_path, alone, two_nodes, trap):
-    options = (*CLUSTER, "--placement", "spread", "--ray-address", two_nodes, "--actor-timeout", 10)
+    options = (*CLUSTER, "--cluster", two_nodes, "--actor-timeout", 10)
     run = train(tmp_path / "run", *options, trap=trap)
     assert weights(run) == weights(alone)
     assert completions(run) == completions(alone)

@@ -145,6 +145,6 @@ def test_skipping_all_rows_is_refused(train, capsys):
 
 
 def test_a_service_that_cannot_be_reached_is_told_before_the_first_step(train, capsys):
-    status, _ = train([FORMATS["colossalchat"]] * 3, "--sandbox-url", "http://127.0.0.1:9")
+    status, _ = train([FORMATS["colossalchat"]] * 3, "--sandbox", "http://127.0.0.1:9")
     assert status != 0
     assert "judge service http://127.0.0.1:9 failed" in capsys.readouterr().err

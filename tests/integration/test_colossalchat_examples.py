@@ -8,15 +8,15 @@ import pytest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 from paceline.compat.commands import translate
-from paceline.compat.commands.writing import as_words
+from paceline.compat.commands.translation import as_words
 from paceline.data.sources import load_rows
-from paceline.models.embedded_models import DIRECTORIES
+from paceline.models.places import DIRECTORIES
 from paceline.sandbox.levels import probe_levels
 from tests.colossalchat_commands import PROJECT, ROWS, SEVERAL_MACHINES, SINGLE_MACHINE, rows_file, scaled_down
 from tests.tiny import tiny_model, tiny_tokenizer
 
 HERE = (
-    *("cluster", "num_producers", "num_consumers", "ray_address", "max_staleness"),
+    *("cluster", "num_producers", "num_consumers", "max_staleness"),
     *("tensor_parallel", "pipeline_parallel", "zero_stage"),
 )
 """Options that are left out for a run in one process."""
@@ -91,17 +91,17 @@ def test_the_example_for_one_machine_trains_on_ray_with_two_held_out_sets_and_a_
     assert measured == [f"odd.jsonl:{number}" for number in range(1, 6)]
     trace = json.loads((run.path / "timeline.json").read_text())["traceEvents"]
     rows = {event["tid"]: event["args"]["name"] for event in trace if event["name"] == "thread_name"}
-    assert set(rows.values()) == {"driver", "producer 0", "producer 1", "consumer 0", "consumer 1"}
+    assert set(rows.values()) == {"run", "sampler 0", "sampler 1", "trainer 0", "trainer 1"}
     done = {(rows[event["tid"]].split()[0], event["name"].split()[0]) for event in trace if event["ph"] == "X"}
-    assert {("producer", name) for name in ("load", "sample", "generate", "reward")} <= done
-    assert {("consumer", "update"), ("consumer", "manifest"), ("driver", "evaluate"), ("driver", "wait")} <= done
+    assert {("sampler", name) for name in ("load", "sample", "generate", "reward")} <= done
+    assert {("trainer", "update"), ("trainer", "manifest"), ("run", "evaluate"), ("run", "sample")} <= done
 
 
 def test_the_example_for_several_machines_trains_on_ray_scaled_down_to_this_one(tmp_path, model):
     layout = "-t 4 -i 1 -tp 2 -pp 2 -zero 1 -nb 1 -ibs 2"
     found = translate(command(tmp_path, SEVERAL_MACHINES, ROWS[:4], model, layout))
-    assert found.options["ray_address"] == "10.0.0.3:6379"
-    options = {name: value for name, value in found.options.items() if name != "ray_address"}
+    assert found.options["cluster"] == "10.0.0.3:6379"
+    options = {**found.options, "cluster": True}
     assert main(["train", *as_words(options)]) == 0
     run = RunDir(tmp_path / "runs" / PROJECT)
     assert [step["prompts"] for step in run.metrics()] == [2] * 4  # two episodes of four rows

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from examples import grpo_from_scratch as scratch
-from paceline.objective.kl import kl_penalty
+from paceline.objective.policy_loss import kl_penalty
 from tests.tiny import tiny_model, tiny_tokenizer
 
 WELL_FORMED = "<reasoning>\n2+3\n</reasoning>\n<answer>\n5\n</answer>"

@@ -69,7 +69,7 @@ def test_a_reward_model_judges_alone(tmp_path, policy):
     judge = tmp_path / "judge"
     tiny_reward_model().save_pretrained(judge)
     tiny_tokenizer().save_pretrained(judge)
-    run = start("reward_model.yaml", tmp_path, policy, "--reward-models", judge, rows=PROMPTS)
+    run = start("reward_model.yaml", tmp_path, policy, "--reward-funcs", f"model:{judge}", rows=PROMPTS)
     steps = run.metrics()
     assert [list(step["rewards"]) for step in steps] == [[str(judge)]] * 2
     assert all(step["updates"] == 1 and step["rewards"][str(judge)]["std"] > 0 for step in steps)

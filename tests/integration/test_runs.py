@@ -109,15 +109,13 @@ def test_a_profile_shows_every_phase_of_every_step_in_the_order_in_which_they_we
     run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", rows, "--profile", "--save-steps", 1)
     trace = json.loads((run.path / "timeline.json").read_text())
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    order = ("generate", "reward", "update", "publish", "checkpoint")
+    order = ("sample", "generate", "reward", "update", "publish", "checkpoint")
     phases = [f"{phase} {step}" for step in (1, 2) for phase in order]
     assert [event["name"] for event in events] == phases
-    assert {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"} == {
-        "this process"
-    }
+    assert {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"} == {"run"}
     clock = run.metrics()[1]["clock"]
-    assert events[5]["dur"] == pytest.approx(1e6 * clock["generate"])
-    assert events[7]["dur"] <= 1e6 * clock["update"]
+    assert events[7]["dur"] == pytest.approx(1e6 * clock["generate"])
+    assert events[9]["dur"] <= 1e6 * clock["update"]
 
 
 def test_without_profile_there_is_no_timeline(tmp_path, model_directory):

@@ -1,30 +1,25 @@
-"""Several consumers on a cluster of this machine: the run of one process to rounding, and through the loss of one."""
+"""Several trainers on a cluster of this machine: the run of one process to rounding, and through the loss of one."""
 
 import pytest
 from safetensors.numpy import load
 
 from tests.cluster_runs import completions, train, weights
 
-CONSUMERS = ("--cluster", "--num-consumers", 2, "--save-steps", 2)
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("consumers") / "alone")
+TRAINERS = ("--cluster", "--num-consumers", 2, "--save-steps", 2)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("consumers") / "shared", *CONSUMERS)
+    return train(tmp_path_factory.mktemp("trainers") / "shared", *TRAINERS)
 
 
 @pytest.mark.parametrize("name", ["tokens_trained", "loss", "grad_norm", "entropy", "reward_mean"])
-def test_two_consumers_report_what_one_process_reports(alone, shared, name):
+def test_two_trainers_report_what_one_process_reports(alone, shared, name):
     ours, theirs = ([step[name] for step in run.metrics()] for run in (shared, alone))
     assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
 
 
-def test_two_consumers_end_with_the_weights_of_one_process_to_rounding(alone, shared):
+def test_two_trainers_end_with_the_weights_of_one_process_to_rounding(alone, shared):
     ours, theirs = load(weights(shared)), load(weights(alone))
     assert max(abs(ours[name] - theirs[name]).max() for name in theirs) < 1e-4
 
@@ -36,11 +31,11 @@ def test_the_way_of_the_weights_is_measured(shared):
 
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
-def test_after_the_loss_of_a_consumer_the_run_goes_on_from_its_checkpoint_and_is_what_it_would_have_been(
+def test_after_the_loss_of_a_trainer_the_run_goes_on_from_its_checkpoint_and_is_what_it_would_have_been(
     tmp_path, shared, signal, capsys
 ):
-    trap = f"{signal} ConsumerActor run/checkpoints/step-000002"
-    run = train(tmp_path / "run", *CONSUMERS, "--actor-timeout", 4, trap=trap)
+    trap = f"{signal} TrainerActor run/checkpoints/step-000002"
+    run = train(tmp_path / "run", *TRAINERS, "--actor-timeout", 4, trap=trap)
     assert "restart 1 of 3 from the last checkpoint" in " ".join(capsys.readouterr().out.split())
     assert weights(run) == weights(shared)
     assert completions(run) == completions(shared)

@@ -9,15 +9,10 @@ from safetensors.numpy import load
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from tests.cluster_runs import completions, train, weights
+from tests.cluster_runs import completions, weights
 from tests.ranked_runs import options, ours, torchrun
 
 SAVING = ("--deepspeed", "zero3", "--save-steps", "2")
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("spmd") / "alone")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from paceline.engines import Sampling
-from paceline.engines.vllm.room import Room
+from paceline.engines.vllm.starting import Room
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, DataError, EngineError, TrainingError
 from tests.tiny import tiny_tokenizer

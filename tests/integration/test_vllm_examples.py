@@ -7,7 +7,7 @@ import pytest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 from paceline.compat.commands import translate
-from paceline.compat.commands.writing import as_words
+from paceline.compat.commands.translation import as_words
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError
 from tests.colossalchat_commands import PROJECT, ROWS, SEVERAL_MACHINES, SINGLE_MACHINE, scaled_down
@@ -19,7 +19,7 @@ try:
 except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-ELSEWHERE = ("ray_address", "vllm_tensor_parallel")
+ELSEWHERE = ("vllm_tensor_parallel",)
 """What the commands say of machines that are not here."""
 
 
@@ -29,7 +29,7 @@ def trained(tmp_path: Path, example: str, flags: str) -> RunDir:
     tiny_tokenizer().save_pretrained(model)
     found = translate(scaled_down(tmp_path, example, ROWS[:4], model, flags), repair=True).options
     assert found["engine"] == "vllm"
-    options = {name: value for name, value in found.items() if name not in ELSEWHERE} | {"vllm_cache_gib": 0.05}
+    options = {name: value for name, value in found.items() if name not in ELSEWHERE} | {"vllm_memory": "0.05GiB"}
     assert main(["train", *as_words(options)]) == 0
     return RunDir(tmp_path / "runs" / PROJECT)
 

@@ -12,7 +12,7 @@ try:
 except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-VLLM = ("--engine", "vllm", "--concurrent-sequences", 16, "--vllm-cache-gib", 0.05, "--max-prompt-length", 64)
+VLLM = ("--engine", "vllm", "--concurrent-sequences", 16, "--vllm-memory", "0.05GiB", "--max-prompt-length", 64)
 
 
 def drawn(run) -> list[list[tuple]]:

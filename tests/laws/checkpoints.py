@@ -31,7 +31,7 @@ from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import Ranks
 from paceline.models.parallel.sharding import Sharding
 from paceline.models.parallel.staging import StagingBuffers
-from paceline.models.split_loading import load_policy
+from paceline.models.policy_and_reference import load_policy
 from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.learner.learner import Learner
 from paceline.training.setup.run_inputs import RunSize

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from paceline.config.layout import Schedule, Sizes
+from paceline.config.layout import Sizes
 from paceline.config.objective import LossConfig, OptimConfig
 from paceline.config.sections import LoraConfig
 from paceline.models.forward import choose_forward
@@ -35,9 +35,7 @@ LAYOUTS = {
     "ZeRO-2 over 2": (Sizes(shard=2), Sharding(stage=2)),
     "ZeRO-3 over 2": (Sizes(shard=2), Sharding(stage=3)),
     "tensor 2": (Sizes(tensor=2), Sharding(stage=0)),
-    "pipeline 2, 1f1b": (Sizes(pipeline=2), Sharding(stage=0)),
-    "pipeline 2, interleaved": (Sizes(pipeline=2), Sharding(stage=0)),
-    "pipeline 2, zero bubble": (Sizes(pipeline=2), Sharding(stage=0)),
+    "pipeline 2": (Sizes(pipeline=2), Sharding(stage=0)),
     "context 2": (Sizes(replicate=2, context=2), Sharding(stage=0)),
     "context 2 of ZeRO-3 over 2": (Sizes(shard=2, context=2), Sharding(stage=3)),
     "ZeRO-3 over 3": (Sizes(shard=3), Sharding(stage=3)),
@@ -47,24 +45,13 @@ LAYOUTS = {
     "ZeRO-3 over 2 of tensor 2": (Sizes(shard=2, tensor=2), Sharding(stage=3)),
     "pipeline 2 of tensor 2": (Sizes(pipeline=2, tensor=2), Sharding(stage=0)),
     "pipeline 2 of 2 replicas": (Sizes(pipeline=2, replicate=2), Sharding(stage=0)),
-    "pipeline 2, interleaved, of ZeRO-3 over 2": (Sizes(pipeline=2, shard=2), Sharding(stage=3)),
     "pipeline 2 of ZeRO-3 over 2": (Sizes(pipeline=2, shard=2), Sharding(stage=3)),
     "2 copies of context 2": (Sizes(replicate=4, context=2), Sharding(stage=0)),
     "ZeRO-3 over 4 of context 2": (Sizes(shard=4, context=2), Sharding(stage=3)),
     "context 4": (Sizes(replicate=4, context=4), Sharding(stage=0)),
     "context 2 of tensor 2": (Sizes(replicate=2, context=2, tensor=2), Sharding(stage=0)),
     "pipeline 2 of context 2": (Sizes(pipeline=2, replicate=2, context=2), Sharding(stage=0)),
-    "pipeline 2, zero bubble, of context 2": (Sizes(pipeline=2, replicate=2, context=2), Sharding(stage=0)),
 }
-SCHEDULES: dict[str, Schedule] = {
-    "pipeline 2, interleaved": "interleaved",
-    "pipeline 2, interleaved, of ZeRO-3 over 2": "interleaved",
-    "pipeline 2, zero bubble": "zero_bubble",
-    "pipeline 2, zero bubble, of context 2": "zero_bubble",
-}
-"""Of pipelines that do not go by 1F1B."""
-LAYERS = {layout: 4 for layout, schedule in SCHEDULES.items() if schedule == "interleaved"}
-"""Where a model of two has too few."""
 OPTIMS = {
     "one update": OptimConfig(learning_rate=1e-3),
     "two passes in two updates": OptimConfig(learning_rate=1e-3, num_iterations=2, num_minibatches=2),
@@ -201,12 +188,11 @@ def work(rank: int, folder: str, cases: Sequence[tuple[str, str, str, str]]) -> 
 def _try(rank: int, folder: Path, layout: str, family: str, loss: str, optim: str) -> None:
     sizes, sharding = LAYOUTS[layout]
     mesh = make_mesh(sizes, CPU)
-    parallel_layout = MeshLayout(mesh=mesh, sharding=sharding, schedule=SCHEDULES.get(layout, "1f1b"))
-    ranks, layers = MeshRanks(mesh, parallel_layout), layers_of(layout)
+    ranks = MeshRanks(mesh, MeshLayout(mesh=mesh, sharding=sharding))
     place = folder / file_name(layout, family, loss, optim)
     place.mkdir(exist_ok=True)
-    weights, stats = trained(learner(family, loss, optim, torch.float64, ranks, layers=layers))
-    gradients, value = gradient(learner(family, loss, optim, torch.float32, ranks, layers=layers))
+    weights, stats = trained(learner(family, loss, optim, torch.float64, ranks))
+    gradients, value = gradient(learner(family, loss, optim, torch.float32, ranks))
     torch.save({"weights": weights, "gradients": gradients}, place / f"rank-{rank}.pt")
     (place / f"rank-{rank}.json").write_text(json.dumps({"stats": stats, "loss": value}))
 
@@ -215,12 +201,7 @@ def file_name(*case: str) -> str:
     return ", ".join(case)
 
 
-def layers_of(layout: str) -> int:
-    """Of the model that a case of this layout has."""
-    return LAYERS.get(layout, 2)
-
-
-def alone(family: str, loss: str, optim: str, layers: int) -> tuple[dict[str, Tensor], list, dict[str, Tensor], float]:
+def alone(family: str, loss: str, optim: str) -> tuple[dict[str, Tensor], list, dict[str, Tensor], float]:
     """Weights, reports, gradients and loss of one process."""
-    weights, stats = trained(learner(family, loss, optim, torch.float64, ONE_RANK, layers=layers))
-    return weights, stats, *gradient(learner(family, loss, optim, torch.float32, ONE_RANK, layers=layers))
+    weights, stats = trained(learner(family, loss, optim, torch.float64, ONE_RANK))
+    return weights, stats, *gradient(learner(family, loss, optim, torch.float32, ONE_RANK))

@@ -9,9 +9,8 @@ MEASURED = ("clock", "weights_bytes", "logprob_mismatch_mean", "logprob_mismatch
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    place = tmp_path_factory.mktemp("law-10")
-    return train(place / "here"), train(place / "cluster", *CLUSTER)
+def runs(tmp_path_factory, alone):
+    return alone, train(tmp_path_factory.mktemp("law-10") / "cluster", *CLUSTER)
 
 
 def test_the_final_weights_are_equal_bit_for_bit(runs):

@@ -1,6 +1,6 @@
 """Law 4, whole runs: the same bytes again, and what is refused where they are promised.
 
-On a cluster, with one producer or two and a step ahead: `tests/integration/test_cluster.py`.
+On a cluster, with one sampler or two and a step ahead: `tests/integration/test_cluster.py`.
 """
 
 import json
@@ -11,7 +11,7 @@ import pytest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.errors import ConfigError
-from paceline.models.determinism import bits_hang_on
+from paceline.models.loading import bits_hang_on
 from paceline.runtime.devices import choose_device
 from tests.cluster_runs import train, weights
 

@@ -15,7 +15,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.errors import ProcessLost
-from paceline.training.backend import BackendFactory, ReadyBackend, in_this_process
+from paceline.training.backend import Backend, BackendFactory, in_this_process
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
@@ -46,10 +46,10 @@ def losing(place: BackendFactory, losses: list[str], then: Callable[[], None]) -
     """A factory of a backend that is lost so; `then` is called when everything has come down."""
 
     @contextmanager
-    def wrapped(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+    def wrapped(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
         try:
-            with place(config, inputs, checkpoint) as ready:
-                yield ReadyBackend(backend=Losing(ready.backend, losses), sentences=())
+            with place(config, inputs, checkpoint) as backend:
+                yield Losing(backend, losses)
         except ProcessLost:
             then()
             raise
@@ -82,7 +82,7 @@ def test_a_run_that_is_gone_on_with_reads_what_was_committed_and_ends_in_the_sam
     place, staleness = PLACES[kind]
     undisturbed, _ = go(tmp_path / "undisturbed", place, staleness)
     journal, found = tmp_path / "run" / "run" / "journal.jsonl", list[bytes]()
-    lost = losing(place, ["consumer 0 is gone"], lambda: found.append(journal.read_bytes()))
+    lost = losing(place, ["trainer 0 is gone"], lambda: found.append(journal.read_bytes()))
     run, said = go(tmp_path / "run", lost, staleness)
     assert weights(run) == weights(undisturbed)
     assert completions(run) == completions(undisturbed)
@@ -102,6 +102,6 @@ def test_without_its_journal_a_run_ahead_of_itself_is_another_one_after_a_loss(t
     def forget() -> None:
         RunDir(tmp_path / "run" / "run").discard_rollouts_after(0)
 
-    run, said = go(tmp_path / "run", losing(cluster_here, ["consumer 0 is gone"], forget), 1)
+    run, said = go(tmp_path / "run", losing(cluster_here, ["trainer 0 is gone"], forget), 1)
     assert "used again" not in said
     assert weights(run) != weights(undisturbed)

@@ -9,10 +9,9 @@ import json
 
 import pytest
 
-from paceline.rewards.builtin.gsm8k import PER_TAG
+from paceline.rewards.builtin.answers import PER_TAG
 from paceline.rewards.function import RewardContext
-from paceline.rewards.registry import BUILT_IN
-from paceline.rewards.resolving import resolve
+from paceline.rewards.resolving import BUILT_IN, resolve
 from paceline.types import Task
 
 GOLD_ANSWERS = [

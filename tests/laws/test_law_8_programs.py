@@ -5,8 +5,7 @@ import pytest
 from paceline.config.sections import RewardConfig, SamplingConfig
 from paceline.data.sources import load_rows
 from paceline.errors import SandboxError
-from paceline.rewards.context import reward_context
-from paceline.rewards.resolving import resolve
+from paceline.rewards.resolving import resolve, reward_context
 from paceline.rewards.startup import self_test
 from paceline.types import Task
 

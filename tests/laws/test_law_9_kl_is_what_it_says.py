@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.objective.kl import kl_estimate, kl_penalty
-from paceline.objective.policy_loss import policy_ratio
+from paceline.objective.policy_loss import kl_estimate, kl_penalty, policy_ratio
 
 TOKENS = 8
 SAMPLES = 1_000_000

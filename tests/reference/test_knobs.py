@@ -103,7 +103,7 @@ def test_cispo_at_a_bound_that_bites():
     def term(step, p, row, t):
         return -min(ratio(step, p, row, t).item(), 1.1) * centred(step, row) * p[row, t]
 
-    assert_same({"bound": "cispo", "cispo_max_ratio": 1.1}, term=term)
+    assert_same({"bound": "cispo", "clip_eps_high": 0.1}, term=term)
 
 
 def test_the_gate_of_sapo():
@@ -133,7 +133,8 @@ def test_a_ratio_of_sequences_under_every_bound(bound):
             "cispo": -min(s.item(), 1.05) * a * p[row, t],
         }[bound]
 
-    assert_same({"ratio_level": "sequence", "bound": bound, "cispo_max_ratio": 1.05}, term=term)
+    high = 0.05 if bound == "cispo" else 0.28
+    assert_same({"ratio_level": "sequence", "bound": bound, "clip_eps_high": high}, term=term)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -145,7 +146,7 @@ def test_rollout_correction(kind, level):
         beyond = 1.2 if kind == "truncate" else 0.0
         return w if w <= 1.2 else beyond
 
-    values = {"rollout_correction": kind, "correction_level": level, "correction_max": 1.2}
+    values = {"rollout_correction": f"{level}_{kind}", "correction_max": 1.2}
     assert_same(values, weight=weight)
 
 
@@ -190,7 +191,7 @@ def test_the_penalty_of_each_direction_away_from_the_old_policy(kl):
 
 
 def test_masks_and_weights_leave_kl_and_entropy_alone():
-    values = {"beta": 0.3, "rollout_correction": "mask", "correction_max": 1e-9}
+    values = {"beta": 0.3, "rollout_correction": "token_mask", "correction_max": 1e-9}
     assert_same(values, weight=nothing, added=penalty("reverse"))
 
 

@@ -80,9 +80,9 @@ def test_the_penalty_of_length_is_the_same_for_right_and_wrong(reward):
     (group,) = groups_of(
         [(tokens, "stop", {"accuracy": reward}) for tokens in lengths],
         weights={"accuracy": 1.0},
-        options=AdvantageConfig(overlong_share=0.2, overlong_weight=0.5),
+        options=AdvantageConfig(overlong_share=0.2),
     )
-    assert [rollout.reward for rollout in group.rollouts] == [reward + 0.5 * p for p in (0, 0, -0.5, -1, -1)]
+    assert [rollout.reward for rollout in group.rollouts] == [reward + p for p in (0, 0, -0.5, -1, -1)]
     assert [rollout.rewards["overlong"] for rollout in group.rollouts] == [0, 0, -0.5, -1, -1]
 
 

@@ -54,9 +54,9 @@ def tables() -> dict[str, Tensor]:
         ),
         ({"loss_type": "dapo", "entropy_coef": 0.03, "delta": 1.5},
          {"average": "token", "entropy_coef": 0.03, "dual_clip": 1.5, **CLIP}),
-        ({"loss_type": "cispo", "epsilon_high": 5.0}, {"average": "token", "bound": "cispo", "cispo_max_ratio": 5.0}),
-        # left alone, TRL's epsilon_high is epsilon: every weight is held at 0.2 and the step is a fifth of itself
-        ({"loss_type": "cispo"}, {"average": "token", "bound": "cispo", "cispo_max_ratio": 0.2}),
+        ({"loss_type": "cispo", "epsilon_high": 5.0}, {"average": "token", "bound": "cispo", "clip_eps_high": 4.0}),
+        # left alone, TRL's epsilon_high is epsilon and holds every weight at 0.2; here the bound is above 1
+        ({"loss_type": "cispo", "epsilon_high": 1.25}, {"average": "token", "bound": "cispo", "clip_eps_high": 0.25}),
         ({"loss_type": "sapo"}, {"average": "sequence", "bound": "sapo"}),
         (
             {"loss_type": "sapo", "importance_sampling_level": "sequence"},
@@ -128,7 +128,7 @@ def test_the_correction_of_rollouts_enters_trls_loss_where_it_enters_ours(tmp_pa
     weight = weight.clamp(max=1.3) if kind == "truncate" else weight.where(weight <= 1.3, 0.0)
     trainer = trainer_of(tmp_path, loss_type="dapo")
     trainer.use_vllm = True
-    ours = LossConfig(rollout_correction=kind, correction_level=level, correction_max=1.3, **CLIP)
+    ours = LossConfig(rollout_correction=f"{level}_{kind}", correction_max=1.3, **CLIP)
     assert_same(our_outcome(ours, tables), trl_outcome(trainer, tables | {"importance_sampling_ratio": weight}))
 
 

@@ -1,3 +1,5 @@
+"""After all hostile programs the host is as it was before, and no process of the sandbox is left."""
+
 import subprocess
 import sys
 import time

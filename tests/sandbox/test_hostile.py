@@ -1,3 +1,5 @@
+"""No hostile program reaches the host, its neighbours or the expected outputs, at any level of isolation."""
+
 import pytest
 
 from paceline.rewards.programs.comparing import parse_value, same_output, same_value

@@ -1,3 +1,5 @@
+"""A plain program is judged rightly while noisy and hostile programs run beside it."""
+
 import threading
 
 import pytest

@@ -1,3 +1,5 @@
+"""A right program in an unusual style is still right inside the sandbox."""
+
 import pytest
 
 from tests.sandbox.right import PROGRAMS

@@ -1,3 +1,5 @@
+"""A user without any privilege is guarded as well as root is."""
+
 import os
 import subprocess
 import sys
@@ -53,7 +55,9 @@ def python():
 @pytest.mark.parametrize("level", ["namespaces", "landlock"])
 def test_a_user_without_rights_is_guarded_as_well(python, level):
     done = as_nobody(
-        python, "-c", f"from paceline.sandbox import *; print(*probe_levels(), sep='\\n'); open_sandbox('{level}')"
+        python,
+        "-c",
+        f"from paceline.sandbox.levels import *; print(*probe_levels(), sep='\\n'); open_sandbox('{level}')",
     )
     if done.returncode:
         pytest.skip(f"{level} is not offered to users without rights: {done.stdout}")

@@ -1,10 +1,8 @@
-"""Digests of what a run reads and writes: files, prompts and datasets; also flushing and removal of files."""
+"""Digests of what a run reads and writes: files, prompts and datasets. `kernels/checksums.py` has those of weights."""
 
 import hashlib
 import json
-import os
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,20 +30,10 @@ class TasksDigest:
     """`rows`: one hash for a large dataset, of its file's bytes or of a sample of its rows."""
 
 
-def files(folder: Path) -> Iterator[str]:
-    """Yield all files below a directory, relative to it and sorted."""
-    return iter(sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()))
-
-
-def file_size(path: Path) -> int:
-    """Return the size in bytes."""
-    return path.stat().st_size
-
-
 def file_digest(path: Path) -> FileDigest:
     """Return the size and hash of the file as it is on disk."""
     with path.open("rb") as file:
-        return {"size": file_size(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def content_digest(content: bytes) -> dict[str, object]:
@@ -79,8 +67,14 @@ def tasks_digest(tasks: Sequence[Task]) -> TasksDigest:
     if isinstance(tasks, LargeTasks):
         return TasksDigest(rows=len(tasks), blocks=(tasks.digest(),), of="rows")
     size = _block_size(len(tasks))
-    blocks = tuple(_block_hash(tasks[start : start + size]) for start in range(0, len(tasks), size))
-    return TasksDigest(rows=len(tasks), blocks=blocks)
+    blocks = list[str]()
+    for start in range(0, len(tasks), size):
+        digest = hashlib.sha256()
+        for task in tasks[start : start + size]:
+            content = [task.task_id, task.prompt, task.answer, dict(task.columns)]
+            digest.update(json.dumps(content, sort_keys=True, default=str).encode() + b"\n")
+        blocks.append(digest.hexdigest()[:16])
+    return TasksDigest(rows=len(tasks), blocks=tuple(blocks))
 
 
 def tasks_difference(old: TasksDigest, tasks: Sequence[Task]) -> str | None:
@@ -103,27 +97,3 @@ def tasks_difference(old: TasksDigest, tasks: Sequence[Task]) -> str | None:
 
 def _block_size(rows: int) -> int:
     return max(1, -(-rows // BLOCKS))
-
-
-def _block_hash(tasks: Sequence[Task]) -> str:
-    digest = hashlib.sha256()
-    for task in tasks:
-        content = [task.task_id, task.prompt, task.answer, dict(task.columns)]
-        digest.update(json.dumps(content, sort_keys=True, default=str).encode() + b"\n")
-    return digest.hexdigest()[:16]
-
-
-def sync(path: Path) -> None:
-    """Flush a file or a directory to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def discard(place: Path) -> None:
-    """Remove a checkpoint, renamed first: one that is half removed must not look whole."""
-    doomed = place.with_name(f"discarded-{place.name}")
-    place.rename(doomed)
-    shutil.rmtree(doomed)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.checkpoints.digests import file_digest, file_size
+from paceline.checkpoints.digests import file_digest
 from paceline.errors import CheckpointError
 
 _PLACE = re.compile(r"step-(\d{6,})")
@@ -69,9 +69,9 @@ def read_checkpoint(place: Path, *, by_size: bool = False) -> Checkpoint:
     try:
         manifest = json.loads((place / "manifest.json").read_text())
         for name, expected in manifest.items():
-            is_same = file_size(place / name) == expected["size"] if by_size else file_digest(place / name) == expected
-            if not is_same:
-                raise CheckpointError(f"{place / name} is not the file that was saved; the checkpoint is skipped")
+            file = place / name
+            if (file.stat().st_size != expected["size"]) if by_size else (file_digest(file) != expected):
+                raise CheckpointError(f"{file} is not the file that was saved; the checkpoint is skipped")
         state = TrainingState(**json.loads((place / "progress.json").read_text()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{place} is not a whole checkpoint and is skipped: {error}") from error

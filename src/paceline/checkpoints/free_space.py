@@ -79,12 +79,6 @@ def free_bytes(place: Path) -> int | None:
     return usage.free if usage.total else None
 
 
-def bytes_below(place: Path) -> int:
-    """Return the bytes of the files in a directory, if it exists; links count nothing."""
-    files = (path for path in place.rglob("*") if path.is_file() and not path.is_symlink())
-    return sum(path.stat().st_size for path in files)
-
-
 def room_of_run(*, checkpoint: int, final: int, saves: int, keep: int) -> int:
     """Return the most bytes that a run's models take: `keep` checkpoints, one more during a write, and the final model.
     A run with fewer `saves` needs less, but at least one for an interrupt."""
@@ -97,7 +91,8 @@ def refuse_small_disk(output_dir: Path, *, needed: int) -> None:
     Raises:
         ConfigError: the disk has too little left.
     """
-    there = sum(bytes_below(output_dir / name) for name in ("checkpoints", "final"))
+    files = (path for name in ("checkpoints", "final") for path in (output_dir / name).rglob("*"))
+    there = sum(path.stat().st_size for path in files if path.is_file() and not path.is_symlink())
     free = free_bytes(output_dir)
     if free is not None and needed > free + there:
         raise ConfigError(

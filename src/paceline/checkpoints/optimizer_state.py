@@ -11,12 +11,12 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from paceline.checkpoints.finding import Checkpoint
-from paceline.checkpoints.trained import Trained
 from paceline.errors import CheckpointError
 from paceline.models.parallel.piece_files import Part, Stored, files_of, open_stored, part_of
 from paceline.models.parallel.pieces import like, saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 
+OTHER_OPTIMIZER = ("use another optimiser", "--save-steps 0")
 _UNREADABLE = (OSError, SafetensorError, KeyError, TypeError, ValueError)
 
 
@@ -35,7 +35,8 @@ def optimizer_part(optimizer: torch.optim.Optimizer, model: PreTrainedModel, ran
             if isinstance(value, Tensor) and not _lies_alike(value, parameter):
                 raise CheckpointError(
                     f"{type(optimizer).__name__} keeps {key!r} in a shape of its own for slices of parameters, which "
-                    "no other number of ranks could take up; use another optimiser, or --save-steps 0"
+                    "no other number of ranks could take up",
+                    remedies=OTHER_OPTIMIZER,
                 )
             if isinstance(value, Tensor) and "." not in key:
                 tensors[label] = value
@@ -44,7 +45,8 @@ def optimizer_part(optimizer: torch.optim.Optimizer, model: PreTrainedModel, ran
             else:
                 raise CheckpointError(
                     f"{type(optimizer).__name__} keeps {key!r} as a {type(value).__name__} for each parameter, a "
-                    "checkpoint holds tensors and numbers only; use another optimiser, or --save-steps 0"
+                    "checkpoint holds tensors and numbers only",
+                    remedies=OTHER_OPTIMIZER,
                 )
     shapes = {_name(parameter, names): list(parameter.shape) for parameter in parameters}
     everywhere = {"numbers": _merged(ranks, numbers), "shapes": _merged(ranks, shapes)}
@@ -72,7 +74,7 @@ def load_optimizer(
             if kind != type(optimizer).__name__:
                 raise CheckpointError(
                     f"{path} holds the state of {kind}, the run has {type(optimizer).__name__}; "
-                    "give the --optimizer and --optimizer-offload that it was saved with"
+                    "give the --optimizer and --offload that it was saved with"
                 )
             for name in [*everywhere, *shapes]:
                 if (name in everywhere and everywhere[name]) != (name in shapes and shapes[name]):
@@ -82,10 +84,14 @@ def load_optimizer(
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     by_index = {index: states[name] for index, name in enumerate(present) if name in states}
     optimizer.load_state_dict({"state": by_index, "param_groups": optimizer.state_dict()["param_groups"]})
-    _restore_precision(optimizer, {parameters[index]: state for index, state in by_index.items()})
+    for index, saved in by_index.items():  # torch converts what it loads to the parameter's precision
+        state = optimizer.state[parameters[index]]
+        for key, value in saved.items():
+            if isinstance(value, Tensor) and state[key].dtype != value.dtype:
+                state[key] = value.to(state[key].device)
 
 
-def load_reference_weights(checkpoint: Checkpoint, reference: Trained) -> None:
+def load_reference_weights(checkpoint: Checkpoint, reference: PreTrainedModel) -> None:
     """Load the saved weights of a moving reference into this rank's part of it.
 
     Raises:
@@ -93,7 +99,7 @@ def load_reference_weights(checkpoint: Checkpoint, reference: Trained) -> None:
     """
     try:
         with open_stored(files_of(checkpoint.path, "reference")) as stored:
-            stored.fill(reference.model)
+            stored.fill(reference)
     except _UNREADABLE as error:
         reason = str(error).strip().split("\n")[-1].strip()
         path = checkpoint.path / "reference.safetensors"
@@ -147,12 +153,3 @@ def _name(parameter: object, names: Mapping[int, str]) -> str:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _restore_precision(optimizer: torch.optim.Optimizer, states: Mapping[Tensor, Mapping[str, Tensor | float]]) -> None:
-    """Restore a state's own precision: torch converts what it loads to the parameter's."""
-    for parameter, saved in states.items():
-        state = optimizer.state[parameter]
-        for key, value in saved.items():
-            if isinstance(value, Tensor) and state[key].dtype != value.dtype:
-                state[key] = value.to(state[key].device)

@@ -12,17 +12,8 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from paceline.checkpoints.digests import content_digest
-from paceline.checkpoints.existing_runs import refuse_existing_run, refuse_no_run
-from paceline.checkpoints.journal import (
-    Committed,
-    committed_after,
-    is_whole,
-    kept_lines,
-    read_journal,
-    seal,
-    unseal,
-)
-from paceline.checkpoints.lock import WriteLock
+from paceline.checkpoints.existing_runs import WriteLock, refuse_existing_run, refuse_no_run
+from paceline.checkpoints.journal import Committed, committed_after, is_whole, kept_lines, read_journal, seal, unseal
 from paceline.checkpoints.run_files import (
     APPENDED,
     append,
@@ -34,6 +25,7 @@ from paceline.checkpoints.run_files import (
     write_or_explain,
     write_whole,
 )
+from paceline.config.changing import recorded_options
 from paceline.errors import CheckpointError, ConfigError, StorageError
 from paceline.metrics.definitions import Record
 
@@ -72,7 +64,10 @@ class RunDir:
                 failing.callback(lock.release)
                 refuse_existing_run(path)
                 replaced = (path / "config.yaml").exists()
-                _forget_records(path)
+                # what a run without a finished step wrote: a first evaluation, and unfinished lines
+                forgotten = [path / name for name in (*APPENDED, "identity.json", TRACKERS)]
+                for file in (*forgotten, *step_files(path / "evals")):
+                    file.unlink(missing_ok=True)
                 write_whole(path / "config.yaml", config_text.encode())
                 failing.pop_all()
         except OSError as error:
@@ -195,6 +190,8 @@ class RunDir:
     def identity(self) -> dict[str, Any] | None:
         """Read what `write_identity` wrote; None if the process was killed before, or the run is older than this file.
 
+        Options of earlier versions are in today's words.
+
         Raises:
             CheckpointError: the file does not hold what was written.
         """
@@ -207,7 +204,7 @@ class RunDir:
                 f"{file} is damaged, and a resumed run is compared with it; restore it from a copy, or delete it to "
                 "resume with the present options, data and model"
             )
-        return records[0]
+        return records[0] | {"options": recorded_options(records[0]["options"])}
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read all steps in the order they were written, without an unfinished last line.
@@ -317,18 +314,12 @@ class RunDir:
         return self.path / "evals" / f"{quote(set_name, safe=':')}-step-{step:06d}.jsonl"
 
 
-def _forget_records(path: Path) -> None:
-    """Remove what a run without a finished step wrote: a first evaluation, and unfinished lines."""
-    for file in (*(path / name for name in (*APPENDED, "identity.json", TRACKERS)), *step_files(path / "evals")):
-        file.unlink(missing_ok=True)
-
-
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"{folder} cannot be made ({error.strerror}); make room for it, then --resume the run"
+            f"{folder} cannot be made ({error.strerror})", remedies=["make room for it"], then="--resume the run"
         ) from error
 
 
@@ -357,7 +348,10 @@ def copy_later(run_dir: RunDir, step: int, folder: Path) -> None:
             (folder / name).mkdir()
             for file, number in step_files(run_dir.path / name).items():
                 if number > step:
-                    _link(file, folder / name / file.name)
+                    try:
+                        os.link(file, folder / name / file.name)
+                    except OSError:  # not every file system has links
+                        shutil.copyfile(file, folder / name / file.name)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); make room for it") from error
     for name, records in (("metrics.jsonl", run_dir.metrics()), ("evals.jsonl", run_dir.evals())):
@@ -366,10 +360,3 @@ def copy_later(run_dir: RunDir, step: int, folder: Path) -> None:
     journal = [(line, unseal(line)) for line in whole_lines(run_dir.path / "journal.jsonl")]
     later = [line + b"\n" for line, record in journal if record is not None and record["step"] > step]
     write_or_explain(folder / "journal.jsonl", b"".join(later))
-
-
-def _link(file: Path, copy: Path) -> None:
-    try:
-        os.link(file, copy)
-    except OSError:  # not every file system has links
-        shutil.copyfile(file, copy)

@@ -141,4 +141,6 @@ def _refuse_not_finite(value: object, key: str) -> None:
 
 
 def _refused(file: Path, error: OSError) -> StorageError:
-    return StorageError(f"{file} cannot be written ({error.strerror}); make room for it, then --resume the run")
+    return StorageError(
+        f"{file} cannot be written ({error.strerror})", remedies=["make room for it"], then="--resume the run"
+    )

@@ -5,31 +5,43 @@ be done in a thread while training continues, over a side process group.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.checkpoints.digests import FileDigest, discard, file_digest, files, sync
+from paceline.checkpoints.digests import FileDigest, file_digest
 from paceline.checkpoints.finding import Checkpoint, TrainingState, numbered, remove_leftovers
 from paceline.checkpoints.free_space import COPY_SHARE, ask_all, copies_fit, free_bytes, refuse_full, storage_sentence
 from paceline.checkpoints.optimizer_state import optimizer_part
-from paceline.checkpoints.trained import Trained, Writer
 from paceline.errors import StorageError
-from paceline.models.parallel.piece_files import part_of
+from paceline.models.parallel.piece_files import Writer, part_of
 from paceline.models.parallel.pieces import saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks, TextGroup
 from paceline.models.parallel.staging import StagingBuffers
 from paceline.runtime.background_writes import BackgroundWrite
 
 
+class Trained(Protocol):
+    """A model that knows which of its weights are trained."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """Model whose parameters the optimiser has; with several ranks, this rank's part."""
+
+    def weights_writer(self, ranks: Ranks) -> Writer:
+        """Agree with all ranks on who writes which of the trained weights, exactly as they are."""
+
+
 class TokenizerFiles:
-    """Files of a tokenizer, made once: 150,000 group take 0.15 s, and a tokenizer is not thread-safe."""
+    """Files of a tokenizer, made once: 150,000 tokens take 0.15 s, and a tokenizer is not thread-safe."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Keep a tokenizer that does not change."""
@@ -44,7 +56,7 @@ class TokenizerFiles:
         """
         if not self._content:
             self._tokenizer.save_pretrained(folder)
-            self._content = {name: (folder / name).read_bytes() for name in files(folder)}
+            self._content = {name: (folder / name).read_bytes() for name in _files(folder)}
             return
         for name, content in self._content.items():
             (folder / name).parent.mkdir(exist_ok=True)  # for more than one chat template
@@ -88,7 +100,7 @@ class Taken:
                 _commit(draft, place, manifest)
                 for _, old in numbered(self.root)[: -self.keep]:
                     if old not in self.protected:
-                        discard(old)
+                        _discard(old)
         return Checkpoint(path=place, state=self.state)
 
 
@@ -148,7 +160,12 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         writers = [(folder, writer.copied(staging)) for folder, writer in writers]
     elif staging is not None:
         staging.give_back()
-    waits = () if staging is None or is_copied else (_too_large(nbytes),)
+    waits: tuple[str, ...] = ()
+    if staging is not None and not is_copied:
+        waits = (
+            f"copies of what a checkpoint holds, {nbytes:,} bytes, take more than {COPY_SHARE:.0%} of the main memory "
+            "that is free: the run waits until it is written",
+        )
     return Taken(
         root=root,
         state=state,
@@ -163,12 +180,12 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
 
 def _commit(draft: Path, place: Path, known: Mapping[str, FileDigest]) -> None:
     """Turn a draft into the checkpoint; files that are `known` are on disk already."""
-    manifest = {name: known[name] if name in known else _on_disk(draft / name) for name in files(draft)}
+    manifest = {name: known[name] if name in known else _on_disk(draft / name) for name in _files(draft)}
     (draft / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     for last in (draft / "manifest.json", draft / "model", draft):
         sync(last)
     if place.exists():
-        discard(place)
+        _discard(place)
     draft.rename(place)
     sync(place.parent)
 
@@ -178,11 +195,25 @@ def _on_disk(path: Path) -> FileDigest:
     return file_digest(path)
 
 
-def _too_large(nbytes: int) -> str:
-    return (
-        f"copies of what a checkpoint holds, {nbytes:,} bytes, take more than {COPY_SHARE:.0%} of the main memory that "
-        "is free: the run waits until it is written"
-    )
+def sync(path: Path) -> None:
+    """Flush a file or a directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _discard(place: Path) -> None:
+    """Remove a checkpoint, renamed first: one that is half removed must not look whole."""
+    doomed = place.with_name(f"discarded-{place.name}")
+    place.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _files(folder: Path) -> list[str]:
+    """Return all files below a directory, relative to it and sorted."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 @contextmanager
@@ -194,19 +225,16 @@ def _together(group: TextGroup, draft: Path, needed: int) -> Iterator[None]:
     except StorageError as error:
         failed = str(error)
     except (OSError, SafetensorError) as error:
-        failed = storage_sentence(draft, str(error), needed=needed, free=_known_free(draft))
+        free = None
+        with suppress(OSError):  # the disk that cannot be written may not say either
+            free = free_bytes(draft)
+        failed = storage_sentence(draft, str(error), needed=needed, free=free)
     said = group.all_gather_text(failed)
     for rank, sentence in enumerate(said):
         if sentence:
             if group.rank == 0:
                 shutil.rmtree(draft, ignore_errors=True)  # leftovers on a failing disk are a draft, never loaded
             raise StorageError(sentence if len(said) == 1 else f"rank {rank}: {sentence}")
-
-
-def _known_free(draft: Path) -> int | None:
-    with suppress(OSError):  # the disk that cannot be written may not say either
-        return free_bytes(draft)
-    return None
 
 
 SAVE_SECONDS = 1800.0

@@ -4,11 +4,9 @@ main.py           commands, errors to exit statuses
 arguments.py      argv to named options, and the help made of their docstrings
 configuration.py  recipe, configuration file and flags to one `Config`
 origins.py        origin of each of its values
-preflight.py      checks before slow libraries are loaded
 libraries.py      loading of slow libraries
 status.py         exit statuses without an error class
-machine.py, devices.py, software.py   what `doctor` looks at
-forecast.py       the cluster forecast of `plan`
+machine.py        what `doctor` looks at
 train.py, eval.py, plan.py, explain.py, translate.py, replay.py, rollouts.py, report.py, export.py, audit.py, doctor.py
                   one command each
 """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.config.former import FORMER
 from paceline.config.reading import Option, option_name, options, section_classes, suggest
 from paceline.errors import ConfigError
 
@@ -175,7 +176,7 @@ def _metavar(option: Option) -> str:
     if option.choices:
         return "|".join(option.choices)
     words = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
-    return words[option.item_type or option.plain_type]  # type: ignore[index]
+    return words[option.item_type] if option.item_type else "|".join(words[kind] for kind in option.kinds)
 
 
 def _default(option: Option) -> str:
@@ -218,6 +219,8 @@ def _unknown(command: Command, word: str) -> str:
     name = option_name(flag.lstrip("-"))
     if name in {option.name for option in options()} - {option.name for option in command.options}:
         return f"{flag} is no option of `paceline {command.name}`, only of training; leave it out"
+    if name in FORMER:
+        return f"there is no option {flag} any more; {FORMER[name].now}"
     names = [option.name for option in command.options] + [option.name for option in command.door_options]
     otherwise = f"`paceline {command.name} --help` lists all"
     near = suggest(name, names, form=lambda right: f"--{right.replace('_', '-')}", otherwise=otherwise)

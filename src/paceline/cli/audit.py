@@ -10,24 +10,22 @@ from paceline.cli.configuration import read_configuration
 from paceline.cli.status import DONE, FAILED
 from paceline.config.reading import options
 from paceline.config.sections import Config
-from paceline.data.screening import screen
+from paceline.data.formats import screen
 from paceline.data.sources import load_rows
 from paceline.errors import ConfigError
-from paceline.rewards.context import reward_context
 from paceline.rewards.function import BuiltIn, RewardFunction
-from paceline.rewards.prompts import default_system_prompt
-from paceline.rewards.resolving import resolve
-from paceline.rewards.rows import row_check
+from paceline.rewards.resolving import default_system_prompt, resolve, reward_context
+from paceline.rewards.selecting import row_check
 
 if TYPE_CHECKING:
-    from paceline.rewards.audit.findings import Audit
+    from paceline.rewards.audit.running import Audit
     from paceline.types import Task
 
 NUM_TASKS = 20
 """Number of rows to read unless `--dataset-size` is given."""
 NAMES = (
     *("dataset", "dataset_split", "dataset_size", "on_bad_row", "prompt_column", "answer_column"),
-    *("system_prompt", "system_prompt_file", "reward_funcs", "reward_timeout", "sandbox", "sandbox_url"),
+    *("system_prompt", "reward_funcs", "reward_timeout", "sandbox"),
     "max_completion_length",
 )
 """Options that decide what a completion of a row earns."""

@@ -13,9 +13,9 @@ from paceline.config.presets import preset_values
 from paceline.config.reading import find_option, parse_value
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.models.embedded_models import DEFAULT, DIRECTORIES, RECIPE
+from paceline.models.places import DEFAULT, DIRECTORIES, RECIPE
 
-ONE_OF = (("max_steps", "num_epochs"), ("system_prompt", "system_prompt_file"))
+ONE_OF = (("max_steps", "num_epochs"),)
 """Pairs of options that express the same thing; the one given closer to the command line replaces the other."""
 
 EMBEDDED = {name: Path(__file__).parent.parent / "models" / place for name, place in DIRECTORIES.items()}
@@ -79,7 +79,7 @@ def read_run_configuration(
 ) -> Config:
     """Configuration of the run directory behind a flag; `given` holds options that differ now.
 
-    A preset that is given anew brings its values.
+    A preset that is given anew brings its values, and a bound its default.
 
     Raises:
         CheckpointError: it is no run directory.
@@ -90,6 +90,8 @@ def read_run_configuration(
     ground = parse_yaml(read_text(path, f"{flag} {run}"), str(path))
     if "preset" in given and (preset := parse_value(find_option("preset"), given["preset"])) != ground.get("preset"):
         ground |= preset_values(preset)
+    if "bound" in given and given["bound"] != ground.get("bound"):
+        del ground["clip_eps_high"]  # each bound has a default of its own
     return _laid_over(ground, given)
 
 

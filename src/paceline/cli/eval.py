@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.cli.configuration import read_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
-from paceline.cli.preflight import preflight_held_out
 from paceline.cli.status import DONE
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.reports.format import points_interval
+from paceline.training.setup.checks import Checked, check_held_out
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
@@ -25,13 +25,12 @@ SINGLE = (
     "max_reward_failure_rate",
     "reward_timeout",
     "sandbox",
-    "sandbox_url",
     "max_completion_length",
     "stop",
     "seed",
 )
 """Options of other sections that evaluation reads; the reward functions choose the default system message."""
-OF_TRAINING = ("gradient_checkpointing", "activation_offload")
+OF_TRAINING = ("gradient_checkpointing",)
 """Options of those sections that concern gradients only."""
 
 BASELINE = DoorOption(
@@ -72,13 +71,13 @@ def run(argv: list[str]) -> int:
     print(configuration.origin)
     config, before = configuration.config, list["AccuracyResult"]()
     refuse_foreign_code(config, configuration.ground, given.options)
-    preflight_held_out(config)
+    checked = check_held_out(config)
     if "baseline" in given.door:
         baseline = replace(config, model=replace(config.model, model=given.door["baseline"]))
-        for evaluation in _measure(baseline, quiet=False):
+        for evaluation in _measure(baseline, checked, quiet=False):
             before.append(evaluation)
             print(f"baseline {describe(evaluation)}", flush=True)
-    for number, evaluation in enumerate(_measure(config, quiet=bool(before))):
+    for number, evaluation in enumerate(_measure(config, checked, quiet=bool(before))):
         print(describe(evaluation))
         if before:
             print(compared(before[number], evaluation))
@@ -99,7 +98,7 @@ def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:
     return f"difference {points_interval(found.difference)}, paired by task; {verdict(as_record(found))}"
 
 
-def _measure(config: Config, *, quiet: bool) -> Iterator["AccuracyResult"]:
+def _measure(config: Config, checked: Checked, *, quiet: bool) -> Iterator["AccuracyResult"]:
     """Evaluate every held-out set; `quiet` leaves out notices that were already printed."""
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     with loading_libraries():
@@ -107,7 +106,7 @@ def _measure(config: Config, *, quiet: bool) -> Iterator["AccuracyResult"]:
         from paceline.training.setup.held_out import make_evaluators
 
     tokenizer = load_tokenizer(config.model)
-    evaluators = make_evaluators(config, tokenizer)
+    evaluators = make_evaluators(config, tokenizer, checked)
     notes = list[str]()
     for eval_set in (evaluator.eval_set for evaluator in evaluators):
         notes += [note if len(evaluators) == 1 else f"{eval_set.name}: {note}" for note in eval_set.notes]

@@ -48,7 +48,7 @@ def _export(config: Config, place: Path, root: Path, target: Path) -> None:
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     with loading_libraries():
         from paceline.training.card import card_facts, write_card
-        from paceline.training.exporting import export_checkpoint
+        from paceline.training.trainer import export_checkpoint
 
     export_checkpoint(config, checkpoint, target)
     step = checkpoint.state.step

@@ -2,12 +2,16 @@
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from paceline.reports.format import gibibytes
 
 LEAST_DISK = 1 << 30
 LEAST_MEMORY = 1 << 30
@@ -59,7 +63,9 @@ def memory(free: int | None, limit: int | None) -> list[Check]:
     """Check free memory and the container's limit, in bytes; None: unknown, or no limit."""
     if free is None:
         return []
-    says = f"{_gib(free)} free" + (f", {_gib(limit)} allowed by the container" if limit is not None else "")
+    says = f"{gibibytes(free, 1)} free"
+    if limit is not None:
+        says += f", {gibibytes(limit, 1)} allowed by the container"
     if min(free, free if limit is None else limit) >= LEAST_MEMORY:
         return [Check(name="memory", state="fine", says=says)]
     remedy = "models may not fit: close other programs, or give the container more"
@@ -74,7 +80,7 @@ def disk(place: Path, name: str, remedy: str, *, least: int = LEAST_DISK) -> Che
     except OSError as error:
         says = f"nothing can be written in {place} ({error.strerror})"
         return Check(name=name, state="missing", says=says, remedy=remedy)
-    says = f"{_gib(free)} free in {place}, written at {speed / 1e6:.0f} MB/s"
+    says = f"{gibibytes(free, 1)} free in {place}, written at {speed / 1e6:.0f} MB/s"
     if free >= least:
         return Check(name=name, state="fine", says=says)
     return Check(name=name, state="missing", says=says, remedy=f"checkpoints or models may not fit: {remedy}")
@@ -126,5 +132,95 @@ def _read(file: Path) -> str | None:
     return file.read_text(encoding="ascii").strip() if file.is_file() else None
 
 
-def _gib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.1f} GiB"
+QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+PATIENCE = 20.0
+"""Timeout of the driver's program in seconds; it may have to load the driver."""
+BFLOAT16 = (8, 0)
+"""Lowest compute capability with bfloat16 products."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """A CUDA device as the driver reports it."""
+
+    name: str
+    mib: int
+    driver: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DriverDevice:
+    """A CUDA device as torch reports it."""
+
+    name: str
+    free: int
+    total: int
+    """Bytes."""
+    capability: tuple[int, int]
+
+
+def ask_driver() -> list[Card]:
+    """Devices that the driver reports; none without a driver."""
+    if shutil.which(QUERY[0]) is None:
+        return []
+    try:
+        said = subprocess.run(QUERY, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return read_cards(said.stdout) if said.returncode == 0 else []
+
+
+def read_cards(text: str) -> list[Card]:
+    """Parse the output of the driver's program.
+
+    >>> read_cards("NVIDIA H100 80GB HBM3, 81559, 580.82.07")
+    [Card(name='NVIDIA H100 80GB HBM3', mib=81559, driver='580.82.07')]
+    """
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    return [Card(name=row[0], mib=int(row[1]), driver=row[2]) for row in rows if len(row) == 3 and row[1].isdecimal()]
+
+
+def torch_and_devices() -> list[Check]:
+    """Check torch and its devices."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        says = f"cannot be imported ({' '.join(str(error).split())[:120]})"
+        remedy = "run: pip install --upgrade --force-reinstall torch"
+        return [Check(name="torch", state="broken", says=says, remedy=remedy)]
+    cards = ask_driver()
+    if not torch.cuda.is_available():
+        return [on_the_cpu(torch.__version__, torch.version.cuda, torch.get_num_threads(), cards)]
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties, (free, total) = torch.cuda.get_device_properties(index), torch.cuda.mem_get_info(index)
+        capability = (properties.major, properties.minor)
+        found.append(DriverDevice(name=properties.name, free=free, total=total, capability=capability))
+    says = f"{torch.__version__}, computes on CUDA {torch.version.cuda}"
+    return [Check(name="torch", state="fine", says=says), *on_devices(found, cards)]
+
+
+def on_the_cpu(torch: str, cuda: str | None, threads: int, cards: Sequence[Card]) -> Check:
+    """Check of a machine without CUDA devices. `cuda`: the version that torch was built for; None for a CPU build."""
+    says = f"{torch}, computes on the CPU with {threads} {'thread' if threads == 1 else 'threads'}"
+    if not cards:
+        built = f" (built for CUDA {cuda}, and finds no device)" if cuda is not None else ""
+        return Check(name="torch", state="fine", says=says + built)
+    there = f"{says}, though there is {cards[0].name} with driver {cards[0].driver}"
+    if cuda is not None:
+        remedy = f"this torch wants a driver for CUDA {cuda}: install a newer one, or a torch for an older CUDA"
+        return Check(name="torch", state="missing", says=there, remedy=remedy)
+    remedy = "install a CUDA build of torch; torch's own installation page has the command"
+    return Check(name="torch", state="missing", says=f"{there}: it is a CPU's build", remedy=remedy)
+
+
+def on_devices(devices: Sequence[DriverDevice], cards: Sequence[Card]) -> list[Check]:
+    """One line per device; the first also has the driver's version, which all share."""
+    lines = []
+    for number, one in enumerate(devices):
+        driver = f", driver {cards[0].driver}" if number == 0 and cards else ""
+        free, total, (major, minor) = one.free / 2**30, one.total / 2**30, one.capability
+        says = f"{one.name}, {free:.1f} of {total:.1f} GiB free, capability {major}.{minor}{driver}"
+        slow = "" if one.capability >= BFLOAT16 else "it does not multiply bfloat16: --dtype float32 is as fast"
+        lines.append(Check(name=f"GPU {number}", state="missing" if slow else "fine", says=says, remedy=slow))
+    return lines

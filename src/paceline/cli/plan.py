@@ -8,17 +8,14 @@ from pathlib import Path
 
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
 from paceline.cli.configuration import read_configuration
-from paceline.cli.devices import ask_driver
-from paceline.cli.forecast import UNKNOWN, forecast
-from paceline.cli.machine import allowed_memory, free_memory
-from paceline.cli.preflight import preflight
+from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.layout import Sizes, layout, training_ranks
 from paceline.config.sections import Config
+from paceline.data.formats import screen
 from paceline.data.rows import WHOLE
-from paceline.data.screening import screen
 from paceline.data.sources import load_rows
 from paceline.errors import ConfigError
 from paceline.training.plan.batches import batch_plan, describe
@@ -26,20 +23,15 @@ from paceline.training.plan.describing import describe_layouts, describe_memory,
 from paceline.training.plan.fitting import Fitting
 from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
 from paceline.training.plan.memory import computed_bytes
-from paceline.training.plan.reading import read_shape
 from paceline.training.plan.seconds import step_time
-from paceline.training.plan.shape import ModelShape
+from paceline.training.plan.shape import ModelShape, read_shape
+from paceline.training.setup.checks import check
 
-TIMINGS = DoorOption(
-    name="timings",
-    metavar="RUN",
-    help="Directory of a run of the same work, whose measured times say what producers and staleness would gain.",
-)
 PROCESSES = DoorOption(
     name="processes",
     metavar="N",
     help="Processes that torchrun, accelerate or srun would start, those of --sampling-ranks among them; on a cluster "
-    "its consumers count. Layouts that fit so many are listed.",
+    "its trainers count. Layouts that fit so many are listed.",
 )
 GPU = DoorOption(
     name="gpu",
@@ -56,12 +48,10 @@ CALIBRATE = DoorOption(
 COMMAND = dataclasses.replace(
     TRAIN,
     name="plan",
-    usage="paceline plan [--config FILE] [--gpu NAME] [--processes N] [--calibrate] [--timings RUN]\n"
-    "                    [--option value ...]",
-    summary="Print batches, steps, memory and time of a training run, and whether a cluster would pay. Reads the "
-    "dataset, the model's config.json, and the files of the run behind --timings only. Where the run would not "
-    "fit it ends with status 2 and the one change by which it would.",
-    door_options=(CONFIG, GPU, PROCESSES, CALIBRATE, TIMINGS),
+    usage="paceline plan [--config FILE] [--gpu NAME] [--processes N] [--calibrate] [--option value ...]",
+    summary="Print batches, steps, memory and time of a training run. Reads the dataset and the model's config.json "
+    "only. Where the run would not fit it ends with status 2 and the one change by which it would.",
+    door_options=(CONFIG, GPU, PROCESSES, CALIBRATE),
 )
 
 
@@ -75,18 +65,12 @@ def run(argv: list[str]) -> int:
     config = configuration.config
     print(configuration.origin)
     sizes, device = _sizes(config, given.door.get("processes")), _device(config, given.door)
-    preflight(config, needs_weights=False)
-    rows = load_rows(
-        config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size, seed=config.loop.seed
-    )
+    data, files = config.data, check(config, needs_weights=False).files
+    rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=files)
     # rows of a large dataset that are left out count as taken, and so among its tasks
     num_tasks = len(screen(rows, config.data, None).rows) if len(rows) <= WHOLE else len(rows)
     print(f"\n{describe(batch_plan(config, num_tasks))}\n")
     too_large = _print_memory_and_time(config, sizes, device, is_calibrated="calibrate" in given.door)
-    if "timings" in given.door:
-        print(f"\n{forecast(config, Path(given.door['timings']).expanduser())}")
-    elif config.cluster.cluster:
-        print(f"\n{UNKNOWN}")
     if too_large:
         raise ConfigError(too_large)
     return DONE

@@ -10,7 +10,7 @@ from paceline.cli.arguments import Command, DoorOption, ParsedArguments, parse_b
 from paceline.cli.configuration import read_run_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.status import DONE
-from paceline.config.building import build_config
+from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import parse_yaml, to_yaml
 from paceline.config.presets import preset_values
 from paceline.config.reading import options
@@ -97,7 +97,7 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
     if not given:
         return None
     own = parse_yaml(to_yaml(config), "config.yaml")
-    values = {**own, **preset_values(given.get("preset")), **given}
+    values = {**own, **preset_values(given.get("preset")), **following_values(given), **given}
     without = build_config({**values, **dict.fromkeys(FIXED[:1], 0)})
     # a reference that moves belongs to how the run came about, and there is none without a KL
     return build_config(values) if without.loss.beta > 0 else without

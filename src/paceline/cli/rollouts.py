@@ -39,8 +39,7 @@ def run(argv: list[str]) -> int:
     path, given = asked
     port, is_opened = _port(given), _is_opened(given)
     from paceline.reports.viewer.documents import Documents
-    from paceline.reports.viewer.exporting import export
-    from paceline.reports.viewer.serving import PageServer
+    from paceline.reports.viewer.serving import PageServer, export
 
     documents = Documents(path, on_part=lambda done, of: _tell(f"read {done} of {of} files"))
     if "static" in given.door:

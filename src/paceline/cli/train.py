@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Collection
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from paceline.cli.configuration import (
     replaced_by,
 )
 from paceline.cli.libraries import loading_libraries
-from paceline.cli.preflight import preflight
 from paceline.cli.status import DONE, INTERRUPTED
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.changing import override_names, plain_options, refuse_changes
@@ -31,6 +31,7 @@ from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import ConfigError, PacelineError
 from paceline.reports.trackers.opening import check_trackers
+from paceline.training.setup.checks import Checked, check
 from paceline.workers.torchrun.environment import Launched, check_launched, launched
 
 if TYPE_CHECKING:
@@ -91,8 +92,7 @@ def _run(argv: list[str], place: Launched | None) -> int:
     # no rank makes it before all have looked
     refuse_existing_run(output_dir)
     _check_layout(config, place)
-    preflight(config)
-    return _train(config, output_dir, resume=False, place=place)
+    return _train(config, output_dir, resume=False, place=place, checked=check(config))
 
 
 def default_output_dir(config: Config) -> Path:
@@ -157,50 +157,49 @@ def _check_layout(config: Config, place: Launched | None) -> None:
 
 
 def _train(
-    config: Config, output_dir: Path, *, resume: Path | bool, place: Launched | None, override: Collection[str] = ()
+    config: Config,
+    output_dir: Path,
+    *,
+    resume: Path | bool,
+    place: Launched | None,
+    checked: Checked | None = None,
+    override: Collection[str] = (),
 ) -> int:
+    def to_the_end(leader: "Leader | None" = None) -> int:
+        # Loading torch takes seconds: whatever can be refused is refused before this line.
+        with loading_libraries():
+            from paceline.training.setup.preparation import prepare
+
+        inputs = prepare(config, checked=checked)
+        # What computes a model takes as long again: whatever needs no weights is refused before these lines.
+        with loading_libraries():
+            from rich.console import Console
+
+            from paceline.training.session import train
+
+            backend = _backend(config) if leader is None else leader.on_all_ranks
+        session = partial(train, config, inputs, output_dir, resume=resume, override=override)
+        return DONE if session(console=Console(), make_backend=backend) else INTERRUPTED
+
     try:
-        if place is not None:
-            return _on_ranks(config, output_dir, resume=resume, place=place, override=override)
-        return _to_the_end(config, output_dir, resume=resume, leader=None, override=override)
+        if place is None:
+            return to_the_end()
+        # All ranks meet before the first of them prepares: what it refuses, the others hear of.
+        with loading_libraries():
+            from paceline.workers.torchrun.launch import follow, leading
+
+        if not place.leads:
+            return follow(place, config)
+        with leading(place, config) as leader:
+            leader.status = to_the_end(leader)
+        return leader.status
     except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(*interrupt.args, _how_to_go_on(output_dir)) from None
+        has_begun = (output_dir / "config.yaml").is_file()
+        how = f"go on with `paceline train --resume {output_dir}`" if has_begun else "the run had not begun"
+        raise KeyboardInterrupt(*interrupt.args, how) from None
 
 
-def _on_ranks(
-    config: Config, output_dir: Path, *, resume: Path | bool, place: Launched, override: Collection[str]
-) -> int:
-    # All ranks meet before the first of them prepares: what it refuses, the others hear of.
-    with loading_libraries():
-        from paceline.workers.torchrun.launch import follow, leading
-
-    if not place.leads:
-        return follow(place, config)
-    with leading(place, config) as leader:
-        leader.status = _to_the_end(config, output_dir, resume=resume, leader=leader, override=override)
-    return leader.status
-
-
-def _to_the_end(
-    config: Config, output_dir: Path, *, resume: Path | bool, leader: "Leader | None", override: Collection[str]
-) -> int:
-    # Loading torch takes seconds: whatever can be refused is refused before this line.
-    with loading_libraries():
-        from paceline.training.setup.preparation import prepare
-
-    inputs = prepare(config)
-    # What computes a model takes as long again: whatever needs no weights is refused before these lines.
-    with loading_libraries():
-        from rich.console import Console
-
-        from paceline.training.session import train
-
-        place = _place(config) if leader is None else leader.on_all_ranks
-    done = train(config, inputs, output_dir, resume=resume, console=Console(), make_backend=place, override=override)
-    return DONE if done else INTERRUPTED
-
-
-def _place(config: Config) -> "BackendFactory":
+def _backend(config: Config) -> "BackendFactory":
     """Choose the backend from the options if no launcher decides it."""
     if config.cluster.cluster:
         from paceline.workers.ray.launch import on_a_cluster
@@ -209,12 +208,6 @@ def _place(config: Config) -> "BackendFactory":
     from paceline.training.backend import in_this_process
 
     return in_this_process
-
-
-def _how_to_go_on(output_dir: Path) -> str:
-    if (output_dir / "config.yaml").is_file():
-        return f"go on with `paceline train --resume {output_dir}`"
-    return "the run had not begun"
 
 
 REACH_SECONDS = 3.0
@@ -232,12 +225,12 @@ def check_reachable(options: ClusterConfig) -> None:
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"--ray-address must be HOST:PORT or auto, got {address!r}; Ray's own port is 6379")
+        raise ConfigError(f"--cluster must be HOST:PORT or auto, got {address!r}; Ray's own port is 6379")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS).close()
     except OSError as error:
         why = error.strerror or "it does not answer"
         raise ConfigError(
-            f"--ray-address must be a running Ray cluster's, got {address!r} ({why}); start one with "
-            "`ray start --head`, or leave it out"
+            f"--cluster must be a running Ray cluster's, got {address!r} ({why}); start one with "
+            "`ray start --head`, or give --cluster alone"
         ) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline.cli import train
 from paceline.cli.status import DONE
 from paceline.compat.commands import translate
-from paceline.compat.commands.writing import as_comments, as_shell, as_words, as_yaml
+from paceline.compat.commands.translation import as_comments, as_shell, as_words, as_yaml
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 

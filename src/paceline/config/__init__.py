@@ -3,7 +3,7 @@
 sections.py  every option, once: type, default, meaning, rule
 objective.py the same for what a step optimises
 layout.py    the same for processes: those of a cluster, and how model and samples lie on them
-sources.py   where an option or a value of it was published
+former.py    options of earlier versions, in today's words
 presets.py   published objectives as values of these options
 rules.py     how a section refuses a value
 reading.py   the table of options; one text or value to the option's type

@@ -7,24 +7,24 @@ from paceline.config.layout import layout
 from paceline.config.presets import preset_values
 from paceline.config.reading import NULL_WORDS, find_option, options, parse_value, section_classes
 from paceline.config.rules import require
-from paceline.config.sections import Config
+from paceline.config.sections import MODEL, Config
 from paceline.errors import ConfigError
 
 MAY_BE_EMPTY = ("system_prompt",)
 """Text options for which the empty text has a meaning; elsewhere it is an unset shell variable."""
 
 
-STALE_DEFAULTS: Mapping[str, object] = {"rollout_correction": "truncate"}
-"""Defaults with `max_staleness`: without a correction the loss ignores that completions are of older weights."""
+def following_values(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the defaults that follow from other options.
 
-
-def following_values(values: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the defaults that follow from other options, given or not.
+    With `max_staleness` completions are of older weights, which the loss would ignore without a correction. CISPO
+    needs a bound of the ratio that is far from 1.
 
     >>> following_values({"max_staleness": 1})
-    {'rollout_correction': 'truncate'}
+    {'rollout_correction': 'token_truncate'}
     """
-    return STALE_DEFAULTS if values.get("max_staleness") else {}
+    stale: dict[str, object] = {"rollout_correction": "token_truncate"} if values.get("max_staleness") else {}
+    return stale | ({"clip_eps_high": 4.0} if values.get("bound") == "cispo" else {})
 
 
 def build_config(given: Mapping[str, object]) -> Config:
@@ -45,7 +45,7 @@ def build_config(given: Mapping[str, object]) -> Config:
     if missing:
         meanings = "; ".join(f"{option.flag} ({option.help.rstrip('.')})" for option in missing)
         raise ConfigError(f"missing {meanings}: give it as a flag or in the --config file")
-    values = _with_rewards_named({**following_values(values), **preset_values(values.get("preset")), **values})
+    values = _with_rewards_named({**preset_values(values.get("preset")), **following_values(values), **values})
     by_section: dict[str, dict[str, Any]] = {section: {} for section in section_classes()}
     for option in options():
         if option.name in values:
@@ -58,10 +58,9 @@ def build_config(given: Mapping[str, object]) -> Config:
 def _with_rewards_named(values: Mapping[str, object]) -> dict[str, object]:
     """Fill in the rewards that other options imply, so that the resolved configuration names them."""
     named = dict(values)
-    models = cast(tuple[str, ...], values.get("reward_models", ()))
     if values.get("reward_funcs") is None:
-        named["reward_funcs"] = () if models else ("accuracy",)
-    names = cast(tuple[str, ...], named["reward_funcs"]) + models
+        named["reward_funcs"] = ("accuracy",)
+    names = [name.removeprefix(MODEL) for name in cast(tuple[str, ...], named["reward_funcs"])]
     if values.get("filter_range") is not None and values.get("filter_func") is None and names:
         judge = values.get("eval_reward_func", find_option("eval_reward_func").default)
         named["filter_func"] = judge if judge in names else names[0]
@@ -129,18 +128,16 @@ def _check_layout(config: Config) -> None:
         layout(config.parallel, config.cluster.num_consumers)
         apart = config.parallel.sampling_ranks
         require(apart == 0, "sampling_ranks", apart, "be 0 with --cluster", "there --num-producers sample")
-    require(
-        config.parallel.pipeline_schedule != "zero_bubble" or config.model.gradient_checkpointing != "true",
-        "gradient_checkpointing",
-        config.model.gradient_checkpointing,
-        "be auto or false with --pipeline-schedule zero_bubble",
-        "layers would be computed again for each gradient on its own",
-    )
     if config.parallel.zero_stage:
         kept, name = config.optim.optimizer, "optimizer"
         require(kept == "adamw", name, kept, "be adamw with --zero-stage above 0", "its state is sliced already")
-        moved, name = config.optim.optimizer_offload, "optimizer_offload"
-        require(not moved, name, moved, "be false with --zero-stage above 0", "--parameter-offload moves its state too")
+    moved, sliced = config.optim.offload, config.parallel.zero_stage > 0
+    name, rule, why = (
+        ("optimizer", "above 0", "parameters moves its state too")
+        if sliced
+        else ("parameters", "0", "it would have no effect")
+    )
+    require(name not in moved, "offload", moved, f"not name {name} with --zero-stage {rule}", why)
 
 
 def _check_deterministic(config: Config) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.config.reading import find_option, options
+from paceline.config.former import in_todays_words
+from paceline.config.reading import find_option, options, parse_value
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
@@ -27,11 +28,11 @@ RULES: tuple[ChangeRule, ...] = (
         because="the same numbers are computed elsewhere or in another order, which is the same to rounding",
         options=(
             *("deterministic", "threads", "micro_batch_tokens"),
-            *("gradient_checkpointing", "activation_offload", "optimizer_offload"),
-            *("concurrent_sequences", "vllm_cache_gib", "vllm_gpu_share", "vllm_tensor_parallel", "vllm_eager"),
-            *("cluster", "num_producers", "num_consumers", "placement", "ray_address"),
-            *("zero_stage", "shard_size", "tensor_parallel", "pipeline_parallel", "pipeline_schedule"),
-            *("context_parallel", "parameter_offload", "sampling_ranks"),
+            *("gradient_checkpointing", "offload"),
+            *("concurrent_sequences", "vllm_memory", "vllm_tensor_parallel", "vllm_eager"),
+            *("cluster", "num_producers", "num_consumers"),
+            *("zero_stage", "tensor_parallel", "pipeline_parallel"),
+            *("context_parallel", "sampling_ranks"),
         ),
     ),
     ChangeRule(
@@ -39,7 +40,6 @@ RULES: tuple[ChangeRule, ...] = (
         because="it says how long is waited and how much may fail, not what comes of what does not",
         options=(
             "max_reward_failure_rate",
-            "max_skipped_updates",
             "reward_timeout",
             "step_timeout",
             "stop_grace",
@@ -67,7 +67,7 @@ RULES: tuple[ChangeRule, ...] = (
         because="completions are drawn from another distribution, or of other prompts",
         options=(
             *("model", "dtype", "device", "trust_remote_code"),
-            *("dataset", "dataset_split", "prompt_column", "answer_column", "system_prompt", "system_prompt_file"),
+            *("dataset", "dataset_split", "prompt_column", "answer_column", "system_prompt"),
             *("enable_thinking", "max_prompt_length", "long_prompts", "shuffle", "dataset_size", "on_bad_row", "seed"),
             *("num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop", "engine"),
             *("prompts_per_step", "max_staleness", "on_new_weights", "max_refills", "oversampling"),
@@ -77,8 +77,8 @@ RULES: tuple[ChangeRule, ...] = (
         may_change="by name",
         because="completions are worth something else",
         options=(
-            *("reward_funcs", "reward_models", "reward_weights", "sandbox_url"),
-            *("preset", "advantage", "reward_aggregation", "overlong_share", "overlong_weight", "mask_truncated"),
+            *("reward_funcs", "reward_weights"),
+            *("preset", "advantage", "reward_aggregation", "overlong_share", "mask_truncated"),
             *("filter_range", "filter_func"),
         ),
     ),
@@ -86,7 +86,7 @@ RULES: tuple[ChangeRule, ...] = (
         may_change="by name",
         because="the loss or the update is another",
         options=(
-            *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "dual_clip", "cispo_max_ratio"),
+            *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "dual_clip"),
             *(
                 "average",
                 "average_over",
@@ -95,7 +95,6 @@ RULES: tuple[ChangeRule, ...] = (
                 "ref_sync_mix",
                 "entropy_coef",
                 "rollout_correction",
-                "correction_level",
             ),
             *("correction_max", "off_policy_threshold", "skip_threshold"),
             *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "adam_beta1", "adam_beta2", "adam_eps"),
@@ -154,6 +153,18 @@ def plain_options(config: Config) -> dict[str, object]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
+def recorded_options(recorded: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a run's record, as `plain_options` has them, in today's words.
+
+    Raises:
+        ConfigError: an option of an earlier version has a value that nothing of today stands for.
+    """
+    known = {option.name: option for option in options()}
+    values = in_todays_words(recorded)
+    read = {name: parse_value(known[name], value) for name, value in values.items() if name in known}
+    return values | {name: list(value) if isinstance(value, tuple) else value for name, value in read.items()}
+
+
 def differences(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[Difference, ...]:
     """List the options that differ; one that only one side knows, as another version of Paceline, is at its default."""
     return tuple(
@@ -197,9 +208,11 @@ def refuse_changes(
     if unnamed:
         names = " ".join(one.option for one in telling)
         raise ConfigError(
-            f"{_listed(unnamed, written)}, with which the run would compute something else than before; leave "
-            f"{'it' if len(unnamed) == 1 else 'them'} as before, or continue so from the last checkpoint by "
-            f"--override {names}"
+            f"{_listed(unnamed, written)}, with which the run would compute something else than before",
+            remedies=[
+                f"leave {'it' if len(unnamed) == 1 else 'them'} as before",
+                f"continue so from the last checkpoint by --override {names}",
+            ],
         )
     return found
 

@@ -6,10 +6,13 @@ the name of a directory."""
 import importlib.metadata
 import inspect
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import yaml
 
-from paceline.config.reading import Option, find_option, option_name, options, parse_value, section_classes
+from paceline.config.former import FORMER, in_todays_words, is_told
+from paceline.config.reading import find_option, option_name, options, parse_value, section_classes
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
@@ -35,12 +38,24 @@ def parse_yaml(text: str, source: str) -> dict[str, object]:
         return {}
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError(f"{source} must hold lines of `option: value`, got a {_kind(root)}")
-    values: dict[str, object] = {}
+    plain: dict[str, object] = {}
+    places: dict[str, str] = {}
     for key, node in root.value:
-        option, value = _read_line(key, node, source)
-        if option.name in values:
-            raise ConfigError(f"{_place(source, key)}: {option.name} is given a second time; keep one of them")
-        values[option.name] = value
+        place = _place(source, key)
+        if not isinstance(key, yaml.ScalarNode):
+            raise ConfigError(f"{place}: the name of an option must be a word, got a {_kind(key)}")
+        name = option_name(key.value)
+        if name in plain:
+            raise ConfigError(f"{place}: {name} is given a second time; keep one of them")
+        with _placed(place):
+            plain[name] = _plain(node, name)
+            if name in FORMER and is_told(name, plain[name]):
+                places.setdefault(FORMER[name].option or name, place)
+        places[name] = place
+    values = {}
+    for name, value in in_todays_words(plain).items():
+        with _placed(places[name]):
+            values[name] = parse_value(find_option(name), value)
     return values
 
 
@@ -48,17 +63,16 @@ def option_lines(text: str) -> dict[str, int]:
     """Return the line, from 1, of each option in a text that `parse_yaml` accepts."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     pairs = [] if root is None else root.value
-    return {option_name(key.value): key.start_mark.line + 1 for key, _ in pairs}
+    lines = {option_name(key.value): key.start_mark.line + 1 for key, _ in pairs}
+    former = {FORMER[name].option or name: line for name, line in lines.items() if name in FORMER}
+    return former | lines
 
 
-def _read_line(key: yaml.Node, node: yaml.Node, source: str) -> tuple[Option, object]:
-    """Read one option of the file with its value."""
-    place = _place(source, key)
-    if not isinstance(key, yaml.ScalarNode):
-        raise ConfigError(f"{place}: the name of an option must be a word, got a {_kind(key)}")
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """Put the place before a refusal inside the context."""
     try:
-        option = find_option(key.value)
-        return option, parse_value(option, _plain(node, option.name))
+        yield
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from None
 

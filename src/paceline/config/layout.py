@@ -7,7 +7,6 @@ from paceline.config.rules import require
 from paceline.errors import ConfigError
 
 ZERO_STAGES = (0, 1, 2, 3)
-Schedule = Literal["1f1b", "interleaved", "zero_bubble"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,8 +16,6 @@ class ParallelConfig:
     zero_stage: int = 0
     """Slices instead of copies on processes with samples of their own: 1 optimiser state, 2 gradients too, 3 weights
     too (ZeRO, FSDP); 0: nothing."""
-    shard_size: int | None = None
-    """Processes that slices are made for; when there are more, they hold copies of these slices. None: all of them."""
     tensor_parallel: int = 1
     """Processes that share every layer: heads, width and vocabulary."""
     context_parallel: int = 1
@@ -26,11 +23,6 @@ class ParallelConfig:
     of the heads. `micro_batch_tokens` is what each of them computes."""
     pipeline_parallel: int = 1
     """Processes that share the layers out: each has some of them."""
-    pipeline_schedule: Schedule = "1f1b"
-    """Order of micro-batches in a pipeline: one forward, one backward; the same with two runs of layers in each
-    process; or with the gradients of weights where a process would wait."""
-    parameter_offload: bool = False
-    """CUDA: slices of `zero_stage` wait in main memory, and are updated there."""
     sampling_ranks: int = 0
     """Ranks of torchrun, accelerate or srun that only sample, the last ones; all others then only train. 0: every rank
     does both."""
@@ -41,27 +33,6 @@ class ParallelConfig:
         require(self.pipeline_parallel >= 1, "pipeline_parallel", self.pipeline_parallel, "be at least 1")
         require(self.context_parallel >= 1, "context_parallel", self.context_parallel, "be at least 1")
         require(self.sampling_ranks >= 0, "sampling_ranks", self.sampling_ranks, "be at least 0")
-        if self.shard_size is not None:
-            require(self.shard_size >= 1, "shard_size", self.shard_size, "be at least 1")
-        require(
-            self.zero_stage == 0 or self.pipeline_schedule != "zero_bubble",
-            "pipeline_schedule",
-            self.pipeline_schedule,
-            "be 1f1b or interleaved with --zero-stage above 0",
-            "slices of a gradient are sent when a backward pass is over, and this schedule makes it in two parts",
-        )
-        for name, value, default, rule, right in (
-            ("shard_size", self.shard_size, None, "be left out with --zero-stage 0", self.zero_stage > 0),
-            ("parameter_offload", self.parameter_offload, False, "be false with --zero-stage 0", self.zero_stage > 0),
-            (
-                "pipeline_schedule",
-                self.pipeline_schedule,
-                "1f1b",
-                "be 1f1b with --pipeline-parallel 1",
-                self.pipeline_parallel > 1,
-            ),
-        ):
-            require(right or value == default, name, value, rule, "it would have no effect")
 
     @property
     def fewest(self) -> int:
@@ -73,31 +44,29 @@ class ParallelConfig:
 class ClusterConfig:
     """Sampling and training in processes of their own, on one machine or several."""
 
-    cluster: bool = False
-    """Run producers and the consumer as actors of Ray (the extra `ray`) instead of in this process."""
+    cluster: bool | str = False
+    """Run samplers and trainers as actors of Ray (the extra `ray`) instead of in this process. The cluster is
+    started for the run; or it runs already at HOST:PORT, or, with `auto`, on this machine."""
     num_producers: int = 1
-    """Processes that sample and score, each with a copy of the weights."""
+    """Processes that sample and score, each with a copy of the weights, on as many machines as there are."""
     num_consumers: int = 1
     """Processes that train, each with a share of every step's completions. Each has a copy of the weights, or its part
     by `zero_stage`, `tensor_parallel` and `pipeline_parallel`. Gradients are added up."""
-    placement: Literal["pack", "spread"] = "pack"
-    """Placement of producers on several machines: on as few as have room, or on as many as there are."""
     max_staleness: int = 0
     """Steps by which the sampling weights may lag behind the trained ones. 0 samples and trains in turn; k samples up
     to k steps ahead while others are trained on."""
     on_new_weights: Literal["finish", "continue"] = "finish"
-    """Reaction of producers to newer weights while they sample: `finish` the step with the old ones, or `continue` with
+    """Reaction of samplers to newer weights while they sample: `finish` the step with the old ones, or `continue` with
     the newer ones from the next token on. The tokens of each version depend on timing and are recorded: such a run
     cannot be repeated bit for bit."""
-    ray_address: str | None = None
-    """Running Ray cluster: HOST:PORT, or `auto` for this machine's; None: one is started for the run."""
     actor_timeout: float = 60.0
-    """Seconds without a sign of life after which a process counts as lost. A lost producer is replaced and its prompts
-    done again; a lost consumer ends the attempt. A lost rank of torchrun or another launcher ends the run."""
+    """Seconds without a sign of life after which a process counts as lost. A lost sampler is replaced and its prompts
+    done again; a lost trainer ends the attempt. A lost rank of torchrun or another launcher ends the run."""
     max_restarts: int = 3
-    """Attempts that continue from the last checkpoint after the loss of a consumer; then the run ends."""
+    """Attempts that continue from the last checkpoint after the loss of a trainer; then the run ends."""
 
     def __post_init__(self) -> None:
+        require(self.cluster != "", "cluster", self.cluster, "not be empty")
         require(self.num_producers >= 1, "num_producers", self.num_producers, "be at least 1")
         require(self.num_consumers >= 1, "num_consumers", self.num_consumers, "be at least 1")
         require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "be at least 0")
@@ -106,12 +75,10 @@ class ClusterConfig:
         for name, value, default in (
             ("num_producers", self.num_producers, 1),
             ("num_consumers", self.num_consumers, 1),
-            ("placement", self.placement, "pack"),
             ("max_staleness", self.max_staleness, 0),
             ("on_new_weights", self.on_new_weights, "finish"),
-            ("ray_address", self.ray_address, None),
         ):
-            right = self.cluster or value == default
+            right = bool(self.cluster) or value == default
             require(right, name, value, f"be {default} without --cluster", "there is one process then")
         require(
             self.on_new_weights == "finish" or self.max_staleness >= 1,
@@ -120,6 +87,11 @@ class ClusterConfig:
             "be finish with --max-staleness 0",
             "no weights are made while a step is sampled; raise --max-staleness",
         )
+
+    @property
+    def ray_address(self) -> str | None:
+        """Address of a running Ray cluster; None: one is started for the run."""
+        return self.cluster if isinstance(self.cluster, str) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,15 +143,14 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
             f"train, {processes}; the nearest that do are {nearest}"
         )
     data = processes // (tensor * pipeline)
-    shard = (options.shard_size or data) if options.zero_stage else 1
-    for name, size in (("context_parallel", context), ("shard_size", shard)):
-        require(
-            data % size == 0,
-            name,
-            size,
-            f"divide the {data} processes with samples or tokens of their own",
-            f"such are {', '.join(map(str, _divisors(data)))}",
-        )
+    shard = data if options.zero_stage else 1
+    require(
+        data % context == 0,
+        "context_parallel",
+        context,
+        f"divide the {data} processes with samples or tokens of their own",
+        f"such are {', '.join(map(str, _divisors(data)))}",
+    )
     return Sizes(pipeline=pipeline, replicate=data // shard, shard=shard, tensor=tensor, context=context)
 
 

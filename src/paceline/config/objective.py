@@ -21,9 +21,8 @@ class AdvantageConfig:
     reward_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
     """Several rewards: summed as they are, or each normalised within its group first (GDPO)."""
     overlong_share: float = 0.0
-    """Soft length penalty (DAPO): over this last share of max_completion_length it falls from 0 to -1; 0: off."""
-    overlong_weight: float = 1.0
-    """Weight of that penalty relative to the rewards."""
+    """Soft length penalty (DAPO), added to the reward: over this last share of max_completion_length it falls from 0 to
+    -1; 0: off."""
     mask_truncated: bool = False
     """Completions cut at max_completion_length count in their group's baseline but get no gradient."""
     filter_range: tuple[float, ...] | None = None
@@ -38,7 +37,6 @@ class AdvantageConfig:
 
     def __post_init__(self) -> None:
         require(0 <= self.overlong_share <= 1, "overlong_share", self.overlong_share, "lie in [0, 1]")
-        require(self.overlong_weight >= 0, "overlong_weight", self.overlong_weight, "be at least 0")
         bounds = self.filter_range
         if bounds is not None:
             right = len(bounds) == 2 and bounds[0] < bounds[-1]
@@ -63,11 +61,10 @@ class LossConfig:
     clip_eps_low: float = 0.2
     """`clip`: the ratio is held above `1 - clip_eps_low`."""
     clip_eps_high: float = 0.28
-    """`clip`: the ratio is held below `1 + clip_eps_high` (DAPO's clip-higher: above `clip_eps_low`)."""
+    """`clip`: the ratio is held below `1 + clip_eps_high` (DAPO's clip-higher: above `clip_eps_low`). `cispo`: it
+    weighs at most that, and the default is 4."""
     dual_clip: float = 0.0
     """`clip`: where the advantage is negative, the ratio counts as this at most, for example 3; 0: off."""
-    cispo_max_ratio: float = 5.0
-    """`cispo`: the ratio weighs at most this (an absolute bound)."""
     average: Literal["token", "sequence", "constant", "prompt"] = "token"
     """Unit of equal weight: token (DAPO), completion (GRPO), token over a constant (Dr. GRPO), or prompt."""
     average_over: Literal["kept", "all"] = "kept"
@@ -83,11 +80,10 @@ class LossConfig:
     """Share of the policy in such an update: reference = mix * policy + (1 - mix) * reference."""
     entropy_coef: float = 0.0
     """Weight of the policy's entropy, in nats per token, as a bonus."""
-    rollout_correction: Literal["none", "truncate", "mask"] = "none"
-    """Weight of old over rollout probability, for engines that compute otherwise and completions of older weights: held
-    at a bound, or 0 beyond it. With `max_staleness` above 0 the default is truncate."""
-    correction_level: Literal["token", "sequence"] = "token"
-    """Level of that weight: of each token, or of a sequence by the product over its tokens."""
+    rollout_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "none"
+    """Weight of old over rollout probability, for engines that compute otherwise and completions of older weights: of
+    each token, or of a sequence by the product over its tokens; held at a bound (truncate), or 0 beyond it (mask). With
+    `max_staleness` above 0 the default is token_truncate."""
     correction_max: float = 2.0
     """Bound of that weight."""
     off_policy_threshold: float | None = None
@@ -98,9 +94,8 @@ class LossConfig:
     def __post_init__(self) -> None:
         require(0 <= self.clip_eps_low < 1, "clip_eps_low", self.clip_eps_low, "lie in [0, 1)")
         require(self.clip_eps_high >= 0, "clip_eps_high", self.clip_eps_high, "be at least 0")
-        bounded = self.dual_clip == 0 or self.dual_clip > 1 + self.clip_eps_high
+        bounded = self.bound != "clip" or self.dual_clip == 0 or self.dual_clip > 1 + self.clip_eps_high
         require(bounded, "dual_clip", self.dual_clip, "be 0 or above 1 + clip_eps_high", "3 is usual")
-        require(self.cispo_max_ratio > 0, "cispo_max_ratio", self.cispo_max_ratio, "be above 0", "5 is usual")
         require(self.beta >= 0, "beta", self.beta, "be at least 0")
         require(self.ref_sync_steps >= 0, "ref_sync_steps", self.ref_sync_steps, "be at least 0")
         require(0 < self.ref_sync_mix <= 1, "ref_sync_mix", self.ref_sync_mix, "lie in (0, 1]")
@@ -119,6 +114,7 @@ class LossConfig:
             require(self.skip_threshold > 1, "skip_threshold", self.skip_threshold, "be above 1", "20 is usual")
 
 
+OFFLOADED = ("optimizer", "activations", "parameters")
 MICRO_BATCH_TOKENS = {"cpu": (4096,), "cuda": (16_384, 8192, 4096)}
 """Candidates, largest first. On an H100 a model of half a billion weights trains with 4096 tokens at a time in 1.9
 times the time of 16,384. 32,768 gain another tenth: the host starts kernels too slowly for the device."""
@@ -130,8 +126,10 @@ class OptimConfig:
 
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     """AdamW, with its two moments in float32 or in 8 bits (bitsandbytes): a quarter of their memory, slow on a CPU."""
-    optimizer_offload: bool = False
-    """CUDA: AdamW's moments lie in main memory and visit the GPU one parameter at a time."""
+    offload: tuple[str, ...] = ()
+    """CUDA: what waits in main memory. optimizer: AdamW's moments, which visit the GPU one parameter at a time;
+    activations: until the backward pass, and `gradient_checkpointing` goes by that; parameters: the slices of
+    `zero_stage`, with their state, which are updated there."""
     learning_rate: float = 1e-6
     """Peak learning rate of AdamW."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -159,15 +157,15 @@ class OptimConfig:
     which suits its cache. On CUDA 16384, or a half or a quarter of it if no more fit without activation checkpointing,
     unless `gradient_checkpointing` asks for that. Where memory runs out in a step, that step is done again with half as
     many, and so are all later ones."""
-    max_skipped_updates: int = 3
-    """Updates in a row that may be skipped, as their loss or gradient is not finite, before the run stops."""
 
     def __post_init__(self) -> None:
+        known = all(name in OFFLOADED for name in self.offload)
+        require(known, "offload", self.offload, f"name some of {', '.join(OFFLOADED)}")
         require(
-            not self.optimizer_offload or self.optimizer == "adamw",
-            "optimizer_offload",
-            self.optimizer_offload,
-            f"be false with --optimizer {self.optimizer}",
+            "optimizer" not in self.offload or self.optimizer == "adamw",
+            "offload",
+            self.offload,
+            f"not name optimizer with --optimizer {self.optimizer}",
             "only the float32 moments can lie in main memory",
         )
         require(self.learning_rate >= 0, "learning_rate", self.learning_rate, "be at least 0")
@@ -182,7 +180,6 @@ class OptimConfig:
         require(self.num_iterations >= 1, "num_iterations", self.num_iterations, "be at least 1")
         require(self.num_minibatches >= 1, "num_minibatches", self.num_minibatches, "be at least 1")
         require(self.micro_batch_tokens >= 0, "micro_batch_tokens", self.micro_batch_tokens, "be at least 0")
-        require(self.max_skipped_updates >= 1, "max_skipped_updates", self.max_skipped_updates, "be at least 1")
 
     def micro_batches(self, device: str) -> tuple[int, ...]:
         """Return candidate sizes of a micro-batch in tokens on a device of this type, largest first."""

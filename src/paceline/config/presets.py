@@ -82,7 +82,7 @@ PRESETS: Mapping[str, Preset] = {
     "cispo": _preset(
         advantage="group",
         bound="cispo",
-        cispo_max_ratio=5.0,
+        clip_eps_high=4.0,
         average="token",
         beta=0.0,
         source="MiniMax-M1, arXiv:2506.13585, Eq. 4 and 5",
@@ -114,7 +114,7 @@ PRESETS: Mapping[str, Preset] = {
     "scalerl": _preset(
         advantage="group_mean_batch_std",
         bound="cispo",
-        cispo_max_ratio=5.0,
+        clip_eps_high=4.0,
         average="prompt",
         beta=0.0,
         filter_range=(0.0, 1.0),

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from paceline.config.former import FORMER
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
@@ -59,6 +60,12 @@ class Option:
         if isinstance(self.type, types.UnionType) or typing.get_origin(self.type) is typing.Union:
             return next(arm for arm in typing.get_args(self.type) if arm is not type(None))
         return self.type
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """Types of a single value, the one to try first in front: `bool | str` is true, false, or another text."""
+        arms = typing.get_args(self.type) if isinstance(self.type, types.UnionType) else (self.type,)
+        return tuple(arm for arm in arms if isinstance(arm, type) and arm is not type(None))
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -136,6 +143,8 @@ def find_option(spelling: str) -> Option:
     """
     by_name = {option.name: option for option in options()}
     name = option_name(spelling)
+    if name in FORMER:
+        raise ConfigError(f"there is no option --{name.replace('_', '-')} any more", remedies=[FORMER[name].now])
     if name not in by_name:
         remedy = suggest(name, by_name, form=lambda near: by_name[near].flag)
         raise ConfigError(f"there is no option --{name.replace('_', '-')}; {remedy}")
@@ -171,7 +180,13 @@ def parse_value(option: Option, value: object) -> object:
         return several[0] if option.is_bare_alone and len(several) == 1 else several
     if option.choices:
         return _parse_choice(option, value)
-    return _parse_single(option, typing.cast(type, option.plain_type), value)
+    *others, last = option.kinds
+    for kind in others:
+        try:
+            return _parse_single(option, kind, value)
+        except ConfigError:
+            continue
+    return _parse_single(option, last, value)
 
 
 def _is_null(option: Option, value: object) -> bool:
@@ -252,4 +267,4 @@ def _parse_float(option: Option, value: object) -> float:
 
 
 def _refusal(option: Option, value: object, rule: str, remedy: str = "") -> ConfigError:
-    return ConfigError(f"{option.flag} must {rule}, got {value!r}{'; ' + remedy if remedy else ''}")
+    return ConfigError(f"{option.flag} must {rule}, got {value!r}", remedies=[remedy] if remedy else [])

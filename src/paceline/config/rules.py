@@ -7,4 +7,4 @@ def require(condition: bool, option: str, value: object, rule: str, remedy: str 
     """Raise a ConfigError that names option, value, rule and remedy, unless `condition` holds."""
     if not condition:
         flag = option.replace("_", "-")
-        raise ConfigError(f"--{flag} must {rule}, got {value!r}{'; ' + remedy if remedy else ''}")
+        raise ConfigError(f"--{flag} must {rule}, got {value!r}", remedies=[remedy] if remedy else [])

@@ -12,8 +12,10 @@ from typing import Literal
 from paceline.config.layout import ClusterConfig, ParallelConfig
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.rules import require
-from paceline.errors import ConfigError
 
+MODEL = "model:"
+SANDBOXES = ("auto", "namespaces", "landlock", "none")
+SIZE = re.compile(r"(?=.*[1-9])\d+(\.\d+)?GiB")
 NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<address>.*)", re.DOTALL)
 """A set of held-out tasks with a name of its own; a path with an equals sign is written with a slash before it."""
 
@@ -37,8 +39,6 @@ class ModelConfig:
     gradient_checkpointing: Literal["auto", "true", "false"] = "auto"
     """Recompute activations in the backward pass: less memory for up to a third more time. It applies to every layer,
     to none, or (auto) to as few as let the others' activations fit into half of the free memory."""
-    activation_offload: bool = False
-    """CUDA: activations wait in main memory for the backward pass, and `gradient_checkpointing` goes by that."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model. Off unless asked for by name."""
 
@@ -85,9 +85,8 @@ class DataConfig:
     answer_column: str | None = None
     """Column with the gold answer; None: the known formats are recognised."""
     system_prompt: str | None = None
-    """System message put before every prompt; None: the reward functions' own default, `""`: none at all."""
-    system_prompt_file: str | None = None
-    """File with the system message; takes the place of a file's or recipe's `system_prompt`."""
+    """System message put before every prompt, or `file:PATH` of a text file that holds it; None: the reward functions'
+    own default, `""`: none at all."""
     enable_thinking: bool | None = None
     """Passed to chat templates that know the switch; None: left to the template."""
     max_prompt_length: int = 512
@@ -106,8 +105,6 @@ class DataConfig:
         require(self.max_prompt_length >= 1, "max_prompt_length", self.max_prompt_length, "be at least 1")
         if self.dataset_size is not None:
             require(self.dataset_size >= 1, "dataset_size", self.dataset_size, "be at least 1")
-        if self.system_prompt is not None and self.system_prompt_file is not None:
-            raise ConfigError("--system-prompt and --system-prompt-file are both given; give one of them")
         if self.eval_dataset is not None:
             require(len(self.eval_dataset) >= 1, "eval_dataset", self.eval_dataset, "name at least one dataset")
             whole = all(address.strip() for _, address in self.held_out)
@@ -115,6 +112,12 @@ class DataConfig:
             names = [name or address for name, address in self.held_out]
             right = len(set(names)) == len(names)
             require(right, "eval_dataset", self.eval_dataset, "name each set once", "NAME=ADDRESS gives one a name")
+
+    @property
+    def system_prompt_file(self) -> str | None:
+        """Path of the file that holds the system message, where `system_prompt` names one."""
+        _, is_file, path = (self.system_prompt or "").partition("file:")
+        return path if is_file and self.system_prompt == f"file:{path}" else None
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -147,24 +150,22 @@ class RewardConfig:
     """Rewards of a completion."""
 
     reward_funcs: tuple[str, ...] | None = None
-    """Names, `module:function` or `file.py:function`, summed with `reward_weights`; None: accuracy, or only models."""
-    reward_models: tuple[str, ...] = ()
-    """Directories or Hub names of sequence-classification models; they come after the functions."""
+    """Names, `module:function`, `file.py:function`, or `model:NAME` of a sequence-classification model (a directory or
+    Hub name), summed with `reward_weights`; None: accuracy."""
     reward_weights: tuple[float, ...] | None = None
-    """One weight per reward function, then per reward model; None: all 1."""
+    """One weight per reward function; None: all 1."""
     max_reward_failure_rate: float = 0.05
     """Share of a step's completions on which a reward function may fail; above it the run stops."""
     reward_timeout: float = 600.0
     """Seconds that one call of a reward function may take; then it has failed on all of the call's completions.
     Built-in functions have bounds of their own."""
-    sandbox: Literal["auto", "namespaces", "landlock", "none"] = "auto"
-    """Isolation of the programs that `code` runs. auto: namespaces, else landlock, else refuse; none: no isolation."""
-    sandbox_url: str | None = None
-    """Address of a judge service that runs programs instead of this machine's sandbox."""
+    sandbox: str = "auto"
+    """Isolation of the programs that `code` runs: namespaces, landlock, or none; auto: namespaces, else landlock, else
+    refuse. Or http://HOST:PORT of a judge service that runs them instead of this machine."""
 
     def __post_init__(self) -> None:
         names = self.names
-        require(len(names) >= 1, "reward_funcs", names, "name at least one function", "or give --reward-models")
+        require(len(names) >= 1, "reward_funcs", names, "name at least one function")
         repeated = {name for name in names if names.count(name) > 1}
         require(not repeated, "reward_funcs", names, "name each function once", "raise its weight instead")
         if self.reward_weights is not None:
@@ -177,21 +178,28 @@ class RewardConfig:
         rate = self.max_reward_failure_rate
         require(0 <= rate <= 1, "max_reward_failure_rate", rate, "lie in [0, 1]")
         require(self.reward_timeout > 0, "reward_timeout", self.reward_timeout, "be above 0")
-        if self.sandbox_url is not None:
-            is_address = self.sandbox_url.startswith(("http://", "https://"))
-            require(is_address, "sandbox_url", self.sandbox_url, "start with http:// or https://")
+        known = self.sandbox in SANDBOXES or self.sandbox.startswith(("http://", "https://"))
+        rule = f"be one of {', '.join(SANDBOXES)}, or start with http:// or https://"
+        require(known, "sandbox", self.sandbox, rule)
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Names of the reward functions in use."""
-        if self.reward_funcs is None:
-            return () if self.reward_models else ("accuracy",)
-        return self.reward_funcs
+        """Names of the reward functions that are no models."""
+        return tuple(name for name in self._given if not name.startswith(MODEL))
+
+    @property
+    def reward_models(self) -> tuple[str, ...]:
+        """Directories or Hub names of the reward models."""
+        return tuple(name.removeprefix(MODEL) for name in self._given if name.startswith(MODEL))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all rewards in the order of the weights: functions, then models."""
-        return self.functions + self.reward_models
+        """Names of all rewards in the order of the weights; a model goes by its own."""
+        return tuple(name.removeprefix(MODEL) for name in self._given)
+
+    @property
+    def _given(self) -> tuple[str, ...]:
+        return ("accuracy",) if self.reward_funcs is None else self.reward_funcs
 
     @property
     def weights(self) -> dict[str, float]:
@@ -243,11 +251,10 @@ class EngineConfig:
     which is renewed and checked after every step."""
     concurrent_sequences: int = 256
     """Completions computed at the same time, at most; finished ones make room for waiting prompts."""
-    vllm_cache_gib: float | None = None
-    """GiB of vLLM's cache of keys and values. None: on a CPU enough for `concurrent_sequences` of the greatest length,
-    at most 4; on CUDA the rest of `vllm_gpu_share`."""
-    vllm_gpu_share: float = 0.45
-    """CUDA: share of a device's memory for vLLM's weights and cache; the rest is the trainer's, where there is one."""
+    vllm_memory: float | str | None = None
+    """Memory of vLLM: on CUDA a share of the device for its weights and cache, such as 0.3, or anywhere the size of its
+    cache of keys and values alone, such as 2GiB. None: on CUDA 0.45, as the rest is the trainer's; on a CPU a cache for
+    `concurrent_sequences` of the greatest length, at most 4GiB."""
     vllm_tensor_parallel: int = 1
     """Devices (on a CPU processes) that vLLM spreads each layer over."""
     vllm_eager: Literal["auto", "true", "false"] = "auto"
@@ -255,18 +262,29 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         require(self.concurrent_sequences >= 1, "concurrent_sequences", self.concurrent_sequences, "be at least 1")
-        if self.vllm_cache_gib is not None:
-            require(self.vllm_cache_gib > 0, "vllm_cache_gib", self.vllm_cache_gib, "be above 0")
-        require(0 < self.vllm_gpu_share < 1, "vllm_gpu_share", self.vllm_gpu_share, "lie in (0, 1)")
+        if self.vllm_memory is not None:
+            given = self.vllm_memory
+            right = SIZE.fullmatch(given) if isinstance(given, str) else 0 < given < 1
+            require(bool(right), "vllm_memory", given, "be a share in (0, 1), or a size such as 2GiB")
         require(self.vllm_tensor_parallel >= 1, "vllm_tensor_parallel", self.vllm_tensor_parallel, "be at least 1")
         for name, value, default in (
-            ("vllm_cache_gib", self.vllm_cache_gib, None),
-            ("vllm_gpu_share", self.vllm_gpu_share, 0.45),
+            ("vllm_memory", self.vllm_memory, None),
             ("vllm_tensor_parallel", self.vllm_tensor_parallel, 1),
             ("vllm_eager", self.vllm_eager, "auto"),
         ):
             right = self.engine == "vllm" or value == default
             require(right, name, value, f"be {default} without --engine vllm", "there is no vLLM then")
+
+    @property
+    def vllm_cache_bytes(self) -> int | None:
+        """Bytes of vLLM's cache, where `vllm_memory` gives a size."""
+        given = self.vllm_memory
+        return int(float(given.removesuffix("GiB")) * 2**30) if isinstance(given, str) else None
+
+    @property
+    def vllm_gpu_share(self) -> float:
+        """Share of a GPU's memory for vLLM, where `vllm_memory` does not give a size."""
+        return self.vllm_memory if isinstance(self.vllm_memory, float) else 0.45
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

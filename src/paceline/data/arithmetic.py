@@ -9,13 +9,10 @@ operation, so a problem has to be read, not only its numbers.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import islice
 from random import Random
-from typing import get_args
 
-from paceline.data.rows import GeneratedSplit
-from paceline.errors import DataError
+from paceline.data.rows import drawn_once
 
 LARGEST_VALUE = 99
 LARGEST_OPERAND = 20
@@ -30,18 +27,8 @@ QUESTIONS = (
     "How many does {hero} have now?",
 )
 SENTENCES = {
-    "+": (
-        "{hero} finds {n}.",
-        "{hero} buys {n}.",
-        "{friend} hands {n} to {hero}.",
-        "{hero} gets {n} from {friend}.",
-    ),
-    "-": (
-        "{hero} loses {n}.",
-        "{hero} sells {n}.",
-        "{hero} gives {n} to {friend}.",
-        "{friend} takes {n} from {hero}.",
-    ),
+    "+": ("{hero} finds {n}.", "{hero} buys {n}.", "{friend} hands {n} to {hero}.", "{hero} gets {n} from {friend}."),
+    "-": ("{hero} loses {n}.", "{hero} sells {n}.", "{hero} gives {n} to {friend}.", "{friend} takes {n} from {hero}."),
     "*": ("{friend} doubles what {hero} has.", "Now {hero} has twice as many."),
     "/": ("{hero} keeps only half.", "Half of them get lost."),
 }
@@ -84,23 +71,8 @@ def problems(split: str, *, seed: int = 0, operations: tuple[int, ...] = OPERATI
     Raises:
         DataError: a split other than `train` and `test`.
     """
-    if split not in get_args(GeneratedSplit):
-        raise DataError(f"dataset 'arithmetic' has the splits 'train' and 'test', got {split!r}; use one of the two")
-    return _stream(split, Random(f"{seed}/{split}"), operations)
-
-
-def split_of(question: str) -> GeneratedSplit:
-    """Return the split of a question: decided by its text alone, so no question is ever in both."""
-    return "test" if blake2b(question.encode(), digest_size=1).digest()[0] % 2 else "train"
-
-
-def _stream(split: str, rng: Random, operations: tuple[int, ...]) -> Iterator[ArithmeticProblem]:
-    seen: set[str] = set()
-    while True:
-        problem = _problem(rng, rng.choice(operations))
-        if split_of(problem.question) == split and problem.question not in seen:
-            seen.add(problem.question)
-            yield problem
+    rng = Random(f"{seed}/{split}")
+    return drawn_once("arithmetic", split, lambda: _problem(rng, rng.choice(operations)))
 
 
 def _problem(rng: Random, num_operations: int) -> ArithmeticProblem:
@@ -112,7 +84,8 @@ def _problem(rng: Random, num_operations: int) -> ArithmeticProblem:
     steps = []
     for _ in range(num_operations):
         operator, operand = _operation(rng, value, used)
-        result = _apply(operator, value, operand)
+        results = {"+": value + operand, "-": value - operand, "*": value * operand, "/": value // operand}
+        result = results[operator]
         sentences.append(rng.choice(SENTENCES[operator]).format(n=operand, **words))
         steps.append(f"{value}{operator}{operand}={result}")
         used.add(operand)
@@ -134,11 +107,3 @@ def _operation(rng: Random, value: int, used: set[int]) -> tuple[str, int]:
     allowed = [operator for operator, operands in fresh.items() if operands]
     operator = rng.choices(allowed, [OPERATION_WEIGHTS[operator] for operator in allowed])[0]
     return operator, rng.choice(fresh[operator])
-
-
-def _apply(operator: str, value: int, operand: int) -> int:
-    if operator == "+":
-        return value + operand
-    if operator == "-":
-        return value - operand
-    return value * operand if operator == "*" else value // operand

@@ -1,24 +1,35 @@
-"""Rows of one file: JSON lines, a JSON list, or parquet. A file is one split."""
+"""Rows of one file: JSON lines, a JSON list, or parquet. A file is one split; of a large one, rows are read on demand.
+
+Of large JSON lines the start of each line is kept, and a line is read when its row is needed. A large parquet file is
+decoded into a temporary file.
+"""
 
 import codecs
 import gzip
+import hashlib
 import json
+import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from paceline.data.json_lines import LineRows
-from paceline.data.rows import WHOLE, Row
-from paceline.data.tables import parquet_rows
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data.rows import WHOLE, Row, RowsOnDemand
 from paceline.errors import DataError
 
 JSON_LINES = (".jsonl", ".ndjson")
-JSON = (".json",)
-PARQUET = (".parquet",)
-READABLE = (*JSON_LINES, *JSON, *PARQUET)
+READABLE = (*JSON_LINES, ".json", ".parquet")
+CHUNK = 1 << 24
+BATCH = 1024  # Rows of a table that are decoded at once: a row group can be the whole of a file
+NEWLINE = ord("\n")
+BLANKS = np.frombuffer(b" \t\r\n\v\f", dtype=np.uint8)
 
 Columns = dict[str, object]
 NumberedColumns = Iterator[tuple[int, Columns | DataError]]
@@ -39,12 +50,12 @@ def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
     if kind not in READABLE:
         raise DataError(f"--dataset {path}: a file must end in one of {', '.join(READABLE)} (or .jsonl.gz); convert it")
     try:
-        numbered = _parquet(path) if kind in PARQUET else _json(path, is_lines=kind in JSON_LINES)
-        is_list = kind in JSON and _is_list(path)
+        is_list = kind == ".json" and _is_list(path)
+        numbered = _parquet(path) if kind == ".parquet" else _listed(path) if is_list else _lines(path)
         most = size if is_list else min(WHOLE + 1, size or WHOLE + 1)
         rows: Sequence[Row] = [_row(path, number, columns) for number, columns in islice(numbered, most)]
         if len(rows) > WHOLE and not is_list:
-            rows = _on_demand(path, size, kind, path.stat().st_mtime_ns)
+            rows = _on_demand(path, size, path.stat().st_mtime_ns)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"--dataset {path}: cannot be read ({error}); check the file and its permissions") from error
     if not rows:
@@ -52,17 +63,157 @@ def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
     return rows
 
 
+def data_ending(path: Path) -> str:
+    """Return the ending that tells a file's format, in lower case, without a `.gz` behind it."""
+    name = path.name.lower()
+    plain = Path(name.removesuffix(".gz")).suffix
+    return plain if plain in (*JSON_LINES, ".json") else Path(name).suffix
+
+
+class LineRows(RowsOnDemand):
+    """The rows of a file without its blank lines; a compressed file is first unpacked into a temporary one.
+
+    Eight bytes a line, twice, are all that is kept in memory.
+    """
+
+    def __init__(self, path: Path, *, size: int | None) -> None:
+        """`size`: rows to take (None: all)."""
+        self._path = path
+        if _is_packed(path):
+            self._file = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - stays open as long as its rows
+            with gzip.open(path, "rb") as packed:
+                shutil.copyfileobj(packed, self._file, CHUNK)
+            self._file.flush()
+        else:
+            self._file = path.open("rb")
+        self._state = _state(self._file)
+        self._starts, is_blank = _line_starts(self._file)
+        self._lines = np.flatnonzero(~is_blank)[:size]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def at(self, place: int) -> Row:
+        """Read one line.
+
+        Raises:
+            DataError: the file was changed since it was opened.
+        """
+        line = int(self._lines[place])
+        start, end = int(self._starts[line]), int(self._starts[line + 1])
+        # not mapped into memory: another process that shortens a mapped file would kill this one
+        content = os.pread(self._file.fileno(), end - start, start)
+        if _state(self._file) != self._state:
+            raise DataError(
+                f"--dataset {self._path}: was changed while a run was reading it; start again, and let runs have files "
+                "of their own"
+            )
+        return _row(self._path, line + 1, _of_line(self._path, line + 1, content))
+
+    def digest(self) -> str:
+        """Hash all bytes up to the last row, and the file's name, which is part of the rows' names."""
+        digest, left = hashlib.sha256(self._path.name.encode() + b"\n"), int(self._starts[self._lines[-1] + 1])
+        self._file.seek(0)
+        while left and (chunk := self._file.read(min(CHUNK, left))):
+            digest.update(chunk)
+            left -= len(chunk)
+        return digest.hexdigest()
+
+
+class ArrowRows(RowsOnDemand):
+    """The first rows of a parquet file, decoded into a temporary file."""
+
+    def __init__(self, path: Path, *, size: int | None) -> None:
+        """`size`: rows to take (None: all).
+
+        Raises:
+            DataError: it is no such file.
+        """
+        # Imported here: a run on JSON lines must not wait for arrow.
+        import pyarrow
+        from pyarrow import ipc, parquet
+
+        def plain(kind: Any) -> Any:
+            return kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+
+        place, name = tempfile.mkstemp(suffix=".arrow")
+        try:
+            with parquet.ParquetFile(path) as file, os.fdopen(place, "wb") as decoded:
+                # dictionary-encoded words may have other codes in the next batch
+                schema = pyarrow.schema([field.with_type(plain(field.type)) for field in file.schema_arrow])
+                with ipc.new_file(decoded, schema) as writer:
+                    for batch in file.iter_batches(batch_size=BATCH):
+                        writer.write_table(pyarrow.Table.from_batches([batch]).cast(schema))
+            self._table = ipc.open_file(pyarrow.memory_map(name)).read_all()
+        except pyarrow.ArrowException as error:
+            raise _no_parquet(path, error) from error
+        finally:
+            os.unlink(name)  # the mapping outlives the name
+        self._path = path
+        self._size: int = self._table.num_rows if size is None else min(size, self._table.num_rows)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def at(self, place: int) -> Row:
+        """Read one row."""
+        (columns,) = self._table.slice(place, 1).to_pylist()
+        return Row(row_id=f"{self._path.name}:{place + 1}", columns=columns)
+
+    def digest(self) -> str:
+        """Hash the parquet file's bytes, its name and the number of rows that are taken."""
+        with self._path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256")
+        return hashlib.sha256(f"{self._path.name} {self._size} {content.hexdigest()}".encode()).hexdigest()
+
+
 @lru_cache(maxsize=1)
-def _on_demand(path: Path, size: int | None, kind: str, changed_ns: int) -> Sequence[Row]:
+def _on_demand(path: Path, size: int | None, changed_ns: int) -> Sequence[Row]:
     """Return rows read on demand, kept for the next caller; `changed_ns` is the file's present time of change."""
-    if kind in PARQUET:
-        return parquet_rows(path, size=size)
-    return LineRows(path, partial(_row_of_line, path), size=size)
+    return ArrowRows(path, size=size) if data_ending(path) == ".parquet" else LineRows(path, size=size)
 
 
-def _row_of_line(path: Path, content: bytes, number: int) -> Row:
-    line = content.removeprefix(codecs.BOM_UTF8) if number == 1 else content
-    return _row(path, number, _of_line(line, f"{path}, line {number}"))
+def _is_packed(path: Path) -> bool:
+    return path.name.lower().endswith(".gz")
+
+
+def _opened(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb") if _is_packed(path) else path.open("rb"))
+
+
+def _is_list(path: Path) -> bool:
+    with _opened(path) as stream:
+        first = next((line for line in stream if line.removeprefix(codecs.BOM_UTF8).strip()), b"")
+    return first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
+def _listed(path: Path) -> NumberedColumns:
+    with _opened(path) as stream:
+        items = cast(list[object], _parsed(stream.read().removeprefix(codecs.BOM_UTF8), str(path)))
+    for number, value in enumerate(items, start=1):
+        yield number, _object(value, f"{path}, item {number}")
+
+
+def _lines(path: Path) -> NumberedColumns:
+    with _opened(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            if (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip():
+                yield number, _of_line(path, number, line)
+
+
+def _parquet(path: Path) -> NumberedColumns:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        batches = parquet.ParquetFile(path).iter_batches(batch_size=BATCH)
+        yield from enumerate((columns for batch in batches for columns in batch.to_pylist()), start=1)
+    except pyarrow.ArrowException as error:
+        raise _no_parquet(path, error) from error
+
+
+def _no_parquet(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: is not a parquet file that can be read ({error}); write it again")
 
 
 def _row(path: Path, number: int, columns: Columns | DataError) -> Row:
@@ -72,39 +223,8 @@ def _row(path: Path, number: int, columns: Columns | DataError) -> Row:
     return Row(row_id=row_id, columns=columns)
 
 
-def data_ending(path: Path) -> str:
-    """Return the ending that tells a file's format, in lower case, without a `.gz` behind it."""
-    name = path.name.lower()
-    plain = Path(name.removesuffix(".gz")).suffix
-    return plain if plain in (*JSON_LINES, *JSON) else Path(name).suffix
-
-
-def _opened(path: Path) -> BinaryIO:
-    is_packed = path.name.lower().endswith(".gz")
-    return cast(BinaryIO, gzip.open(path, "rb") if is_packed else path.open("rb"))
-
-
-def _is_list(path: Path) -> bool:
-    """Return True if the text of a file begins with a bracket."""
-    with _opened(path) as stream:
-        first = next((line for line in stream if line.removeprefix(codecs.BOM_UTF8).strip()), b"")
-    return first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
-
-
-def _json(path: Path, *, is_lines: bool) -> NumberedColumns:
-    with _opened(path) as stream:
-        if not is_lines and _is_list(path):
-            items = cast(list[object], _parsed(stream.read().removeprefix(codecs.BOM_UTF8), str(path)))
-            for number, value in enumerate(items, start=1):
-                yield number, _object(value, f"{path}, item {number}")
-            return
-        for number, line in enumerate(stream, start=1):
-            content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-            if content.strip():
-                yield number, _of_line(content, f"{path}, line {number}")
-
-
-def _of_line(content: bytes, place: str) -> Columns | DataError:
+def _of_line(path: Path, number: int, line: bytes) -> Columns | DataError:
+    content, place = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, f"{path}, line {number}"
     try:
         return _object(_parsed(content, place), place)
     except DataError as error:
@@ -126,13 +246,28 @@ def _object(value: object, place: str) -> Columns | DataError:
     return value
 
 
-def _parquet(path: Path) -> NumberedColumns:
-    # Imported here: a run on JSON lines must not wait for arrow.
-    import pyarrow
-    from pyarrow import parquet
+def _state(file: BinaryIO) -> tuple[int, int]:
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns
 
-    try:
-        batches = parquet.ParquetFile(path).iter_batches(batch_size=1024)
-        yield from enumerate((columns for batch in batches for columns in batch.to_pylist()), start=1)
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{path}: is not a parquet file that can be read ({error}); write it again") from error
+
+def _line_starts(file: BinaryIO) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the start of each line, with the end of the file last, and a mask of blank lines."""
+    starts, heads = [np.zeros(1, dtype=np.int64)], list[NDArray[np.uint8]]()
+    offset, is_new = 0, True
+    file.seek(0)
+    while chunk := file.read(CHUNK):
+        content = np.frombuffer(chunk, dtype=np.uint8)
+        found = np.flatnonzero(content == NEWLINE) + 1
+        heads += [content[:1]] * is_new + [content[found[found < len(content)]]]
+        starts.append(found + offset)
+        offset, is_new = offset + len(chunk), chunk.endswith(b"\n")
+    begins = np.concatenate(starts)
+    if begins[-1] != offset:
+        begins = np.append(begins, offset)
+    is_blank = np.zeros(len(begins) - 1, dtype=np.bool_)
+    # a line that begins with whitespace may be blank; a byte order mark before the first line is not part of it
+    for line in {0, *np.flatnonzero(np.isin(np.concatenate(heads), BLANKS)).tolist()}:
+        text = os.pread(file.fileno(), int(begins[line + 1] - begins[line]), int(begins[line]))
+        is_blank[line] = not text.removeprefix(codecs.BOM_UTF8).strip()
+    return begins, is_blank

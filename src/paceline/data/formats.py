@@ -18,21 +18,21 @@ A row with test cases needs no answer: its `solution` is a program, which no ans
 `test_cases`, `verification_info`, `input_output`, or a `reward_model` with tests as its `ground_truth`."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.config.sections import DataConfig
-from paceline.data.extraction.boxes import last_boxed
-from paceline.data.extraction.hashes import closing_hashes
+from paceline.data.extraction.answers import closing_hashes, last_boxed
 from paceline.data.rows import Row
 from paceline.errors import DataError
+from paceline.types import RowCheck
 
 Message = dict[str, object]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 ANSWER_COLUMNS = ("gt_answer", "answer", "solution", "ground_truth")
 IMAGE_COLUMNS = ("image", "images")
-TEST_COLUMNS = ("test_cases", "verification_info", "input_output")
+CASES_COLUMNS = ("test_cases", "verification_info", "input_output", "reward_model")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,11 +56,16 @@ def problem(row: Row, data: DataConfig) -> Problem:
         raise DataError(
             f"row {row.row_id}: has a column {images[0]!r}; models of text are trained here, remove the column"
         )
-    return Problem(prompt=_prompt(row, data.prompt_column), answer=_answer(row, data.answer_column))
-
-
-def _prompt(row: Row, override: str | None) -> str | list[Message]:
     known = next((known for known in FORMATS if known.columns <= row.columns.keys()), None)
+    prompt = _prompt(row, data.prompt_column, known)
+    if (column := data.answer_column) is not None:
+        answer = gold_answer(_cell(row, column, "--answer-column"), row_id=row.row_id, column=column)
+    else:
+        answer = (_first_answer if known is None else known.answer)(row)
+    return Problem(prompt=prompt, answer=answer)
+
+
+def _prompt(row: Row, override: str | None, known: "_Format | None") -> str | list[Message]:
     column = override or (None if known is None else known.prompt)
     if column is None:
         raise DataError(
@@ -70,22 +75,11 @@ def _prompt(row: Row, override: str | None) -> str | list[Message]:
     if isinstance(value, str):
         text = _text(value, row.row_id, column)
         if known is not None and known.after is not None and override is None:
-            text = _followed(text, row.columns.get(known.after))
+            rest = row.columns.get(known.after)  # the head of a function that is to be completed
+            text = f"{text.rstrip()}\n\n{rest.rstrip()}" if isinstance(rest, str) and rest.strip() else text
         # The field's convention: text in a column `prompt` is for the model as it stands, a question is to be asked.
         return text if column == "prompt" else [{"role": "user", "content": text}]
     return _messages(value, row.row_id, column)
-
-
-def _followed(text: str, rest: object) -> str:
-    """Append the rest to the text, if any: the head of a function that is to be completed."""
-    return f"{text.rstrip()}\n\n{rest.rstrip()}" if isinstance(rest, str) and rest.strip() else text
-
-
-def _answer(row: Row, override: str | None) -> str | None:
-    if override is not None:
-        return gold_answer(_cell(row, override, "--answer-column"), row_id=row.row_id, column=override)
-    read = next((known.answer for known in FORMATS if known.columns <= row.columns.keys()), _first_answer)
-    return read(row)
 
 
 def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
@@ -107,8 +101,8 @@ def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
         return str(value)
     if value is not None and not isinstance(value, str):
         raise DataError(
-            f"row {row_id}: column {column!r} holds a {type(value).__name__}, but an answer must be text or a number; "
-            "name the right column with --answer-column"
+            f"row {row_id}: column {column!r} holds a {type(value).__name__}, but an answer must be text or a number",
+            remedies=["name the right column with --answer-column"],
         )
     text = value or ""
     return (closing_hashes(text) or last_boxed(text) or text.strip()) or None
@@ -139,8 +133,8 @@ def _messages(value: object, row_id: str, column: str) -> list[Message]:
     if not isinstance(listed, list | tuple) or not listed:
         shown = "an empty list" if isinstance(listed, list | tuple) else type(value).__name__ if value else repr(value)
         raise DataError(
-            f"row {row_id}: the prompt in column {column!r} must be text or messages, got {shown}; "
-            "mend the row, or name another column with --prompt-column"
+            f"row {row_id}: the prompt in column {column!r} must be text or messages, got {shown}",
+            remedies=["mend the row", "name another column with --prompt-column"],
         )
     messages = [_message(entry, row_id, f"message {number}") for number, entry in enumerate(listed, start=1)]
     if messages[-1]["role"] not in ("user", "tool"):
@@ -166,24 +160,25 @@ def _message(entry: object, row_id: str, place: str) -> Message:
 
 def _first_answer(row: Row) -> str | None:
     for column in ANSWER_COLUMNS:
-        if row.columns.get(column) is not None and not (column == "solution" and _has_tests(row)):
+        if row.columns.get(column) is not None and not (column == "solution" and cases_column(row.columns)):
             return gold_answer(row.columns[column], row_id=row.row_id, column=column)
     reward_model = row.columns.get("reward_model")
-    if isinstance(reward_model, Mapping) and "ground_truth" in reward_model and not _has_tests(row):
+    if isinstance(reward_model, Mapping) and "ground_truth" in reward_model and not cases_column(row.columns):
         return gold_answer(reward_model["ground_truth"], row_id=row.row_id, column="reward_model.ground_truth")
     return None
 
 
-def _has_tests(row: Row) -> bool:
-    """Return True if tests of the row say what is right; reward functions know how to read them."""
-    if any(row.columns.get(column) is not None for column in TEST_COLUMNS):
-        return True
-    reward_model = row.columns.get("reward_model")
+def cases_column(columns: Mapping[str, object]) -> str | None:
+    """Return the column of `CASES_COLUMNS` that holds test cases, usable or not; None without any."""
+    for column in CASES_COLUMNS[:-1]:
+        if columns.get(column) is not None:
+            return column
+    reward_model = columns.get("reward_model")
     truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
     if isinstance(truth, str):
-        # JSON text of an object with inputs; an answer may begin with a brace as well, and has no such key.
-        return truth.lstrip().startswith("{") and '"inputs"' in truth
-    return isinstance(truth, Mapping | list | tuple)
+        # An answer may start with a brace too, such as the set {1, 2}; the quoted key is in none.
+        return "reward_model" if truth.lstrip().startswith("{") and '"inputs"' in truth else None
+    return "reward_model" if isinstance(truth, Mapping | list | tuple) else None
 
 
 def _boxed_answer(row: Row) -> str | None:
@@ -199,7 +194,7 @@ def _exact_answer(row: Row) -> str | None:
     return answer if isinstance(answer, str) else gold_answer(answer, row_id=row.row_id, column="answer")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Format:
     columns: frozenset[str]
     prompt: str
@@ -210,16 +205,63 @@ class _Format:
 
 FORMATS = (
     # Before `question`: a drawn grid may hold `####`, which is no GSM8K mark there.
-    _Format(columns=frozenset({"reasoning_gym", "question"}), prompt="question", answer=_exact_answer),
-    _Format(columns=frozenset({"prompt"}), prompt="prompt", answer=_first_answer),
+    _Format(frozenset({"reasoning_gym", "question"}), "question", _exact_answer),
+    _Format(frozenset({"prompt"}), "prompt", _first_answer),
     # Before `messages`: NuminaMath has both, and its messages hold the solution.
-    _Format(columns=frozenset({"problem"}), prompt="problem", answer=_boxed_answer),
-    _Format(
-        columns=frozenset({"problem_statement", "verification_info"}), prompt="problem_statement", answer=_first_answer
-    ),
-    _Format(columns=frozenset({"messages"}), prompt="messages", answer=_first_answer),
-    _Format(
-        columns=frozenset({"question", "input_output"}), prompt="question", answer=_first_answer, after="starter_code"
-    ),
-    _Format(columns=frozenset({"question"}), prompt="question", answer=_first_answer),
+    _Format(frozenset({"problem"}), "problem", _boxed_answer),
+    _Format(frozenset({"problem_statement", "verification_info"}), "problem_statement", _first_answer),
+    _Format(frozenset({"messages"}), "messages", _first_answer),
+    _Format(frozenset({"question", "input_output"}), "question", _first_answer, after="starter_code"),
+    _Format(frozenset({"question"}), "question", _first_answer),
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Screened:
+    """The usable rows with their problems."""
+
+    rows: tuple[Row, ...]
+    """Rows in their order; at least one."""
+    problems: tuple[Problem, ...]
+    """Problems, one per row."""
+    skipped: tuple[str, ...]
+    """A sentence for each row that was left out; empty if `on_bad_row` is `stop`."""
+
+
+def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Screened:
+    """Read the problem of every row, and check it with `check`.
+
+    Raises:
+        DataError: a row cannot be used and `on_bad_row` is `stop`, or none can.
+    """
+    kept, problems, skipped = list[Row](), list[Problem](), list[str]()
+    for row in rows:
+        try:
+            asked = usable(row, data, check)
+        except DataError as error:
+            if data.on_bad_row == "stop":
+                raise
+            skipped.append(str(error))
+        else:
+            kept.append(row)
+            problems.append(asked)
+    if not kept:
+        raise DataError(
+            f"--on-bad-row skip leaves no row: none of the {len(rows)} can be used; correct them; the first: "
+            f"{skipped[0]}"
+        )
+    return Screened(rows=tuple(kept), problems=tuple(problems), skipped=tuple(skipped))
+
+
+def usable(row: Row, data: DataConfig, check: RowCheck | None) -> Problem:
+    """Return the problem of a row.
+
+    Raises:
+        DataError: it cannot be used.
+    """
+    if row.unreadable is not None:
+        raise DataError(row.unreadable)
+    asked = problem(row, data)
+    if check is not None:
+        check(row.given, row.row_id)
+    return asked

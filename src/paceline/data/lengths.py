@@ -24,35 +24,20 @@ def length_histogram(lengths: Sequence[int]) -> str:
     if not lengths:
         raise ValueError("lengths must not be empty")
     ordered = sorted(lengths)
-    median, p95 = _percentile(ordered, 0.5), _percentile(ordered, 0.95)
+    median, p95 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.95))
     title = f"prompt tokens: n {len(ordered):,}, median {median:,}, p95 {p95:,}, max {ordered[-1]:,}"
-    bins = _bins(ordered)
-    labels = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high, _ in bins]
-    width = max(len(label) for label in labels)
-    most = max(count for _, _, count in bins)
-    bars = [
-        f"  {label:>{width}} {_bar(count / most)} {count:,}" for label, (_, _, count) in zip(labels, bins, strict=True)
-    ]
-    return "\n".join([title, *bars])
-
-
-def _percentile(ordered: Sequence[int], share: float) -> int:
-    return ordered[math.ceil(share * len(ordered)) - 1]
-
-
-def _bins(ordered: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return (lowest, highest, count) of equally wide ranges from the smallest length on, both ends included."""
+    # Equally wide ranges from the smallest length on, both ends included.
     lowest, highest = ordered[0], ordered[-1]
     width = math.ceil((highest - lowest + 1) / MAX_BINS)
     counts = [0] * ((highest - lowest) // width + 1)
     for length in ordered:
         counts[(length - lowest) // width] += 1
-    starts = (lowest + width * index for index in range(len(counts)))
-    return [(start, min(start + width - 1, highest), count) for start, count in zip(starts, counts, strict=True)]
-
-
-def _bar(share: float) -> str:
-    """Draw a bar in eighths of a character; it is empty only for 0."""
-    eighths = math.ceil(share * BAR_WIDTH * 8)
-    whole, rest = divmod(eighths, 8)
-    return BLOCKS[-1] * whole + BLOCKS[rest].strip()
+    bounds = [(low, min(low + width - 1, highest)) for low in range(lowest, highest + 1, width)]
+    labels = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high in bounds]
+    lines = [title]
+    for label, count in zip(labels, counts, strict=True):
+        # In eighths of a character: a bar is empty only for 0.
+        whole, rest = divmod(math.ceil(count / max(counts) * BAR_WIDTH * 8), 8)
+        bar = BLOCKS[-1] * whole + BLOCKS[rest].strip()
+        lines.append(f"  {label:>{max(map(len, labels))}} {bar} {count:,}")
+    return "\n".join(lines)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-LARGEST_NUMBER = 9
-"""Largest value of `{k}` in a sentence and in its code."""
+LARGEST_NUMBER = 9  # Largest value of `{k}` in a sentence and in its code
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Snippet:
     """One sentence and its code; both may hold `{k}`, a whole number."""
 
@@ -26,7 +25,7 @@ class Snippet:
     """Smallest value of k."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Reader:
     """The first sentence and its code: from standard input to the value that the steps work on."""
 
@@ -72,9 +71,9 @@ def _word(rng: Random, large: bool) -> str:
 
 def _pair_reader(sentences: tuple[str, ...], code: str, run: Callable[[tuple[int, int]], int]) -> Reader:
     return Reader(
-        sentences=sentences,
-        code=f"a, b = map(int, input().split())\nx = {code}",
-        run=run,
+        sentences,
+        f"a, b = map(int, input().split())\nx = {code}",
+        run,
         stdin=lambda pair: f"{pair[0]} {pair[1]}\n",
         draw=_pair,
     )
@@ -84,98 +83,66 @@ NUMBERS = Kind(
     weight=5,
     readers=(
         Reader(
-            sentences=("Read numbers on one line.", "Read a line of numbers."),
-            code="v = list(map(int, input().split()))",
-            run=lambda numbers: numbers,
+            ("Read numbers on one line.", "Read a line of numbers."),
+            "v = list(map(int, input().split()))",
+            lambda numbers: numbers,
             stdin=lambda numbers: " ".join(map(str, numbers)) + "\n",
             draw=_numbers,
         ),
         Reader(
-            sentences=("Read n, then n numbers on lines of their own.", "Read a count and that many lines of numbers."),
-            code="v = [int(input()) for _ in range(int(input()))]",
-            run=lambda numbers: numbers,
+            ("Read n, then n numbers on lines of their own.", "Read a count and that many lines of numbers."),
+            "v = [int(input()) for _ in range(int(input()))]",
+            lambda numbers: numbers,
             stdin=lambda numbers: "".join(f"{number}\n" for number in [len(numbers), *numbers]),
             draw=_numbers,
         ),
     ),
     steps=(
         Snippet(
-            sentences=("Add {k} to each.", "Increase each by {k}."),
-            code="v = [x + {k} for x in v]",
-            run=lambda v, k: [x + k for x in v],
+            ("Add {k} to each.", "Increase each by {k}."), "v = [x + {k} for x in v]", lambda v, k: [x + k for x in v]
         ),
         Snippet(
-            sentences=("Take {k} from each.", "Lower each by {k}."),
-            code="v = [x - {k} for x in v]",
-            run=lambda v, k: [x - k for x in v],
+            ("Take {k} from each.", "Lower each by {k}."), "v = [x - {k} for x in v]", lambda v, k: [x - k for x in v]
         ),
         Snippet(
-            sentences=("Multiply each by {k}.", "Make each {k} times as large."),
-            code="v = [x * {k} for x in v]",
-            run=lambda v, k: [x * k for x in v],
+            ("Multiply each by {k}.", "Make each {k} times as large."),
+            "v = [x * {k} for x in v]",
+            lambda v, k: [x * k for x in v],
         ),
         Snippet(
-            sentences=("Square each.", "Multiply each by itself."),
-            code="v = [x * x for x in v]",
-            run=lambda v, _: [x * x for x in v],
+            ("Square each.", "Multiply each by itself."), "v = [x * x for x in v]", lambda v, _: [x * x for x in v]
         ),
         Snippet(
-            sentences=("Keep the even ones.", "Leave out the odd ones."),
-            code="v = [x for x in v if x % 2 == 0]",
-            run=lambda v, _: [x for x in v if x % 2 == 0],
+            ("Keep the even ones.", "Leave out the odd ones."),
+            "v = [x for x in v if x % 2 == 0]",
+            lambda v, _: [x for x in v if x % 2 == 0],
         ),
         Snippet(
-            sentences=("Keep those above {k}.", "Keep the ones larger than {k}."),
-            code="v = [x for x in v if x > {k}]",
-            run=lambda v, k: [x for x in v if x > k],
+            ("Keep those above {k}.", "Keep the ones larger than {k}."),
+            "v = [x for x in v if x > {k}]",
+            lambda v, k: [x for x in v if x > k],
         ),
         Snippet(
-            sentences=("Keep those below {k}.", "Keep the ones smaller than {k}."),
-            code="v = [x for x in v if x < {k}]",
-            run=lambda v, k: [x for x in v if x < k],
+            ("Keep those below {k}.", "Keep the ones smaller than {k}."),
+            "v = [x for x in v if x < {k}]",
+            lambda v, k: [x for x in v if x < k],
         ),
-        Snippet(
-            sentences=("Sort them.", "Put them in order of size."),
-            code="v = sorted(v)",
-            run=lambda v, _: sorted(v),
-        ),
-        Snippet(
-            sentences=("Reverse their order.", "Turn them around."),
-            code="v = v[::-1]",
-            run=lambda v, _: v[::-1],
-        ),
-        Snippet(
-            sentences=("Drop the first {k}.", "Leave out the first {k}."),
-            code="v = v[{k}:]",
-            run=lambda v, k: v[k:],
-        ),
-        Snippet(
-            sentences=("Keep the first {k}.", "Leave out all but the first {k}."),
-            code="v = v[:{k}]",
-            run=lambda v, k: v[:k],
-        ),
+        Snippet(("Sort them.", "Put them in order of size."), "v = sorted(v)", lambda v, _: sorted(v)),
+        Snippet(("Reverse their order.", "Turn them around."), "v = v[::-1]", lambda v, _: v[::-1]),
+        Snippet(("Drop the first {k}.", "Leave out the first {k}."), "v = v[{k}:]", lambda v, k: v[k:]),
+        Snippet(("Keep the first {k}.", "Leave out all but the first {k}."), "v = v[:{k}]", lambda v, k: v[:k]),
     ),
     printers=(
-        Snippet(sentences=("Print them.", "Print what is left."), code="print(*v)", run=lambda v, _: _spaced(v)),
+        Snippet(("Print them.", "Print what is left."), "print(*v)", lambda v, _: _spaced(v)),
         Snippet(
-            sentences=("Print each on a line.", "Print one per line."),
-            code="for x in v: print(x)",
-            run=lambda v, _: "".join(f"{x}\n" for x in v),
+            ("Print each on a line.", "Print one per line."),
+            "for x in v: print(x)",
+            lambda v, _: "".join(f"{x}\n" for x in v),
         ),
-        Snippet(sentences=("Print the sum.", "Print the total."), code="print(sum(v))", run=lambda v, _: f"{sum(v)}\n"),
-        Snippet(
-            sentences=("Print the largest.", "Print the maximum."), code="print(max(v))", run=lambda v, _: f"{max(v)}\n"
-        ),
-        Snippet(
-            sentences=("Print the smallest.", "Print the minimum."),
-            code="print(min(v))",
-            run=lambda v, _: f"{min(v)}\n",
-        ),
-        Snippet(
-            sentences=("Print how many there are.", "Print their count."),
-            code="print(len(v))",
-            run=lambda v, _: f"{len(v)}\n",
-        ),
+        Snippet(("Print the sum.", "Print the total."), "print(sum(v))", lambda v, _: f"{sum(v)}\n"),
+        Snippet(("Print the largest.", "Print the maximum."), "print(max(v))", lambda v, _: f"{max(v)}\n"),
+        Snippet(("Print the smallest.", "Print the minimum."), "print(min(v))", lambda v, _: f"{min(v)}\n"),
+        Snippet(("Print how many there are.", "Print their count."), "print(len(v))", lambda v, _: f"{len(v)}\n"),
     ),
 )
 
@@ -183,9 +150,9 @@ NUMBER = Kind(
     weight=3,
     readers=(
         Reader(
-            sentences=("Read a number.", "Read one number."),
-            code="x = int(input())",
-            run=lambda number: number,
+            ("Read a number.", "Read one number."),
+            "x = int(input())",
+            lambda number: number,
             stdin=lambda number: f"{number}\n",
             draw=_number,
         ),
@@ -204,33 +171,29 @@ NUMBER = Kind(
         _pair_reader(("Read two numbers. Take the smaller.", "Read two numbers. Keep the smaller."), "min(a, b)", min),
     ),
     steps=(
-        Snippet(sentences=("Add {k}.", "Increase it by {k}."), code="x = x + {k}", run=lambda x, k: x + k),
-        Snippet(sentences=("Take away {k}.", "Lower it by {k}."), code="x = x - {k}", run=lambda x, k: x - k),
+        Snippet(("Add {k}.", "Increase it by {k}."), "x = x + {k}", lambda x, k: x + k),
+        Snippet(("Take away {k}.", "Lower it by {k}."), "x = x - {k}", lambda x, k: x - k),
+        Snippet(("Multiply by {k}.", "Make it {k} times as large."), "x = x * {k}", lambda x, k: x * k),
+        Snippet(("Square it.", "Multiply it by itself."), "x = x * x", lambda x, _: x * x),
         Snippet(
-            sentences=("Multiply by {k}.", "Make it {k} times as large."), code="x = x * {k}", run=lambda x, k: x * k
-        ),
-        Snippet(sentences=("Square it.", "Multiply it by itself."), code="x = x * x", run=lambda x, _: x * x),
-        Snippet(
-            sentences=("Take the remainder by {k}.", "Keep what is left when divided by {k}."),
-            code="x = x % {k}",
-            run=lambda x, k: x % k,
+            ("Take the remainder by {k}.", "Keep what is left when divided by {k}."),
+            "x = x % {k}",
+            lambda x, k: x % k,
             smallest=5,
         ),
         Snippet(
-            sentences=("Divide by {k}, rounding down.", "Divide it by {k} without remainder."),
-            code="x = x // {k}",
-            run=lambda x, k: x // k,
+            ("Divide by {k}, rounding down.", "Divide it by {k} without remainder."),
+            "x = x // {k}",
+            lambda x, k: x // k,
         ),
     ),
     printers=(
-        Snippet(sentences=("Print it.", "Print the result."), code="print(x)", run=lambda x, _: f"{x}\n"),
+        Snippet(("Print it.", "Print the result."), "print(x)", lambda x, _: f"{x}\n"),
+        Snippet(("Print it twice.", "Print the result twice."), "print(x, x)", lambda x, _: f"{x} {x}\n"),
         Snippet(
-            sentences=("Print it twice.", "Print the result twice."), code="print(x, x)", run=lambda x, _: f"{x} {x}\n"
-        ),
-        Snippet(
-            sentences=("Print it and its square.", "Print the result and its square."),
-            code="print(x, x * x)",
-            run=lambda x, _: f"{x} {x * x}\n",
+            ("Print it and its square.", "Print the result and its square."),
+            "print(x, x * x)",
+            lambda x, _: f"{x} {x * x}\n",
         ),
     ),
 )
@@ -239,49 +202,31 @@ WORD = Kind(
     weight=4,
     readers=(
         Reader(
-            sentences=("Read a word.", "Read one word."),
-            code="s = input()",
-            run=lambda word: word,
+            ("Read a word.", "Read one word."),
+            "s = input()",
+            lambda word: word,
             stdin=lambda word: f"{word}\n",
             draw=_word,
         ),
     ),
     steps=(
+        Snippet(("Make it upper case.", "Write it in capitals."), "s = s.upper()", lambda s, _: s.upper()),
+        Snippet(("Turn it around.", "Reverse it."), "s = s[::-1]", lambda s, _: s[::-1]),
+        Snippet(("Repeat it {k} times.", "Write it {k} times."), "s = s * {k}", lambda s, k: s * k),
+        Snippet(("Drop its first {k} letters.", "Leave out its first {k} letters."), "s = s[{k}:]", lambda s, k: s[k:]),
         Snippet(
-            sentences=("Make it upper case.", "Write it in capitals."), code="s = s.upper()", run=lambda s, _: s.upper()
+            ("Keep its first {k} letters.", "Leave out all but its first {k} letters."),
+            "s = s[:{k}]",
+            lambda s, k: s[:k],
         ),
-        Snippet(sentences=("Turn it around.", "Reverse it."), code="s = s[::-1]", run=lambda s, _: s[::-1]),
-        Snippet(sentences=("Repeat it {k} times.", "Write it {k} times."), code="s = s * {k}", run=lambda s, k: s * k),
-        Snippet(
-            sentences=("Drop its first {k} letters.", "Leave out its first {k} letters."),
-            code="s = s[{k}:]",
-            run=lambda s, k: s[k:],
-        ),
-        Snippet(
-            sentences=("Keep its first {k} letters.", "Leave out all but its first {k} letters."),
-            code="s = s[:{k}]",
-            run=lambda s, k: s[:k],
-        ),
-        Snippet(
-            sentences=("Put {k} at its end.", "Write {k} after it."), code='s = s + "{k}"', run=lambda s, k: f"{s}{k}"
-        ),
-        Snippet(
-            sentences=("Put {k} at its start.", "Write {k} before it."),
-            code='s = "{k}" + s',
-            run=lambda s, k: f"{k}{s}",
-        ),
+        Snippet(("Put {k} at its end.", "Write {k} after it."), 's = s + "{k}"', lambda s, k: f"{s}{k}"),
+        Snippet(("Put {k} at its start.", "Write {k} before it."), 's = "{k}" + s', lambda s, k: f"{k}{s}"),
     ),
     printers=(
-        Snippet(sentences=("Print it.", "Print the result."), code="print(s)", run=lambda s, _: f"{s}\n"),
-        Snippet(sentences=("Print its letters with spaces.",), code="print(*s)", run=lambda s, _: _spaced(s)),
-        Snippet(
-            sentences=("Print its length.", "Print how long it is."),
-            code="print(len(s))",
-            run=lambda s, _: f"{len(s)}\n",
-        ),
-        Snippet(
-            sentences=("Print it twice.", "Print the result twice."), code="print(s, s)", run=lambda s, _: f"{s} {s}\n"
-        ),
+        Snippet(("Print it.", "Print the result."), "print(s)", lambda s, _: f"{s}\n"),
+        Snippet(("Print its letters with spaces.",), "print(*s)", lambda s, _: _spaced(s)),
+        Snippet(("Print its length.", "Print how long it is."), "print(len(s))", lambda s, _: f"{len(s)}\n"),
+        Snippet(("Print it twice.", "Print the result twice."), "print(s, s)", lambda s, _: f"{s} {s}\n"),
     ),
 )
 

@@ -12,20 +12,15 @@ step, from one with constant output and from one that echoes its input."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import combinations, islice
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 from paceline.data.program_lines import KINDS, LARGEST_NUMBER, Kind, Reader, Snippet
-from paceline.data.rows import GeneratedSplit
-from paceline.errors import DataError
+from paceline.data.rows import drawn_once
 
 NUM_STEPS = (1, 2, 3)
-SIZES = (False, False, True)
-"""True for each test with a large case."""
-ATTEMPTS = 8
-"""Attempts to draw tests before a description is given up: `Sort them. Print the sum.` cannot have any."""
+ATTEMPTS = 8  # Attempts to draw tests before a description is given up: `Sort them. Print the sum.` cannot have any.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,13 +68,20 @@ class ProgramProblem:
     """A description with a program that follows it, and tests of it."""
 
     outline: Outline
-    question: str
-    solution: str
-    """Python that reads standard input and prints."""
     inputs: tuple[str, ...]
     """Standard input of each test."""
     outputs: tuple[str, ...]
     """Expected output of each test."""
+
+    @property
+    def question(self) -> str:
+        """Return the description."""
+        return self.outline.question
+
+    @property
+    def solution(self) -> str:
+        """Return Python that reads standard input and prints."""
+        return self.outline.program
 
     @property
     def completion(self) -> str:
@@ -114,27 +116,9 @@ def problems(split: str, *, seed: int = 0, num_steps: tuple[int, ...] = NUM_STEP
     Raises:
         DataError: a split other than `train` and `test`.
     """
-    if split not in get_args(GeneratedSplit):
-        raise DataError(f"dataset 'programs' has the splits 'train' and 'test', got {split!r}; use one of the two")
-    return _stream(split, Random(f"{seed}/{split}"), num_steps)
-
-
-def split_of(question: str) -> GeneratedSplit:
-    """Return the split of a question: decided by its text alone, so no question is ever in both."""
-    return "test" if blake2b(question.encode(), digest_size=1).digest()[0] % 2 else "train"
-
-
-def _stream(split: str, rng: Random, num_steps: tuple[int, ...]) -> Iterator[ProgramProblem]:
-    seen: set[str] = set()
-    while True:
-        outline = _outline(rng, rng.choice(num_steps))
-        question = outline.question
-        if split_of(question) != split or question in seen:
-            continue
-        seen.add(question)
-        problem = _with_tests(outline)
-        if problem is not None:
-            yield problem
+    rng = Random(f"{seed}/{split}")
+    outlines = drawn_once("programs", split, lambda: _outline(rng, rng.choice(num_steps)))
+    return (problem for outline in outlines if (problem := _with_tests(outline)) is not None)
 
 
 def _outline(rng: Random, num_steps: int) -> Outline:
@@ -164,30 +148,19 @@ def _with_tests(outline: Outline) -> ProgramProblem | None:
     """Return the problem with tests that depend on its text alone; None if no tests say enough."""
     rng = Random(outline.question)
     for _ in range(ATTEMPTS):
-        drawn = [outline.reader.draw(rng, large) for large in SIZES]
+        drawn = [outline.reader.draw(rng, large) for large in (False, False, True)]
         outputs = [_printed(outline, value, outline.steps) for value in drawn]
         inputs = [outline.reader.stdin(value) for value in drawn]
-        if None not in outputs and _say_enough(outline, drawn, inputs, outputs):
-            return ProgramProblem(
-                outline=outline,
-                question=outline.question,
-                solution=outline.program,
-                inputs=tuple(inputs),
-                outputs=tuple(str(output) for output in outputs),
-            )
+        expected = tuple(output for output in outputs if output is not None)
+        echoes = any(given.split() == output.split() for given, output in zip(inputs, expected, strict=False))
+        if len(set(expected)) < len(inputs) or echoes:  # nothing is left to print, or a constant or an echo would pass
+            continue
+        # The first test has to fail every program that omits steps.
+        steps = outline.steps
+        shorter = (kept for count in range(len(steps)) for kept in combinations(steps, count))
+        if all(_printed(outline, drawn[0], kept) != expected[0] for kept in shorter):
+            return ProgramProblem(outline=outline, inputs=tuple(inputs), outputs=expected)
     return None
-
-
-def _say_enough(outline: Outline, drawn: list[Any], inputs: list[str], outputs: list[str | None]) -> bool:
-    """Return True if the tests fail constant and echoing programs, and the first one fails programs that omit steps."""
-    echoes = [
-        printed is not None and given.split() == printed.split() for given, printed in zip(inputs, outputs, strict=True)
-    ]
-    if len(set(outputs)) < len(outputs) or any(echoes):
-        return False
-    steps = outline.steps
-    shorter = [kept for count in range(len(steps)) for kept in combinations(steps, count)]
-    return all(_printed(outline, drawn[0], kept) != outputs[0] for kept in shorter)
 
 
 def _printed(outline: Outline, drawn: Any, steps: Sequence[Sentence]) -> str | None:

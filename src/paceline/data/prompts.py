@@ -1,13 +1,52 @@
-"""Rendering of prompts: the chat template is applied, raw text is left as it is."""
+"""Rendering of prompts: the system message, the chat template or raw text, and the cut of one that is too long."""
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
 from typing import Protocol
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import Message
-from paceline.data.system_message import is_explicit
-from paceline.errors import DataError, ModelError
+from paceline.errors import ConfigError, DataError, ModelError
+from paceline.types import Task
+
+TEXT_FILES = (".txt", ".md", ".jinja")
+MARK = "paceline-cuts-here-6b1f"
+"""Text that no dataset has: it marks where a message's content lies in a template's output."""
+
+
+def system_prompt(data: DataConfig, default: str | None) -> str | None:
+    """Return the system message: that of `system_prompt`'s file, or `system_prompt` (empty: None), else `default`.
+
+    Raises:
+        ConfigError: `system_prompt` looks like the name of a file: a path must never be the prompt.
+        DataError: the file cannot be read or is empty.
+    """
+    if (name := data.system_prompt_file) is not None:
+        try:
+            text = Path(name).expanduser().read_text(encoding="utf-8-sig").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"--system-prompt file:{name}: cannot be read as UTF-8 text ({error}); check the path"
+            ) from error
+        if not text:
+            raise DataError(f"--system-prompt file:{name}: is empty; for no system message use --system-prompt ''")
+        return text
+    if (given := data.system_prompt) is None:
+        return default
+    has_space = any(character.isspace() for character in given)
+    if os.path.isfile(given) or (given.lower().endswith(TEXT_FILES) and not has_space):
+        raise ConfigError(
+            f"--system-prompt must be the message itself, got the name of a file {given!r}; write file:{given}"
+        )
+    return given if given.strip() else None
+
+
+def is_explicit(data: DataConfig) -> bool:
+    """Return True if the user chose the system message, or none at all."""
+    return data.system_prompt is not None
 
 
 class Tokenizer(Protocol):
@@ -53,13 +92,26 @@ def render(
         ModelError: messages, and the tokenizer has no chat template.
     """
     if isinstance(prompt, str):
-        return _raw(prompt, tokenizer, data, system=system, row_id=row_id)
+        if system is not None and is_explicit(data):
+            raise DataError(
+                f"row {row_id}: its prompt is plain text, which takes no system message",
+                remedies=[
+                    "write it into the prompt",
+                    "make the prompt a list of messages",
+                    "leave --system-prompt out",
+                ],
+            )
+        starts_with_bos = bool(tokenizer.bos_token) and prompt.startswith(str(tokenizer.bos_token))
+        return Rendered(text=prompt, add_special_tokens=not starts_with_bos)
     if tokenizer.chat_template is None:
         raise ModelError(
             f"row {row_id}: needs a chat template and the model's tokenizer has none; use a model with one, or "
             "give the prompt as plain text in a column named `prompt`"
         )
-    messages = _with_system(prompt, system, replace=is_explicit(data))
+    has_own, messages = prompt[0]["role"] in ("system", "developer"), prompt
+    if is_explicit(data) or not has_own:
+        rest = prompt[1:] if has_own else prompt
+        messages = rest if system is None else [{"role": "system", "content": system}, *rest]
     text = apply_template(tokenizer, messages, data.enable_thinking, row_id)
     return Rendered(text=text, add_special_tokens=False, messages=tuple(messages))
 
@@ -74,24 +126,6 @@ def token_ids(rendered: Sequence[Rendered], tokenizer: Tokenizer) -> list[tuple[
             encoded = tokenizer(texts, add_special_tokens=flag, verbose=False)["input_ids"]
             ids.update(zip(places, map(tuple, encoded), strict=True))
     return [ids[place] for place in range(len(rendered))]
-
-
-def _raw(text: str, tokenizer: Tokenizer, data: DataConfig, *, system: str | None, row_id: str) -> Rendered:
-    if system is not None and is_explicit(data):
-        raise DataError(
-            f"row {row_id}: its prompt is plain text, which takes no system message; write it into the prompt, "
-            "make the prompt a list of messages, or leave --system-prompt out"
-        )
-    starts_with_bos = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
-    return Rendered(text=text, add_special_tokens=not starts_with_bos)
-
-
-def _with_system(messages: list[Message], system: str | None, *, replace: bool) -> list[Message]:
-    has_own = messages[0]["role"] in ("system", "developer")
-    if has_own and not replace:
-        return messages
-    rest = messages[1:] if has_own else messages
-    return rest if system is None else [{"role": "system", "content": system}, *rest]
 
 
 def apply_template(tokenizer: Tokenizer, messages: list[Message], enable_thinking: bool | None, row_id: str) -> str:
@@ -109,6 +143,57 @@ def apply_template(tokenizer: Tokenizer, messages: list[Message], enable_thinkin
     except TemplateError as error:
         roles = ", ".join(str(message["role"]) for message in messages)
         raise DataError(
-            f"row {row_id}: the model's chat template refuses messages of the roles {roles} ({error}); change them, or "
-            "use --system-prompt '' where it takes no system message"
+            f"row {row_id}: the model's chat template refuses messages of the roles {roles} ({error})",
+            remedies=["change them", "use --system-prompt '' where it takes no system message"],
         ) from error
+
+
+def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
+    """Return the task with `max_prompt_length` tokens, if it has more.
+
+    Of plain text the start token and the end stay. Of messages everything stays up to the content of the first message
+    after the system's. The end stays too: the last of the conversation, and the template's opening of the answer.
+
+    Raises:
+        DataError: the template does not show where that is, or the limit leaves no room between the two.
+    """
+    limit, ids = data.max_prompt_length, task.prompt_ids
+    if task.messages is None:
+        start, end = int(ids[0] == tokenizer.bos_token_id), 0
+    else:
+        start, end = _frame(task, tokenizer, data)
+    if start + end >= limit:
+        raise DataError(
+            f"row {task.task_id}: its prompt has {len(ids)} tokens, and --max-prompt-length {limit} leaves no room for "
+            f"its question next to the {start} before and {end} after it, which a cut keeps; "
+            "raise the limit"
+        )
+    kept = (*ids[:start], *ids[len(ids) - (limit - start) :])
+    return replace(task, prompt=tokenizer.decode(list(kept)), prompt_ids=kept, tokens_cut=len(ids) - limit)
+
+
+def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig) -> tuple[int, int]:
+    """Return the number of tokens before the first content that may be cut, and behind the last."""
+    messages: list[Message] = [dict(message) for message in task.messages or ()]
+    undecided = DataError(
+        f"row {task.task_id}: its prompt has {len(task.prompt_ids)} tokens, and the model's chat template does not "
+        "show where its system message ends, which a cut keeps; raise --max-prompt-length, or remove the row"
+    )
+
+    def around(place: int) -> tuple[str, str]:
+        """Return what the template writes before and behind the content of one message."""
+        marked = [{**message, "content": MARK} if at == place else message for at, message in enumerate(messages)]
+        before, *behind = apply_template(tokenizer, marked, data.enable_thinking, task.task_id).split(MARK)
+        if len(behind) != 1:
+            raise undecided
+        return before, behind[0]
+
+    system = [*takewhile(lambda message: message["role"] in ("system", "developer"), messages)]
+    before, _ = around(min(len(system), len(messages) - 1))
+    _, behind = around(len(messages) - 1)
+    texts = [Rendered(text=text, add_special_tokens=False) for text in (before, behind)]
+    start, end = token_ids(texts, tokenizer)
+    is_seen = task.prompt.startswith(before) and task.prompt_ids[: len(start)] == start and task.prompt.endswith(behind)
+    if not is_seen:
+        raise undecided
+    return len(start), len(end)

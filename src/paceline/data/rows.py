@@ -1,25 +1,23 @@
-"""Row of a dataset, and sequences of rows that are read on demand."""
+"""Row of a dataset, sequences of rows that are read on demand, and what every generator of rows does."""
 
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, overload
+from typing import Protocol, TypeVar, overload
+
+from paceline.errors import DataError
 
 WHOLE = 20_000
 """Largest dataset that is read and tokenised whole before the first step: seconds, and half a gigabyte at most.
 
 Of a larger one a sample is read then, and the other rows when they are taken.
 """
-SAMPLE = 2_000
-"""Rows of a larger dataset that are read before the first step, spread evenly over it."""
+SAMPLE = 2_000  # Rows of a larger dataset that are read before the first step, spread evenly over it
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
-
-GeneratedSplit = Literal["train", "test"]
-"""Splits of a built-in generator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +37,39 @@ class Row:
     def given(self) -> Mapping[str, object]:
         """Columns that reward functions get."""
         return self.columns if self.passed is None else self.passed
+
+
+class Asked(Protocol):
+    """What a generator draws."""
+
+    @property
+    def question(self) -> str:
+        """Text of the task."""
+
+
+GeneratedProblem = TypeVar("GeneratedProblem", bound=Asked)
+
+
+def drawn_once(dataset: str, split: str, draw: Callable[[], GeneratedProblem]) -> Iterator[GeneratedProblem]:
+    """Yield what `draw` gives of one split, each question once; its text alone decides the split it is in.
+
+    Raises:
+        DataError: a split other than `train` and `test`.
+    """
+    if split not in ("train", "test"):
+        raise DataError(f"dataset {dataset!r} has the splits 'train' and 'test', got {split!r}; use one of the two")
+
+    def stream() -> Iterator[GeneratedProblem]:
+        seen: set[str] = set()
+        while True:
+            problem = draw()
+            question = problem.question
+            own = "test" if hashlib.blake2b(question.encode(), digest_size=1).digest()[0] % 2 else "train"
+            if own == split and question not in seen:
+                seen.add(question)
+                yield problem
+
+    return stream()
 
 
 class OnDemand(Sequence[Item_co]):
@@ -62,7 +93,7 @@ class RowsOnDemand(OnDemand[Row]):
 
     def digest(self) -> str:
         """Hash a sample of the rows, unless a source knows better."""
-        return rows_digest(spread(self, SAMPLE))
+        return digest_of(spread(self, SAMPLE))
 
 
 def spread(items: Sequence[Item], most: int) -> list[Item]:
@@ -76,8 +107,10 @@ def spread_places(size: int, most: int) -> list[int]:
     return [index * size // count for index in range(count)]
 
 
-def rows_digest(rows: Sequence[Row]) -> str:
-    """Hash the names and columns of rows in their order."""
+def digest_of(rows: Sequence[Row]) -> str:
+    """Hash the names and columns of rows in their order, or what rows on demand know to stand for them."""
+    if isinstance(rows, RowsOnDemand):
+        return rows.digest()
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps([row.row_id, dict(row.given)], sort_keys=True, default=str).encode() + b"\n")

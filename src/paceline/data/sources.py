@@ -1,31 +1,58 @@
-"""Loading of rows by a dataset's address: a generator, a file, a directory or a name on the Hub."""
+"""Loading of rows by a dataset's address: a generator, a file, a directory or a name on the Hub; several are joined."""
 
+import dataclasses
+import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.data import arithmetic, programs
 from paceline.data.files import READABLE, data_ending, read_file
-from paceline.data.generators import BUILT_IN, generate_rows, is_generator
-from paceline.data.hub import read_split, split_names
-from paceline.data.joining import join
-from paceline.data.rows import Row
+from paceline.data.order import sample_places
+from paceline.data.rows import WHOLE, Row, RowsOnDemand, digest_of
+from paceline.data.tables import read_split, split_names
 from paceline.errors import DataError
+
+# Function of each built-in generator that makes its rows, given split and number.
+BUILT_IN: Mapping[str, Callable[[str, int], Sequence[Mapping[str, object]]]] = {
+    "arithmetic": arithmetic.rows,
+    "programs": programs.rows,
+}
+
+GYM_PREFIX = "reasoning_gym:"
+DEFAULT_SIZE = 10_000
+
+# reasoning-gym draws item i of a dataset from `seed + i`, so neighbouring seeds share all but one item: the splits lie
+# a thousand million items apart.
+GYM_SEEDS = {"train": 0, "test": 1_000_000_000}
 
 COUNTED = re.compile(r"(?P<place>.+)#(?P<rows>\d+)", re.DOTALL)
 """An address with a number of rows; no other name can end so."""
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
-def load_rows(dataset: str | Sequence[str], *, split: str, size: int | None, seed: int = 0) -> Sequence[Row]:
+ReadFiles = dict[tuple[str, int | None], Sequence[Row]]
+"""Rows of files by address and number of rows that were asked for."""
+
+
+def load_rows(
+    dataset: str | Sequence[str], *, split: str, size: int | None, seed: int = 0, files: ReadFiles | None = None
+) -> Sequence[Row]:
     """Return the first `size` rows of a dataset (None: all; of a generator 10,000); those of a large one on demand.
 
-    Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`.
+    Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`: each at most once, or where there
+    are fewer all of them as often as it takes.
 
     `dataset` is `arithmetic`, `programs`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or `.parquet` file, a
-    directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not matter for it.
+    directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not matter for it. One
+    that is among `files` is not read again, and one that is read is kept there.
 
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows.
@@ -33,32 +60,55 @@ def load_rows(dataset: str | Sequence[str], *, split: str, size: int | None, see
     addresses = (dataset,) if isinstance(dataset, str) else dataset
     counted = [_counted(address) for address in addresses]
     if len(counted) == 1 and counted[0][1] is None:
-        return _load(counted[0][0], split=split, size=size)
-    # a generator makes as many as are asked for
-    made = [
-        (place, _load(place, split=split, size=count if is_generator(place) else None), count)
-        for place, count in counted
-    ]
-    return join(made, size=size, seed=seed)
+        return _load(counted[0][0], split=split, size=size, files=files)
+    called = Counter(Path(place).name for place, _ in counted)
+    parts = []
+    for number, (place, count) in enumerate(counted, start=1):
+        # A generator makes as many as are asked for.
+        rows = _load(place, split=split, size=count if _is_generator(place) else None, files=files)
+        places = np.arange(len(rows)) if count is None else sample_places(count, size=len(rows), seed=seed)
+        prefix = f"{number}/" if called[Path(place).name] > 1 else ""
+        parts.append(DatasetPart(rows=rows, places=places, prefix=prefix))
+    joined = JoinedRows(parts)
+    most = len(joined) if size is None else min(size, len(joined))
+    return joined[:most] if most <= WHOLE or most < len(joined) else joined
 
 
-def _counted(address: str) -> tuple[str, int | None]:
-    """Split an address into itself without `#N`, and N."""
-    found = COUNTED.fullmatch(address)
-    if found is None:
-        return address, None
-    if int(found["rows"]) < 1:
-        raise DataError(f"--dataset {address}: must take at least one row, got #0; leave the dataset out")
-    return found["place"], int(found["rows"])
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetPart:
+    """The rows that are taken of one of several datasets."""
+
+    rows: Sequence[Row]
+    places: NDArray[np.int64]
+    """Places in the order in which they are taken; a repeated place is another row, named `...#2`."""
+    prefix: str
+    """Prefix of its rows' names, if another dataset's may be the same."""
 
 
-def _load(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
-    kind = _kind(dataset)
-    if kind == "generator":
-        return generate_rows(dataset, split=split, size=size)
-    if kind == "file":
-        return read_file(Path(dataset).expanduser(), size=size)
-    return read_split(dataset, split=split, size=size)
+class JoinedRows(RowsOnDemand):
+    """The rows of several datasets, one after the other."""
+
+    def __init__(self, parts: Sequence[DatasetPart]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum([len(part.places) for part in parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def at(self, place: int) -> Row:
+        """Read one row."""
+        number = int(np.searchsorted(self._ends, place, side="right"))
+        part, taken = self._parts[number], place - (int(self._ends[number - 1]) if number else 0)
+        row, times = part.rows[int(part.places[taken])], taken // len(part.rows)
+        name = f"{part.prefix}{row.row_id}" + (f"#{times + 1}" if times else "")
+        return row if name == row.row_id else dataclasses.replace(row, row_id=name)
+
+    def digest(self) -> str:
+        """Hash each dataset's digest and the places of its rows."""
+        digest = hashlib.sha256()
+        for part in self._parts:
+            digest.update(f"{part.prefix} {digest_of(part.rows)} ".encode() + part.places.tobytes())
+        return digest.hexdigest()
 
 
 def is_file(dataset: str) -> bool:
@@ -78,13 +128,75 @@ def has_split(dataset: str, split: str) -> bool:
     """
     place, _ = _counted(dataset)
     kind = _kind(place)
-    if kind in ("generator", "file"):
-        return kind == "generator"
-    return split in split_names(place)
+    return split in split_names(place) if kind in ("directory", "hub") else kind == "generator"
+
+
+def _counted(address: str) -> tuple[str, int | None]:
+    """Split an address into itself without `#N`, and N."""
+    found = COUNTED.fullmatch(address)
+    if found is None:
+        return address, None
+    if int(found["rows"]) < 1:
+        raise DataError(f"--dataset {address}: must take at least one row, got #0; leave the dataset out")
+    return found["place"], int(found["rows"])
+
+
+def _is_generator(dataset: str) -> bool:
+    """Return True for a generator's name, which wins over a file of that name (`./arithmetic` is the file)."""
+    return dataset in (*BUILT_IN, "reasoning_gym") or dataset.startswith(GYM_PREFIX)
+
+
+def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None) -> Sequence[Row]:
+    kind = _kind(dataset)
+    if kind == "file":
+        found = {} if files is None else files
+        whole = found.get((dataset, None), ())
+        if 0 < len(whole) <= WHOLE:
+            return whole[:size]
+        if (dataset, size) not in found:
+            found[dataset, size] = read_file(Path(dataset).expanduser(), size=size)
+        return found[dataset, size]
+    if kind != "generator":
+        return read_split(dataset, split=split, size=size)
+    count = DEFAULT_SIZE if size is None else size
+    made = BUILT_IN[dataset](split, count) if dataset in BUILT_IN else _gym_columns(dataset, split, count)
+    return [Row(row_id=f"{dataset}/{split}:{number}", columns=columns) for number, columns in enumerate(made, start=1)]
+
+
+def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, object]]:
+    """Generate items of reasoning-gym, always the same; few different questions can still repeat one by chance.
+
+    `answer` is None where many answers are right. `reasoning_gym` is the package's own entry: a reward function scores
+    with `get_score_answer_fn(entry["metadata"]["source_dataset"])(answer, entry)`.
+    """
+    try:
+        import reasoning_gym
+    except ImportError as error:
+        raise DataError(
+            "--dataset reasoning_gym:NAME needs the optional package; run: pip install 'paceline[reasoning-gym]'"
+        ) from error
+    gym: Any = reasoning_gym
+    name = dataset.removeprefix(GYM_PREFIX)
+    known = sorted(gym.factory.DATASETS)
+    if name not in known:
+        nearest = get_close_matches(name, known, n=3, cutoff=0.4) or ["chain_sum", "leg_counting", "gcd"]
+        raise DataError(f"--dataset {GYM_PREFIX}{name}: no such task among {len(known)}; nearest: {', '.join(nearest)}")
+    if split not in GYM_SEEDS:
+        raise DataError(
+            f"--dataset {GYM_PREFIX}{name} has the splits 'train' and 'test', got {split!r}; use one of them"
+        )
+    try:
+        entries = gym.create_dataset(name, seed=GYM_SEEDS[split], size=size)
+    except (AssertionError, ValueError) as error:
+        raise DataError(
+            f"--dataset {GYM_PREFIX}{name}: has no defaults to run on ({error}); take another task"
+        ) from error
+    taken = [entries[index] for index in range(size)]
+    return [{"question": entry["question"], "answer": entry["answer"], "reasoning_gym": entry} for entry in taken]
 
 
 def _kind(dataset: str) -> Literal["generator", "file", "directory", "hub"]:
-    if is_generator(dataset):
+    if _is_generator(dataset):
         return "generator"
     if not dataset.strip():
         raise DataError(
@@ -95,15 +207,12 @@ def _kind(dataset: str) -> Literal["generator", "file", "directory", "hub"]:
         return "file"
     if os.path.isdir(path):
         return "directory"
-    if HUB_NAME.fullmatch(dataset) and not _looks_local(dataset):
+    # `data/train` where a directory `data` exists is a slip, not a Hub name.
+    first = dataset.partition("/")[0]
+    looks_local = first in (".", "..", "~") or os.path.isdir(first) or data_ending(Path(dataset)) in READABLE
+    if HUB_NAME.fullmatch(dataset) and not looks_local:
         return "hub"
     raise DataError(_missing(dataset, path))
-
-
-def _looks_local(dataset: str) -> bool:
-    """Return True for a name such as `data/train` where a directory `data` exists: a slip, not a Hub name."""
-    first = dataset.partition("/")[0]
-    return first in (".", "..", "~") or os.path.isdir(first) or data_ending(Path(dataset)) in READABLE
 
 
 def _missing(dataset: str, path: Path) -> str:

@@ -1,18 +1,18 @@
-"""Rows of a large table in a file, each read when it is needed."""
+"""Rows of tables, through the `datasets` library or of a stream; those of a large one are read when they are needed."""
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from paceline.data.files import BATCH
 from paceline.data.rows import WHOLE, OnDemand, Row, RowsOnDemand
-from paceline.errors import DataError
+from paceline.errors import DataError, first_line
 
-BATCH = 1024
-"""Rows that are decoded at once: a row group can be the whole of a file."""
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 class TableRows(RowsOnDemand):
@@ -30,26 +30,57 @@ class TableRows(RowsOnDemand):
         return Row(row_id=f"{self._name}:{place + 1}", columns=self._table[place])
 
 
-class ArrowRows(RowsOnDemand):
-    """The first rows of a parquet file, decoded into a temporary file."""
+def read_split(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
+    """Return the first `size` rows (None: all) of one split of a directory, `org/name` or `org/name:config`.
 
-    def __init__(self, path: Path, table: Any, *, size: int) -> None:
-        """`table`: the rows of `path` as Arrow has them, in batches of any size."""
-        self._path, self._table, self._size = path, table, size
+    Above `WHOLE` rows each is read when it is needed.
 
-    def __len__(self) -> int:
-        return self._size
+    Raises:
+        DataError: the dataset cannot be loaded, has no such split, or the split is empty.
+    """
+    splits = _load(dataset)
+    if split not in splits:
+        have = ", ".join(splits) or "none"
+        raise DataError(
+            f"--dataset {dataset}: has no split {split!r}; its splits: {have} (--dataset-split, --eval-split)"
+        )
+    table = splits[split]
+    count = len(table) if size is None else min(size, len(table))
+    if count == 0:
+        raise DataError(f"--dataset {dataset}: split {split!r} holds no rows; give a split with at least one")
+    name = f"{Path(dataset).name}/{split}"
+    if count > WHOLE:
+        return TableRows(cast(Sequence[Mapping[str, object]], table), name, size=count)
+    numbered = enumerate(table.select(range(count)), start=1)
+    return [Row(row_id=f"{name}:{number}", columns=columns) for number, columns in numbered]
 
-    def at(self, place: int) -> Row:
-        """Read one row."""
-        (columns,) = self._table.slice(place, 1).to_pylist()
-        return Row(row_id=f"{self._path.name}:{place + 1}", columns=columns)
 
-    def digest(self) -> str:
-        """Hash the parquet file's bytes, its name and the number of rows that are taken."""
-        with self._path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256")
-        return hashlib.sha256(f"{self._path.name} {self._size} {content.hexdigest()}".encode()).hexdigest()
+def split_names(dataset: str) -> tuple[str, ...]:
+    """Return the splits of a directory or Hub dataset.
+
+    Raises:
+        DataError: the dataset cannot be loaded.
+    """
+    return tuple(_load(dataset))
+
+
+def _load(dataset: str) -> Mapping[str, "Dataset"]:
+    # Imported here: `datasets` takes seconds to import, and most runs do without.
+    from datasets import Dataset, load_dataset, load_from_disk
+    from datasets.exceptions import DatasetsError
+
+    directory = Path(dataset).expanduser()
+    try:
+        # What `save_to_disk` wrote: `load_dataset` would take its bookkeeping files for rows.
+        if directory.is_dir() and any((directory / name).exists() for name in ("dataset_dict.json", "state.json")):
+            saved = load_from_disk(str(directory))
+            return {"train": saved} if isinstance(saved, Dataset) else cast(Mapping[str, "Dataset"], saved)
+        if directory.is_dir():
+            return cast(Mapping[str, "Dataset"], load_dataset(str(directory)))
+        path, _, config = dataset.partition(":")
+        return cast(Mapping[str, "Dataset"], load_dataset(path, config or None))
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        raise DataError(f"--dataset {dataset}: cannot be loaded: {first_line(error)}") from error
 
 
 class ReadAhead(OnDemand[Mapping[str, Any]]):
@@ -109,35 +140,3 @@ def _as_arrow(rows: Sequence[Mapping[str, Any]], before: int) -> bytes:
     with ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue())
-
-
-def parquet_rows(path: Path, *, size: int | None) -> ArrowRows:
-    """Return the first `size` rows (None: all) of a parquet file.
-
-    Raises:
-        DataError: it is no such file.
-    """
-    # Imported here: a run on JSON lines must not wait for arrow.
-    import pyarrow
-    from pyarrow import ipc, parquet
-
-    place, name = tempfile.mkstemp(suffix=".arrow")
-    try:
-        with parquet.ParquetFile(path) as file, os.fdopen(place, "wb") as decoded:
-            # dictionary-encoded words may have other codes in the next batch
-            schema = pyarrow.schema([field.with_type(_plain(field.type)) for field in file.schema_arrow])
-            with ipc.new_file(decoded, schema) as writer:
-                for batch in file.iter_batches(batch_size=BATCH):
-                    writer.write_table(pyarrow.Table.from_batches([batch]).cast(schema))
-        table = ipc.open_file(pyarrow.memory_map(name)).read_all()
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{path}: is not a parquet file that can be read ({error}); write it again") from error
-    finally:
-        os.unlink(name)  # the mapping outlives the name
-    return ArrowRows(path, table, size=table.num_rows if size is None else min(size, table.num_rows))
-
-
-def _plain(kind: Any) -> Any:
-    import pyarrow
-
-    return kind.value_type if pyarrow.types.is_dictionary(kind) else kind

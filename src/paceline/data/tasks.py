@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from paceline.config.sections import DataConfig
-from paceline.data.formats import Problem
-from paceline.data.prompts import Rendered, Tokenizer, render, token_ids
-from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, RowsOnDemand, rows_digest, spread
-from paceline.data.screening import screen, usable
-from paceline.data.truncation import truncate
+from paceline.data.formats import Problem, screen, usable
+from paceline.data.prompts import Rendered, Tokenizer, render, token_ids, truncate
+from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, digest_of, spread
 from paceline.errors import DataError
 from paceline.types import RowCheck, Task
+
+SHORTEN = "set --long-prompts to drop or truncate_left"
 
 
 class LeftOut(DataError):
@@ -31,7 +31,9 @@ class Making:
     """Columns of all rows: reward functions ask for columns by name, even if no row of a batch has one."""
 
     def task(self, row: Row, asked: Problem, prompt: Rendered, ids: tuple[int, ...]) -> Task:
-        """Make the task of a row whose prompt has these tokens, whatever their number."""
+        """Make the task of a row whose prompt has these tokens, one at least."""
+        if not ids:
+            raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
         columns = row.given
         if row.passed is None and len(columns) < len(self.columns):
             columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
@@ -58,15 +60,14 @@ class Making:
         prompt = self.rendered(row, asked)
         (ids,) = token_ids([prompt], self.tokenizer)
         task, limit = self.task(row, asked, prompt, ids), self.data.max_prompt_length
-        check_not_empty(task)
         if len(ids) <= limit:
             return task
         if self.data.long_prompts == "truncate_left":
             return self.truncated(task)
         kind = LeftOut if self.data.long_prompts == "drop" else DataError
         raise kind(
-            f"row {row.row_id}: its prompt has {len(ids)} tokens, above --max-prompt-length {limit}; raise the limit, "
-            "or set --long-prompts to drop or truncate_left"
+            f"row {row.row_id}: its prompt has {len(ids)} tokens, above --max-prompt-length {limit}",
+            remedies=["raise the limit", SHORTEN],
         )
 
     def rendered(self, row: Row, asked: Problem) -> Rendered:
@@ -125,7 +126,7 @@ class LargeTasks(OnDemand[Task]):
 
     def digest(self) -> str:
         """Hash the rows, to recognise them later."""
-        return self._rows.digest() if isinstance(self._rows, RowsOnDemand) else rows_digest(self._rows)
+        return digest_of(self._rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,15 +199,25 @@ def build_tasks(
         making.task(*parts)
         for parts in zip(screened.rows, screened.problems, rendered, token_ids(rendered, tokenizer), strict=True)
     ]
-    for task in tasks:
-        check_not_empty(task)
     lengths = tuple(len(task.prompt_ids) for task in tasks)
     num_long = sum(length > data.max_prompt_length for length in lengths)
     if num_long and data.long_prompts == "error":
-        raise DataError(_too_long(tasks, lengths, data.max_prompt_length))
+        first = next(task for task in tasks if len(task.prompt_ids) > data.max_prompt_length)
+        raise DataError(
+            f"row {first.task_id}: its prompt has {len(first.prompt_ids)} tokens, above --max-prompt-length "
+            f"{data.max_prompt_length} ({num_long} of {len(lengths)} rows are)",
+            remedies=[f"raise the limit to {max(lengths)}", SHORTEN],
+        )
     kept, uncut = _within_limit(tasks, making)
+    if not kept and uncut:
+        raise DataError(
+            f"--on-bad-row skip leaves no row: none of the {len(lengths)} can be cut; the first: {uncut[0]}"
+        )
     if not kept:
-        raise DataError(_none_left(lengths, uncut, data))
+        raise DataError(
+            f"--long-prompts drop leaves no row: all {len(lengths)} prompts are above --max-prompt-length "
+            f"{data.max_prompt_length}; raise it (the shortest prompt has {min(lengths)} tokens)"
+        )
     return TaskSet(
         tasks=LargeTasks(rows, making) if is_large else kept,
         looked_at=kept,
@@ -227,12 +238,6 @@ def _check_names(rows: Sequence[Row]) -> None:
         seen.add(row.row_id)
 
 
-def check_not_empty(task: Task) -> None:
-    """Refuse a task whose prompt has no tokens."""
-    if not task.prompt_ids:
-        raise DataError(f"row {task.task_id}: its prompt has no tokens; mend or remove the row")
-
-
 def _within_limit(tasks: Iterable[Task], making: Making) -> tuple[tuple[Task, ...], tuple[str, ...]]:
     """Return tasks that are short enough or were cut, and why others could not be cut."""
     kept, uncut, data = list[Task](), list[str](), making.data
@@ -245,22 +250,3 @@ def _within_limit(tasks: Iterable[Task], making: Making) -> tuple[tuple[Task, ..
         except LeftOut as error:
             uncut.append(str(error))
     return tuple(kept), tuple(uncut)
-
-
-def _too_long(tasks: Sequence[Task], lengths: Sequence[int], limit: int) -> str:
-    first = next(place for place, length in enumerate(lengths) if length > limit)
-    num_long = sum(length > limit for length in lengths)
-    return (
-        f"row {tasks[first].task_id}: its prompt has {lengths[first]} tokens, above --max-prompt-length {limit} "
-        f"({num_long} of {len(lengths)} rows are); raise the limit to {max(lengths)}, or set --long-prompts to drop or "
-        "truncate_left"
-    )
-
-
-def _none_left(lengths: Sequence[int], uncut: Sequence[str], data: DataConfig) -> str:
-    if uncut:
-        return f"--on-bad-row skip leaves no row: none of the {len(lengths)} can be cut; the first: {uncut[0]}"
-    return (
-        f"--long-prompts drop leaves no row: all {len(lengths)} prompts are above --max-prompt-length "
-        f"{data.max_prompt_length}; raise it (the shortest prompt has {min(lengths)} tokens)"
-    )

@@ -83,6 +83,7 @@ class TrainedEngine(Engine, Protocol):
 
     def rest(self) -> None:
         """Nothing is sampled before the next `take_weights`: leave the device's memory to others."""
+        return
 
 
 def sample_key(seed: int, purpose: str, task_id: str, occurrence: int, sample: int) -> int:

@@ -1,7 +1,8 @@
 """Drawing tokens: counter-based uniform numbers, truncation, inverse cumulative distribution.
 
 S rows, V vocabulary. A uniform number is a hash of (key of the completion, position in the completion), so a draw
-depends on nothing else: not on its neighbours, its row, or a generator's state.
+depends on nothing else: not on its neighbours, its row, or a generator's state. `engines.sample_key` makes the keys;
+positions count sampled tokens from 0.
 """
 
 import torch
@@ -10,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paceline.engines import Sampling
+from paceline.kernels.cpu.compiling import STORAGE
 from paceline.kernels.cpu.decoding import decoding_kernels
-from paceline.kernels.cpu.tensors import STORAGE
 
 # Constants of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15

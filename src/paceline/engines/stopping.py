@@ -19,7 +19,14 @@ class Stopping:
         self._tokenizer, self._stop = tokenizer, stop
         self._ends = np.zeros(vocab_size, dtype=bool)
         self._ends[[token for token in end_tokens if token < vocab_size]] = True
-        self._may_finish_a_string = _last_character_tokens(tokenizer, stop, vocab_size)
+        # True for tokens whose own text holds the last character of some stop string; for all where that text cannot
+        # tell, since a space may be stripped and a character may be spread over byte tokens
+        last = {text[-1] for text in stop}
+        unclear = any(character.isspace() or not character.isascii() for character in last)
+        self._may_finish_a_string = np.full(vocab_size, unclear)
+        if last and not unclear:
+            texts = tokenizer.batch_decode([[token] for token in range(vocab_size)])
+            self._may_finish_a_string[:] = [any(character in text for character in last) for text in texts]
         # One character takes up to four byte tokens; a margin for tokens that decode to nothing.
         self._tail = 4 * max((len(text) for text in stop), default=0) + 16
 
@@ -44,17 +51,3 @@ class Stopping:
         if len(completion) < limit or self._ends[completion[-1]] or self.completes_string(completion):
             return "stop"
         return "length"
-
-
-def _last_character_tokens(tokenizer: PreTrainedTokenizerBase, stop: tuple[str, ...], vocab_size: int) -> np.ndarray:
-    """True for tokens whose own text holds the last character of some stop string.
-
-    Where that text cannot tell (a space may be stripped, a character may be spread over byte tokens), all are True.
-    """
-    last = {text[-1] for text in stop}
-    if any(character.isspace() or not character.isascii() for character in last):
-        return np.ones(vocab_size, dtype=bool)
-    if not last:
-        return np.zeros(vocab_size, dtype=bool)
-    texts = tokenizer.batch_decode([[token] for token in range(vocab_size)])
-    return np.array([any(character in text for character in last) for text in texts])

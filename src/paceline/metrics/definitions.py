@@ -90,7 +90,7 @@ METRICS: Mapping[str, Metric] = {
     "grad_norm": Metric(unit="", meaning="before clipping, mean over updates"),
     "learning_rate": Metric(unit="", meaning="of the step"),
     "clip_low_fraction": Metric(unit="share", meaning="trained tokens held at 1 - clip_eps_low"),
-    "clip_high_fraction": Metric(unit="share", meaning="trained tokens held at 1 + clip_eps_high (or cispo_max_ratio)"),
+    "clip_high_fraction": Metric(unit="share", meaning="trained tokens held at 1 + clip_eps_high"),
     "correction_masked_fraction": Metric(
         unit="share", meaning="trained tokens at rollout_correction's bound or masked"
     ),
@@ -99,7 +99,7 @@ METRICS: Mapping[str, Metric] = {
     "logprob_mismatch_mean": Metric(unit="nats", meaning="|engine's - trainer's| logprob, mean over trained tokens"),
     "logprob_mismatch_max": Metric(unit="nats", meaning="the largest of those"),
     "weights_bytes": Metric(
-        unit="bytes", meaning="of the weights that each producer, or rank with a copy, took to begin the step"
+        unit="bytes", meaning="of the weights that each sampler, or rank with a copy, took to begin the step"
     ),
     "clock": Metric(
         unit="seconds",

@@ -4,9 +4,14 @@ import math
 from collections.abc import Sequence
 
 
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean of at least one number."""
+    return math.fsum(values) / len(values)
+
+
 def mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
     """Return mean and sample variance of at least one number; one number alone has variance 0.0."""
-    mean = math.fsum(values) / len(values)
+    mean = mean_of(values)
     return mean, math.fsum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1)
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from paceline.models.activation_checkpointing import Activations
-from paceline.models.records import on_device
+from paceline.models.rows import on_device
 from paceline.objective.micro_batches import Layout, MicroBatch, Sample, pack
 
 

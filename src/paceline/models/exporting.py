@@ -41,11 +41,12 @@ def export_model(
 
     Raises:
         ModelError: the adapter is of a kind that cannot be merged.
-        RankLost: another rank is gone, or silent for too long.
     """
-    dtype = dtype or _precision(loaded)
+    # on a CPU the weights' own: a small update would vanish in bfloat16, and whoever loads them may convert them
+    dtype = dtype or (loaded.compute_dtype if loaded.model.device.type == "cuda" else loaded.model.dtype)
     if loaded.adapter is None:
-        state = _gathered(loaded.model, dtype, ranks) if ranks.size > 1 else None
+        whole = full_tensors(loaded.model, ranks) if ranks.size > 1 else None
+        state = None if whole is None else {name: tensor.to("cpu", dtype) for name, tensor in whole}
     elif merge:
         loaded, state = replace(loaded, model=_merged(loaded), adapter=None), None
     else:
@@ -56,16 +57,6 @@ def export_model(
         return
     if ranks.rank == 0:
         save_model(loaded.model, tokenizer, path, dtype, state)
-
-
-def _precision(loaded: Loaded) -> torch.dtype:
-    """On a CPU the weights' own: a small update would vanish in bfloat16, and whoever loads them may convert them."""
-    return loaded.compute_dtype if loaded.model.device.type == "cuda" else loaded.model.dtype
-
-
-def _gathered(model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks) -> dict[str, Tensor]:
-    """The whole model on the first rank, in main memory and in the precision that it is written in."""
-    return {name: tensor.to("cpu", dtype) for name, tensor in full_tensors(model, ranks)}
 
 
 def save_model(

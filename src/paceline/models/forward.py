@@ -2,9 +2,8 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -16,13 +15,10 @@ from paceline.errors import ModelError, first_line
 from paceline.models.activations import in_main_memory
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
-from paceline.models.noise import is_noise
-from paceline.models.parallel.tokens import AllTokens, Tokens
-from paceline.models.plain_forward import MISFITS, computing_in, evaluating
-from paceline.models.pretrained import changed_logits, other_logits
-from paceline.models.records import on_device
-from paceline.models.rows import take_rows
-from paceline.models.sliding_windows import partial_attention
+from paceline.models.parallel.ranks import Tokens
+from paceline.models.plain_forward import MISFITS, computing_in, evaluating, is_noise
+from paceline.models.pretrained import changed_logits, other_logits, partial_attention
+from paceline.models.rows import on_device, take_rows
 from paceline.objective.micro_batches import Layout, MicroBatch, Sample, pack, padded_rows
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
@@ -44,7 +40,7 @@ class PolicyForward:
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> Float[Tensor, "N H"]:
         """Hidden state, after the final norm, that predicts each target. `batch` lies on the model's device."""
-        return self.of(model, AllTokens(batch=batch))
+        return self.of(model, Tokens(batch=batch))
 
     def of(self, model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "N H"]:
         """The same for the tokens that this rank computes.
@@ -54,9 +50,7 @@ class PolicyForward:
         """
         with self._keeping(model):
             if self.kind == "packed":
-                return take_rows(
-                    _packed_states(cast(PreTrainedModel, model.base_model), tokens, None), tokens.batch.sources
-                )
+                return take_rows(_packed_states(model, tokens, None), tokens.batch.sources)
             if tokens.exchange is not None:
                 raise ModelError(
                     f"ranks share the tokens of packed micro-batches, and this model computes padded rows "
@@ -65,9 +59,9 @@ class PolicyForward:
             return _padded_hidden(model, tokens.batch)
 
     def through(
-        self, model: PreTrainedModel, stage: PreTrainedModel, tokens: Tokens, states: Float[Tensor, "M H"] | None
+        self, model: PreTrainedModel, tokens: Tokens, states: Float[Tensor, "M H"] | None
     ) -> Float[Tensor, "M H"]:
-        """The residual stream after a pipeline's stage of `model`, or after the final norm where the stage has it.
+        """The residual stream after a pipeline's stage, or after the final norm where the stage has it.
 
         `states`: the stream before it; None: the stage begins with the tokens.
 
@@ -80,7 +74,7 @@ class PolicyForward:
                 "train it without a pipeline"
             )
         with self._keeping(model):
-            return _packed_states(stage, tokens, states)
+            return _packed_states(model, tokens, states)
 
     def _keeping(self, model: PreTrainedModel) -> contextlib.AbstractContextManager[object]:
         return in_main_memory(model) if self.offload else contextlib.nullcontext()
@@ -137,7 +131,10 @@ def _wanted(
     name, versions = type(model).__name__, [parameter._version for parameter in model.parameters()]
     try:
         own = _own_hidden(model, probe)
-        wanted = {dtype: _in_precision(dtype, _padded_hidden, model, probe) for dtype in precisions}
+        wanted = dict[torch.dtype, Tensor]()
+        for dtype in precisions:
+            with computing_in(model, dtype):
+                wanted[dtype] = _padded_hidden(model, probe)
     except (torch.OutOfMemoryError, ModelError):
         raise
     except MISFITS as error:
@@ -156,8 +153,11 @@ def _wanted(
     with evaluating(model):
         quiet = _relative_difference(_padded_hidden(model, probe), own) <= PROBE_TOLERANCE[model.dtype]
     if quiet:
+        numbers = model.config.get_text_config().to_dict().items()
+        noise = [f"{number} {value}" for number, value in numbers if is_noise(number, value) and value > 0]
+        why = ", ".join(noise) or "by no number of its configuration"
         raise ModelError(
-            f"{name} computes otherwise in training mode than in evaluation mode ({_noise(model)}), so that another "
+            f"{name} computes otherwise in training mode than in evaluation mode ({why}), so that another "
             "distribution would be trained than is sampled from; set such numbers to 0 in its config.json"
         )
     raise ModelError(
@@ -179,18 +179,13 @@ def _own_hidden(model: PreTrainedModel, probe: MicroBatch) -> Float[Tensor, "N H
     return take_rows(pad_sequence(states, batch_first=True).flatten(0, 1), rows.sources)
 
 
-def _noise(model: PreTrainedModel) -> str:
-    """The numbers of its configuration that make a model draw at random while it trains."""
-    numbers = model.config.get_text_config().to_dict().items()
-    found = [f"{name} {value}" for name, value in numbers if is_noise(name, value) and value > 0]
-    return ", ".join(found) or "by no number of its configuration"
-
-
 def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[torch.dtype, Tensor]) -> str | None:
     """How the packed pass differs from padded rows in each precision; None: by rounding only."""
     for dtype, own in wanted.items():
         try:
-            packed = _in_precision(dtype, _packed_hidden, model, probe)
+            with computing_in(model, dtype):
+                states = _packed_states(model, Tokens(batch=probe), None)
+            packed = take_rows(states, probe.sources)
         except torch.OutOfMemoryError:
             raise
         except ModelError as unserved:  # no probe is sure to show it: a cap of 50 changes none of a few small scores
@@ -203,34 +198,18 @@ def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[tor
     return None
 
 
-def _in_precision(
-    dtype: torch.dtype,
-    hidden: Callable[[PreTrainedModel, MicroBatch], Tensor],
-    model: PreTrainedModel,
-    batch: MicroBatch,
-) -> Tensor:
-    with computing_in(model, dtype):
-        return hidden(model, batch)
-
-
-def _packed_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
-    return take_rows(
-        _packed_states(cast(PreTrainedModel, model.base_model), AllTokens(batch=batch), None), batch.sources
-    )
-
-
-def _packed_states(base: PreTrainedModel, tokens: Tokens, states: Tensor | None) -> Tensor:
-    batch, device = tokens.batch, tokens.batch.input_ids.device
+def _packed_states(model: PreTrainedModel, tokens: Tokens, states: Tensor | None) -> Tensor:
+    batch = tokens.batch
     entering = {"input_ids": batch.input_ids[None]} if states is None else {"inputs_embeds": states[None]}
-    output = base(
+    output = model.base_model(
         **entering,
         position_ids=batch.position_ids[None],
-        attention_mask=NO_MASK.to(device),
+        attention_mask=NO_MASK.to(batch.input_ids.device),
         packed_attention=PackedLayout(batch=batch, exchange=tokens.exchange),
         use_cache=False,
     )
-    states = output.last_hidden_state[0]
-    return states
+    found: Tensor = output.last_hidden_state[0]
+    return found
 
 
 def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:

@@ -26,7 +26,8 @@ class FusedLayer(_Base):  # type: ignore[misc]  # nn.Module where types are chec
     def forward(self, hidden_states: Tensor, *others: Any, **options: Any) -> Tensor:
         """Residual stream [1, M, H] after the layer; `packed_attention` in the options says where sequences lie."""
         layout = options.get("packed_attention")
-        dtype = _compute_dtype(hidden_states)
+        kind = hidden_states.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden_states.dtype
         if layout is None or others or not _serves(self, hidden_states, dtype):
             result: Tensor = super().forward(hidden_states, *others, **options)
             return result
@@ -69,11 +70,6 @@ def _family(module: nn.Module, part: str) -> str | None:
     return None
 
 
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-
-
 def _serves(layer: Any, x: Tensor, dtype: torch.dtype) -> bool:
     """Return whether the kernels support the layer's precision and modules.
 
@@ -82,7 +78,9 @@ def _serves(layer: Any, x: Tensor, dtype: torch.dtype) -> bool:
     attention, mlp = layer.self_attn, layer.mlp
     if x.dtype != torch.float32 or not attention_serves(x.device, dtype, attention.head_dim):
         return False
-    if x.shape[0] != 1 or x.shape[-1] % 16 or not _is_silu(mlp):
+    if x.shape[0] != 1 or x.shape[-1] % 16:
+        return False
+    if mlp.config.hidden_act not in ("silu", "swish") or mlp.config.intermediate_size % 16:
         return False
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
     norms += [norm for name in ("q_norm", "k_norm") if (norm := getattr(attention, name, None)) is not None]
@@ -90,10 +88,6 @@ def _serves(layer: Any, x: Tensor, dtype: torch.dtype) -> bool:
     return all(_family(module, part) is not None for module, part in parts) and all(
         norm.weight.dtype == torch.float32 for norm in norms
     )
-
-
-def _is_silu(mlp: Any) -> bool:
-    return mlp.config.hidden_act in ("silu", "swish") and mlp.config.intermediate_size % 16 == 0
 
 
 def _fused(layer: Any, x: Tensor, rotation: tuple[Tensor, Tensor], layout: PackedLayout, dtype: torch.dtype) -> Tensor:

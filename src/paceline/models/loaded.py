@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel
 
-from paceline.models.adapter_files import AdapterFiles, adapter_writer
-from paceline.models.model_files import ModelFiles, model_writer
-from paceline.models.parallel.piece_files import Part
+from paceline.models.model_files import adapter_writer, model_writer
+from paceline.models.parallel.piece_files import Writer
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 
 if TYPE_CHECKING:
@@ -28,34 +27,30 @@ class Loaded:
     adapter: "PeftModel | None" = None
     """peft's view of the same layers: then the adapter is trained and all other weights are frozen."""
 
-    def without_adapter(self) -> contextlib.AbstractContextManager[object]:
+    @contextlib.contextmanager
+    def without_adapter(self) -> Iterator[None]:
         """Inside, the model computes as if it had no adapter; nothing happens where it has none."""
-        return contextlib.nullcontext() if self.adapter is None else _switched_off(self.adapter)
+        if self.adapter is None:
+            yield
+            return
+        # peft's own context manager also looks through the whole model for its state, which takes most of its time
+        layers: Any = self.adapter.base_model
+        layers.disable_adapter_layers()
+        try:
+            yield
+        finally:
+            layers.enable_adapter_layers()
 
     def save_weights(self, directory: Path) -> None:
         """What training changes, exactly as it is: the adapter in peft's format, or the whole model in float32."""
         self.weights_writer().write(directory)
 
-    def weights_writer(self, ranks: Ranks = ONE_RANK) -> ModelFiles | AdapterFiles | Part:
+    def weights_writer(self, ranks: Ranks = ONE_RANK) -> Writer:
         """Agree with all ranks on who writes what of the weights that training changes, exactly as they are.
 
         The first rank writes an adapter in peft's format, or the whole model as transformers loads it, where it has all
         of it; else each rank writes a file of pieces, and the first one what describes the model.
-
-        Raises:
-            RankLost: another rank is gone, or silent for too long.
         """
         if self.adapter is not None:
             return adapter_writer(self.adapter, self.model, ranks)
         return model_writer(self.model, ranks)
-
-
-@contextlib.contextmanager
-def _switched_off(adapter: "PeftModel") -> Iterator[None]:
-    # peft's own context manager also looks through the whole model for its state, which takes most of its time
-    layers: Any = adapter.base_model
-    layers.disable_adapter_layers()
-    try:
-        yield
-    finally:
-        layers.enable_adapter_layers()

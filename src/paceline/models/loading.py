@@ -1,5 +1,6 @@
 """Models ready to train: from a directory or a Hub name, or from a user's own object."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -11,15 +12,15 @@ from transformers.utils.logging import disable_progress_bar
 
 from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.errors import ModelError, first_line
+from paceline.kernels.cpu.compiling import library
 from paceline.kernels.linear import speed_up_linear_layers
 from paceline.models.activations import is_recomputing, recompute
-from paceline.models.adapter_files import check_peft, fill_adapter, import_peft, read_adapter_config
-from paceline.models.determinism import be_deterministic
 from paceline.models.filling import assembled, fill, has_all, is_in_pieces, weight_files
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
-from paceline.models.noise import without_noise
+from paceline.models.model_files import check_peft, fill_adapter, import_peft, read_adapter_config
 from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
+from paceline.models.plain_forward import without_noise
 from paceline.models.pretrained import read_config
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.models.weight_headers import check_quantised, other_shapes_error
@@ -33,11 +34,7 @@ disable_progress_bar()
 
 
 def load_model(
-    config: ModelConfig,
-    lora: "LoraConfig | PeftConfig | None" = None,
-    *,
-    checkpoint: Path | None = None,
-    seed: int = 0,
+    config: ModelConfig, lora: "LoraConfig | PeftConfig | None" = None, *, checkpoint: Path | None = None, seed: int = 0
 ) -> Loaded:
     """The model in float32 on the chosen device, dropout off, ready to train; on a CPU it also sets torch's threads.
 
@@ -87,8 +84,13 @@ def adopt_model(
         ModelError: no model of transformers, a quantised one, or an adapter that is refused.
     """
     asked, device = _asked_adapter(lora), choose_device(config)
-    adapter = None if isinstance(model, PreTrainedModel) else _as_peft_model(model)
-    base = model if isinstance(model, PreTrainedModel) else cast(PreTrainedModel, model.get_base_model())
+    adapter: PeftModel | None = None
+    if isinstance(model, PreTrainedModel):
+        base = model
+    elif isinstance(model, import_peft().PeftModel) and isinstance(model.get_base_model(), PreTrainedModel):
+        adapter, base = model, cast(PreTrainedModel, model.get_base_model())
+    else:
+        raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
     if adapter is not None and asked is not None:
         raise ModelError("the model is a PeftModel and has an adapter; leave out the second one, or merge the first")
     if getattr(base, "_hf_peft_config_loaded", False):
@@ -171,13 +173,6 @@ def _in_float32(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _as_peft_model(model: object) -> "PeftModel":
-    peft_model: type[PeftModel] = import_peft().PeftModel
-    if isinstance(model, peft_model) and isinstance(model.get_base_model(), PreTrainedModel):
-        return model
-    raise ModelError(f"the model must be a PreTrainedModel or a PeftModel around one, got {type(model).__name__}")
-
-
 def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
     """Before an adapter is attached: the faster products, one gradient of a tied matrix, and torch's threads."""
     if config.deterministic:
@@ -201,3 +196,29 @@ def ready(loaded: Loaded, config: ModelConfig) -> Loaded:
         recompute(loaded.model, None)
     without_noise(loaded.model)
     return loaded
+
+
+def be_deterministic(device: torch.device) -> None:
+    """Have torch compute with operations that give the same bits each time, and raise where it has none.
+
+    A CPU does so by itself. To be called before the device's first product: cuBLAS reads its setting once.
+    """
+    if device.type != "cuda":
+        return
+    # a fixed cuBLAS workspace per stream, which NVIDIA recommends for reproducible results
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+
+
+def bits_hang_on(device: torch.device) -> str:
+    """What has to be the same for the same bits, besides options, data and versions of libraries; a sentence."""
+    if device.type == "cuda":
+        return "deterministic: the same bits again on the same kind of GPU; an operation that torch has not so raises"
+    kernels = "compiled kernels" if library().functions is not None else "no compiled kernels"
+    threads = torch.get_num_threads()
+    return (
+        f"deterministic: a CPU gives the same bits again by itself, on the same kind of processor with {threads} "
+        f"thread{'s' * (threads > 1)} (--threads) and {kernels}, as here"
+    )

@@ -6,7 +6,7 @@ Source: LoRA, arXiv:2106.09685, section 4.1.
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -19,8 +19,8 @@ from transformers.pytorch_utils import Conv1D
 
 from paceline.config.sections import LoraConfig
 from paceline.errors import ModelError, first_line
-from paceline.models.adapter_files import ADAPTER_NAME, fill_adapter, import_peft, read_adapter_config
 from paceline.models.loaded import Loaded
+from paceline.models.model_files import ADAPTER_NAME, fill_adapter, import_peft, read_adapter_config
 from paceline.models.weight_headers import ALL_LINEAR, check_targets
 
 if TYPE_CHECKING:
@@ -116,7 +116,11 @@ def _attach(loaded: Loaded, peft_config: "PeftConfig", *, seed: int) -> Loaded:
     except (ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"the adapter cannot be put into the model: {first_line(error)}") from error
     _check_output(loaded.model, tied=tied)
-    _name_base(adapter)
+    # a directory's whole path, so that the exported adapter finds its base model from anywhere
+    described = adapter.peft_config[ADAPTER_NAME]
+    base = described.base_model_name_or_path
+    if base and Path(base).is_dir():
+        described.base_model_name_or_path = str(Path(base).resolve())
     return replace(loaded, adapter=adapter)
 
 
@@ -150,15 +154,9 @@ def _check_names(model: PreTrainedModel, targets: Iterable[object] | None) -> No
     """A list of names is held to the layers; peft knows what one string means."""
     if targets is None or isinstance(targets, str):
         return
-    check_targets(map(str, targets), list(_layer_names(model)))
-
-
-def _layer_names(model: PreTrainedModel) -> Iterator[str]:
-    """Names of layers that can have an adapter, the output embedding left out."""
-    head = model.get_output_embeddings()
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding | Conv1D) and module is not head:
-            yield name
+    kinds, head = (nn.Linear, nn.Embedding, Conv1D), model.get_output_embeddings()
+    layers = [name for name, one in model.named_modules() if isinstance(one, kinds) and one is not head]
+    check_targets(map(str, targets), layers)
 
 
 def _check_output(model: PreTrainedModel, *, tied: bool) -> None:
@@ -177,11 +175,3 @@ def _is_peft(module: nn.Module) -> bool:
 def _is_tied(model: PreTrainedModel) -> bool:
     head = model.get_output_embeddings()
     return head is not None and getattr(head, "weight", None) is getattr(model.get_input_embeddings(), "weight", None)
-
-
-def _name_base(adapter: "PeftModel") -> None:
-    """A directory's whole path, so that the exported adapter finds its base model from anywhere."""
-    config = adapter.peft_config[ADAPTER_NAME]
-    base = config.base_model_name_or_path
-    if base and Path(base).is_dir():
-        config.base_model_name_or_path = str(Path(base).resolve())

@@ -1,14 +1,20 @@
 """Where a model lies: its weights, an adapter on top of them; and its config.json. Found out without any library."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import ConfigError, ModelError, first_line
-from paceline.models.embedded_models import DIRECTORIES
 
 PACKAGE = Path(__file__).parent
+DEFAULT = "embedded"
+"""The model that a command takes when it is given neither a model nor a configuration file."""
+DIRECTORIES: Mapping[str, str] = {"embedded": "embedded", "embedded-programs": "embedded/programs"}
+"""Models that ship with the package: from their names to their directories below `PACKAGE`."""
+RECIPE = "recipe.yaml"
+"""The file with the options with which such a model learns, in each of the directories."""
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 GET_AGAIN = "get its files again where they are not whole"
@@ -37,7 +43,13 @@ def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
         return ModelPlace(base=_whole_model(name, f"--model {name}", needs_weights), adapter=None)
     if needs_weights and not (adapter / ADAPTER_WEIGHTS).is_file():
         raise ModelError(f"--model {name} has no {ADAPTER_WEIGHTS}; convert its weights, pickle is not loaded")
-    base = _base_of(adapter)
+    try:
+        described = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} cannot be read: {first_line(error)}") from error
+    base = described.get("base_model_name_or_path") if isinstance(described, dict) else None
+    if not isinstance(base, str) or not base:
+        raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} names no base_model_name_or_path; write one into it")
     if (Path(base).expanduser() / ADAPTER_CONFIG).is_file():
         raise ModelError(f"--model {name} is an adapter for {base}, which is an adapter itself; merge that one first")
     label = f"--model {name}: its base model {base}"
@@ -89,15 +101,3 @@ def _whole_model(name: str, label: str, needs_weights: bool) -> str:
     if path.is_file() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"{label} is not a directory; name a model directory or a Hub name such as Qwen/Qwen3-0.6B")
     return name
-
-
-def _base_of(adapter: Path) -> str:
-    """The base model that an adapter's configuration names."""
-    try:
-        described = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} cannot be read: {first_line(error)}") from error
-    base = described.get("base_model_name_or_path") if isinstance(described, dict) else None
-    if not isinstance(base, str) or not base:
-        raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} names no base_model_name_or_path; write one into it")
-    return base

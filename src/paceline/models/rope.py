@@ -28,7 +28,12 @@ def rope_by_length(model: nn.Module) -> str | None:
     """Describe in a sentence the `longrope` factors fixed for a run; None if the model has none."""
     for module in model.modules():
         if "longrope" in _types(module):
-            longest, original = cast(int, module.longest_sequence), _original_length(module)
+            longest, parameters = cast(int, module.longest_sequence), cast(Any, module).config.rope_parameters
+            kinds = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
+            # tokens that the short factors hold up to
+            (original, *_) = (
+                one["original_max_position_embeddings"] for one in kinds if one.get("rope_type") == "longrope"
+            )
             which = "long" if longest > original else "short"
             return (
                 f"longrope: the {which} factors for every sequence, as a prompt with its completion may have {longest} "
@@ -41,16 +46,6 @@ def _types(module: nn.Module) -> set[str]:
     """Return the types of rotary embeddings that a module computes: one, or one per type of layer."""
     found = getattr(module, "rope_type", None)
     return set(found.values()) if isinstance(found, dict) else {found} if isinstance(found, str) else set()
-
-
-def _original_length(module: Any) -> int:
-    """Tokens that the short factors hold up to."""
-    parameters = module.config.rope_parameters
-    for one in (parameters, *(value for value in parameters.values() if isinstance(value, dict))):
-        if one.get("rope_type") == "longrope":
-            found: int = one["original_max_position_embeddings"]
-            return found
-    raise AssertionError(parameters)
 
 
 def _with_last_position(

@@ -44,11 +44,16 @@ def varlen_layout(batch: MicroBatch, device: torch.device) -> VarlenLayout:
         inputs[prompt] += length
     asked = [prompt for prompt, length in enumerate(inputs) if length]
     queries, keys = [inputs[prompt] for prompt in asked], [batch.prompt_lengths[prompt] for prompt in asked]
+    prompt_starts = [0, *accumulate(batch.prompt_lengths)]
+    starts = list(accumulate(batch.input_lengths, initial=prompt_starts[-1]))
+    by_prompt = sorted(range(len(batch.input_lengths)), key=lambda sample: batch.prompt_of_sample[sample])
+    of_completions = [starts[sample] + place for sample in by_prompt for place in range(batch.input_lengths[sample])]
+    of_prompts = [token for prompt in asked for token in range(*prompt_starts[prompt : prompt + 2])]
     return VarlenLayout(
         own=_spans(lengths, lengths, device, causal=True),
         prompts=_spans(queries, keys, device, causal=False) if asked else None,
-        queries=_rows(_tokens_of_completions(batch), device),
-        keys=_rows(_tokens_of_prompts(batch, asked), device),
+        queries=_rows(of_completions, device),
+        keys=_rows(of_prompts, device),
     )
 
 
@@ -67,17 +72,6 @@ def _spans(queries: list[int], keys: list[int], device: torch.device, *, causal:
 def _to(tensor: Tensor, device: torch.device) -> Tensor:
     """From pinned memory: a copy from any other memory waits for all that the device has been given to do."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
-
-
-def _tokens_of_completions(batch: MicroBatch) -> list[int]:
-    starts = list(accumulate(batch.input_lengths, initial=sum(batch.prompt_lengths)))
-    order = sorted(range(len(batch.input_lengths)), key=lambda sample: batch.prompt_of_sample[sample])
-    return [starts[sample] + place for sample in order for place in range(batch.input_lengths[sample])]
-
-
-def _tokens_of_prompts(batch: MicroBatch, asked: list[int]) -> list[int]:
-    starts = [0, *accumulate(batch.prompt_lengths)]
-    return [token for prompt in asked for token in range(starts[prompt], starts[prompt + 1])]
 
 
 def _rows(tokens: list[int], device: torch.device) -> TokenRows:

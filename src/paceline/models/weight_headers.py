@@ -94,7 +94,9 @@ def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, 
     for name, shape in shapes.items():
         if name in EMBEDDINGS and None not in expected and shape != expected:
             raise other_shapes_error(label)
-    layers = [name.removesuffix(".weight") for name, shape in shapes.items() if _may_be_a_layer(name, shape)]
+    # weights of norms have one dimension; the output embedding takes no adapter
+    matrices = [name for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2]
+    layers = [name.removesuffix(".weight") for name in matrices if name != "lm_head.weight"]
     if layers:
         # a longer name may be that of a module around the model
         check_targets([target for target in targets if "." not in target and target != ALL_LINEAR], layers)
@@ -172,8 +174,3 @@ def _files(directory: Path, label: str) -> list[Path]:
     if missing:
         raise ModelError(f"{label} cannot be loaded: {missing[0]} is not there, and {INDEX} lists it; {GET_AGAIN}")
     return shards
-
-
-def _may_be_a_layer(name: str, shape: tuple[int, ...]) -> bool:
-    """Weights of norms have one dimension; the output embedding takes no adapter."""
-    return name.endswith(".weight") and len(shape) == 2 and name != "lm_head.weight"

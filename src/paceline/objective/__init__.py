@@ -6,10 +6,8 @@ always `(weights * token_losses).sum()`, and its gradient does not depend on how
 
 advantages.py          rewards of a group to advantages
 micro_batches.py       a step's completions to micro-batches, with the weight of every token
-policy_loss.py         ratio, clip, dual clip, CISPO, the gate of SAPO
-kl.py                  KL divergence from the reference policy
+policy_loss.py         ratio, clip, dual clip, CISPO, the gate of SAPO; KL divergence from the reference policy
 rollout_correction.py  importance weights and masks for rollouts of another policy
-sequences.py           sums and means over the sequences of a micro-batch
 schedule.py            the learning rate of a step
 formula.py             the objective of a configuration as a formula
 """

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from paceline.metrics.statistics import mean_and_std
+from paceline.metrics.statistics import mean_and_std, mean_of
 
 AdvantageKind = Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
 Rewards = Sequence[float | None]
@@ -162,7 +162,7 @@ def _scaled(rewards: Rewards, std: float | None) -> list[float]:
     values = _given(rewards)
     if not values or max(values) == min(values):
         return [0.0] * len(rewards)
-    mean = math.fsum(values) / len(values)
+    mean = mean_of(values)
     if abs(mean) < MEAN_FLOOR * (max(values) - min(values)):
         mean = 0.0
     scale = 1.0 if std is None else std + STD_EPS

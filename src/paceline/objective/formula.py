@@ -61,7 +61,7 @@ def _policy(loss: LossConfig) -> str:
         dual = f", and at most -{loss.dual_clip:.12g} A where A < 0" if loss.dual_clip > 0 else ""
         return f"-min({r} A, clip({r}, {bounds}) A){dual}"
     if loss.bound == "cispo":
-        return f"-stop_gradient(min({r}, {loss.cispo_max_ratio:.12g})) A log p_t"
+        return f"-stop_gradient(min({r}, {1 + loss.clip_eps_high:.12g})) A log p_t"
     if loss.bound == "sapo":
         positive, negative = SAPO_TAU
         return f"-(4 / tau) sigmoid(tau ({r} - 1)) A, tau = {positive:g} where A > 0, else {negative:g}"
@@ -100,14 +100,13 @@ def _kl(loss: LossConfig) -> Iterator[Line]:
 
 def _corrections(loss: LossConfig) -> Iterator[Line]:
     if loss.rollout_correction != "none":
-        rho = (
-            "old_t / rollout_t" if loss.correction_level == "token" else "product over the completion of old / rollout"
-        )
+        level, kind = loss.rollout_correction.split("_")
+        rho = "old_t / rollout_t" if level == "token" else "product over the completion of old / rollout"
         held = {
             "truncate": f"min(rho, {loss.correction_max:.12g})",
             "mask": f"rho up to {loss.correction_max:.12g}, else 0",
         }
-        yield Line(symbol="c_t", text=f"{held[loss.rollout_correction]}, rho = {rho}")
+        yield Line(symbol="c_t", text=f"{held[kind]}, rho = {rho}")
     if loss.off_policy_threshold is not None:
         drift = f"mean over the completion of log(rollout_t / p_t) > {loss.off_policy_threshold:.12g}"
         yield Line(symbol="on", text=f"0 where A < 0 and {drift}, else 1")
@@ -135,7 +134,7 @@ def _worth(advantage: AdvantageConfig, rewards: RewardConfig, sampling: Sampling
     yield Line(symbol="A", text=_ADVANTAGES[advantage.advantage])
     yield Line(symbol="group", text=f"the {sampling.num_generations} completions of one prompt")
     length = advantage.overlong_share > 0
-    weighted = {**rewards.weights, **({"overlong": advantage.overlong_weight} if length else {})}
+    weighted = {**rewards.weights, **({"overlong": 1.0} if length else {})}
     each = "z({})" if advantage.reward_aggregation == "normalize_then_sum" else "{}"
     terms = [f"{weight:.12g} * {each.format(name)}" for name, weight in weighted.items()]
     yield Line(symbol="R", text=" + ".join(terms))

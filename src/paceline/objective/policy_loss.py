@@ -1,7 +1,9 @@
-"""Policy loss per token: ratio to the old policy, and its bounds.
+"""Policy loss per token: ratio to the old policy and its bounds; KL penalty; sums over sequences.
 
 N completion tokens of a micro-batch are laid end to end. A ratio belongs to a token or, equal for all its tokens, to a
-sequence (`policy_ratio`); the bounds below then apply to sequences.
+sequence (`policy_ratio`); the bounds below then apply to sequences. Nothing is averaged here: `token_weights` in
+`objective/micro_batches.py` gives each token its share of the step. The number of tokens is always said to torch: to
+add the S lengths up it would wait for the device.
 """
 
 from typing import Literal
@@ -9,8 +11,6 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-from paceline.objective.sequences import each_token, sequence_means
 
 GATE_TEMPERATURES = (1.0, 1.05)
 """SAPO's temperatures for positive and negative advantages; the sharper gate for the second was more stable."""
@@ -95,3 +95,68 @@ def gated_policy_loss(ratio: Float[Tensor, " N"], advantages: Float[Tensor, " N"
 def unbounded_policy_loss(ratio: Float[Tensor, " N"], advantages: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
     """Return the importance-weighted policy gradient loss, -ratio * A: REINFORCE where the ratio is 1."""
     return -ratio * advantages
+
+
+def kl_penalty(
+    logprobs: Float[Tensor, " N"],
+    old_logprobs: Float[Tensor, " N"],
+    ref_logprobs: Float[Tensor, " N"],
+    *,
+    kl: Literal["reverse", "forward"],
+) -> Float[Tensor, " N"]:
+    """Return a penalty per token whose expected gradient is that of the named KL, over tokens of the old policy.
+
+        delta = logprobs - ref_logprobs;  ratio = stop_gradient(exp(logprobs - old_logprobs))
+        reverse, KL(policy || reference):  ratio * delta^2 / 2
+        forward, KL(reference || policy):  ratio * (exp(-delta) - 1 + delta)
+
+    The second is the estimator k3 (`kl_estimate`): unbiased as a value of the reverse KL, yet differentiated inside a
+    loss it gives the forward KL's gradient. The first, k2, gives the reverse KL's. The ratio is held at e^80, as that
+    of `policy_ratio`: the gradient of a token that is left out is 0 times it.
+    """
+    ratio = torch.exp((logprobs - old_logprobs).detach().clamp(max=LOG_RATIO_LIMIT))
+    if kl == "reverse":
+        return ratio * (logprobs - ref_logprobs).square() / 2
+    return ratio * kl_estimate(logprobs, ref_logprobs)
+
+
+def kl_estimate(logprobs: Float[Tensor, " N"], ref_logprobs: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """Return an unbiased, never negative estimate of KL(policy || reference) per token: the estimator k3.
+
+        exp(-delta) - 1 + delta, delta = logprobs - ref_logprobs
+
+    Its gradient, which GRPO (arXiv:2402.03300, Eq. 4) takes, is that of KL(reference || policy) for tokens of the
+    policy itself, and of no KL for those of an older one. Times the ratio to that one, differentiated too, it
+    is that of KL(policy || reference): DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
+    """
+    delta = logprobs - ref_logprobs
+    # held at e^80: 0, the ratio of a token that the policy gave up, times infinity would be NaN
+    return torch.exp((-delta).clamp(max=LOG_RATIO_LIMIT)) - 1 + delta
+
+
+def sequence_sums(values: Float[Tensor, " N"], lengths: Int[Tensor, " S"]) -> Float[Tensor, " S"]:
+    """Return the sum of each sequence's values.
+
+    >>> sequence_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 1]))
+    tensor([3., 4.])
+    """
+    owner = torch.repeat_interleave(lengths, output_size=len(values))
+    return values.new_zeros(len(lengths)).index_add(0, owner, values)
+
+
+def sequence_means(values: Float[Tensor, " N"], lengths: Int[Tensor, " S"]) -> Float[Tensor, " S"]:
+    """Return the mean of each sequence's values.
+
+    >>> sequence_means(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 1]))
+    tensor([1.5000, 4.0000])
+    """
+    return sequence_sums(values, lengths) / lengths
+
+
+def each_token(values: Float[Tensor, " S"], lengths: Int[Tensor, " S"], *, num_tokens: int) -> Float[Tensor, " N"]:
+    """Repeat a number per sequence for each of its tokens; `num_tokens` is N.
+
+    >>> each_token(torch.tensor([5.0, 7.0]), torch.tensor([2, 1]), num_tokens=3)
+    tensor([5., 5., 7.])
+    """
+    return torch.repeat_interleave(values, lengths, output_size=num_tokens)

@@ -3,13 +3,11 @@
 N completion tokens of S sequences laid end to end. All weights are without gradient.
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from paceline.objective.sequences import each_token, sequence_means, sequence_sums
+from paceline.objective.policy_loss import each_token, sequence_means, sequence_sums
 
 
 def rollout_weights(
@@ -17,20 +15,22 @@ def rollout_weights(
     rollout_logprobs: Float[Tensor, " N"],
     lengths: Int[Tensor, " S"],
     *,
-    kind: Literal["truncate", "mask"],
-    level: Literal["token", "sequence"],
+    mode: str,
     maximum: float,
 ) -> Float[Tensor, " N"]:
     """Return the importance weight of the trainer's distribution over the engine's, for each token.
 
-        weight = exp(old_logprobs - rollout_logprobs), of the token, or multiplied over its sequence
-        truncate  min(weight, maximum)
-        mask      weight where it is at most `maximum`, else 0
+        weight = exp(old_logprobs - rollout_logprobs)
+        token_     of the token
+        sequence_  multiplied over its sequence
+        _truncate  min(weight, maximum)
+        _mask      weight where it is at most `maximum`, else 0
 
     The product over a sequence is unbiased and leaves ever less of long sequences. Source: truncated importance
     sampling, "Your efficient RL framework secretly brings you off-policy RL training" (Yao et al., 2025); masking,
     "When speed kills stability" (Liu et al., 2025).
     """
+    level, kind = mode.split("_")
     log_weight = (old_logprobs - rollout_logprobs).detach()
     if level == "sequence":
         log_weight = each_token(sequence_sums(log_weight, lengths), lengths, num_tokens=len(log_weight))

@@ -64,14 +64,23 @@ def points_interval(interval: Interval) -> str:
     return f"{100 * interval.value:+.1f} points [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
-def duration(seconds: float) -> str:
-    """Seconds in the two largest fitting units.
+def gibibytes(size: float, decimals: int = 2) -> str:
+    """Bytes in GiB.
+
+    >>> gibibytes(3 << 29)
+    '1.50 GiB'
+    """
+    return f"{size / 2**30:.{decimals}f} GiB"
+
+
+def duration(seconds: float, decimals: int = 1) -> str:
+    """Seconds in the two largest fitting units; `decimals` are those of seconds below a minute.
 
     >>> [duration(x) for x in (0.42, 59.96, 192, 3840)]
     ['0.4 s', '1 min 00 s', '3 min 12 s', '1 h 04 min']
     """
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
+    if round(seconds, decimals) < 60:
+        return f"{seconds:.{decimals}f} s"
     whole = round(seconds)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"

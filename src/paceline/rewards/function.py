@@ -12,8 +12,7 @@ from paceline.types import RowCheck, Task
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-RIGHT = 0.5
-"""Where nothing else is known of a function, a score of at least this says that a completion is right."""
+RIGHT = 0.5  # Where nothing else is known of a function, a score of at least this says that a completion is right
 
 
 class RewardFunction(Protocol):

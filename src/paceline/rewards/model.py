@@ -15,8 +15,7 @@ from paceline.data.extraction.thinking import prefill
 from paceline.errors import RewardError, first_line
 from paceline.rewards.model_files import check_reward_model, reward_model_place
 
-PADDED_TOKENS = 16_384
-"""Tokens of one forward pass, padding included."""
+PADDED_TOKENS = 16_384  # Tokens of one forward pass, padding included
 
 Messages = Sequence[Mapping[str, object]]
 
@@ -146,23 +145,19 @@ def load_reward_model(
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise RewardError(f"--reward-models {name} cannot be loaded: {first_line(error)}") from error
-    _refuse_untrained(name, report)
-    return RewardModel(model.to(device).requires_grad_(False), tokenizer)
-
-
-def _refuse_untrained(name: str, report: Mapping[str, object]) -> None:
-    """transformers fills what a checkpoint lacks with random numbers; a random head would reward noise."""
+        raise RewardError(f"--reward-funcs model:{name} cannot be loaded: {first_line(error)}") from error
+    # transformers fills what a checkpoint lacks with random numbers; a random head would reward noise.
     if report["missing_keys"]:
         raise RewardError(
-            f"--reward-models {name} has no trained score head ({_first(report['missing_keys'])} is not in its "
+            f"--reward-funcs model:{name} has no trained score head ({_first(report['missing_keys'])} is not in its "
             "weights); name a sequence-classification model that was trained to give rewards"
         )
     if report["mismatched_keys"]:
         raise RewardError(
-            f"--reward-models {name} does not have one label ({_first(report['mismatched_keys'])} has another "
+            f"--reward-funcs model:{name} does not have one label ({_first(report['mismatched_keys'])} has another "
             "shape), but a reward is one number; name a model with one label, or wrap it in a reward function"
         )
+    return RewardModel(model.to(device).requires_grad_(False), tokenizer)
 
 
 def _first(keys: object) -> str:

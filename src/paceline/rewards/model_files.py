@@ -15,20 +15,22 @@ def check_reward_model(name: str) -> None:
         RewardError: no such directory, no config.json or *.safetensors in it, or a model that gives no single score.
     """
     path = Path(name).expanduser()
-    if _is_hub_name(name, path):
+    # On the Hub is what is no path here, nor can only be one: `data/model` beside a directory `data` is a slip.
+    is_path = not name.strip() or path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
+    if not is_path and not ("/" in name and os.path.isdir(name.partition("/")[0])):
         return
     if not name.strip() or not path.is_dir():
         raise RewardError(
-            f"--reward-models {name.strip() or repr(name)} is not a directory; {_nearest(path)}name a model directory "
-            "or a Hub name such as Skywork/Skywork-Reward-V2-Qwen3-0.6B"
+            f"--reward-funcs model:{name.strip() or repr(name)} is not a directory; {_nearest(path)}name a model "
+            "directory or a Hub name such as Skywork/Skywork-Reward-V2-Qwen3-0.6B"
         )
     if not (path / "config.json").is_file():
         raise RewardError(
-            f"--reward-models {name} is a directory without config.json; name one that transformers can load"
+            f"--reward-funcs model:{name} is a directory without config.json; name one that transformers can load"
         )
     if not list(path.glob("*.safetensors")):
         raise RewardError(
-            f"--reward-models {name} has no *.safetensors file; convert its weights, pickle is not loaded"
+            f"--reward-funcs model:{name} has no *.safetensors file; convert its weights, pickle is not loaded"
         )
     _check_config(name, path / "config.json")
 
@@ -50,28 +52,22 @@ def _check_config(name: str, path: Path) -> None:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RewardError(
-            f"--reward-models {name}: its config.json cannot be read ({error}); copy the model again"
+            f"--reward-funcs model:{name}: its config.json cannot be read ({error}); copy the model again"
         ) from error
     if not isinstance(config, dict):
-        raise RewardError(f"--reward-models {name}: its config.json is not a JSON object; copy the model again")
+        raise RewardError(f"--reward-funcs model:{name}: its config.json is not a JSON object; copy the model again")
     architectures = [str(one) for one in config.get("architectures") or ()]
     if any(one.endswith("ForCausalLM") for one in architectures):
         raise RewardError(
-            f"--reward-models {name} is a language model ({architectures[0]}) without a trained score head; "
+            f"--reward-funcs model:{name} is a language model ({architectures[0]}) without a trained score head; "
             "name a sequence-classification model that was trained to give rewards"
         )
     labels = config.get("id2label")
     if isinstance(labels, dict) and len(labels) > 1:
         raise RewardError(
-            f"--reward-models {name} has {len(labels)} labels, but a reward is one number; "
+            f"--reward-funcs model:{name} has {len(labels)} labels, but a reward is one number; "
             "name a model with one label, or wrap it in a reward function that picks one"
         )
-
-
-def _is_hub_name(name: str, path: Path) -> bool:
-    """Not a path here, nor what can only be one: `data/model` beside a directory `data` is a slip in a path."""
-    is_path = not name.strip() or path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
-    return not is_path and not ("/" in name and os.path.isdir(name.partition("/")[0]))
 
 
 def _nearest(path: Path) -> str:

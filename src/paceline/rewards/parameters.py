@@ -7,7 +7,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from paceline.config.reading import suggest
 from paceline.errors import RewardError
@@ -39,7 +39,11 @@ def parameters_of(name: str, maker: Callable[..., object]) -> dict[str, object]:
         if not equals or not value:
             raise RewardError(f"--reward-funcs {name}: {part!r} is no parameter; write parameter=value")
         if parameter not in known:
-            raise RewardError(f"--reward-funcs {name}: {_unknown(base_name(name), parameter, known)}")
+            base, near = base_name(name), suggest(parameter, known, otherwise="")
+            what = f"has no parameter {parameter!r}; {near + ' ' if near else ''}it takes {', '.join(known)}"
+            if not known:
+                what = f"takes no parameters, got {parameter!r}; write {base}"
+            raise RewardError(f"--reward-funcs {name}: {base!r} {what}")
         if parameter in given:
             raise RewardError(f"--reward-funcs {name}: {parameter} is given twice; give it once")
         given[parameter] = _read(name, parameter, known[parameter], value)
@@ -53,15 +57,10 @@ def annotations(maker: Callable[..., object]) -> dict[str, object]:
     return {one.name: hints[one.name] for one in keywords}
 
 
-def _unknown(base: str, parameter: str, known: Mapping[str, object]) -> str:
-    if not known:
-        return f"{base!r} takes no parameters, got {parameter!r}; write {base}"
-    near = suggest(parameter, known, otherwise="")
-    return f"{base!r} has no parameter {parameter!r}; {near + ' ' if near else ''}it takes {', '.join(known)}"
-
-
 def _read(name: str, parameter: str, annotation: object, text: str) -> object:
-    kind = _without_none(annotation)
+    kind = annotation
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        kind = next(one for one in typing.get_args(annotation) if one is not type(None))
     if typing.get_origin(kind) is typing.Literal:
         choices = typing.get_args(kind)
         if text not in choices:
@@ -72,23 +71,13 @@ def _read(name: str, parameter: str, annotation: object, text: str) -> object:
             raise _refusal(name, parameter, "true or false", text)
         return text.lower() == "true"
     assert kind in (int, float), f"{parameter}: a maker's parameters are numbers, booleans or literals"
-    return _number(name, parameter, text, is_whole=kind is int)
-
-
-def _number(name: str, parameter: str, text: str, *, is_whole: bool) -> float:
     try:
-        value = int(text) if is_whole else float(text)
+        value = int(text) if kind is int else float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise _refusal(name, parameter, "a whole number" if is_whole else "a number", text)
+        raise _refusal(name, parameter, "a whole number" if kind is int else "a number", text)
     return value
-
-
-def _without_none(annotation: object) -> object:
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        return next(one for one in typing.get_args(annotation) if one is not type(None))
-    return annotation
 
 
 def _refusal(name: str, parameter: str, rule: str, text: str) -> RewardError:

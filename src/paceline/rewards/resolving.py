@@ -4,32 +4,109 @@ import difflib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
+from paceline.config.sections import RewardConfig, SamplingConfig
 from paceline.errors import RewardError
-from paceline.rewards.function import RIGHT, RewardContext, RewardFunction, right_of
+from paceline.rewards.builtin.answers import accuracy, boxed, gsm8k, think_answer_format, think_answer_tags
+from paceline.rewards.builtin.code import code
+from paceline.rewards.builtin.length import cosine, repetition, soft_overlong
+from paceline.rewards.builtin.tools import react_format, tool_call
+from paceline.rewards.function import RIGHT, BuiltIn, RewardContext, RewardFunction, right_of
 from paceline.rewards.parameters import base_name, parameters_of
-from paceline.rewards.registry import BUILT_IN
+from paceline.sandbox.levels import Level, open_sandbox
+from paceline.sandbox.programs import Sandbox
+
+
+def random_score(context: RewardContext) -> BuiltIn:
+    """`random`: a number in [0, 1) that has nothing to do with quality.
+
+    A run with this reward must not get better; where it does, what you measure is not what you reward. The number
+    follows from prompt, completion and position in the batch.
+    """
+
+    def call(*, prompts: list[str], completions: list[str], **columns: object) -> list[float]:
+        scores = []
+        for position, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            # The first 53 bits of a hash, as a fraction; lone surrogates in a text are hashed like any character.
+            row = f"{position}\x00{len(prompt)}\x00{prompt}{completion}".encode("utf-8", "surrogatepass")
+            scores.append((int.from_bytes(blake2b(row, digest_size=8).digest(), "big") >> 11) / 2**53)
+        return scores
+
+    return BuiltIn(name="random", call=call, gold=None)
+
+
+Maker = Callable[..., BuiltIn]  # Called with a `RewardContext`, and the parameters of the name as keywords
+
+BUILT_IN: Mapping[str, Maker] = {
+    "accuracy": accuracy,
+    "format": think_answer_format,
+    "think_answer_tags": think_answer_tags,
+    "boxed": boxed,
+    "gsm8k": gsm8k,
+    "cosine": cosine,
+    "repetition": repetition,
+    "soft_overlong": soft_overlong,
+    "react_format": react_format,
+    "tool_call": tool_call,
+    "code": code,
+    "random": random_score,
+}
+"""Makers of reward functions by the name that `--reward-funcs` takes; those that ask for a format also need an entry
+in `_SYSTEM_PROMPTS`."""
+
+
+def reward_context(rewards: RewardConfig, sampling: SamplingConfig) -> RewardContext:
+    """The context of every reward function of a run; the sandbox opens when the first program has to run."""
+    return RewardContext(
+        max_completion_length=sampling.max_completion_length,
+        open_sandbox=lambda: _shared_sandbox(rewards.sandbox),
+    )
+
+
+@lru_cache(maxsize=4)
+def _shared_sandbox(given: str) -> Sandbox:
+    """One for training and evaluation; it closes when the process ends."""
+    if "://" in given:
+        return open_sandbox(url=given)
+    return open_sandbox(cast(Level, given))
+
+
+_THINK_ANSWER = (
+    "Reason about the problem first, between <think> and </think>. Then give the final answer alone, between <answer> "
+    "and </answer>, and stop. Use each tag exactly once: <think> your reasoning </think> <answer> your answer </answer>"
+)
+# System messages that tell a model which format its reward function reads.
+_SYSTEM_PROMPTS = {
+    "format": _THINK_ANSWER,
+    "think_answer_tags": _THINK_ANSWER,
+    "boxed": r"Reason step by step. End with the final answer, and nothing but the answer, inside \boxed{}.",
+    "gsm8k": "Write your reasoning between <reasoning> and </reasoning>, then the final answer alone between <answer> "
+    "and </answer>, each tag on a line of its own and used once:\n"
+    "<reasoning>\nyour reasoning\n</reasoning>\n<answer>\nyour answer\n</answer>",
+}
+
+
+def default_system_prompt(names: Sequence[str]) -> str | None:
+    """The default system message for these reward functions: that of the first one that has one.
+
+    None where no function asks for a format: `accuracy` accepts several, a function of your own says nothing of its,
+    and how tools are called is up to the chat template.
+    """
+    return next((_SYSTEM_PROMPTS[base] for base in map(base_name, names) if base in _SYSTEM_PROMPTS), None)
+
 
 _LOADING_ERRORS = (
-    ImportError,
-    SyntaxError,
-    NameError,
-    AttributeError,
-    TypeError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    AssertionError,
-    RuntimeError,
-    OSError,
-    SystemExit,
+    *(ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, LookupError),
+    *(ArithmeticError, AssertionError, RuntimeError, OSError, SystemExit),
 )
 
-NO_CONTEXT = RewardContext()
-"""Context of a function that is resolved outside a run."""
+NO_CONTEXT = RewardContext()  # Context of a function that is resolved outside a run
 
 
 def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
@@ -51,7 +128,15 @@ def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
             f"--reward-funcs: no built-in reward function {base!r}{_nearest(base, list(BUILT_IN))}; choose from "
             f"{', '.join(BUILT_IN)}, or give your own as file.py:function or module:function"
         )
-    module = _load_file(name, Path(where).expanduser()) if where.endswith(".py") else _load_module(name, where)
+    if where.endswith(".py"):
+        return _function(name, _load_file(name, Path(where).expanduser()), attribute)
+    try:
+        module = importlib.import_module(where)
+    except _LOADING_ERRORS as error:
+        raise RewardError(
+            f"--reward-funcs {name}: the module cannot be imported ({_describe(error)}); "
+            "check PYTHONPATH, or name the file as path/to/file.py:function"
+        ) from error
     return _function(name, module, attribute)
 
 
@@ -88,16 +173,6 @@ def _function(name: str, module: ModuleType, attribute: str) -> RewardFunction:
             f"--reward-funcs {name}: {attribute!r} is of type {type(function).__name__}, but must be a function"
         )
     return function
-
-
-def _load_module(name: str, module: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except _LOADING_ERRORS as error:
-        raise RewardError(
-            f"--reward-funcs {name}: the module cannot be imported ({_describe(error)}); "
-            "check PYTHONPATH, or name the file as path/to/file.py:function"
-        ) from error
 
 
 def _load_file(name: str, path: Path) -> ModuleType:

@@ -6,11 +6,14 @@ A row without the column, or with null in it, is for all functions of the run. A
 called on it, and gives None there. Names are those of `--reward-funcs`, with or without their parameters.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from paceline.data.extraction.answers import final_answer
+from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.errors import DataError
+from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.parameters import base_name
-from paceline.types import Task
+from paceline.types import RowCheck, Task
 
 COLUMN = "reward_funcs"
 
@@ -51,3 +54,34 @@ def _chosen(task: Task) -> tuple[str, ...] | None:
     if isinstance(value, list | tuple):
         return tuple(str(one) for one in value)
     return (str(value),)
+
+
+def row_check(functions: Mapping[str, RewardFunction]) -> RowCheck | None:
+    """What each of these functions has to say against a row, together; None where none looks at rows."""
+    checks = [one.check_row for one in functions.values() if isinstance(one, BuiltIn) and one.check_row is not None]
+    if not checks:
+        return None
+
+    def check(columns: Mapping[str, object], row_id: str) -> None:
+        for one in checks:
+            one(columns, row_id)
+
+    return check
+
+
+def stated_answer(functions: Mapping[str, RewardFunction], task: Task, text: str) -> str | None:
+    """The answer of a completion as the first function that reads one reads it, else as `accuracy` would; or None."""
+    for function in functions.values():
+        if isinstance(function, BuiltIn) and function.find is not None:
+            return function.find(task.prompt, text)
+    return final_answer(visible_text(text, prefilled=prefills_think(task.prompt)))
+
+
+def has_format(functions: Mapping[str, RewardFunction], task: Task, text: str) -> bool | None:
+    """Return whether a completion has every format that functions ask for; None if none asks for one."""
+    verdicts = [
+        function.is_formed(task.prompt, text)
+        for name, function in functions.items()
+        if isinstance(function, BuiltIn) and function.is_formed is not None and is_for(task, name)
+    ]
+    return all(verdicts) if verdicts else None

@@ -1,29 +1,83 @@
 """Before the first step: do the built-in reward functions recognise what the dataset's own rows call right?"""
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+from paceline.data.rows import spread
 from paceline.errors import RewardError
-from paceline.rewards.function import BuiltIn, RewardFunction
-from paceline.rewards.needs import NEEDS
-from paceline.rewards.scoring.arguments import check_arguments
-from paceline.rewards.scoring.scores import Scores, score
+from paceline.rewards.builtin.answers import is_blank, unverifiable_answers
+from paceline.rewards.builtin.tools import has_calls, unreadable_calls
+from paceline.rewards.function import BuiltIn, RewardFunction, compares_group
+from paceline.rewards.programs.cases import has_cases
+from paceline.rewards.scoring.calling import check_arguments
+from paceline.rewards.scoring.scores import score
 from paceline.rewards.selecting import is_for
-from paceline.rewards.trial import TRIAL_SECONDS, trial
 from paceline.types import Completion, Task
 
-SAMPLE_SIZE = 100
-"""Tasks that are graded, spread evenly over those that a function can grade."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """One kind of thing that rows give."""
+
+    does: str
+    """What a function does with it, after its name: `compares with gold answers`."""
+    remedies: tuple[str, ...]
+    """What to do where no row has it."""
+    repairs: tuple[str, ...]
+    """What to do with rows that have it and cannot be graded by it."""
+    is_met: Callable[[Task], bool]
+    doubtful: Callable[[Sequence[Task]], list[int]] = lambda tasks: []
+    """Positions of tasks that have it in a form that cannot be recognised in a completion."""
+
+
+CHOOSE = "choose another reward function"
+
+ANSWERS = Need(
+    does="compares with gold answers",
+    remedies=("name their column with --answer-column", CHOOSE),
+    repairs=("correct these answers", "name the right column with --answer-column", CHOOSE),
+    is_met=lambda task: not is_blank(task.answer),
+    doubtful=lambda tasks: unverifiable_answers([task.answer for task in tasks]),
+)
+CALLS = Need(
+    does="compares with tool calls",
+    remedies=(
+        "give them in the column tool_calls",
+        "name their column with --answer-column",
+        "choose another function",
+    ),
+    repairs=("correct these calls", CHOOSE),
+    is_met=has_calls,
+    doubtful=unreadable_calls,
+)
+CASES = Need(
+    does="runs test cases",
+    remedies=("give them in one of the columns that docs/rewards.md names", CHOOSE),
+    repairs=("correct the tests or the solutions of these rows", CHOOSE),
+    is_met=lambda task: has_cases(task.columns),
+)
+
+# By the name of the function; one that is not here can grade any row.
+NEEDS: Mapping[str, Need] = {
+    "accuracy": ANSWERS,
+    "think_answer_tags": ANSWERS,
+    "boxed": ANSWERS,
+    "gsm8k": ANSWERS,
+    "cosine": ANSWERS,
+    "tool_call": CALLS,
+    "code": CASES,
+}
+
+TRIAL_SIZE = 8
+"""Tasks, spread evenly over the dataset, each with one completion: enough to tell a list from anything else."""
+TRIAL_SECONDS = 120.0
+"""A judge behind a network may need them; a function that never returns is found before the weights are read."""
+SAMPLE_SIZE = 100  # Tasks that are graded, spread evenly over those that a function can grade
 LOOKED_AT = 1000
 """Tasks, spread evenly over the dataset, among which these are looked for: to state what is right may take time."""
-MAX_OFFENDERS = 0.01
-"""Share of the tasks that may fail a test."""
+MAX_OFFENDERS = 0.01  # Share of the tasks that may fail a test
 SELF_TEST_SECONDS = 600.0
 """Programs of the dataset's own run in the test: as long as one call of a reward function may take in a run."""
-
-ANOTHER_FORMAT = "look at these prompts, which may not allow its format, or choose another reward function"
-
-Element = TypeVar("Element")
 
 
 def unmet_needs(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) -> tuple[str, ...]:
@@ -73,87 +127,113 @@ def self_test(
     )
     offenders = list[str]()
     for name, function in built_in.items():
-        own = [task for task in tasks if is_for(task, name)]
-        _refuse_without(name, function, own)
-        offenders += _misgraded(name, function, own)
-        offenders += _doubtful(name, function, own)
+        able = [task for task in tasks if is_for(task, name)]
+        need = NEEDS.get(function.name)
+        if need is not None:
+            # Without what it needs a function gives None for every completion, and there is nothing to learn.
+            total, able = len(able), [task for task in able if need.is_met(task)]
+            if total and not able:
+                raise RewardError(
+                    f"reward function {name!r} {need.does} and none of the {total} tasks has one",
+                    remedies=need.remedies,
+                )
+        offenders += _misgraded(name, function, able, need)
+        if need is not None:
+            offenders += _doubtful(name, able, need)
     return tuple(dict.fromkeys(offenders))
 
 
-def _refuse_without(name: str, function: BuiltIn, tasks: Sequence[Task]) -> None:
-    """Without what it needs a function gives None for every completion, and there is nothing to learn."""
-    if function.name not in NEEDS or not tasks:
-        return
-    need = NEEDS[function.name]
-    if not any(need.is_met(task) for task in tasks):
-        raise RewardError(
-            f"reward function {name!r} {need.does} and none of the {len(tasks)} tasks has one; {need.remedy}"
-        )
-
-
-def _doubtful(name: str, function: BuiltIn, tasks: Sequence[Task]) -> list[str]:
-    """Ids of all tasks whose gold answer no completion could state so that it is recognised."""
-    if function.name not in NEEDS:
-        return []
-    need = NEEDS[function.name]
-    having = [task for task in tasks if need.is_met(task)]
-    failing = [having[place].task_id for place in need.doubtful(having)]
-    if len(failing) > MAX_OFFENDERS * len(having):
-        raise RewardError(
-            f"reward function {name!r} cannot recognise the gold answer of {len(failing)} of {len(having)} tasks "
-            f"({_some(failing)}) in any other spelling; {need.repair}"
-        )
-    return failing
-
-
-def _misgraded(name: str, function: BuiltIn, tasks: Sequence[Task]) -> list[str]:
+def _misgraded(name: str, function: BuiltIn, tasks: Sequence[Task], need: Need | None) -> list[str]:
     """Ids of the sampled tasks whose gold completion does not score full, or where junk does."""
-    sample = _sample(function, tasks)
+    # Tasks with a completion of each that must score full; None where nothing says what that would be.
+    if function.gold is None:
+        sample: list[tuple[Task, str | None]] = [(task, None) for task in spread(tasks, SAMPLE_SIZE)]
+    else:
+        golds = [(task, function.gold(task)) for task in spread(tasks, LOOKED_AT)]
+        sample = spread([pair for pair in golds if pair[1] is not None] or golds, SAMPLE_SIZE)
     rows = [(task, gold, True) for task, gold in sample if gold is not None]
     rows += [(task, junk, False) for task, _ in sample for junk in function.junk(task)]
-    scores = score(
-        {name: function},
-        [task for task, _, _ in rows],
-        [_stated(text) for _, text, _ in rows],
-        timeout=SELF_TEST_SECONDS,
-    )
+    texts = [
+        Completion(token_ids=(), logprobs=(), finish_reason="stop", text=text, policy_version=0) for _, text, _ in rows
+    ]
+    scores = score({name: function}, [task for task, _, _ in rows], texts, timeout=SELF_TEST_SECONDS)
     wrong = {
         task.task_id
         for place, ((task, _, is_gold), value) in enumerate(zip(rows, scores.values[name], strict=True))
         if place in scores.failed[name] or (value is not None and (value >= function.maximum) != is_gold)
     }
     failing = [task.task_id for task, _ in sample if task.task_id in wrong]
-    repair = NEEDS[function.name].repair if function.name in NEEDS else ANOTHER_FORMAT
     if len(failing) > MAX_OFFENDERS * len(sample):
+        another = ("look at these prompts, which may not allow its format, or choose another reward function",)
+        *repairs, last = another if need is None else need.repairs
+        culprit = f"; the first failure: {scores.culprit}" if scores.culprit else ""
         raise RewardError(
             f"reward function {name!r} does not give full marks to the gold answer of {len(failing)} of {len(sample)} "
-            f"sampled tasks ({_some(failing)}), or gives them to junk; {repair}{_culprit(scores)}"
+            f"sampled tasks ({_some(failing)}), or gives them to junk",
+            remedies=[*repairs, f"{last}{culprit}"],
         )
     return failing
 
 
-def _sample(function: BuiltIn, tasks: Sequence[Task]) -> list[tuple[Task, str | None]]:
-    """Tasks with a completion of each that must score full; None where nothing says what that would be."""
-    if function.name in NEEDS:
-        tasks = [task for task in tasks if NEEDS[function.name].is_met(task)]
-    if function.gold is None:
-        return [(task, None) for task in _spread(tasks, SAMPLE_SIZE)]
-    golds = [(task, function.gold(task)) for task in _spread(tasks, LOOKED_AT)]
-    return _spread([pair for pair in golds if pair[1] is not None] or golds, SAMPLE_SIZE)
-
-
-def _spread(items: Sequence[Element], most: int) -> list[Element]:
-    size = min(most, len(items))
-    return [items[index * len(items) // size] for index in range(size)]
-
-
-def _stated(text: str) -> Completion:
-    return Completion(token_ids=(), logprobs=(), finish_reason="stop", text=text, policy_version=0)
+def _doubtful(name: str, tasks: Sequence[Task], need: Need) -> list[str]:
+    """Ids of all tasks whose gold answer no completion could state so that it is recognised."""
+    failing = [tasks[place].task_id for place in need.doubtful(tasks)]
+    if len(failing) > MAX_OFFENDERS * len(tasks):
+        raise RewardError(
+            f"reward function {name!r} cannot recognise the gold answer of {len(failing)} of {len(tasks)} tasks "
+            f"({_some(failing)}) in any other spelling",
+            remedies=need.repairs,
+        )
+    return failing
 
 
 def _some(task_ids: Sequence[str]) -> str:
     return f"{', '.join(task_ids[:5])}{', ...' if len(task_ids) > 5 else ''}"
 
 
-def _culprit(scores: Scores) -> str:
-    return f"; the first failure: {scores.culprit}" if scores.culprit else ""
+def trial(
+    functions: Mapping[str, RewardFunction],
+    tasks: Sequence[Task],
+    *,
+    may_be_silent: bool,
+    timeout: float,
+    num_generations: int,
+) -> None:
+    """Grade each of a few tasks' own gold answer; where there is none, a text that says nothing.
+
+    Each of them stands there once, or `num_generations` times where a function needs whole groups. What a function
+    raises here is no reason to stop: it may need a completion of another kind.
+
+    Raises:
+        RewardError: a result is not one number or None per completion, a function takes longer than `timeout`
+            seconds, or none gives any number, unless `may_be_silent`.
+    """
+    if not functions or not tasks:
+        return
+    repeated = num_generations if any(map(compares_group, functions.values())) else 1
+    sample = [task for task in spread(tasks, TRIAL_SIZE) for _ in range(repeated)]
+    # Token ids are the prompt's, which the tokenizer knows; the text does not belong to them.
+    completions = [
+        Completion(
+            token_ids=task.prompt_ids,
+            logprobs=(0.0,) * len(task.prompt_ids),
+            finish_reason="stop",
+            text=task.answer or "I am not sure.",
+            policy_version=0,
+        )
+        for task in sample
+    ]
+    scores = score(functions, sample, completions, timeout=timeout)
+    for name, failed in scores.failed.items():
+        if len(failed) == len(scores.values[name]) and scores.seconds[name] >= timeout:
+            raise RewardError(
+                f"reward function {name!r} took more than {timeout:g} seconds for {len(failed)} made-up completions; "
+                f"mend it, or raise --reward-timeout where that is below {TRIAL_SECONDS:g}"
+            )
+    is_silent = all(value is None for values in scores.values.values() for value in values)
+    if is_silent and not may_be_silent and not any(scores.failed.values()):
+        raise RewardError(
+            f"reward functions {', '.join(map(repr, functions))} returned None for each of {len(sample)} made-up "
+            f"completions, of {min(TRIAL_SIZE, len(tasks))} rows; return a number where a completion is a function's "
+            "task"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from paceline.errors import StorageError
-from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.runtime.activity import ACTIVITY
 
 HEARTBEAT_SECONDS = 1.0
 """Seconds between two heartbeats while waiting: a wait up to its own deadline is no standstill."""
@@ -36,7 +36,9 @@ class BackgroundWrite(Generic[T]):
             if not wait:
                 return None
             raise StorageError(
-                f"{self._name} is not on disk after {seconds:g} s; look at the disk, then --resume the run"
+                f"{self._name} is not on disk after {seconds:g} s",
+                remedies=["look at the disk"],
+                then="--resume the run",
             )
         if self._error is not None:
             raise self._error
@@ -51,7 +53,7 @@ class BackgroundWrite(Generic[T]):
         """Wait up to `seconds`; return True if the call has returned or raised by then."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and self._thread.is_alive():
-            HEARTBEAT.beat("run", f"waits for {self._name}")
+            ACTIVITY.beat("run", f"waits for {self._name}")
             self._thread.join(min(left, HEARTBEAT_SECONDS))
         return self.is_over
 

@@ -1,6 +1,6 @@
 """End a run that makes no progress, and record where every thread stands.
 
-A thread watches the heartbeat of the process. If it stops for too long, the thread writes a report into the run
+A thread watches the activity of the process. If it stands still for too long, the thread writes a report into the run
 directory. The report has the last event of each actor, the length of each queue, and all stacks, also of other
 processes. Then it raises in the main thread; if that does not help, it ends the process.
 
@@ -10,70 +10,64 @@ which needs no lock, is renewed again and again; it writes the stacks to stderr 
 
 import faulthandler
 import os
-import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Self
 
 from paceline.errors import PacelineError, TrainingError
-from paceline.runtime.heartbeat import HEARTBEAT, Heartbeat
+from paceline.runtime.activity import ACTIVITY, Activity
+from paceline.runtime.interrupts import Interrupt
 
 GRACE_SECONDS = 30.0
 """Seconds for the main thread to unwind after the error is raised; then the process is ended."""
 LOOKS = 20
 """Checks within the limit; they are never more than `MOST_SECONDS` apart."""
 MOST_SECONDS = 5.0
-ALARM = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
-"""Signal that wakes the main thread; the two numbers below are the reward deadline's and the ranks'."""
 
 
 class Watchdog:
-    """Context manager in the main thread that allows at most `limit` seconds without a heartbeat."""
+    """Context manager in the main thread that allows at most `limit` seconds without a sign of progress."""
 
     def __init__(
         self,
         folder: Path,
         *,
         limit: float,
-        heartbeat: Heartbeat = HEARTBEAT,
+        activity: Activity = ACTIVITY,
         grace: float = GRACE_SECONDS,
-        force: Callable[[TrainingError], None] | None = None,
+        force: Callable[[BaseException], None] | None = None,
     ) -> None:
         """`folder`: place of the report. `force`: ends the process; None: prints the reason and exits."""
-        self._folder, self._limit, self._heartbeat, self._grace = folder, limit, heartbeat, grace
+        self._folder, self._limit, self._activity, self._grace = folder, limit, activity, grace
         self._force = force or _end
-        self._over = threading.Event()
-        self._verdict: TrainingError | None = None
-        self._is_raised = False
+        self._interrupt = Interrupt()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> Self:
-        self._previous = signal.signal(ALARM, self._raise)
-        self._heartbeat.beat("run", "begins")
+        self._interrupt.open()
+        self._activity.beat("run", "begins")
         self._set_last_resort()
         self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._over.set()
+        self._interrupt.over.set()
         self._thread.join()
         faulthandler.cancel_dump_traceback_later()
-        # never the default action, which ends the process: a signal may still be on its way
-        signal.signal(ALARM, self._previous if callable(self._previous) else signal.SIG_IGN)
+        self._interrupt.close()
 
     def _watch(self) -> None:
         pause = min(self._limit / LOOKS, MOST_SECONDS)
         still, seen, looked = 0.0, -1, time.monotonic()
-        while not self._over.wait(pause):
+        while not self._interrupt.over.wait(pause):
             now = time.monotonic()
             # counted by this thread: a process that was suspended has not stood still meanwhile
-            still = 0.0 if self._heartbeat.count != seen else still + min(now - looked, 2 * pause)
-            seen, looked = self._heartbeat.count, now
+            still = 0.0 if self._activity.count != seen else still + min(now - looked, 2 * pause)
+            seen, looked = self._activity.count, now
             if still >= self._limit:
                 self._fire()
                 return
@@ -86,34 +80,24 @@ class Watchdog:
 
     def _fire(self) -> None:
         faulthandler.cancel_dump_traceback_later()
-        report = write_report(self._folder, self._heartbeat, limit=self._limit)
-        self._verdict = TrainingError(
-            f"nothing has happened for --step-timeout {self._limit:g} s, at last {self._heartbeat.latest}; {report} "
-            "has where every thread stood, and --resume continues from the last checkpoint"
+        report = write_report(self._folder, self._activity, limit=self._limit)
+        verdict = TrainingError(
+            f"nothing has happened for --step-timeout {self._limit:g} s, at last {self._activity.latest}",
+            remedies=[f"{report} has where every thread stood"],
+            then="--resume continues from the last checkpoint",
         )
-        # again and again: a signal between two instructions may find the thread asleep once more
-        until = time.monotonic() + self._grace
-        while time.monotonic() < until:
-            signal.pthread_kill(threading.main_thread().ident or 0, ALARM)
-            if self._over.wait(min(1.0, self._grace / 4)):
-                return
-        self._force(self._verdict)
-
-    def _raise(self, number: int, frame: FrameType | None) -> None:
-        if self._verdict is not None and not self._is_raised:
-            self._is_raised = True
-            raise self._verdict
+        self._interrupt.insist(verdict, seconds=self._grace, force=self._force)
 
 
-def write_report(folder: Path, heartbeat: Heartbeat, *, limit: float) -> Path:
+def write_report(folder: Path, activity: Activity, *, limit: float) -> Path:
     """Write what this process knows of a standstill, and the stacks of others that answer; return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     report = folder / "report.txt"
-    lines = [f"no sign of progress for {limit:g} s", "", "last event of each actor:", *heartbeat.events()]
-    lines += ["", "what waits where:", *heartbeat.waiting(), "", "threads of this process:", ""]
+    lines = [f"no sign of progress for {limit:g} s", "", "last event of each actor:", *activity.events()]
+    lines += ["", "what waits where:", *activity.waiting(), "", "threads of this process:", ""]
     report.write_text("\n".join(lines))
     write_stacks(report)
-    for dump in heartbeat.stack_dumps.values():
+    for dump in activity.stack_dumps.values():
         dump(folder)
     return report
 
@@ -132,6 +116,6 @@ def write_stacks(file: Path) -> None:
         faulthandler.dump_traceback(file=stream.fileno())
 
 
-def _end(verdict: TrainingError) -> None:
+def _end(verdict: BaseException) -> None:
     print(f"paceline: {verdict}", file=sys.stderr, flush=True)
     os._exit(PacelineError.exit_status)

@@ -3,20 +3,65 @@
 import atexit
 import json
 import os
+import signal
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from paceline.errors import SandboxError
-from paceline.sandbox.outcome import execution_of
-from paceline.sandbox.programs import Execution, Job
-from paceline.sandbox.zygote import LevelUnavailableError, Zygote, ZygoteError
+from paceline.sandbox.inside.program import NO_FUNCTION, NO_MEMORY, NO_SYNTAX, VALUE
+from paceline.sandbox.inside.watching import MOST_BYTES, MOST_ENTRIES
+from paceline.sandbox.programs import Execution, ExecutionStatus, Job
+from paceline.sandbox.zygote import LevelUnavailableError, Reply, Zygote, ZygoteError
 
-ATTEMPTS = 3
-"""Attempts for a job, each in a new zygote."""
-SLEEPERS = 16
-"""Sleeping programs beyond those that compute, each in a zygote of about 25 MiB."""
+REPORTED: dict[bytes, ExecutionStatus] = {NO_SYNTAX: "syntax_error", NO_MEMORY: "memory", NO_FUNCTION: "no_function"}
+
+
+def execution_of(job: Job, reply: Reply) -> Execution:
+    """Convert a reply to its job's outcome. Whatever the program claims, it can only get one of its own outcomes."""
+    status, said = _status(job, reply)
+    output = ""
+    if job.function is None or status in ("finished", "output_limit"):
+        output = (reply.stdout if job.function is None else reply.report[1:]).decode(errors="replace")
+    error = "\n".join(part for part in (reply.stderr.decode(errors="replace").rstrip(), said) if part)
+    return Execution(status=status, output=output, error=error, seconds=reply.seconds)
+
+
+def _status(job: Job, reply: Reply) -> tuple[ExecutionStatus, str]:
+    """Return the status, and a sentence if standard error does not give the reason."""
+    limits = job.limits
+    if reply.how == "files":
+        return "output_limit", f"more than {MOST_BYTES >> 20} MiB or {MOST_ENTRIES} names of files"
+    if reply.exceeded or (reply.how == "signalled" and reply.code == signal.SIGXFSZ):
+        return "output_limit", f"more output than {limits.output_bytes} bytes, or sixteen times that in files"
+    if reply.how == "timeout":
+        return "timeout", (
+            f"more than {limits.seconds:g} s of processor time, or more than {limits.wall_seconds:g} s on the clock"
+        )
+    if reply.how == "threads":
+        return "runtime_error", "too many threads"
+    if reply.how == "signalled":
+        name = signal.Signals(reply.code).name if reply.code in list(signal.Signals) else f"signal {reply.code}"
+        return "runtime_error", f"ended by {name}"
+    if reply.code != 0:
+        return REPORTED.get(reply.report[:1], "runtime_error"), f"exit status {reply.code}"
+    return ("finished", "") if job.function is None else _status_of_call(reply)
+
+
+def _status_of_call(reply: Reply) -> tuple[ExecutionStatus, str]:
+    """Return the status of a call, whose value counts only if it is JSON: the program may write anything there."""
+    if reply.report[:1] != VALUE:
+        return "runtime_error", "the program ended before its function returned"
+    try:
+        json.loads(reply.report[1:].decode())
+    except (ValueError, RecursionError) as error:
+        return "runtime_error", f"the value is no JSON that can be read: {error}"
+    return "finished", ""
+
+
+ATTEMPTS = 3  # Attempts for a job, each in a new zygote
+SLEEPERS = 16  # Sleeping programs beyond those that compute, each in a zygote of about 25 MiB
 
 
 class LocalSandbox:
@@ -93,44 +138,34 @@ class LocalSandbox:
         try:
             reply = zygote.run(job, on_sleep)
         finally:
-            self._give_back(zygote, usable=reply is not None)
+            with self._lock:
+                self._busy.discard(zygote)
+                is_kept = reply is not None and not self._closed and len(self._idle) < self._slots
+                if is_kept:
+                    self._idle.append(zygote)
+            if not is_kept:
+                zygote.end()
         return execution_of(job, reply)
 
-    def _give_back(self, zygote: Zygote, *, usable: bool) -> None:
-        with self._lock:
-            self._busy.discard(zygote)
-            if usable and not self._closed and len(self._idle) < self._slots:
-                self._idle.append(zygote)
-                return
-        zygote.end()
-
     def _take(self) -> Zygote:
-        """Return the most recently used zygote, or a new one."""
         with self._lock:
-            self._require_open()
-            zygote = self._idle.pop() if self._idle else None
-            if zygote is not None:
+            if self._closed:
+                raise SandboxError("the sandbox is closed")
+            if self._idle:
+                zygote = self._idle.pop()
                 self._busy.add(zygote)
                 return zygote
-        zygote = self._started()
+        try:
+            zygote = Zygote(self._level)
+        except LevelUnavailableError as error:
+            raise SandboxError(f"level {self._level} is not available: {error}") from error
+        self._description = zygote.description
         with self._lock:
             if not self._closed:
                 self._busy.add(zygote)
                 return zygote
         zygote.end()
         raise SandboxError("the sandbox is closed")
-
-    def _started(self) -> Zygote:
-        try:
-            zygote = Zygote(self._level)
-        except LevelUnavailableError as error:
-            raise SandboxError(f"level {self._level} is not available: {error}") from error
-        self._description = zygote.description
-        return zygote
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise SandboxError("the sandbox is closed")
 
     def close(self) -> None:
         """End every process of the sandbox; it cannot be used afterwards."""

@@ -11,12 +11,13 @@ nothing of the program. The request is retried; then it is a SandboxError.
 """
 
 import base64
+import contextlib
 import ipaddress
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from typing import Any, NoReturn
 from urllib.error import HTTPError
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
@@ -24,18 +25,14 @@ from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Re
 
 from paceline.errors import SandboxError
 from paceline.sandbox.programs import Execution, ExecutionStatus, Job
-from paceline.sandbox.remote_call import call_program, called
+from paceline.sandbox.remote_call import CALLER, call_input, called
 
 PATH = "/run_code"
-INTERPRETER_MB = 64
-"""MiB of Python itself: the service limits a whole process, a job only what the program adds."""
-QUEUE_SECONDS = 600.0
-"""Seconds that a job waits for one of the slots."""
-PASSING_STATUSES = (408, 425, 429)
-"""Statuses besides 5xx that may succeed later: the request was right."""
+INTERPRETER_MB = 64  # MiB of Python itself: the service limits a whole process, a job only what the program adds
+QUEUE_SECONDS = 600.0  # Seconds that a job waits for one of the slots
+PASSING_STATUSES = (408, 425, 429)  # Statuses besides 5xx that may succeed later: the request was right
 CHUNK = 1 << 16
-SHOWN = 200
-"""Characters of the service's own message that ours quotes."""
+SHOWN = 200  # Characters of the service's own message that ours quotes
 
 
 class RemoteSandbox:
@@ -83,8 +80,15 @@ class RemoteSandbox:
 
     def execute(self, job: Job, on_sleep: Callable[[], None] = lambda: None) -> Execution:
         """Run one job to its end."""
-        call = None if job.function is None else call_program(job)
-        body = _body(job, *((job.source, job.stdin) if call is None else (call.source, call.stdin)))
+        stdin, mark = (job.stdin, None) if job.function is None else call_input(job)
+        request = {
+            "code": job.source if mark is None else CALLER,
+            "language": "python",
+            "stdin": stdin,
+            "run_timeout": job.limits.wall_seconds,  # on the wall clock, the only limit that the service has
+            "memory_limit_MB": job.limits.memory_mb + INTERPRETER_MB,
+        }
+        body = json.dumps(request).encode()
         failure = ""
         for attempt in range(1 + self._retries):
             if attempt and self._closed.wait(self._pause * 2 ** (attempt - 1)):
@@ -94,7 +98,7 @@ class RemoteSandbox:
             except _PassingError as error:
                 failure = str(error)
             else:
-                return run if call is None else called(run, call)
+                return run if mark is None else called(run, mark)
         if self._closed.is_set():
             raise SandboxError(f"the sandbox ({self.description}) is closed")
         self._give_up(f"no result in {1 + self._retries} tries, the last: {failure}")
@@ -109,7 +113,9 @@ class RemoteSandbox:
         if not self._places.acquire(timeout=QUEUE_SECONDS):
             self._give_up(f"none of {self.slots} slots came free in {QUEUE_SECONDS:.0f} seconds")
         try:
-            answer = self._post(body, seconds=_wall_seconds(job) + self._timeout, limit=_largest_answer(job))
+            # Both outputs, in JSON's longest spelling of a byte, and the rest.
+            largest = 2 * 6 * job.limits.output_bytes + (1 << 20)
+            answer = self._post(body, seconds=job.limits.wall_seconds + self._timeout, limit=largest)
         finally:
             self._places.release()
         return _execution(answer, job)
@@ -120,34 +126,28 @@ class RemoteSandbox:
         request = Request(self._url, data=body, headers=self._headers, method="POST")
         try:
             with self._opener.open(request, timeout=seconds) as response:
-                return self._read(response, until=until, limit=limit)
+                answer = bytearray()
+                while chunk := response.read1(CHUNK):
+                    answer += chunk
+                    if len(answer) > limit:
+                        self._give_up(f"an answer of more than {limit} bytes, which no program's output can need")
+                    if time.monotonic() > until:
+                        raise TimeoutError
+                return bytes(answer)
         except HTTPError as error:
             with error:
-                self._refuse_status(error.code)
+                if error.code >= 500 or error.code in PASSING_STATUSES:
+                    raise _PassingError(f"status {error.code}") from error
+                self._give_up(f"status {error.code} for {PATH}")
         except TimeoutError as error:
             raise _PassingError(f"no answer within {seconds:.3g} seconds") from error
         except (OSError, HTTPException) as error:
             raise _PassingError(_short(str(error))) from error
 
-    def _read(self, response: HTTPResponse, *, until: float, limit: int) -> bytes:
-        answer = bytearray()
-        while chunk := response.read1(CHUNK):
-            answer += chunk
-            if len(answer) > limit:
-                self._give_up(f"an answer of more than {limit} bytes, which no program's output can need")
-            if time.monotonic() > until:
-                raise TimeoutError
-        return bytes(answer)
-
-    def _refuse_status(self, status: int) -> NoReturn:
-        if status >= 500 or status in PASSING_STATUSES:
-            raise _PassingError(f"status {status}")
-        self._give_up(f"status {status} for {PATH}")
-
     def _give_up(self, why: str) -> NoReturn:
         raise SandboxError(
             f"the judge service {self._address} failed: {why}; check that it runs and speaks SandboxFusion's protocol, "
-            "or leave --sandbox-url out"
+            "or leave --sandbox out"
         )
 
 
@@ -172,7 +172,7 @@ def _parts(url: str) -> tuple[str, str, dict[str, str]]:
     host = parts.netloc.rpartition("@")[2]
     shown = f"{parts.scheme}://{host}"
     if not is_complete or not url.isascii() or " " in url:
-        raise SandboxError(f"--sandbox-url must be the address of a judge service, got {shown!r}; http://host:port")
+        raise SandboxError(f"--sandbox must be the address of a judge service, got {shown!r}; http://host:port")
     path = parts.path.rstrip("/")
     path = path if path.endswith(PATH) else path + PATH
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -184,39 +184,11 @@ def _parts(url: str) -> tuple[str, str, dict[str, str]]:
 
 def _opener(url: str) -> OpenerDirector:
     """Return an opener that skips the environment's proxies for this machine, which they cannot reach."""
-    proxies = [ProxyHandler({})] if _is_this_machine(urlsplit(url).hostname or "") else []
-    return build_opener(*proxies, _NoRedirects())
-
-
-def _is_this_machine(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _body(job: Job, source: str, stdin: str) -> bytes:
-    return json.dumps(
-        {
-            "code": source,
-            "language": "python",
-            "stdin": stdin,
-            "run_timeout": _wall_seconds(job),
-            "memory_limit_MB": job.limits.memory_mb + INTERPRETER_MB,
-        }
-    ).encode()
-
-
-def _wall_seconds(job: Job) -> float:
-    """Return the limit on the wall clock, the only one that the service has."""
-    return job.limits.wall_seconds
-
-
-def _largest_answer(job: Job) -> int:
-    """Return the most bytes of an answer: both outputs, in JSON's longest spelling of a byte, and the rest."""
-    return 2 * 6 * job.limits.output_bytes + (1 << 20)
+    host = urlsplit(url).hostname or ""
+    is_here = host == "localhost" or host.endswith(".localhost")
+    with contextlib.suppress(ValueError):  # a name
+        is_here = ipaddress.ip_address(host).is_loopback
+    return build_opener(*([ProxyHandler({})] if is_here else []), _NoRedirects())
 
 
 def _execution(answer: bytes, job: Job) -> Execution:
@@ -229,37 +201,27 @@ def _execution(answer: bytes, job: Job) -> Execution:
         raise _PassingError(f"the service's own failure ({_short(str(record.get('message')))})")
     if not isinstance(run, Mapping) or record.get("status") not in ("Success", "Failed"):
         raise _PassingError("an answer without status and run_result")
-    return _of_run(run, job)
-
-
-def _of_run(run: Mapping[str, Any], job: Job) -> Execution:
-    output, error, seconds = run.get("stdout") or "", run.get("stderr") or "", run.get("execution_time") or 0.0
+    output, stderr, seconds = run.get("stdout") or "", run.get("stderr") or "", run.get("execution_time") or 0.0
     status, code = run.get("status"), run.get("return_code")
-    is_plain = isinstance(output, str) and isinstance(error, str) and isinstance(seconds, int | float)
+    is_plain = isinstance(output, str) and isinstance(stderr, str) and isinstance(seconds, int | float)
     if status == "TimeLimitExceeded" and is_plain:
-        return Execution(status="timeout", output="", error=_end(error), seconds=seconds)
+        return Execution(status="timeout", output="", error=stderr[-2000:], seconds=seconds)
     if status != "Finished" or not is_plain or not isinstance(code, int):
         raise _PassingError("an answer whose run_result has another shape")
     # The service cuts at its own limit and does not say so: an output of that length may lack its end.
     if len(output.encode("utf-8", "surrogatepass")) >= job.limits.output_bytes:
-        return Execution(status="output_limit", output="", error=_end(error), seconds=seconds)
-    if code == 0:
-        return Execution(status="finished", output=output, error=_end(error), seconds=seconds)
-    return Execution(status=_failure(code, error), output=output, error=_end(error), seconds=seconds)
+        return Execution(status="output_limit", output="", error=stderr[-2000:], seconds=seconds)
+    ended: ExecutionStatus = "finished" if code == 0 else _failure(code, stderr)
+    return Execution(status=ended, output=output, error=stderr[-2000:], seconds=seconds)
 
 
 def _failure(code: int, error: str) -> ExecutionStatus:
-    """Classify why a program ended with an error, by its last words."""
     last = (error.strip().splitlines() or [""])[-1]
     if code in (-9, 137) or last.startswith("MemoryError"):
         return "memory"
     # An error while it runs has a traceback, one while it is read has none.
     is_unread = last.startswith(("SyntaxError", "IndentationError", "TabError")) and "Traceback" not in error
     return "syntax_error" if is_unread else "runtime_error"
-
-
-def _end(error: str) -> str:
-    return error[-2000:]
 
 
 def _short(text: str) -> str:

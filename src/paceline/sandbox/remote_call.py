@@ -6,10 +6,10 @@ The program knows only the input of its task, so printing the mark itself gains 
 
 import json
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
-from paceline.sandbox.inside.calling import GIVEN
+from paceline.sandbox.inside.program import GIVEN
 from paceline.sandbox.programs import Execution, ExecutionStatus, Job
 
 STATUSES = ("finished", "runtime_error", "syntax_error", "no_function")
@@ -72,18 +72,8 @@ main()
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CallProgram:
-    """A program that makes a call."""
-
-    source: str
-    stdin: str
-    mark: str
-    """Mark before the value on a line of the output."""
-
-
-def call_program(job: Job) -> CallProgram:
-    """Build the program for a job that has a function."""
+def call_input(job: Job) -> tuple[str, str]:
+    """Return standard input of `CALLER` for a job that has a function, and the mark before the value in its output."""
     mark = secrets.token_hex(16)
     given = {
         "source": job.source.removeprefix("\ufeff"),
@@ -92,16 +82,16 @@ def call_program(job: Job) -> CallProgram:
         "mark": mark,
         "names": GIVEN,
     }
-    return CallProgram(source=CALLER, stdin=json.dumps(given) + "\n", mark=mark)
+    return json.dumps(given) + "\n", mark
 
 
-def called(run: Execution, call: CallProgram) -> Execution:
+def called(run: Execution, mark: str) -> Execution:
     """Interpret the outcome of the program as the outcome of the call."""
     if run.status not in ("finished", "runtime_error"):
         return run
     if run.status == "runtime_error":
         return replace(run, output="")
-    line = run.output.rpartition(call.mark)[2].partition("\n")[0] if call.mark in run.output else ""
+    line = run.output.rpartition(mark)[2].partition("\n")[0] if mark in run.output else ""
     try:
         status, text = json.loads(line)
     except (ValueError, TypeError, RecursionError):

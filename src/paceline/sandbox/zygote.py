@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline.sandbox.inside.channel import (
@@ -19,7 +19,7 @@ from paceline.sandbox.inside.channel import (
     send_bytes,
     send_message,
 )
-from paceline.sandbox.programs import Job, Limits
+from paceline.sandbox.programs import Job
 
 INSIDE = Path(__file__).parent / "inside"
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
@@ -27,8 +27,7 @@ ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
 OPTIONS = ("-P", "-s", "-S", "-B", "-X", "utf8")
 """Options that isolate as -I does, except for the environment, which is ours."""
 START_SECONDS = 60.0
-GRACE_SECONDS = 30.0
-"""Seconds beyond a job's own limits after which a zygote counts as stuck."""
+GRACE_SECONDS = 30.0  # Seconds beyond a job's own limits after which a zygote counts as stuck
 END_SECONDS = 30.0
 """Seconds for a zygote to end what runs and remove its files; with nine times as many processes as cores it has taken
 more than ten."""
@@ -96,32 +95,14 @@ class Zygote:
         Raises:
             ZygoteError: the process died, is stuck or breaks the protocol; end it.
         """
-        limits = job.limits
-        wall = wall_seconds(limits)
+        limits = {**asdict(job.limits), "wall_seconds": job.limits.wall_seconds}
+        content = {name: value for name, value in asdict(job).items() if name != "limits"}
         try:
-            self._channel.settimeout(wall + GRACE_SECONDS)
+            self._channel.settimeout(job.limits.wall_seconds + GRACE_SECONDS)
             with contextlib.suppress(ConnectionError):  # it may have said why before it ended
-                send_message(
-                    self._channel,
-                    {
-                        "seconds": limits.seconds,
-                        "wall_seconds": wall,
-                        "memory_mb": limits.memory_mb,
-                        "output_bytes": limits.output_bytes,
-                    },
-                )
-                send_bytes(
-                    self._channel,
-                    json.dumps(
-                        {
-                            "source": job.source,
-                            "stdin": job.stdin,
-                            "function": job.function,
-                            "arguments": job.arguments,
-                        }
-                    ).encode(),
-                )
-            return self._reply(limits.output_bytes, on_sleep)
+                send_message(self._channel, limits)
+                send_bytes(self._channel, json.dumps(content).encode())
+            return self._reply(job.limits.output_bytes, on_sleep)
         except (BrokenChannelError, OSError) as error:
             raise ZygoteError(str(error) or "no answer in time") from error
 
@@ -141,13 +122,8 @@ class Zygote:
         if not (known and is_bounded and isinstance(answer.get("code"), int) and has_time):
             raise BrokenChannelError("an answer that is none")
         parts = {name: receive_bytes(self._channel, answer[name]) for name in bounds}
-        return Reply(
-            how=answer["how"],
-            code=answer["code"],
-            seconds=float(answer["seconds"]),
-            exceeded=answer["exceeded"],
-            **parts,
-        )
+        how, code, exceeded = answer["how"], answer["code"], answer["exceeded"]
+        return Reply(how=how, code=code, seconds=float(answer["seconds"]), exceeded=exceeded, **parts)
 
     def interrupt(self) -> None:
         """End the process and all that it started; a caller waiting in `run` gets an error. Thread-safe."""
@@ -182,23 +158,15 @@ class Zygote:
             send_message(self._channel, setup)
             answer = receive_message(self._channel)
         except (BrokenChannelError, OSError) as error:
-            said = self._last_words()
+            self.interrupt()
+            written = b"" if self._process.stderr is None else self._process.stderr.read()
+            said = written.decode(errors="replace").strip()[-500:]
             self.end()
             raise ZygoteError(f"it ended at its start: {said or error}") from error
         if isinstance(answer.get("ready"), str):
             return str(answer["ready"])
         self.end()
         raise LevelUnavailableError(str(answer.get("failed")))
-
-    def _last_words(self) -> str:
-        self.interrupt()
-        said = b"" if self._process.stderr is None else self._process.stderr.read()
-        return said.decode(errors="replace").strip()[-500:]
-
-
-def wall_seconds(limits: Limits) -> float:
-    """Return the seconds a program may take on the clock: a loaded machine gives it only part of a processor."""
-    return limits.wall_seconds
 
 
 def interpreter() -> str:

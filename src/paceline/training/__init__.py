@@ -1,27 +1,24 @@
 """The loop on one machine, and everything around it.
 
 loop.py             the algorithm: sample, compare, update, record
-session.py          around the loop: run directory, checkpoints, trackers, final model
+run.py              a run under way: what happens around and between its steps
+session.py          around the loop, for every door: run directory, start point, watchdog, signals, final model
 setup/              everything of a run that needs no weights
 rollouts/           the sampler: tasks to scored completions in groups
 learner/            the trainer: groups to new weights
 plan/               what a configuration amounts to before anything is loaded
-assembly.py         engine, sampler and trainer of a run in this process
+assembly.py         the engine around a policy's weights
 task_sampler.py     tasks of the next step, in the data order
 backend.py          sampler and trainer behind one interface, and the backend with both in this process
 trainer.py          policy, optimiser and learning rate: update, save, export
-sampled_step.py     the rollouts of one step
 rollout_journal.py  rollouts committed to disk, and read back after a crash
 evaluation.py       accuracy on held-out tasks
 guards.py           what is skipped, reported or stopped when a step's numbers go wrong
 records.py          what a step writes down
 identity.py         what a run is, compared when it is resumed
-observing.py        who watches a run, and what they may request
+observing.py        the command line's observer of a run
 reporting.py        the page of a running run
 replaying.py        a step again under another objective
-exporting.py        a checkpoint to the directory that a finished run has
 card.py             the card beside that model, from the run's records
-lengths.py          how long a sequence can be, and what is fixed by that
 memory.py           what the options about memory come to
-footprint.py        bytes of models on a disk
 """

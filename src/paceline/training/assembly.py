@@ -1,31 +1,13 @@
-"""Sampler, engine and trainer around one set of weights."""
-
-from dataclasses import dataclass
+"""The engine around a policy's weights, and how long its sequences can be."""
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
 from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local.engine import LocalEngine
-from paceline.engines.vllm.room import Room
+from paceline.engines.vllm.starting import Room
 from paceline.models.loaded import Loaded
-from paceline.runtime.progress import NULL_PROGRESS, Progress
-from paceline.training.lengths import fix_lengths, longest_sequence
-from paceline.training.rollouts.sampler import Sampler
-from paceline.training.setup.overrides import Overrides
-from paceline.training.setup.run_inputs import RunInputs
-from paceline.training.setup.samplers import training_rounds, training_sampler
-from paceline.training.trainer import Trainer, make_trainer
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """A sampler and a trainer that share one set of weights."""
-
-    trainer: Trainer
-    engine: TrainedEngine
-    sampler: Sampler
+from paceline.models.rope import fix_rope
 
 
 def make_engine(
@@ -34,21 +16,36 @@ def make_engine(
     tokenizer: PreTrainedTokenizerBase,
     *,
     take_newer: TakeNewer | None = None,
-    progress: Progress = NULL_PROGRESS,
 ) -> TrainedEngine:
     """The engine on the policy's own weights, or on vLLM's copy of them."""
     fix_lengths(config, policy)
-    ends = end_token_ids(policy.model, tokenizer)
-    if config.engine.engine == "vllm":
-        return make_vllm_engine(config, policy, tokenizer, ends, take_newer=take_newer, progress=progress)
-    return LocalEngine(
+    ends, options = end_token_ids(policy.model, tokenizer), config.engine
+    if options.engine == "local":
+        return LocalEngine(
+            policy.model,
+            tokenizer,
+            concurrent_sequences=options.concurrent_sequences,
+            compute_dtype=policy.compute_dtype,
+            eos_token_ids=ends,
+            take_newer=take_newer,
+        )
+    from paceline.engines.vllm.engine import VllmEngine
+
+    room = Room(
+        sequences=options.concurrent_sequences,
+        length=longest_sequence(config, policy),
+        cache_bytes=options.vllm_cache_bytes,
+        gpu_share=options.vllm_gpu_share,
+        tensor_parallel=options.vllm_tensor_parallel,
+        eager=policy.model.device.type == "cpu" if options.vllm_eager == "auto" else options.vllm_eager == "true",
+    )
+    return VllmEngine(
         policy.model,
         tokenizer,
-        concurrent_sequences=config.engine.concurrent_sequences,
         compute_dtype=policy.compute_dtype,
         eos_token_ids=ends,
+        room=room,
         take_newer=take_newer,
-        progress=progress,
     )
 
 
@@ -64,52 +61,14 @@ def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     return frozenset(token for token in ids if token is not None and token >= 0)  # -1 is none in some files
 
 
-def assemble(
-    config: Config, inputs: RunInputs, overrides: Overrides | None = None, *, checkpoint: Checkpoint | None = None
-) -> Parts:
-    """Build sampler, engine and trainer in this process; `make_trainer` reads the weights."""
-    progress = inputs.progress
-    trainer = make_trainer(
-        config, inputs.tokenizer, inputs.run_size, overrides, checkpoint=checkpoint, progress=progress
-    )
-    engine = make_engine(config, trainer.policy, inputs.tokenizer, progress=progress)
-    if checkpoint is not None:
-        engine.take_weights(trainer.policy_version)
-    sampler = training_sampler(config, training_rounds(config, engine, inputs.functions, progress=progress))
-    return Parts(trainer=trainer, engine=engine, sampler=sampler)
+def longest_sequence(config: Config, policy: Loaded) -> int:
+    """Tokens of a prompt with its completion, at most: by the options, as far as the model reaches."""
+    length = config.data.max_prompt_length + config.sampling.max_completion_length
+    positions = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    return length if positions is None else min(length, positions)
 
 
-def make_vllm_engine(
-    config: Config,
-    policy: Loaded,
-    tokenizer: PreTrainedTokenizerBase,
-    eos_token_ids: frozenset[int],
-    *,
-    take_newer: TakeNewer | None,
-    progress: Progress,
-) -> TrainedEngine:
-    """vLLM in this process, with the policy's weights; a completion ends after any of `eos_token_ids`."""
-    from paceline.engines.vllm.engine import VllmEngine
-
-    return VllmEngine(
-        policy.model,
-        tokenizer,
-        compute_dtype=policy.compute_dtype,
-        eos_token_ids=eos_token_ids,
-        room=room_of(config, policy),
-        take_newer=take_newer,
-        progress=progress,
-    )
-
-
-def room_of(config: Config, policy: Loaded) -> Room:
-    """What vLLM may take: long enough for every prompt and completion of the run, as far as the model reaches."""
-    engine = config.engine
-    return Room(
-        sequences=engine.concurrent_sequences,
-        length=longest_sequence(config, policy),
-        cache_bytes=None if engine.vllm_cache_gib is None else int(engine.vllm_cache_gib * 2**30),
-        gpu_share=engine.vllm_gpu_share,
-        tensor_parallel=engine.vllm_tensor_parallel,
-        eager=policy.model.device.type == "cpu" if engine.vllm_eager == "auto" else engine.vllm_eager == "true",
-    )
+def fix_lengths(config: Config, policy: Loaded) -> Loaded:
+    """The model with rotary frequencies that are the same for every sequence of the run, in engine and learner."""
+    fix_rope(policy.model, longest_sequence(config, policy))
+    return policy

@@ -10,24 +10,27 @@ from typing_extensions import override
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
-from paceline.runtime.timeline import Recorder, Span
-from paceline.training.assembly import Parts, assemble
-from paceline.training.footprint import Footprint
+from paceline.engines import TrainedEngine
+from paceline.runtime.activity import ACTIVITY, RUN
+from paceline.training.assembly import make_engine
 from paceline.training.learner.stats import UpdateStats
+from paceline.training.memory import Footprint
 from paceline.training.records import engine_sentences, trainer_sentences
-from paceline.training.rollout_journal import Journal
-from paceline.training.sampled_step import SampledStep
+from paceline.training.rollout_journal import NO_TRANSFER, Journal, SampledStep, WeightTransfer
+from paceline.training.rollouts.sampler import Sampler
 from paceline.training.setup.evaluators import EvalResult, Evaluator
-from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_inputs import Overrides, RunInputs
+from paceline.training.setup.samplers import training_rounds, training_sampler
 from paceline.training.task_sampler import TaskSampler, prompts_of_step
+from paceline.training.trainer import Trainer, make_trainer
 from paceline.types import RolloutGroup
-
-HERE = "this process"
-"""The row of a timeline that has no other."""
 
 
 class Backend(Protocol):
     """A sampler and a trainer, wherever they run. Steps come in order: first the rollouts of one, then its update."""
+
+    sentences: tuple[str, ...] = ()
+    """What a person should know of it before the first step."""
 
     @property
     def policy_version(self) -> int:
@@ -72,26 +75,17 @@ class Backend(Protocol):
 
     def news(self) -> list[str]:
         """What happened since this was last asked that a person should know, a sentence each."""
+        return []
 
     def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
         """Seconds that steps with these records should take, by the phases in their clocks and the order of the work.
 
         None where one thing simply comes after the other.
         """
-
-    def spans(self) -> list[Span]:
-        """What was done where since this was last asked."""
+        return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadyBackend:
-    """A backend that is ready, and sentences on it for a person."""
-
-    backend: Backend
-    sentences: tuple[str, ...]
-
-
-BackendFactory = Callable[[Config, RunInputs, Checkpoint | None], AbstractContextManager[ReadyBackend]]
+BackendFactory = Callable[[Config, RunInputs, Checkpoint | None], AbstractContextManager[Backend]]
 """Builds a backend, from the checkpoint where there is one, and takes it down when the run is over."""
 
 
@@ -100,15 +94,22 @@ class OneProcess(Backend):
     """A `Backend` whose engine and learner share weights: an update is seen by the engine at once."""
 
     config: Config
-    parts: Parts
+    trainer: Trainer
+    engine: TrainedEngine
+    sampler: Sampler
     task_sampler: TaskSampler
-    recorder: Recorder = field(default_factory=Recorder)
+    sentences: tuple[str, ...] = ()
     _journal: Journal = field(init=False)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Put a checkpoint into a backend that was built without it."""
+        self.trainer.restore(checkpoint)
+        self.engine.take_weights(self.policy_version)
 
     @property
     @override
     def policy_version(self) -> int:
-        return self.parts.trainer.policy_version
+        return self.trainer.policy_version
 
     @override
     def begin(self, journal: Journal) -> None:
@@ -116,66 +117,83 @@ class OneProcess(Backend):
 
     @override
     def sample(self, number: int) -> SampledStep:
-        count = prompts_of_step(number, self.config.loop, num_tasks=len(self.task_sampler.tasks))
-        started = self.recorder.clock()
-        batch = self.parts.sampler.sample(self.task_sampler.take, count)
+        started = ACTIVITY.clock()
+        sampled = sample_step(number, self.config, self.sampler, self.task_sampler, self._journal)
+        batch = sampled.batch
         phases = (f"generate {number}", batch.generate_seconds), (f"reward {number}", batch.reward_seconds)
-        self.recorder.phases(HERE, started, phases)
-        seconds = self.recorder.clock() - started
-        sampled = SampledStep(batch=batch, position=self.task_sampler.position, seconds=seconds)
-        self._journal.commit(number, sampled)
+        ACTIVITY.phases(RUN, started, phases)
         return sampled
 
     @override
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
-        self.parts.engine.rest()
-        with self.recorder.span(HERE, f"update {number}"):
-            found = self.parts.trainer.update(number, groups)
-        with self.recorder.span(HERE, f"publish {number}"):
-            self.parts.engine.take_weights(self.policy_version)
+        self.engine.rest()
+        found = self.trainer.update(number, groups)
+        with ACTIVITY.span(RUN, f"publish {number}"):
+            self.engine.take_weights(self.policy_version)
         return found
 
     @override
     def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
-        with self.recorder.span(HERE, f"evaluate {step}"):
-            return evaluator.evaluate(self.parts.engine, step=step)
+        return evaluator.evaluate(self.engine, step=step)
 
     @override
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        with self.recorder.span(HERE, f"checkpoint {state.step}"):
-            return self.parts.trainer.save(root, state, protected)
+        return self.trainer.save(root, state, protected)
 
     @override
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        return self.parts.trainer.saved(wait=wait)
+        return self.trainer.saved(wait=wait)
 
     @override
     def footprint(self) -> Footprint:
-        return self.parts.trainer.footprint()
+        return self.trainer.footprint()
 
     @override
     def export(self, folder: Path) -> None:
-        self.parts.trainer.export(folder)
+        self.trainer.export(folder)
 
-    @override
-    def news(self) -> list[str]:
-        return []
 
-    @override
-    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
-        return None
+def sample_step(
+    number: int,
+    config: Config,
+    sampler: Sampler,
+    task_sampler: TaskSampler,
+    journal: Journal,
+    *,
+    transfer: WeightTransfer = NO_TRANSFER,
+) -> SampledStep:
+    """Sample, score and compare the rollouts of a step after a `transfer` of weights, and begin to commit them."""
+    count = prompts_of_step(number, config.loop, num_tasks=len(task_sampler.tasks))
+    started = ACTIVITY.clock()
+    batch = sampler.sample(task_sampler.take, count)
+    seconds = transfer.seconds + ACTIVITY.clock() - started
+    sampled = SampledStep(batch=batch, position=task_sampler.position, seconds=seconds, transfer=transfer)
+    journal.commit(number, sampled)
+    return sampled
 
-    @override
-    def spans(self) -> list[Span]:
-        return self.recorder.take()
+
+def one_process(
+    config: Config, inputs: RunInputs, overrides: Overrides | None = None, *, checkpoint: Checkpoint | None = None
+) -> OneProcess:
+    """Build sampler, engine and trainer around one set of weights, which `make_trainer` reads."""
+    trainer = make_trainer(config, inputs.tokenizer, inputs.run_size, overrides, checkpoint=checkpoint)
+    engine = make_engine(config, trainer.policy, inputs.tokenizer)
+    if checkpoint is not None:
+        engine.take_weights(trainer.policy_version)
+    return OneProcess(
+        config=config,
+        trainer=trainer,
+        engine=engine,
+        sampler=training_sampler(config, training_rounds(config, engine, inputs.functions)),
+        task_sampler=make_task_sampler(config, inputs, checkpoint),
+        sentences=(*engine_sentences(engine), *trainer_sentences(trainer)),
+    )
 
 
 @contextmanager
-def in_this_process(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+def in_this_process(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
     """The `BackendFactory` of a run in one process."""
-    parts = assemble(config, inputs, checkpoint=checkpoint)
-    backend = OneProcess(config=config, parts=parts, task_sampler=make_task_sampler(config, inputs, checkpoint))
-    yield ReadyBackend(backend=backend, sentences=(*engine_sentences(parts.engine), *trainer_sentences(parts.trainer)))
+    yield one_process(config, inputs, checkpoint=checkpoint)
 
 
 def make_task_sampler(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> TaskSampler:

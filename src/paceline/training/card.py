@@ -7,13 +7,13 @@ from pathlib import Path
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import write_or_explain
 from paceline.config.sections import Config
-from paceline.data.system_message import system_prompt
+from paceline.data.prompts import system_prompt
 from paceline.metrics.comparisons import compare_records
 from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
 from paceline.reports.model_card.facts import CardFacts, HeldOutResult, Measured, Prompting, Source, named
 from paceline.reports.model_card.page import MARK, model_card
-from paceline.rewards.prompts import default_system_prompt
+from paceline.rewards.resolving import default_system_prompt
 
 LIBRARIES = ("paceline", "torch", "transformers", "datasets", "peft")
 CARD = "README.md"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paceline.data.extraction.final import final_answer
+from paceline.data.extraction.answers import final_answer
 from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.errors import DataError
@@ -14,9 +14,9 @@ from paceline.metrics.intervals import Interval, mean_interval, wilson
 from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.reports.format import percent_interval
 from paceline.rewards.function import RewardFunction, right_of
-from paceline.rewards.reading import has_format, stated_answer
-from paceline.rewards.scoring.early import early_start
+from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import check_failure_rate, score
+from paceline.rewards.selecting import has_format, stated_answer
 from paceline.types import Completion, Task
 
 

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.config.objective import OptimConfig
 from paceline.errors import TrainingError
 from paceline.metrics.alarms import AlarmChange, AlarmState
 from paceline.metrics.definitions import Record
 from paceline.training.learner.stats import UpdateStats
 
+MOST_SKIPPED = 3
+"""Skipped updates in a row at which a run stops: one may be chance, three are not."""
 NOT_FINITE = "loss or gradient was not finite"
 
 
 class Guards:
     """Over the steps of a run, those that it made before it was resumed included."""
 
-    def __init__(self, optim: OptimConfig, past: Sequence[Record] = ()) -> None:
+    def __init__(self, past: Sequence[Record] = ()) -> None:
         """`past`: the records of the steps that are behind."""
-        self._most_skipped = optim.max_skipped_updates
         self._alarms = AlarmState(past)
         self._in_a_row: int = past[-1].get("skipped_in_a_row", 0) if past else 0  # steps of older versions have none
         self._changes = list[AlarmChange]()
@@ -54,9 +54,9 @@ class Guards:
         Raises:
             TrainingError: too many updates in a row were skipped.
         """
-        if self._in_a_row >= self._most_skipped:
+        if self._in_a_row >= MOST_SKIPPED:
             raise TrainingError(
-                f"{self._in_a_row} updates in a row up to step {number} were skipped, as {NOT_FINITE} "
-                f"(--max-skipped-updates {self._most_skipped}); lower --learning-rate, or look for a number out of all "
-                f"bounds in {kept}, then --resume continues from the last checkpoint"
+                f"{self._in_a_row} updates in a row up to step {number} were skipped, as {NOT_FINITE}",
+                remedies=["lower --learning-rate", f"look for a number out of all bounds in {kept}"],
+                then="--resume continues from the last checkpoint",
             )

@@ -19,7 +19,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.changing import Difference, changes_what_is_computed, differences, plain_options, refuse_changes
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
-from paceline.config.sections import Config, ModelConfig
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.metrics.definitions import Record
 from paceline.models.places import model_place
@@ -33,8 +33,11 @@ EXPLAIN = frozenset(option.name for option in options() if option.section == "da
     *("model", "reward_funcs", "eval_size"),
 }
 """Options whose change, itself asked for by name, makes other tasks of the same files."""
+SAMPLED_NUMBERS = 1000
 PLACE_SETTINGS = ("_name_or_path", "transformers_version")
 """Settings of a model's configuration that tell where it lies and what wrote it."""
+SAVED_SETTINGS = ("architectures", "dtype")
+"""Settings that saving a model object adds to it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +62,7 @@ def identity(config: Config, inputs: RunInputs) -> dict[str, Any]:
         "options": plain_options(config),
         "dataset": asdict(tasks_digest(inputs.tasks.tasks)),
         "eval_dataset": {name: asdict(tasks_digest(tasks)) for name, tasks in _held_out(inputs).items()},
-        "model": _model_digests(config.model) | _tokenizer_digests(inputs.tokenizer),
+        "model": dict(inputs.model_digests),
         "graders": graders(config),
         "changes": [],
     }
@@ -71,8 +74,10 @@ def graders(config: Config) -> dict[str, dict[str, str]]:
     rewards = config.rewards
     held_out = {config.evaluation.eval_reward_func} - {*rewards.functions}
     files = {
-        "reward_funcs": {name: _source_files(name) for name in rewards.functions},
-        "reward_models": {name: reward_model_files(name) for name in rewards.reward_models},
+        "reward_funcs": {
+            **{name: _source_files(name) for name in rewards.functions},
+            **{name: reward_model_files(name) for name in rewards.reward_models},
+        },
         "eval_reward_func": {name: _source_files(name) for name in held_out},
     }
     return {
@@ -81,28 +86,45 @@ def graders(config: Config) -> dict[str, dict[str, str]]:
     }
 
 
-def _model_digests(config: ModelConfig) -> dict[str, str]:
-    """Return the configuration's settings and a digest of each weight file on this disk, by name."""
-    place = model_place(config.model)
-    read = AutoConfig.from_pretrained(place.base, trust_remote_code=config.trust_remote_code)
-    settings = {key: value for key, value in read.to_diff_dict().items() if key not in PLACE_SETTINGS}
-    found = {f"config.json: {key}": json.dumps(value, sort_keys=True, default=str) for key, value in settings.items()}
-    folders = [Path(place.base).expanduser(), *([] if place.adapter is None else [place.adapter])]
-    files = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
-    return found | {file.name: sampled_digest(file) for file in files}
-
-
-def _tokenizer_digests(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Return digests of vocabulary, special tokens and chat template, by name."""
+def model_digests(
+    config: Config, tokenizer: PreTrainedTokenizerBase, model: Any = None, *, has_adapter: bool = False
+) -> dict[str, str]:
+    """By name, the settings of a model's configuration, and digests of its weight files on this disk and of its
+    tokenizer. Of a program's own `model`, digests of the weights that no checkpoint holds."""
+    found, settings = dict[str, str](), {}
+    if model is None:
+        place = model_place(config.model.model)
+        settings = AutoConfig.from_pretrained(
+            place.base, trust_remote_code=config.model.trust_remote_code
+        ).to_diff_dict()
+        folders = [Path(place.base).expanduser(), *([] if place.adapter is None else [place.adapter])]
+        found = {file.name: sampled_digest(file) for folder in folders for file in sorted(folder.glob("*.safetensors"))}
+    else:
+        settings = {key: one for key, one in model.config.to_diff_dict().items() if key not in SAVED_SETTINGS}
+        if has_adapter or (config.loss.beta > 0 and not config.loss.ref_sync_steps):
+            found = {"weights": _weights_digest(model)}
     parts: Mapping[str, object] = {
         "vocabulary": tokenizer.get_vocab(),
         "special tokens": tokenizer.special_tokens_map,
         "chat template": tokenizer.chat_template,
     }
-    return {
-        name: hashlib.sha256(json.dumps(part, sort_keys=True, default=str).encode()).hexdigest()[:16]
-        for name, part in parts.items()
-    }
+    shown = {f"config.json: {key}": _json(value) for key, value in settings.items() if key not in PLACE_SETTINGS}
+    hashed = {name: hashlib.sha256(_json(part).encode()).hexdigest()[:16] for name, part in parts.items()}
+    return shown | found | hashed
+
+
+def _weights_digest(model: Any) -> str:
+    """Hash a thousand evenly spread numbers of every weight, without those of an adapter, which are trained."""
+    is_adapted, digest = hasattr(model, "peft_config"), hashlib.sha256()
+    for name, weight in model.named_parameters():
+        if not (is_adapted and weight.requires_grad):
+            numbers = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLED_NUMBERS)]
+            digest.update(f"{name} {tuple(weight.shape)} ".encode() + numbers.float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _source_files(name: str) -> list[Path]:
@@ -117,14 +139,17 @@ def find_change(before: Record, config: Config, inputs: RunInputs, *, override: 
         ConfigError: something changes what is computed, and is not named by `override`.
     """
     old, new = before["options"], plain_options(config)
-    options = refuse_changes(old, new, override=override)
+    options = refuse_changes(old, new, override=override, written=new)
     files = _changed_files(before, config, inputs)
     unnamed = {name: what for name, what in files.items() if name not in override}
     if unnamed:
         listed = ", ".join(f"{_flag(name)} {what}" for name, what in unnamed.items())
         raise ConfigError(
-            f"{listed}, so that the run would compute something else than before; put back what was there, or "
-            f"continue so from the last checkpoint by --override {' '.join(files)}"
+            f"{listed}, so that the run would compute something else than before",
+            remedies=[
+                "put back what was there",
+                f"continue so from the last checkpoint by --override {' '.join(files)}",
+            ],
         )
     if not options and not files:
         return None
@@ -132,20 +157,19 @@ def find_change(before: Record, config: Config, inputs: RunInputs, *, override: 
     return RunChange(options=options, files=files, voids_samples=telling or bool(files))
 
 
-def begin_identity(run_dir: RunDir, config: Config, inputs: RunInputs) -> None:
-    """Write down what a run is that has no record yet: a new one, or one that an older Paceline began."""
-    run_dir.write_config(to_yaml(config))
-    run_dir.write_identity(identity(config, inputs))
-
-
-def change_identity(
-    run_dir: RunDir, before: Record, change: RunChange, config: Config, inputs: RunInputs, *, step: int
+def write_identity(
+    run_dir: RunDir, before: Record | None, change: RunChange | None, config: Config, inputs: RunInputs, *, step: int
 ) -> None:
-    """Record that the run continues with these changes after `step`.
+    """Record what a run is; of a resumed one what `before` lacks, and that it continues with `change` after `step`.
 
     Rollouts sampled later are removed first. A run that is killed in between is not yet changed, and asks for the same
     `--override` again.
     """
+    now, before = identity(config, inputs), before or {}
+    if change is None:
+        if now.keys() - before.keys():  # a run of an older version is held to it from here on
+            run_dir.write_identity({**now, **before})
+        return
     if change.voids_samples:
         run_dir.discard_rollouts_after(step)
     entry = {
@@ -153,9 +177,9 @@ def change_identity(
         "options": {one.option: {"old": one.old, "new": one.new} for one in change.options},
         "files": dict(change.files),
     }
-    history = [*before["changes"], entry]
+    history = [*before.get("changes", []), entry]
     run_dir.write_config(_header(history) + to_yaml(config))
-    run_dir.write_identity({**identity(config, inputs), "changes": history})
+    run_dir.write_identity(now | {"changes": history})
 
 
 def _header(history: list[dict[str, Any]]) -> str:
@@ -176,14 +200,15 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
     explained = {one.option for one in differences(before["options"], plain_options(config))} & EXPLAIN
     if explained:
         return changed
-    if what := tasks_difference(_read(before["dataset"]), inputs.tasks.tasks):
+    if "dataset" in before and (what := tasks_difference(_read(before["dataset"]), inputs.tasks.tasks)):
         changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
     for name, tasks in _held_out(inputs).items():
-        old = before["eval_dataset"].get(name)
+        old = before.get("eval_dataset", {}).get(name)
         if old is not None and (what := tasks_difference(_read(old), tasks)):
             changed["eval_dataset"] = f"{name} {what}"
-    now = _model_digests(config.model) | _tokenizer_digests(inputs.tokenizer)
-    others = sorted(name for name in before["model"].keys() | now.keys() if before["model"].get(name) != now.get(name))
+    now = inputs.model_digests
+    was = before.get("model", now)
+    others = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
     if others:
         changed["model"] = f"{config.model.model} has another {others[0]} than it had" + _more(len(others) - 1)
     return changed
@@ -195,22 +220,18 @@ def _changed_graders(before: Record, config: Config) -> dict[str, str]:
         return {}
     changed = {}
     for option, now in graders(config).items():
-        old = before["graders"][option]
+        old = before["graders"][option] | (
+            before["graders"].get("reward_models", {}) if option == "reward_funcs" else {}
+        )
         others = [name for name in now if name in old and old[name] != now[name]]
         if others:
             whose = (
                 "is of a file with other content than it had"
-                if option != "reward_models"
+                if others[0] not in config.rewards.reward_models
                 else "has other files than it had"
             )
             changed[option] = f"{others[0]} {whose}" + _more(len(others) - 1)
     return changed
-
-
-def keep_graders(run_dir: RunDir, before: Record, config: Config) -> None:
-    """Write down the reward functions of a run that an older Paceline began, which it is held to from here on."""
-    if "graders" not in before:
-        run_dir.write_identity({**before, "graders": graders(config)})
 
 
 def _more(count: int) -> str:

@@ -1,17 +1,20 @@
-"""What the options about memory come to on this machine and this model."""
+"""What the options about memory come to on this machine and this model, and what a run takes on its disk."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from paceline.checkpoints.free_space import refuse_small_disk, room_of_run
 from paceline.config.objective import OptimConfig
 from paceline.config.sections import Config
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, choose_cut
 from paceline.models.activations import recompute
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.pieces import piece_of
+from paceline.models.parallel.pieces import piece_of, saved_tensors, written_here
 from paceline.models.parallel.ranks import Ranks
+from paceline.reports.format import gibibytes
 from paceline.runtime.devices import free_memory
 from paceline.training.plan.batches import considered_micro_batches, most_tokens
 
@@ -34,19 +37,19 @@ class Recomputing:
         if self.layers:
             sentences.append(
                 f"gradient checkpointing: {self.layers} of {self.of} layers are computed again in the backward pass, "
-                f"so that activations take {_gib(self.needed)}"
+                f"so that activations take {gibibytes(self.needed)}"
             )
         if self.needed > self.room:
             sentences.append(
-                f"activations may take {_gib(self.needed)}, more than the {_gib(self.room)} that are half of what is "
-                "free; lower --micro-batch-tokens if memory runs out"
+                f"activations may take {gibibytes(self.needed)}, more than the {gibibytes(self.room)} that are half of "
+                "what is free; lower --micro-batch-tokens if memory runs out"
             )
         return sentences
 
 
 def memory_for_activations(config: Config, policy: Loaded) -> int | None:
     """Bytes left where activations go, once the first update has made what stays; None: the system does not say."""
-    if config.model.activation_offload:
+    if "activations" in config.optim.offload:
         return free_memory(torch.device("cpu"))
     free = free_memory(policy.model.device)
     return None if free is None else free - to_come(config.optim, policy)
@@ -73,8 +76,6 @@ def choose_recomputing(
     does not hang on what is free today. `measure` says what a pass keeps; `free` is `memory_for_activations`.
     """
     model, asked = policy.model, config.model.gradient_checkpointing
-    if asked == "auto" and config.parallel.pipeline_schedule == "zero_bubble":
-        asked = "false"
     sizes = considered_micro_batches(config, model.device.type)
     if free is None or (asked != "auto" and len(sizes) == 1):
         return None
@@ -99,7 +100,7 @@ def choose_recomputing(
 
 def to_come(optim: OptimConfig, policy: Loaded) -> int:
     """Bytes that the first update adds here: gradients, moments, and what autocast keeps of the weights on a GPU."""
-    moments = 0 if optim.optimizer_offload else optim.moment_bytes
+    moments = 0 if "optimizer" in optim.offload else optim.moment_bytes
     here = [(parameter.requires_grad, piece_of(parameter).tensor.numel()) for parameter in policy.model.parameters()]
     trained = sum(count for is_trained, count in here if is_trained)
     keeps = policy.model.device.type != "cpu" and policy.compute_dtype != policy.model.dtype
@@ -107,5 +108,46 @@ def to_come(optim: OptimConfig, policy: Loaded) -> int:
     return trained * (policy.model.dtype.itemsize + moments) + sum(count for _, count in here) * copies
 
 
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Footprint:
+    """Bytes."""
+
+    checkpoint: int
+    final: int
+
+
+def footprint(config: Config, policy: Loaded, ranks: Ranks) -> Footprint:
+    """Count the bytes over all ranks, which make this call together. A program's own optimiser counts as the options'.
+
+    Raises:
+        RankLost: another rank is gone, or silent for too long.
+    """
+    pieces = {name: piece_of(tensor) for name, tensor in saved_tensors(policy.model).items()}
+    trained = {name for name, one in policy.model.named_parameters(remove_duplicate=False) if one.requires_grad}
+    mine, _ = written_here(pieces, ranks)
+    here = {"whole": 0, "trained": 0, "numbers": 0}
+    for name in mine:
+        size = pieces[name].tensor
+        here["whole"] += size.nbytes
+        here["trained"] += size.nbytes if name in trained else 0
+        here["numbers"] += size.numel() if name in trained else 0
+    found = ranks.collect(here)
+    whole, moved, numbers = (int(sum(one[key] for one in found)) for key in here)
+    saved = whole if policy.adapter is None else moved
+    merged = policy.adapter is None or config.lora.merge_lora
+    reference = whole if config.loss.ref_sync_steps else 0
+    return Footprint(
+        checkpoint=saved + numbers * config.optim.moment_bytes + reference, final=whole if merged else moved
+    )
+
+
+def refuse_no_room(config: Config, output_dir: Path, size: Footprint, *, total_steps: int) -> None:
+    """Before the first step: a run whose checkpoints cannot lie on its disk.
+
+    Raises:
+        ConfigError: it says what is needed, and what is free.
+    """
+    saves = total_steps // config.loop.save_steps if config.loop.save_steps else 0
+    keep = config.loop.save_total_limit
+    needed = room_of_run(checkpoint=size.checkpoint, final=size.final, saves=saves, keep=keep)
+    refuse_small_disk(output_dir, needed=needed)

@@ -1,55 +1,25 @@
-"""Who watches a run, one for each door, and what a watcher may ask for. Here the command line's own."""
+"""The command line's observer: screen, page, trackers, and the timetable of the options."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
 
 from paceline.checkpoints.finding import Checkpoint
+from paceline.config.sections import Config
 from paceline.metrics.definitions import Record
 from paceline.reports.console import RunDisplay
 from paceline.reports.trackers.opening import Trackers, flat_numbers
+from paceline.runtime.devices import choose_device, used_memory
 from paceline.training.reporting import RunningReport
 from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.run import Requests, Run
 from paceline.training.setup.evaluators import EvalResult
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Requests:
-    """What should happen before the next step: first the evaluation, then the checkpoint, then the end."""
-
-    evaluate: bool = False
-    save: bool = False
-    stop: bool = False
-
-    def __or__(self, other: "Requests") -> "Requests":
-        return Requests(
-            evaluate=self.evaluate or other.evaluate, save=self.save or other.save, stop=self.stop or other.stop
-        )
-
-
-class Observer(Protocol):
-    """Is told what happens, in the order in which it happens; changes nothing but by its requests."""
-
-    def begin(self, steps_done: int) -> Requests:
-        """Note that the run starts, or continues after `steps_done` steps."""
-
-    def step_begin(self, number: int) -> None:
-        """Step 1, 2, ... starts."""
-
-    def step_end(self, record: Record, batch: RolloutBatch) -> Requests:
-        """A step is done and written down."""
-
-    def evaluated(self, results: Sequence[EvalResult]) -> Requests:
-        """Every held-out set was measured with the weights as they are."""
-
-    def saved(self, checkpoint: Checkpoint) -> Requests:
-        """A checkpoint is on disk."""
-
-    def notify(self, sentence: str) -> None:
-        """Something that a person should know."""
-
-    def end(self) -> None:
-        """No step follows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,28 +36,42 @@ class Timetable:
 
     def after(self, number: int) -> Requests:
         """What is due after step `number`."""
-        last = number == self.total_steps
-        return Requests(evaluate=last or is_due(number, self.eval_steps), save=is_due(number, self.save_steps))
+        evaluate, save = (every > 0 and number % every == 0 for every in (self.eval_steps, self.save_steps))
+        return Requests(evaluate=evaluate or number == self.total_steps, save=save)
 
 
-def is_due(number: int, every: int) -> bool:
-    """Return True if something is due after this step that happens every `every` steps (0: never)."""
-    return every > 0 and number % every == 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CommandLine:
     """Shows a run on a terminal and on its page, sends its numbers to the trackers, keeps the options' timetable."""
 
-    display: RunDisplay
-    trackers: Trackers
-    """Closed by the caller, also when a step fails."""
-    timetable: Timetable
-    report: RunningReport
+    def __init__(self, console: Console, config: Config, directory: Path, *, total_steps: int, done: int) -> None:
+        """`done` of `total_steps` steps are behind. Within `with` the screen stands, and an error draws the page."""
+        memory = None if config.cluster.cluster else partial(used_memory, choose_device(config.model))
+        self.display = RunDisplay(console, name=str(directory), total_steps=total_steps, done=done, memory=memory)
+        self.report = RunningReport(directory, notify=self.notify)
+        self._timetable = Timetable(
+            eval_steps=config.evaluation.eval_steps, save_steps=config.loop.save_steps, total_steps=total_steps
+        )
+        self._trackers = Trackers(opened=())
+        self._shown = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._shown.enter_context(self.report)
+        self._shown.enter_context(self.display)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shown.__exit__(kind, error, trace)
+
+    def start(self, run: Run, trackers: Trackers) -> None:
+        """Show what the run has come to."""
+        self._trackers = trackers
+        self.display.watched.recall(run.run_dir.metrics(), run.run_dir.evals())
 
     def begin(self, steps_done: int) -> Requests:
         """The screen stands and the trackers are open already."""
-        return self.timetable.at_start(steps_done)
+        return self._timetable.at_start(steps_done)
 
     def step_begin(self, number: int) -> None:
         """Shown when it ends."""
@@ -95,17 +79,17 @@ class CommandLine:
     def step_end(self, record: Record, batch: RolloutBatch) -> Requests:
         """The screen or a line, the step's numbers, the page, and what is due."""
         self.display.step(record)
-        self.trackers.log(flat_numbers({"train": record}), record["step"])
+        self._trackers.log(flat_numbers({"train": record}), record["step"])
         self.report.refresh()
-        return self.timetable.after(record["step"])
+        return self._timetable.after(record["step"])
 
     def evaluated(self, results: Sequence[EvalResult]) -> Requests:
         """One sentence per set, its numbers under its name, and the page."""
         for one in results:
-            self.display.say(one.describe())
+            self.notify(one.describe())
             record = one.record()
             self.display.evaluation(record)
-            self.trackers.log(flat_numbers({"eval": {one.name: record}}), one.step)
+            self._trackers.log(flat_numbers({"eval": {one.name: record}}), one.step)
         self.report.refresh()
         return Requests()
 

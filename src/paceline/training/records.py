@@ -7,17 +7,15 @@ import torch
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
-from paceline.data.lengths import length_histogram
 from paceline.engines import TrainedEngine
 from paceline.kernels.cpu.compiling import library
 from paceline.metrics.definitions import OPTIONAL, check_record
-from paceline.models.determinism import bits_hang_on
 from paceline.models.loaded import Loaded
+from paceline.models.loading import bits_hang_on
 from paceline.models.places import model_place
 from paceline.models.rope import rope_by_length
 from paceline.training.learner.samples import OUT_OF_THE_STEP
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.plan.batches import describe
 from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.notices import of_graders, of_held_out, of_rows
@@ -101,16 +99,6 @@ def step_clock(
         "wait": wait,
         "tokens_per_second": tokens / batch.generate_seconds,
     }
-
-
-def opening_sentences(
-    config: Config, inputs: RunInputs, paths: Sequence[str], checkpoint: Checkpoint | None
-) -> list[str]:
-    """The batch plan, prompt lengths, and what `run_sentences` says."""
-    lines = [describe(inputs.plan), length_histogram(inputs.tasks.lengths)]
-    if not inputs.evaluators:
-        lines.append("no held-out tasks: give --eval-dataset to see accuracy before and after")
-    return [*lines, *run_sentences(config, inputs, paths, checkpoint)]
 
 
 def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:

@@ -16,7 +16,7 @@ from paceline.config.objective import AdvantageConfig
 from paceline.config.sections import Config
 from paceline.errors import CheckpointError
 from paceline.models.pretrained import load_tokenizer
-from paceline.models.records import on_device
+from paceline.models.rows import on_device
 from paceline.objective.micro_batches import cut, pack
 from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.learner import Learner
@@ -24,9 +24,8 @@ from paceline.training.learner.samples import sample_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import batch_plan
 from paceline.training.rollouts.grouping import OVERLONG, ScoredGroup, is_inside, make_groups, without_surplus
-from paceline.training.rollouts.lines import packed_floats
 from paceline.training.rollouts.records import rollout_metrics
-from paceline.training.rollouts.restoring import restored_batch, restored_groups
+from paceline.training.rollouts.restoring import packed_floats, restored_batch, restored_groups
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.run_inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer

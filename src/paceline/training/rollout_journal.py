@@ -1,27 +1,53 @@
 """The rollout journal: commits a step's rollouts to disk, and reads what an earlier attempt committed.
 
-Rollouts are written in a thread while the step is trained on; the step is recorded nowhere else before they are
-committed. A crash therefore loses only what was being sampled: the resumed run reads what is committed, and never
-samples it again.
+Rollouts are written in a thread while the step is trained on. The loop waits for them before it records the step, so a
+step that was reported has its rollouts on disk. The resumed run reads what is committed and never samples it again; a
+step that was killed earlier is sampled again, to the same tokens.
 """
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.checkpoints.digests import prompts_digest
 from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir
 from paceline.runtime.background_writes import BackgroundWrite
-from paceline.training.rollouts.lines import restorable_lines
-from paceline.training.rollouts.restoring import batch_about, restored_batch, restored_groups
-from paceline.training.sampled_step import SampledStep, WeightTransfer
+from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
+from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.task_sampler import TaskSampler
 from paceline.types import RolloutGroup
 
 WRITE_SECONDS = 600.0
 """Timeout of a step that waits for its rollouts to be on disk, in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightTransfer:
+    """Cost of sending a step's weights to the samplers."""
+
+    seconds: float
+    nbytes: int
+    """Bytes that each sampler received; 0 where weights are shared, or were there already."""
+
+    def __add__(self, other: "WeightTransfer") -> "WeightTransfer":
+        """Cost of both transfers."""
+        return WeightTransfer(seconds=self.seconds + other.seconds, nbytes=self.nbytes + other.nbytes)
+
+
+NO_TRANSFER = WeightTransfer(seconds=0.0, nbytes=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledStep:
+    """Rollouts of one step, and the position of the data order after them."""
+
+    batch: RolloutBatch
+    position: int
+    seconds: float
+    """Wall seconds from the start of the weight transfer to the finished groups."""
+    transfer: WeightTransfer = NO_TRANSFER
 
 
 def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed:

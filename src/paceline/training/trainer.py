@@ -26,20 +26,22 @@ from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.staging import StagingBuffers
-from paceline.models.reference import frozen_copy, load_reference
-from paceline.models.split_loading import load_policy, measure_by_twin
+from paceline.models.policy_and_reference import frozen_copy, load_policy, load_reference, measure_by_twin
+from paceline.models.pretrained import load_tokenizer
 from paceline.objective.schedule import learning_rate
-from paceline.runtime.devices import free_memory
-from paceline.runtime.progress import NULL_PROGRESS, Progress
-from paceline.training.exporting import export_saved
-from paceline.training.footprint import Footprint, footprint
+from paceline.runtime.devices import choose_device, choose_dtype, free_memory
+from paceline.training.assembly import fix_lengths
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.lengths import fix_lengths
-from paceline.training.memory import Recomputing, choose_recomputing, least_memory, memory_for_activations
-from paceline.training.observing import is_due
-from paceline.training.setup.overrides import Overrides
-from paceline.training.setup.run_inputs import RunSize
+from paceline.training.memory import (
+    Footprint,
+    Recomputing,
+    choose_recomputing,
+    footprint,
+    least_memory,
+    memory_for_activations,
+)
+from paceline.training.setup.run_inputs import Overrides, RunSize
 from paceline.types import RolloutGroup
 
 
@@ -118,7 +120,8 @@ class Trainer:
             stats = learner.step(groups, learning_rate=None, after_update=self.rate.advance)
             self.rate.advance(updates_per_step(self.config) - (learner.policy_version - before))
             rate = self.rate.last
-        if is_due(number, self.config.loss.ref_sync_steps):
+        every = self.config.loss.ref_sync_steps
+        if every and number % every == 0:
             learner.sync_reference()
         return stats, rate
 
@@ -189,7 +192,6 @@ def make_trainer(
     *,
     checkpoint: Checkpoint | None = None,
     ranks: Ranks = ONE_RANK,
-    progress: Progress = NULL_PROGRESS,
 ) -> Trainer:
     """Read the weights, from the checkpoint where there is one, and build the trainer on them.
 
@@ -215,7 +217,6 @@ def make_trainer(
         max_completion_length=config.sampling.max_completion_length,
         optimizer=overrides.optimizer,
         ranks=ranks,
-        progress=progress,
     )
     rate = None
     if overrides.make_scheduler is not None:
@@ -250,14 +251,14 @@ def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
     load_optimizer(checkpoint, learner.optimizer, learner.policy.model, learner.ranks)
     learner.policy_version = checkpoint.state.policy_version
     if learner.loss.ref_sync_steps and learner.reference is not None:
-        load_reference_weights(checkpoint, learner.reference)
+        load_reference_weights(checkpoint, learner.reference.model)
 
 
 def _models(
     config: Config, overrides: Overrides, checkpoint: Checkpoint | None, ranks: Ranks
 ) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
     """Policy, how it is computed, reference, and what measures its activations. Ranks read their parts alone."""
-    offload = config.model.activation_offload
+    offload = "activations" in config.optim.offload
     if isinstance(ranks.parallel_layout, MeshLayout):
         assert overrides.model is None  # a program's own model is trained in one process
         place = None if checkpoint is None else checkpoint.model
@@ -295,3 +296,26 @@ def _reference(
     if overrides.model is not None:
         return fix_lengths(config, frozen_copy(policy))
     return fix_lengths(config, load_reference(policy, config.model, parallel_layout=parallel_layout))
+
+
+def export_checkpoint(config: Config, checkpoint: Checkpoint, folder: Path) -> None:
+    """Write what transformers or peft loads, as the end of the run would; the weights fit in main memory.
+
+    Raises:
+        ModelError: the weights cannot be read, or are an adapter that cannot be merged.
+    """
+    tokenizer = load_tokenizer(replace(config.model, model=str(checkpoint.model)))
+    export_saved(config, checkpoint.model, tokenizer, folder)
+
+
+def export_saved(config: Config, saved: Path, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """The same of a directory with weights that training has changed: a model's, whole or in pieces, or an adapter's.
+
+    Raises:
+        ModelError: see `export_checkpoint`.
+    """
+    loaded = load_model(replace(config.model, device="cpu"), config.lora, checkpoint=saved, seed=config.loop.seed)
+    device = choose_device(config.model)
+    compute = choose_dtype(config.model, device, loaded.model.num_parameters())
+    dtype = compute if device.type == "cuda" else loaded.model.dtype
+    export_model(loaded, tokenizer, folder, merge=config.lora.merge_lora, dtype=dtype)

@@ -1,1 +1,12 @@
-"""A run on several processes: started by a launcher as ranks (torchrun/), or by this run as actors of Ray (ray/)."""
+"""A run whose samplers and trainers are other processes: actors of Ray, or the ranks that a launcher started.
+
+group.py           workers of one kind: asked together, given shares of the work, replaced when they are lost
+trainer.py         a trainer's process: updates, checkpoints
+sampler.py         a sampler's process: completions, rewards
+weight_sync.py     trained weights to the samplers, with fingerprints
+staleness.py       which step is sampled next and from which weights: asynchronous running as arithmetic
+sampler_thread.py  the thread that samples ahead, and its counterpart that takes turns
+backend.py         the backend as the loop sees it, and the two ways of weights that it knows
+ray/               workers that are actors of Ray
+torchrun/          workers that are ranks of torchrun, accelerate or Slurm
+"""

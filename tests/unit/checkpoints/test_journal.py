@@ -1,3 +1,5 @@
+"""Committed rollouts survive kills and damage, and what is torn or damaged is named, counted and sampled again."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""A run directory reads back exactly what was written, has one writer, and is never replaced by mistake."""
+
 import json
 import os
 import resource

@@ -1,3 +1,5 @@
+"""A checkpoint restores weights, moments and progress exactly, and a damaged one is found and passed over."""
+
 import pytest
 import torch
 
@@ -183,13 +185,13 @@ def test_the_state_of_another_optimiser_is_refused(tmp_path):
 def test_a_reference_that_moves_comes_back_exactly(tmp_path):
     moving, fresh = ready(tiny_model("qwen2", seed=5)), ready(tiny_model("qwen2", seed=6))
     checkpoint = save(tmp_path, 1, reference=moving)
-    load_reference_weights(checkpoint, fresh)
+    load_reference_weights(checkpoint, fresh.model)
     assert all(torch.equal(a, b) for a, b in zip(moving.model.parameters(), fresh.model.parameters(), strict=True))
     assert newest_checkpoint(tmp_path) == (checkpoint, ())
     (checkpoint.path / "reference.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"holds no whole checkpoint; restore one or .*reference"):
         newest_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match=r"reference\.safetensors cannot be read"):
-        load_reference_weights(checkpoint, fresh)
+        load_reference_weights(checkpoint, fresh.model)
     with pytest.raises(CheckpointError, match=r"reference\.safetensors cannot be read"):
-        load_reference_weights(save(tmp_path, 2), fresh)
+        load_reference_weights(save(tmp_path, 2), fresh.model)

@@ -5,11 +5,22 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import doctor
-from paceline.cli.devices import Card, DriverDevice, on_devices, on_the_cpu
-from paceline.cli.doctor import commands, conclusion, embedded_model, symbolic_maths
-from paceline.cli.machine import Check, allowed_cores, allowed_memory, cores, disk, free_memory, memory, writing_speed
+from paceline.cli.doctor import asked, commands, conclusion, embedded_model, extras, libraries, symbolic_maths
+from paceline.cli.machine import (
+    Card,
+    Check,
+    DriverDevice,
+    allowed_cores,
+    allowed_memory,
+    cores,
+    disk,
+    free_memory,
+    memory,
+    on_devices,
+    on_the_cpu,
+    writing_speed,
+)
 from paceline.cli.main import main
-from paceline.cli.software import asked, extras, libraries
 from paceline.errors import RewardError
 
 

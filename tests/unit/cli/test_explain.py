@@ -8,11 +8,11 @@ import pytest
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
+from paceline.cli.origins import OPTION_SOURCES, VALUE_SOURCES, source_of
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
-from paceline.config.sources import OPTION_SOURCES, VALUE_SOURCES, source_of
 from paceline.reports.page.reading import read_run
 from paceline.reports.page.sections import configuration
 
@@ -54,11 +54,10 @@ def test_a_value_of_a_file_has_its_line_and_a_flag_wins(capsys, tmp_path):
 
 def test_what_a_flag_takes_the_place_of_is_at_its_default(capsys, tmp_path):
     file = tmp_path / "mine.yaml"
-    file.write_text("model: org/m\ndataset: d.jsonl\nmax_steps: 50\nsystem_prompt: Brief.\n")
-    flags = ("--num-epochs", "2", "--system-prompt-file", "near.txt")
+    file.write_text("model: org/m\ndataset: d.jsonl\nmax_steps: 50\n")
+    flags = ("--num-epochs", "2")
     _, rows = explained(capsys, "--config", str(file), *flags)
     assert (rows["num_epochs"], rows["max_steps"]) == (["2.0", "flag"], ["null", "default"])
-    assert (rows["system_prompt_file"], rows["system_prompt"]) == (["near.txt", "flag"], ["null", "default"])
 
 
 def test_a_run_names_the_lines_that_say_more_than_preset_and_default(capsys, tmp_path):
@@ -76,7 +75,7 @@ def test_the_correction_of_stale_completions_names_its_number_and_its_origin(cap
     words = ["--model", "m", "--dataset", "d", "--cluster", "--max-staleness", "1"]
     out, rows = explained(capsys, *words)
     origin = "default with --max-staleness above 0"
-    assert rows["rollout_correction"][:2] == ["truncate", origin]
+    assert rows["rollout_correction"][:2] == ["token_truncate", origin]
     assert "c_t = min(rho, 2), rho = old_t / rollout_t" in " ".join(out.split())
     assert explained(capsys, *words, "--rollout-correction", "none")[1]["rollout_correction"] == ["none", "flag"]
     for name, given in (("stale", {}), ("off", {"rollout_correction": "none"})):

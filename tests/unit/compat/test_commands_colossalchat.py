@@ -20,7 +20,7 @@ from paceline.compat.commands.colossalchat.arguments import (
     long_flag,
 )
 from paceline.compat.commands.colossalchat.batches import clashes, nearest
-from paceline.compat.commands.writing import as_comments, as_shell, as_words, as_yaml
+from paceline.compat.commands.translation import as_comments, as_shell, as_words, as_yaml
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.layout import Sizes, layout
@@ -30,7 +30,7 @@ from tests.colossalchat_commands import BUBBLES, SEVERAL_MACHINES, SINGLE_MACHIN
 SYSTEM = r"Please reason step by step, and put your final answer within \boxed{}."
 
 
-OF_VLLM = ("engine", "vllm_tensor_parallel", "vllm_gpu_share")
+OF_VLLM = ("engine", "vllm_tensor_parallel", "vllm_memory")
 
 
 def translated(text, *, repair=False):
@@ -300,7 +300,7 @@ def test_dapo_is_theirs_with_the_papers_penalty_of_length():
     loss, advantage = config.loss, config.advantage
     assert (loss.clip_eps_low, loss.clip_eps_high, loss.average, loss.beta) == (0.2, 0.28, "token", 0.0)
     assert (advantage.filter_range, advantage.filter_func) == ((0.01, 0.99), "think_answer_tags")
-    assert (advantage.overlong_share, advantage.overlong_weight) == (1024 / 8192, 1.0)
+    assert advantage.overlong_share == 1024 / 8192
     assert (advantage.mask_truncated, loss.skip_threshold) == (True, 20.0)
     assert "-kl" in notes_of(plain("-a DAPO -kl 0.1"), "idle")
     assert "-kl" not in notes_of(plain("-a DAPO"), "idle")
@@ -328,7 +328,7 @@ def test_the_default_backend_samples_from_its_fifty_most_probable_tokens():
 
 def test_producers_of_several_devices_are_vllms():
     engine = config_of(plain("-ptp 2")).engine
-    assert (engine.engine, engine.vllm_tensor_parallel, engine.vllm_gpu_share) == ("vllm", 2, 0.7)
+    assert (engine.engine, engine.vllm_tensor_parallel, engine.vllm_memory) == ("vllm", 2, 0.7)
     assert "-ptp 2" in notes_of("python rl_example.py -b transformers -ptp 2", "missing")
 
 

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,11 @@ from paceline.cli.arguments import parse
 from paceline.cli.main import main
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.compat.commands import translate
-from paceline.compat.commands.field_tables import HERE, TAKEN
 from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.swift import tables as swift
-from paceline.compat.commands.swift.rewards import PARAMETERS
-from paceline.compat.commands.trl.reading import known_flags
-from paceline.compat.commands.trl.tables import HARMLESS, SCRIPT, SCRIPT_IDLE, SCRIPT_REFUSED
-from paceline.compat.commands.writing import as_comments, as_shell
+from paceline.compat.commands.swift.tasks import PARAMETERS
+from paceline.compat.commands.translation import as_comments, as_shell
+from paceline.compat.commands.trl.reading import MEANINGS, known_flags
 from paceline.config.building import build_config
 from paceline.config.reading import options
 from paceline.errors import ConfigError
@@ -106,22 +103,9 @@ def notes(text, kind, **files):
     return {note.about: note.text for note in translated(text, **files).notes if note.kind == kind}
 
 
-def test_every_field_of_the_trainer_is_in_one_table_of_the_command_line():
-    from paceline.compat.trl.fields import KEPT, TRANSLATED
-    from paceline.compat.trl.refused import NOT_NEEDED, REFUSED
-
-    in_python = set(TRANSLATED) | set(REFUSED) | set(NOT_NEEDED)
-    counts = Counter([*TAKEN, *HERE, *(in_python - set(TAKEN) - set(HERE))])
-    assert set(counts) == set(field_names())
-    assert set(counts.values()) == {1}
-    assert set(KEPT) <= set(HERE)
-
-
-def test_every_flag_of_trl_that_is_no_field_is_in_one_table():
-    counts = Counter([*SCRIPT, *SCRIPT_IDLE, *SCRIPT_REFUSED])
-    assert set(counts.values()) == {1}
-    assert not set(counts) & set(field_names())
-    assert set(HARMLESS) <= set(SCRIPT_REFUSED)
+def test_no_flag_of_trls_script_is_a_field():
+    assert not set(MEANINGS) & set(field_names())
+    assert all(one.kind == "refused" for one in MEANINGS.values() if one.also)
 
 
 def test_the_command_line_of_an_installed_trl_has_no_other_flags():
@@ -134,11 +118,9 @@ def test_the_command_line_of_an_installed_trl_has_no_other_flags():
 
 
 def test_every_flag_of_ms_swift_is_in_one_table():
-    tables = [swift.FIELDS, swift.OWN, swift.IDLE, swift.REFUSED]
-    counts = Counter(name for table in tables for name in table)
-    assert [name for name, count in counts.items() if count > 1] == []
+    assert not set(swift.FIELDS) & set(swift.MEANINGS)
     assert set(swift.FIELDS.values()) <= set(field_names())
-    assert set(swift.HARMLESS) <= set(swift.REFUSED)
+    assert all(one.kind == "refused" for one in swift.MEANINGS.values() if one.also)
     assert {one.partition(":")[0].partition(" ")[0].strip(",") for one in swift.OWN.values()} - {"grpo"} <= {
         *(option.name for option in options()),
         *(parameter for flags in PARAMETERS.values() for parameter in flags.values()),
@@ -209,14 +191,17 @@ SOMETHING = {
 """Words that a flag takes and that are not its default; the others take 3, or refuse it."""
 
 
+IDLE = sorted(name for name, one in swift.MEANINGS.items() if one.kind == "idle")
+
+
 def test_every_flag_of_ms_swift_without_effect_is_said_to_have_none():
-    words = [word for name in sorted(swift.IDLE) for word in (f"--{name}", *SOMETHING.get(name, ("3",)))]
+    words = [word for name in IDLE for word in (f"--{name}", *SOMETHING.get(name, ("3",)))]
     found = translate([*words_of(SWIFT), *words])
-    assert {note.about for note in found.notes if note.kind == "idle"} >= {f"--{name}" for name in swift.IDLE}
+    assert {note.about for note in found.notes if note.kind == "idle"} >= {f"--{name}" for name in IDLE}
     assert found.options == translate(words_of(SWIFT)).options
 
 
-@pytest.mark.parametrize("name", sorted({*swift.KNOWN} - {"rlhf_type", *swift.IDLE}))
+@pytest.mark.parametrize("name", sorted({*swift.KNOWN} - {"rlhf_type", *IDLE}))
 def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
     plain = words_of(SWIFT)
     before, after = outcome(*plain), outcome(*plain, f"--{name}", *SOMETHING.get(name, ("3",)))
@@ -313,7 +298,7 @@ def test_a_variable_of_the_examples_own_is_found_however_the_shell_left_it():
 
 def test_vllm_is_in_the_process_apart_or_replaced():
     alone = translated(f"{TRL} --use_vllm --vllm_gpu_memory_utilization 0.4")
-    assert (alone.options["engine"], alone.options["vllm_gpu_share"], alone.launch) == ("vllm", 0.4, ())
+    assert (alone.options["engine"], alone.options["vllm_memory"], alone.launch) == ("vllm", 0.4, ())
     apart = translated(f"{TRL} --use_vllm --vllm_mode server --num_processes 3").options
     assert (apart["engine"], apart["cluster"], apart["num_consumers"]) == ("vllm", True, 3)
     together = translated(f"{TRL} --use_vllm --num_processes 2")
@@ -325,13 +310,13 @@ def test_vllm_is_in_the_process_apart_or_replaced():
 def test_the_reward_models_weight_goes_where_the_model_goes():
     text = f"{TRL} --reward_model_name_or_path R --reward_weights 5 1"
     options = translated(text).options
-    assert (options["reward_models"], options["reward_weights"]) == (("R",), (1.0, 5.0))
+    assert (options["reward_funcs"][-1], options["reward_weights"]) == ("model:R", (1.0, 5.0))
 
 
 def test_a_file_of_deepspeeds_own_is_read_for_its_stage():
     ds = '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}'
     options = translated(f"{SWIFT} --deepspeed ds.json", ds_json=ds).options
-    assert (options["zero_stage"], options["parameter_offload"]) == (3, True)
+    assert (options["zero_stage"], options["offload"]) == (3, ("parameters",))
     assert "must name a stage of 0 to 3" in refusal(f"{SWIFT} --deepspeed ds.json", ds_json="{}")
 
 

@@ -8,7 +8,6 @@ import inspect
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,16 +17,21 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 
 import paceline
-from paceline.compat.trl.choices import CHOICES, SCHEDULE_KEYWORDS
+from paceline.compat.trl.batches import total_updates
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.fields import KEPT, TRANSLATED
+from paceline.compat.trl.fields import MEANINGS, accepted_without_effect
 from paceline.compat.trl.grpo_fields import GRPOFields
-from paceline.compat.trl.lengths import total_updates
-from paceline.compat.trl.refused import NOT_NEEDED, REFUSED, accepted_without_effect
 from paceline.compat.trl.running import describe_plan
 from paceline.compat.trl.schedule import check_schedule, describe_rate, make_scheduler
-from paceline.compat.trl.training_fields import TrainingFields
-from paceline.compat.trl.translation import FIELDS, Surroundings, in_field_names, translate, updates_per_step
+from paceline.compat.trl.training_fields import SCHEDULE_KEYWORDS, TrainingFields
+from paceline.compat.trl.translation import (
+    FIELDS,
+    Surroundings,
+    in_field_names,
+    said_of_fields,
+    translate,
+    updates_per_step,
+)
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
 from paceline.errors import ConfigError
@@ -45,8 +49,8 @@ OURS = {
     "on_bad_row",
     "reward_timeout",
     "max_reward_failure_rate",
+    "step_timeout",
     "sandbox",
-    "sandbox_url",
 }
 AROUND = Surroundings(model="m", reward_names=("accuracy",), num_prompts=100, context_length=2048)
 
@@ -71,10 +75,13 @@ def refusal(around=AROUND, **fields):
 # --- tables
 
 
-def test_every_field_is_in_exactly_one_table():
-    counts = Counter([*TRANSLATED, *KEPT, *REFUSED, *NOT_NEEDED])
-    assert set(counts) == {field.name for field in dataclasses.fields(GRPOConfig)}
-    assert set(counts.values()) == {1}
+def test_every_field_has_one_row():
+    assert set(MEANINGS) == {field.name for field in dataclasses.fields(GRPOConfig)}
+    assert not set(GRPOFields.MEANINGS) & set(TrainingFields.MEANINGS)
+    decided = {option for one in MEANINGS.values() for option in one.options}
+    assert decided <= {option.name for option in options()}
+    assert all(one.text for one in MEANINGS.values() if one.kind in ("refused", "idle"))
+    assert all(one.note for one in MEANINGS.values() if one.kind == "kept")
 
 
 def test_the_fields_known_without_transformers_are_those_of_transformers():
@@ -86,8 +93,9 @@ def test_the_fields_known_without_transformers_are_those_of_transformers():
 
 
 def test_the_words_known_without_transformers_are_those_of_transformers():
-    assert CHOICES["logging_strategy"] == CHOICES["eval_strategy"] == tuple(word.value for word in IntervalStrategy)
-    assert CHOICES["save_strategy"] == tuple(word.value for word in SaveStrategy)
+    words = {name: one.choices for name, one in MEANINGS.items()}
+    assert words["logging_strategy"] == words["eval_strategy"] == tuple(word.value for word in IntervalStrategy)
+    assert words["save_strategy"] == tuple(word.value for word in SaveStrategy)
     decided_here = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
     for name, keywords in SCHEDULE_KEYWORDS.items():
         theirs = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(name)]).parameters
@@ -115,7 +123,7 @@ def test_every_field_has_a_help_text_of_its_own():
 def test_the_table_of_names_speaks_of_options_and_fields_that_exist():
     fields = {field.name for field in dataclasses.fields(GRPOConfig)} | {"model", "peft_config"}
     fields |= {"reward_funcs", "train_dataset"}
-    assert set(FIELDS) <= {option.name for option in options()}
+    assert set(FIELDS) - {"resume"} <= {option.name for option in options()}
     assert {re.match(r"\w+", field)[0] for field in FIELDS.values()} <= fields
 
 
@@ -129,7 +137,7 @@ def other_value(field):
     return OTHER.get(type(field.default), lambda value: "something")(field.default)
 
 
-ALWAYS_REFUSED = [name for name, one in REFUSED.items() if one.switch is None]
+ALWAYS_REFUSED = [name for name, one in MEANINGS.items() if one.kind == "refused" and one.switch is None]
 
 
 @pytest.mark.parametrize("name", sorted(ALWAYS_REFUSED))
@@ -137,7 +145,7 @@ def test_a_refused_field_is_named_with_its_reason_when_set(name):
     field = next(field for field in dataclasses.fields(GRPOConfig) if field.name == name)
     sentence = refusal(**{name: other_value(field)})
     assert sentence.startswith(f"{name} must be left out, got ")
-    assert REFUSED[name].reason in sentence
+    assert MEANINGS[name].text in sentence
 
 
 def test_a_field_set_after_the_configuration_was_made_is_refused_as_well():
@@ -154,7 +162,8 @@ def test_values_that_say_what_the_default_says_are_accepted():
 def test_what_has_no_effect_is_accepted_and_said_with_the_reason():
     args = make(dataloader_num_workers=2, log_multimodal=False, accelerator_config={"split_batches": True})
     line = accepted_without_effect(args)
-    assert line.startswith("accepted without effect: dataloader_num_workers (prompts are tokenised once")
+    assert line.startswith("accepted without effect: ")
+    assert "dataloader_num_workers (prompts are tokenised once" in line
     assert "accelerator_config (" in line
     assert "log_multimodal (there are no images" in line
     assert "pin_memory" not in line
@@ -428,8 +437,8 @@ def test_rewards_normalised_one_by_one_are_normalised_again_over_the_batch():
 
 
 def test_the_bound_of_cispo_is_absolute():
-    assert config_of(loss_type="cispo", epsilon_high=4.0).loss.cispo_max_ratio == 4.0
-    assert config_of(loss_type="cispo").loss.cispo_max_ratio == 5.0
+    assert config_of(loss_type="cispo", epsilon_high=4.0).loss.clip_eps_high == 3.0
+    assert config_of(loss_type="cispo").loss.clip_eps_high == 4.0
 
 
 def test_the_upper_bound_follows_epsilon_when_it_is_not_given():
@@ -439,7 +448,7 @@ def test_the_upper_bound_follows_epsilon_when_it_is_not_given():
 def test_rollouts_are_corrected_only_where_it_is_configured():
     assert config_of().loss.rollout_correction == "none"
     loss = config_of(vllm_importance_sampling_mode="token_truncate", vllm_importance_sampling_cap=2.5).loss
-    assert (loss.rollout_correction, loss.correction_level, loss.correction_max) == ("truncate", "token", 2.5)
+    assert (loss.rollout_correction, loss.correction_max) == ("token_truncate", 2.5)
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
@@ -453,7 +462,7 @@ def test_a_field_wins_over_the_preset():
     config = config_of(preset="dapo", epsilon_high=0.4, max_refills=1, scale_rewards="none")
     assert (config.loss.clip_eps_high, config.loss.clip_eps_low) == (0.4, 0.2)
     assert (config.advantage.max_refills, config.advantage.advantage) == (1, "none")
-    assert config_of(preset="cispo", epsilon_high=4.0).loss.cispo_max_ratio == 4.0
+    assert config_of(preset="cispo", epsilon_high=4.0).loss.clip_eps_high == 3.0
 
 
 # --- sampling, data, schedule
@@ -567,8 +576,8 @@ def test_what_the_options_have_no_word_for_is_said():
     ("fields", "sentence"),
     [
         ({"epsilon": 1.5}, "epsilon must lie in [0, 1), got 1.5: the ratio is held above 1 - epsilon; 0.2 is usual"),
-        ({"delta": 1.1}, "delta must be 0 or above 1 + epsilon_high, got 1.1; 3 is usual"),
-        ({"delta": 0.0}, "delta must be above 1 + epsilon_high, got 0.0; 3 is usual, None is off"),
+        ({"delta": 1.1}, "delta must be above 1 + epsilon_high (0.2), got 1.1; 3 is usual, None is off"),
+        ({"delta": 0.0}, "delta must be above 1 + epsilon_high (0.2), got 0.0; 3 is usual, None is off"),
         ({"beta": -0.1}, "beta must be at least 0, got -0.1"),
         ({"loss_type": "grop"}, "loss_type must be one of grpo, bnpo, dr_grpo, dapo, cispo, sapo, got 'grop'; did "),
         ({"loss_type": "vespo"}, "loss_type 'vespo' is not offered: its soft weights need a bound that no option "),
@@ -624,13 +633,6 @@ def test_a_share_of_a_run_of_unknown_length_is_refused():
     assert refusal(around, save_steps=0.5).startswith("save_steps must be 1 or more for a dataset without a length")
 
 
-def test_remedies_by_an_option_that_is_no_field_are_said_of_one_that_is():
-    assert in_field_names("give --max-prompt-length 4 with --long-prompts drop") == (
-        "give max_prompt_length 4, which cuts them"
-    )
-    assert "long_prompts" not in in_field_names("raise the limit to 9, or set --long-prompts to drop or truncate_left")
-
-
 REACHED = [
     path
     for folder in (
@@ -644,27 +646,40 @@ REACHED = [
 ]
 
 
-def clauses(path):
-    """Every text in the code of a file that speaks of an option, documentation left out."""
+def text_of(node):
+    """Text of a literal, with 4 for every value in it; None for other expressions."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(one.value if isinstance(one, ast.Constant) else "4" for one in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def errors_in(path):
+    """Every text in the code of a file as the message or the remedy of an error, documentation left out."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            yield "".join(one.value if isinstance(one, ast.Constant) else "4" for one in node.values)
-        if isinstance(node, ast.Call):
-            yield from (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    parts = [keyword.value for call in calls for keyword in call.keywords if keyword.arg in ("remedies", "then")]
+    remedies = [node for part in parts for node in ast.walk(part) if text_of(node) is not None]
+    yield from (ConfigError("", remedies=[text_of(node)]) for node in remedies)
+    for node in [*ast.walk(tree), *(argument for call in calls for argument in call.args)]:
+        alone = isinstance(node, ast.JoinedStr) or any(node in call.args for call in calls)
+        if alone and node not in remedies and text_of(node) is not None:
+            yield ConfigError(text_of(node))
 
 
-NEVER_SAID = ("--long-prompts drop leaves no row", "--prompt-column", "--answer-column", "ranks share the tokens")
-"""Prompts are never dropped here, no other column is ever named, and there is one process."""
+NEVER_SAID = (
+    *("--long-prompts drop leaves no row", "--prompt-column", "--answer-column", "ranks share the tokens"),
+    "--system-prompt",
+)
+"""Prompts are never dropped, no other column or system message is ever named, and there is one process."""
 
 
 @pytest.mark.parametrize("path", REACHED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_no_name_of_an_option_that_is_no_field_reaches_a_user(path):
     known = {field.name for field in dataclasses.fields(GRPOConfig)} | {"eval_dataset", "reward_funcs"}
     strange = {option.name for option in options()} - known
-    for clause in clauses(path):
-        if "--" in clause and not clause.startswith(NEVER_SAID):
-            said = in_field_names(clause)
+    for error in errors_in(path):
+        if "--" in str(error) and not str(error).startswith(NEVER_SAID):
+            said = said_of_fields(error)
             assert "--" not in said.replace("---", "")
             words = set(re.findall(r"(?<![\w.])[a-z]+(?:_[a-z]+)+", said))
             assert not words & strange, said
@@ -672,23 +687,25 @@ def test_no_name_of_an_option_that_is_no_field_reaches_a_user(path):
 
 
 @pytest.mark.parametrize(
-    ("sentence", "said"),
+    ("error", "said"),
     [
-        ("mend the row, or name another column with --prompt-column", "mend the row"),
-        ("above --max-reward-failure-rate 0.05; correct it", "above max_reward_failure_rate 0.05; correct it"),
-        ("--reward-models judge cannot be loaded", "reward_funcs judge cannot be loaded"),
-        ("--lora-targets must name layers", "peft_config.target_modules must name layers"),
-        ("name the right column with --answer-column", "give them in a column `answer`"),
-        ("already holds a run; continue it with --resume runs/a, or", "already holds a run; continue it with "
-            "train(resume_from_checkpoint=True), or"),
+        (ConfigError("", remedies=["mend the row", "name another column with --prompt-column"]), "; mend the row"),
+        (ConfigError("above --max-reward-failure-rate 0.05"), "above max_reward_failure_rate 0.05"),
+        (ConfigError("--reward-funcs judge cannot be loaded"), "reward_funcs judge cannot be loaded"),
+        (ConfigError("--lora-targets must name layers"), "peft_config.target_modules must name layers"),
+        (ConfigError("", remedies=["name the right column with --answer-column"]), "; give them in a column `answer`"),
+        (
+            ConfigError("it is full", remedies=["make room for it"], then="--resume the run"),
+            "it is full; make room for it, then continue it with train(resume_from_checkpoint=True)",
+        ),
+        (ConfigError("it waits (--stop-grace 3)"), "it waits"),
+        (ConfigError("train an adapter (--lora-rank) on it"), "train an adapter (peft_config.r) on it"),
+        (ConfigError("--max-prompt-length 4", remedies=["raise --clip-eps-high"]), "max_prompt_length 4; raise "
+            "epsilon_high"),
     ],
 )  # fmt: skip
-def test_remedies_are_ones_that_a_program_has(sentence, said):
-    assert in_field_names(sentence) == said
-
-
-def test_sentences_about_options_are_said_of_fields():
-    assert in_field_names("--max-prompt-length 4; set clip_eps_high") == "max_prompt_length 4; set epsilon_high"
+def test_an_error_is_said_of_fields_with_remedies_that_a_program_has(error, said):
+    assert said_of_fields(error) == said
 
 
 # --- the plan

@@ -9,17 +9,16 @@ import pytest
 import torch
 
 from paceline import GRPOTrainer
-from paceline.compat.trl.datasets import ROW, check_columns, held_out_sets, make_tasks, read_rows
+from paceline.compat.trl.datasets import ROW, check_columns, held_out_sets, make_tasks, read_rows, row_loader
 from paceline.compat.trl.history import averaged, num_tokens, step_numbers, summary, tracker_numbers
 from paceline.compat.trl.rewards import RewardLog, adapted, as_list, make_graders, reward_names
-from paceline.compat.trl.stand_ins import row_loader
 from paceline.config.sections import DataConfig
 from paceline.errors import ConfigError, DataError
 from paceline.metrics.definitions import METRICS
 from paceline.rewards.function import RewardContext, compares_group, needs_group
 from paceline.rewards.resolving import resolve
-from paceline.rewards.rows import row_check
 from paceline.rewards.scoring.scores import score
+from paceline.rewards.selecting import row_check
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
 from tests.scripted import completion, task

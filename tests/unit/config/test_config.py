@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from paceline.config.building import build_config
+from paceline.config.changing import plain_options, recorded_options
 from paceline.config.flat_yaml import parse_yaml, to_yaml
+from paceline.config.former import FORMER
 from paceline.config.presets import PRESETS
 from paceline.config.reading import find_option, options, parse_value, section_classes, suggest
 from paceline.errors import ConfigError
@@ -73,6 +75,10 @@ def test_a_word_unlike_any_other_gets_the_way_to_the_list():
         ("kl", "forward", "forward"),
         ("advantage", "none", "none"),
         ("model", "none", "none"),
+        ("vllm_memory", "0.3", 0.3),
+        ("cluster", "yes", True),
+        ("cluster", "auto", "auto"),
+        ("vllm_memory", "2GiB", "2GiB"),
         ("system_prompt", "", ""),
         ("system_prompt", "None", None),
         ("reward_funcs", "accuracy,format", ("accuracy", "format")),
@@ -179,6 +185,10 @@ def test_one_option_in_two_spellings_is_refused():
             {"num_minibatches": 7, "prompts_per_step": 4, "num_generations": 8},
             r"--num-minibatches must divide the 32 completions of a step, got 7; the nearest that do are 4 and 8",
         ),
+        (
+            {"engine": "vllm", "vllm_memory": "0GiB"},
+            r"--vllm-memory must be a share in \(0, 1\), or a size such as 2GiB",
+        ),
         ({"skip_threshold": 0.5}, r"--skip-threshold must be above 1, got 0\.5; 20 is usual"),
         ({"eval_generations": 4}, r"--eval-generations must be 1 at --eval-temperature 0, got 4"),
         ({"on_new_weights": "continue"}, r"--on-new-weights must be finish without --cluster, got 'continue'"),
@@ -210,7 +220,7 @@ def test_a_preset_fills_in_what_is_not_given_and_the_written_yaml_says_the_rest(
         ({"reward_funcs": "format,boxed", "eval_reward_func": "boxed"}, "boxed"),
         ({"reward_funcs": "format,boxed"}, "format"),
         ({"reward_funcs": "format,accuracy", "filter_func": "format"}, "format"),
-        ({"reward_models": "judge"}, "judge"),
+        ({"reward_funcs": "model:judge"}, "judge"),
     ],
 )
 def test_a_filter_looks_at_what_says_right_and_the_resolved_configuration_names_it(given, judge):
@@ -233,9 +243,9 @@ def test_completions_of_one_prompt_may_be_single_where_prompts_are_compared():
 
 def test_without_reward_functions_the_answer_is_checked_unless_a_model_judges():
     assert build_config(REQUIRED).rewards.names == ("accuracy",)
-    judged = build_config({**REQUIRED, "reward_models": "judge"})
+    judged = build_config({**REQUIRED, "reward_funcs": "model:judge"})
     assert judged.rewards.weights == {"judge": 1.0}
-    both = build_config({**REQUIRED, "reward_models": "judge", "reward_funcs": "format", "reward_weights": "2,3"})
+    both = build_config({**REQUIRED, "reward_funcs": "format,model:judge", "reward_weights": "2,3"})
     assert both.rewards.weights == {"format": 2.0, "judge": 3.0}
 
 
@@ -371,10 +381,10 @@ def test_completions_of_older_weights_are_corrected_towards_the_sampler_unless_i
     required = {"model": "m", "dataset": "d"}
     stale = {**required, "cluster": True, "max_staleness": "1"}
     loss = build_config(stale).loss
-    assert (loss.rollout_correction, loss.correction_level, loss.correction_max) == ("truncate", "token", 2.0)
+    assert (loss.rollout_correction, loss.correction_max) == ("token_truncate", 2.0)
     assert build_config(required | {"cluster": True}).loss.rollout_correction == "none"
-    assert build_config(stale | {"preset": "gspo"}).loss.rollout_correction == "truncate"
-    for given in ("none", "mask"):
+    assert build_config(stale | {"preset": "gspo"}).loss.rollout_correction == "token_truncate"
+    for given in ("none", "token_mask"):
         assert build_config(stale | {"rollout_correction": given}).loss.rollout_correction == given
     again = build_config(parse_yaml(to_yaml(build_config(stale | {"rollout_correction": "none"})), "config.yaml"))
     assert again.loss.rollout_correction == "none"
@@ -386,3 +396,52 @@ def test_several_datasets_are_a_tuple_and_one_is_its_address():
     assert two.data.dataset == ("a#5", "b, c.jsonl")
     assert build_config(parse_yaml(to_yaml(two), "c.yaml")) == two
     assert build_config({"model": "m", "dataset": ["a"]}).data.dataset == "a"
+
+
+@pytest.mark.parametrize(
+    ("written", "today"),
+    [
+        ("overlong_weight: 1.0", {}),
+        ("overlong_weight: 1", {}),
+        ("placement: spread", {}),
+        ("bound: cispo\nclip_eps_high: 0.28\ncispo_max_ratio: 5.0", {"bound": "cispo", "clip_eps_high": 4.0}),
+        ("bound: clip\nclip_eps_high: 0.2\ncispo_max_ratio: 5.0", {"bound": "clip", "clip_eps_high": 0.2}),
+        ("optimizer_offload: true\nactivation_offload: false", {"offload": ("optimizer",)}),
+        ("optimizer_offload: 'no'\nparameter_offload: true", {"offload": ("parameters",)}),
+        ("reward_funcs: [a, b]\nreward_models: []", {"reward_funcs": ("a", "b")}),
+        ("reward_funcs: []\nreward_models: [org/judge]", {"reward_funcs": ("model:org/judge",)}),
+        ("cluster: true\nray_address: h:1", {"cluster": "h:1"}),
+        ("sandbox: auto\nsandbox_url: http://h:1", {"sandbox": "http://h:1"}),
+        ("system_prompt: null\nsystem_prompt_file: a.txt", {"system_prompt": "file:a.txt"}),
+        ("vllm_gpu_share: 0.45\nvllm_cache_gib: null", {}),
+        ("vllm_gpu_share: 0.3", {"vllm_memory": 0.3}),
+        ("vllm_gpu_share: 0.45\nvllm_cache_gib: 2", {"vllm_memory": "2GiB"}),
+        ("rollout_correction: none\ncorrection_level: sequence", {"rollout_correction": "none"}),
+        ("rollout_correction: mask\ncorrection_level: sequence", {"rollout_correction": "sequence_mask"}),
+    ],
+)
+def test_a_file_of_an_earlier_version_is_read_in_todays_words(written, today):
+    assert parse_yaml(f"seed: 1\n{written}", "config.yaml") == {"seed": 1, **today}
+
+
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [("seed: 1\noverlong_weight: 2", r"config.yaml line 2: overlong_weight is no option .*; scale --reward-weights")],
+)
+def test_a_value_that_nothing_of_today_stands_for_is_refused_with_a_remedy(written, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        parse_yaml(written, "config.yaml")
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_an_old_name_is_refused_with_what_is_written_today(name):
+    flag = f"--{name.replace('_', '-')}"
+    with pytest.raises(ConfigError, match=f"there is no option {flag} any more; "):
+        find_option(flag)
+    assert FORMER[name].option is None or find_option(FORMER[name].option)
+
+
+def test_a_record_of_an_earlier_version_is_compared_in_todays_words():
+    config = build_config(REQUIRED)
+    recorded = {**plain_options(config), "overlong_weight": 1.0}
+    assert recorded_options(recorded) == plain_options(config)

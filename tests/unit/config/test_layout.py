@@ -9,6 +9,7 @@ from paceline.cli.main import main
 from paceline.cli.train import COMMAND
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml
 from paceline.config.layout import ParallelConfig, Sizes, layout
 from paceline.errors import ConfigError
 
@@ -20,7 +21,6 @@ GIVEN = {"model": "m", "dataset": "d"}
     [
         ({}, 4, Sizes(replicate=4)),
         ({"zero_stage": 1}, 4, Sizes(shard=4)),
-        ({"zero_stage": 3, "shard_size": 2}, 4, Sizes(replicate=2, shard=2)),
         ({"tensor_parallel": 2}, 4, Sizes(replicate=2, tensor=2)),
         ({"tensor_parallel": 2, "pipeline_parallel": 2, "zero_stage": 2}, 8, Sizes(pipeline=2, shard=2, tensor=2)),
         ({"zero_stage": 3}, 1, Sizes()),
@@ -49,11 +49,6 @@ def test_every_grid_holds_all_processes_or_is_refused_with_two_that_do():
             assert processes % (int(other) * int(another)) == 0
 
 
-def test_slices_for_a_number_of_processes_that_does_not_divide_them_are_refused_with_those_that_do():
-    with pytest.raises(ConfigError, match=r"--shard-size must divide the 4 processes .*, got 3; such are 1, 2, 4"):
-        layout(ParallelConfig(zero_stage=2, shard_size=3), 4)
-
-
 def test_tokens_for_a_number_of_processes_that_does_not_divide_them_are_refused_with_those_that_do():
     with pytest.raises(
         ConfigError, match=r"--context-parallel must divide the 4 processes .*, got 3; such are 1, 2, 4"
@@ -73,9 +68,8 @@ def test_those_that_share_tokens_have_one_share_of_the_samples():
         ("zero_stage", 4, "be 0, 1, 2 or 3"),
         ("tensor_parallel", 0, "be at least 1"),
         ("context_parallel", 0, "be at least 1"),
-        ("shard_size", 2, "be left out with --zero-stage 0"),
-        ("parameter_offload", True, "be false with --zero-stage 0"),
-        ("pipeline_schedule", "interleaved", "be 1f1b with --pipeline-parallel 1"),
+        ("offload", ("parameters",), "not name parameters with --zero-stage 0"),
+        ("offload", ("weights",), "name some of optimizer, activations, parameters"),
     ],
 )
 def test_an_option_that_is_wrong_or_without_effect_is_refused(option, value, rule):
@@ -88,16 +82,13 @@ def test_an_optimiser_whose_state_cannot_be_sliced_is_refused():
         build_config(GIVEN | {"zero_stage": 1, "optimizer": "adamw_8bit"})
 
 
-PIPELINE = GIVEN | {"pipeline_parallel": 2}
-
-
-def test_a_schedule_that_makes_gradients_in_parts_is_refused_with_slices_of_them_and_with_layers_computed_again():
-    bubbles = PIPELINE | {"pipeline_schedule": "zero_bubble"}
-    with pytest.raises(ConfigError, match="--pipeline-schedule must be 1f1b or interleaved with --zero-stage above 0"):
-        build_config(bubbles | {"zero_stage": 1})
-    with pytest.raises(ConfigError, match="--gradient-checkpointing must be auto or false with --pipeline-schedule"):
-        build_config(bubbles | {"gradient_checkpointing": "true"})
-    build_config(PIPELINE | {"pipeline_schedule": "interleaved", "zero_stage": 1, "gradient_checkpointing": "true"})
+def test_the_schedule_of_an_earlier_version_is_read_where_it_is_today_s_and_refused_otherwise():
+    assert parse_yaml("pipeline_schedule: 1f1b\nseed: 1", "config.yaml") == {"seed": 1}
+    for wrong in ("pipeline_schedule: zero_bubble", "pipeline_schedule: [1f1b]"):
+        with pytest.raises(ConfigError, match=r"config\.yaml line 1: pipeline_schedule is no option any more"):
+            parse_yaml(wrong, "config.yaml")
+    with pytest.raises(ConfigError, match="micro-batches go by 1F1B; leave it out"):
+        build_config(GIVEN | {"pipeline_schedule": "interleaved"})
 
 
 def test_consumers_of_a_cluster_that_cannot_be_laid_out_are_refused_before_anything_starts():
@@ -109,7 +100,7 @@ def test_consumers_of_a_cluster_that_cannot_be_laid_out_are_refused_before_anyth
     ("words", "options"),
     [
         ("--deepspeed zero3", {"zero_stage": "3"}),
-        ("--deepspeed=zero2_offload", {"zero_stage": "2", "parameter_offload": "true"}),
+        ("--deepspeed=zero2_offload", {"zero_stage": "2", "offload": ["parameters"]}),
         ("--fsdp2 --seed 1", {"zero_stage": "3", "seed": "1"}),
         ("--fsdp shard_grad_op", {"zero_stage": "2"}),
         ("--tp 2 --pp_size=4", {"tensor_parallel": "2", "pipeline_parallel": "4"}),

@@ -1,14 +1,22 @@
+"""The answer, program, action or tool call is found in a completion in each format, or not at all."""
+
 import json
 import tracemalloc
 
 import pytest
 
 from paceline.data.extraction.actions import actions, labels, last_action, tool_call_blocks
-from paceline.data.extraction.boxes import last_boxed, unboxed
+from paceline.data.extraction.answers import (
+    closing_hashes,
+    final_answer,
+    last_answer_tag,
+    last_boxed,
+    last_hashes,
+    plain_answer,
+    stand_once_in_order,
+    unboxed,
+)
 from paceline.data.extraction.fences import last_code_block
-from paceline.data.extraction.final import final_answer, plain_answer
-from paceline.data.extraction.hashes import closing_hashes, last_hashes
-from paceline.data.extraction.tags import last_answer_tag, stand_once_in_order
 from paceline.data.extraction.thinking import prefill, prefills_think, visible_text
 
 

@@ -1,3 +1,5 @@
+"""Rows of each known dataset format become prompt and answer, and a row that cannot is refused by name."""
+
 import pytest
 
 from paceline.config.sections import DataConfig

@@ -1,3 +1,5 @@
+"""The data order visits each task once per epoch, is uniform, and depends on seed and position alone."""
+
 from collections import Counter
 
 import numpy as np

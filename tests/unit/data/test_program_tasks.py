@@ -20,7 +20,7 @@ from paceline.data.program_lines import KINDS
 from paceline.data.programs import ProgramProblem, problems, rows
 from paceline.data.sources import load_rows
 from paceline.errors import DataError
-from paceline.models.embedded_models import DIRECTORIES
+from paceline.models.places import DIRECTORIES
 from paceline.models.pretrained import model_directory
 
 EMBEDDED = Path(paceline.__file__).parent / "models" / DIRECTORIES["embedded-programs"]

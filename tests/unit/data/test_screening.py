@@ -1,8 +1,10 @@
+"""Unusable rows stop the run or are left out with a sentence each, as the options say."""
+
 import pytest
 
 from paceline.config.sections import DataConfig
+from paceline.data.formats import screen
 from paceline.data.rows import Row
-from paceline.data.screening import screen
 from paceline.data.tasks import build_tasks
 from paceline.errors import DataError
 from tests.tiny import tiny_tokenizer

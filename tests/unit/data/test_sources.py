@@ -1,3 +1,5 @@
+"""Every source gives the same rows, and one that cannot be read is refused with its place and a remedy."""
+
 import codecs
 import gzip
 import json
@@ -6,9 +8,8 @@ import sys
 import pytest
 
 from paceline.config.sections import DataConfig
-from paceline.data.generators import GYM_SEEDS
-from paceline.data.screening import screen
-from paceline.data.sources import has_split, load_rows
+from paceline.data.formats import screen
+from paceline.data.sources import GYM_SEEDS, has_split, load_rows
 from paceline.errors import DataError
 
 ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}, {"question": "ß?", "answer": "ä"}]

@@ -1,10 +1,12 @@
+"""Prompts are built by the chat template exactly once, and long or impossible ones are handled as asked."""
+
 import re
 
 import pytest
 
 from paceline.config.sections import DataConfig
+from paceline.data.prompts import system_prompt
 from paceline.data.rows import Row
-from paceline.data.system_message import system_prompt
 from paceline.data.tasks import build_tasks
 from paceline.errors import ConfigError, DataError, ModelError
 from tests.tiny import tiny_tokenizer
@@ -208,14 +210,14 @@ def test_the_system_message_is_the_options_else_the_default(tmp_path):
     assert system_prompt(options(), None) is None
     assert system_prompt(options(system_prompt="Be brief."), "default") == "Be brief."
     assert system_prompt(options(system_prompt=""), "default") is None
-    assert system_prompt(options(system_prompt_file=str(path)), "default") == "Be brief.\nPlease."
+    assert system_prompt(options(system_prompt=f"file:{path}"), "default") == "Be brief.\nPlease."
 
 
 def test_a_path_never_becomes_the_system_message(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my prompt").touch()
     for path in ("prompts/missing.txt", "README.MD", "chat.jinja", "my prompt"):
-        with pytest.raises(ConfigError, match=f"'{path}'; use --system-prompt-file"):
+        with pytest.raises(ConfigError, match=f"'{path}'; write file:"):
             system_prompt(options(system_prompt=path), None)
     for message in ("Answer as in notes.txt", "Brief.", "x" * 5000, "a\0b"):
         assert system_prompt(options(system_prompt=message), None) == message
@@ -226,5 +228,5 @@ def test_a_system_prompt_file_that_cannot_be_used_is_refused(tmp_path, content, 
     path = tmp_path / "message.txt"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError, match=f"--system-prompt-file .*{message}"):
-        system_prompt(options(system_prompt_file=str(path)), "default")
+    with pytest.raises(DataError, match=f"--system-prompt file:.*{message}"):
+        system_prompt(options(system_prompt=f"file:{path}"), "default")

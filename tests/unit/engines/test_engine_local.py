@@ -1,3 +1,5 @@
+"""The local engine samples what transformers would, with its logprobs, on every decoding path."""
+
 import copy
 import dataclasses
 
@@ -7,15 +9,17 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from paceline.engines import Request, Sampling, sample_key
-from paceline.engines.local.cache import SharedCache
+from paceline.engines.local.decoder import rounded_up
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.fused import FusedDecoder
-from paceline.engines.local.recomputing import RecomputingDecoder
-from paceline.engines.local.rows import rounded_up
+from paceline.engines.local.grid import SharedCache
+from paceline.engines.local.operations import choose_kernels
+from paceline.engines.local.plain import RecomputingDecoder
 from paceline.engines.stopping import Stopping
 from paceline.errors import DataError, ModelError, TrainingError
 from paceline.kernels.cpu.compiling import library
 from paceline.kernels.cpu.decoding import decoding_kernels
+from paceline.kernels.linear import prefers_onednn
 from tests.families import family, make_model
 from tests.recorded_progress import RecordedProgress
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -278,8 +282,8 @@ def test_a_stop_string_that_the_last_allowed_token_completes_is_a_stop(limit, re
 def test_more_requests_than_slots_of_mixed_sizes_come_back_in_order():
     model, told = tiny_model("qwen3"), RecordedProgress()
     requests = [request(3 + 5 * index, samples) for index, samples in enumerate((2, 5, 1, 0, 9, 3, 4))]
-    local = engine(model, slots=6, progress=told)
-    groups = local.generate(requests, Sampling(max_completion_length=25))
+    with told:
+        groups = engine(model, slots=6).generate(requests, Sampling(max_completion_length=25))
     assert [len(group) for group in groups] == [2, 5, 1, 0, 9, 3, 4]
     tokens = sum(len(completion.token_ids) for group in groups for completion in group)
     assert (told.said[0], told.said[-1]) == (("generate", 0, 24, 0), ("generate", 24, 24, tokens))
@@ -369,6 +373,19 @@ def test_the_decoders_of_compiled_kernels_and_of_torch_give_the_same_logits(kind
             logits.append(torch.cat(outs).float())
     assert (logits[0] - logits[1]).abs().mean() < tolerance
     assert (logits[0] - logits[1]).abs().max() < tolerance * max(1, logits[0].abs().max())
+
+
+@pytest.mark.skipif(not prefers_onednn(torch.bfloat16), reason="oneDNN has no bfloat16 here")
+def test_a_large_bfloat16_weight_is_packed_once_and_gives_the_same_product():
+    # whole numbers: their products and sums are exact in float32
+    generator = torch.Generator().manual_seed(1)
+    weight, bias, x = (
+        torch.randint(-4, 5, shape, generator=generator).bfloat16() for shape in ((512, 256), (512,), (5, 256))
+    )
+    kernels = choose_kernels(x.device, x.dtype, decoding_kernels())
+    packed = kernels.prepared((weight, bias))
+    assert packed[0].layout == torch._mkldnn
+    assert torch.equal(kernels.linear(x, packed), (x.double() @ weight.double().T + bias.double()).bfloat16())
 
 
 def test_the_reason_names_the_compiler_or_why_there_are_no_kernels(monkeypatch):

@@ -1,3 +1,5 @@
+"""Tokens are drawn from the stated distribution by numbers that depend on key and position alone."""
+
 import math
 
 import pytest

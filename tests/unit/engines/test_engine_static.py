@@ -1,3 +1,5 @@
+"""Recorded decoding steps give the logits of the unrecorded decoder, while rows come and go."""
+
 import numpy as np
 import pytest
 import torch

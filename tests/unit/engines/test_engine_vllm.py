@@ -8,11 +8,10 @@ import torch
 from paceline.config.building import build_config
 from paceline.engines import Request, Sampling
 from paceline.engines.stopping import Stopping
-from paceline.engines.vllm.collecting import Collected, News, orders_of
-from paceline.engines.vllm.heads import widened, widening
+from paceline.engines.vllm.asking import Collected, News, orders_of
 from paceline.engines.vllm.probe import ALLOWED, PROMPT_LENGTH, check_probe, probe_prompt, trainer_logprobs
-from paceline.engines.vllm.room import MOST_BYTES, Room, wanted_cache
-from paceline.engines.vllm.weight_transfer import named_weights
+from paceline.engines.vllm.starting import MOST_BYTES, Room, wanted_cache
+from paceline.engines.vllm.weight_transfer import named_weights, widened, widening
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, ModelError, TrainingError
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -48,9 +47,9 @@ def test_a_vllm_of_the_window_built_for_the_device_is_taken(found, device):
     check_vllm(device, found.get)
 
 
-@pytest.mark.parametrize("option", ["vllm_cache_gib", "vllm_gpu_share", "vllm_tensor_parallel", "vllm_eager"])
+@pytest.mark.parametrize("option", ["vllm_memory", "vllm_tensor_parallel", "vllm_eager"])
 def test_an_option_of_vllm_without_vllm_is_refused(option):
-    value = {"vllm_eager": "true", "vllm_tensor_parallel": 2}.get(option, 0.5)
+    value = {"vllm_eager": "true", "vllm_tensor_parallel": 2, "vllm_memory": "0.5"}[option]
     given = {"model": "m", "dataset": "d", option: value}
     build_config({**given, "engine": "vllm"})
     with pytest.raises(ConfigError, match=r"without --engine vllm, got"):

@@ -1,3 +1,5 @@
+"""The CPU attention kernel is a softmax over each sequence's own keys, bit for bit with any number of threads."""
+
 import pytest
 import torch
 from torch import Tensor

@@ -1,3 +1,5 @@
+"""The CPU kernels are compiled once, in a private cache, and torch takes over where that fails."""
+
 import ctypes
 import os
 import subprocess

@@ -1,3 +1,5 @@
+"""The CPU kernels of a decoding step agree with torch's operations, whatever rows share a batch."""
+
 import itertools
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""The CPU kernels over logits agree with torch's operations, also at extreme and non-finite values."""
+
 import pytest
 import torch
 

@@ -1,3 +1,5 @@
+"""The CPU kernels of norms and gated products have the values and gradients of their definitions."""
+
 import pytest
 import torch
 from torch import Tensor

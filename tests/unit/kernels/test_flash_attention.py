@@ -1,3 +1,5 @@
+"""Attention over cut sequences has torch's values and gradients, and an untried kernel is checked before use."""
+
 import pytest
 import torch
 

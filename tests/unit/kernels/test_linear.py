@@ -1,3 +1,5 @@
+"""Matrix products of linear layers have torch's values and gradients, cast or not."""
+
 import pytest
 import torch
 

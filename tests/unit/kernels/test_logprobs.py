@@ -1,3 +1,5 @@
+"""Chunked logprobs and entropies from hidden states have the values and gradients of a plain softmax."""
+
 import pytest
 import torch
 from torch import Tensor

@@ -1,3 +1,5 @@
+"""Confidence intervals of shares, means and paired differences have textbook values."""
+
 import pytest
 
 from paceline.metrics.intervals import mean_interval, paired_difference, wilson

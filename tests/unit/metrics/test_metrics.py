@@ -1,3 +1,5 @@
+"""A step's record has exactly the names of the metrics table."""
+
 import pytest
 
 from paceline.metrics.definitions import METRICS, OPTIONAL, check_record

@@ -1,3 +1,5 @@
+"""pass@k, average and majority of several samples have the values of their definitions."""
+
 import itertools
 
 import pytest

@@ -42,8 +42,7 @@ from paceline.models.parallel.mesh_ranks import MeshRanks
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import WHOLE, ParallelLayout, RankLost
 from paceline.models.parallel.sharding import Sharding
-from paceline.models.parallel.tensor_layers import shared
-from paceline.models.parallel.vocabulary import vocabulary_passes
+from paceline.models.parallel.tensor_layers import shared, vocabulary_passes
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.objective.micro_batches import MicroBatch, pack
 from paceline.training.learner.forward_backward import head_values

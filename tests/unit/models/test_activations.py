@@ -1,3 +1,5 @@
+"""Recomputed or offloaded activations change no gradient, and their planned memory is what is measured."""
+
 import gc
 import weakref
 

@@ -1,3 +1,5 @@
+"""An adapter trains alone, samples as part of the model, and exports to what peft and transformers load."""
+
 import copy
 import re
 import sys
@@ -22,8 +24,8 @@ from paceline.models.exporting import export_model, save_model
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
+from paceline.models.policy_and_reference import frozen_copy, load_reference
 from paceline.models.pretrained import context_length, load_tokenizer
-from paceline.models.reference import frozen_copy, load_reference
 from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.checkpoint_files import save_checkpoint

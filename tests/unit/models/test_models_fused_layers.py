@@ -1,3 +1,5 @@
+"""Layers with kernels have the hidden states and gradients of the family's own layers."""
+
 from contextlib import nullcontext
 
 import pytest

@@ -1,3 +1,5 @@
+"""A model is loaded in the right precision and threads, and one that would compute something else is refused."""
+
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +16,7 @@ from paceline.models.exporting import export_model, save_model
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model
-from paceline.models.sliding_windows import partial_attention
+from paceline.models.pretrained import partial_attention
 from paceline.runtime.devices import automatic_dtype, choose_dtype, choose_threads
 from tests.families import family, make_model
 from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer

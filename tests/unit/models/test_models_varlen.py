@@ -1,3 +1,5 @@
+"""Packed attention has the outputs and gradients of padded attention."""
+
 import pytest
 import torch
 

@@ -8,18 +8,16 @@ from transformers import GraniteConfig, GraniteForCausalLM
 
 from paceline.errors import ConfigError, ModelError
 from paceline.models.forward import PolicyForward, choose_forward
+from paceline.models.parallel.ranks import Tokens
 from paceline.models.parallel.stages import (
     Elsewhere,
     Stages,
-    check_stages,
     divide,
     is_at_both_ends,
     keep_stages,
     mark_both_ends,
     own_layers,
-    stage_of,
 )
-from paceline.models.parallel.tokens import AllTokens
 from paceline.objective.micro_batches import pack
 from tests.laws.splitting import random_samples
 from tests.tiny import VOCAB_SIZE, tiny_model
@@ -27,8 +25,8 @@ from tests.tiny import VOCAB_SIZE, tiny_model
 IDS = torch.tensor([[5, 6, 7]])
 
 
-def stages(ranks: int, place: int = 0, schedule: str = "1f1b") -> Stages:
-    return Stages(ranks=ranks, place=place, schedule=schedule, group=None)
+def stages(ranks: int, place: int = 0) -> Stages:
+    return Stages(ranks=ranks, place=place, group=None)
 
 
 def tied(layers: int = 2):
@@ -49,50 +47,27 @@ def test_every_layer_is_in_one_stage_and_the_ends_have_one_fewer_where_it_does_n
 
 
 def test_more_stages_than_layers_are_refused_with_the_sizes_that_there_can_be():
-    with pytest.raises(
-        ConfigError, match=r"3 ranks has 6 stages under the schedule interleaved.*5 layers; take 1 to 2"
-    ):
-        check_stages(5, 3, "interleaved")
+    with pytest.raises(ConfigError, match=r"over 6 ranks has 6 stages.*5 layers; take 1 to 5 ranks"):
+        divide(5, 6)
     with pytest.raises(ConfigError, match=r"take 1 rank$"):
-        check_stages(3, 2, "interleaved")
-    check_stages(3, 3, "1f1b")
-    check_stages(1, 1, "interleaved")
-
-
-def test_stages_go_round_the_ranks():
-    assert list(stages(3, 1).own) == [1]
-    assert list(stages(3, 1, "interleaved").own) == [1, 4]
-    assert [stages(3, place, "interleaved").has_ends for place in range(3)] == [
-        (True, False),
-        (False, False),
-        (False, True),
-    ]
+        divide(1, 2)
 
 
 @pytest.mark.parametrize(("count", "passes"), [(0, 0), (1, 4), (4, 4), (9, 9)])
-def test_1f1b_needs_a_micro_batch_for_every_stage(count, passes):
+def test_the_schedule_needs_a_micro_batch_for_every_stage(count, passes):
     assert stages(4).passes(count) == passes
 
 
-@pytest.mark.parametrize("schedule", ["interleaved", "zero_bubble"])
-@pytest.mark.parametrize(("count", "passes"), [(0, 0), (1, 1), (7, 7), (8, 8), (9, 10), (11, 12), (13, 15)])
-def test_other_schedules_need_rounds_of_equal_length(schedule, count, passes):
-    assert stages(4, 0, schedule).passes(count) == passes
-
-
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
-@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
-def test_stages_in_a_row_are_the_whole_model_and_keep_its_names(kind, schedule):
+def test_stages_in_a_row_are_the_whole_model_and_keep_its_names(kind):
     model = tiny_model(kind, layers=5)
     whole, names = model(IDS).logits, [name for name, _ in model.named_parameters()]
     ranks = [copy.deepcopy(model) for _ in range(2)]
     for place, part in enumerate(ranks):
-        keep_stages(part, stages(2, place, schedule))
+        keep_stages(part, stages(2, place))
     assert sorted(name for part in ranks for name, _ in part.named_parameters()) == sorted(names)
-    states = IDS
-    for stage in range(stages(2, 0, schedule).number):
-        entering = {"input_ids": states} if stage == 0 else {"inputs_embeds": states}
-        states = stage_of(ranks[stage % 2], stages(2, stage % 2, schedule), stage)(**entering).last_hidden_state
+    states = ranks[0].base_model(input_ids=IDS).last_hidden_state
+    states = ranks[1].base_model(inputs_embeds=states).last_hidden_state
     assert torch.equal(ranks[1].get_output_embeddings()(states), whole)
 
 
@@ -162,4 +137,4 @@ def test_padded_rows_do_not_go_through_a_stage():
     batch = pack(samples, [1.0] * len(samples), range(len(samples)), dtype=torch.float32)
     padded = PolicyForward(kind="padded", reason="some layers attend to a sliding window")
     with pytest.raises(ModelError, match=r"padded rows \(some layers attend to a sliding window\); train it without"):
-        padded.through(model, stage_of(model, stages(2), 0), AllTokens(batch=batch), None)
+        padded.through(model, Tokens(batch=batch), None)

@@ -1,3 +1,5 @@
+"""Micro-batches hold every prompt once and each completion's own context, within the budget and evenly."""
+
 from dataclasses import replace
 
 import pytest

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.objective.kl import kl_estimate, kl_penalty
 from paceline.objective.policy_loss import (
     cispo_policy_loss,
     clipped_policy_loss,
     gated_policy_loss,
+    kl_estimate,
+    kl_penalty,
     policy_ratio,
     unbounded_policy_loss,
 )

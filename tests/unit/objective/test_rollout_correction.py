@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.objective.policy_loss import each_token, sequence_means, sequence_sums
 from paceline.objective.rollout_correction import off_policy_sequences, rollout_weights, runaway_sequences
-from paceline.objective.sequences import each_token, sequence_means, sequence_sums
 
 LENGTHS = torch.tensor([2, 1, 3])
 
@@ -36,15 +36,15 @@ def test_sums_and_means_keep_sequences_apart():
 )
 def test_rollout_weights_are_held_or_masked_by_token_or_by_sequence(kind, level, weights):
     old = logs(0.5, 3, 2 - 1e-12, 1, 1.5, 4).requires_grad_()
-    got = rollout_weights(old, torch.zeros(6), LENGTHS, kind=kind, level=level, maximum=2.0)
+    got = rollout_weights(old, torch.zeros(6), LENGTHS, mode=f"{level}_{kind}", maximum=2.0)
     assert got.tolist() == pytest.approx(weights)
     assert not got.requires_grad
 
 
 def test_a_product_that_overflows_is_held_or_masked_and_never_infinite():
     old, rollout, lengths = torch.zeros(3), torch.full((3,), -60.0), torch.tensor([3])
-    held = rollout_weights(old, rollout, lengths, kind="truncate", level="sequence", maximum=2.0)
-    masked = rollout_weights(old, rollout, lengths, kind="mask", level="sequence", maximum=2.0)
+    held = rollout_weights(old, rollout, lengths, mode="sequence_truncate", maximum=2.0)
+    masked = rollout_weights(old, rollout, lengths, mode="sequence_mask", maximum=2.0)
     assert (held.tolist(), masked.tolist()) == ([2.0] * 3, [0.0] * 3)
 
 

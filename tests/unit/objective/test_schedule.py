@@ -1,3 +1,5 @@
+"""The learning rate follows warm-up and decay as worked out by hand."""
+
 import pytest
 import torch
 from transformers import get_scheduler

@@ -159,7 +159,7 @@ def test_of_an_earlier_checkpoint_the_card_tells_what_was_measured_up_to_there(t
 
 
 def test_a_system_message_whose_file_is_gone_is_named_and_not_made_up(tmp_path):
-    config = build_config({**OPTIONS, "system_prompt_file": str(tmp_path / "system.txt")})
+    config = build_config({**OPTIONS, "system_prompt": f"file:{tmp_path}/system.txt"})
     card = model_card(card_facts(run_with(tmp_path / "run"), config, tmp_path, step=0))
     assert "from `system.txt`, which was not there any more when this card was written" in card
 

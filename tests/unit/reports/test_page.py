@@ -1,3 +1,5 @@
+"""The report of a run is one safe, complete and reproducible file at every stage of the run."""
+
 import doctest
 import importlib
 import json
@@ -8,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from paceline.checkpoints.run_directory import RunDir
+from paceline.cli.report import compare
 from paceline.errors import CheckpointError
 from paceline.reports.page.accounting import dropped_counts, time_split, total_seconds
-from paceline.reports.page.comparing import compare
 from paceline.reports.page.figures import Band, Chart, ChartLine, draw, figure
 from paceline.reports.page.headline import headline
 from paceline.reports.page.html import write_report

@@ -7,15 +7,12 @@ import pytest
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.objective.formula import Line as Definition
-from paceline.reports.page.alarm_history import alarm_list, stretches
-from paceline.reports.page.cards import LONGEST_HALF, card
 from paceline.reports.page.charts import reward_chart, time_chart
 from paceline.reports.page.figures import Band, Chart, ChartLine, figure, readings
-from paceline.reports.page.form import form_of, is_right_leniently
-from paceline.reports.page.groups import group_folds, moments, telling
-from paceline.reports.page.headline import form_note, headline, verdict_of
+from paceline.reports.page.headline import form_note, form_of, headline, is_right_leniently, verdict_of
 from paceline.reports.page.reading import read_run
-from paceline.reports.page.sections import as_list
+from paceline.reports.page.samples import LONGEST_HALF, card
+from paceline.reports.page.sections import alarm_list, as_list, group_folds, moments, stretches, telling
 from paceline.reports.page.series import MAX_POINTS, Series
 
 

@@ -1,3 +1,5 @@
+"""The summary of a run states its gain with the test behind it."""
+
 from io import StringIO
 
 import pytest

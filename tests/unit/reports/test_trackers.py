@@ -1,3 +1,5 @@
+"""Each tracker receives every number under one flat name, and its outages cost little and are reported."""
+
 import json
 import math
 import os
@@ -10,8 +12,7 @@ import pytest
 
 from paceline.errors import ConfigError
 from paceline.reports.trackers.libraries import mlflow_url
-from paceline.reports.trackers.opening import Trackers, check_trackers, flat_numbers, open_trackers
-from paceline.reports.trackers.sending import Sender
+from paceline.reports.trackers.opening import Sender, Trackers, check_trackers, flat_numbers, open_trackers
 
 RECORD = {
     "step": 3,

@@ -1,13 +1,14 @@
+"""The viewer's columns keep every completion, its group and its marks of suspicion, by stated rules."""
+
 import doctest
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from paceline.reports.viewer import columns, exporting, suspicion
-from paceline.reports.viewer.columns import PREVIEW, columns_of, grouped, preview
-from paceline.reports.viewer.index import REASONS, index_of
-from paceline.reports.viewer.parts import RunPart
+from paceline.reports.viewer import columns, serving, suspicion
+from paceline.reports.viewer.columns import PREVIEW, RunPart, columns_of, grouped, preview
+from paceline.reports.viewer.documents import REASONS, index_of
 from paceline.reports.viewer.suspicion import NAMES, length_outliers, marks, steps_unearned, well_paid
 from tests.unit.reports.viewed_runs import paid, rollout
 
@@ -28,7 +29,7 @@ def held_out(**accuracies):
     return [{"set": "s", "step": int(step[1:]), "accuracy": value} for step, value in accuracies.items()]
 
 
-@pytest.mark.parametrize("module", [columns, exporting, suspicion], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [columns, serving, suspicion], ids=lambda module: module.__name__)
 def test_the_examples_hold(module):
     assert doctest.testmod(module).failed == 0
 

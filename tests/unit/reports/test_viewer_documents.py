@@ -1,3 +1,5 @@
+"""The viewer serves every rollout as it is, behind a secret, and hostile texts and paths reach nothing."""
+
 import json
 import re
 import signal
@@ -13,9 +15,7 @@ import pytest
 from paceline.cli.main import main
 from paceline.errors import CheckpointError, ConfigError
 from paceline.reports.viewer.documents import Documents
-from paceline.reports.viewer.exporting import export
-from paceline.reports.viewer.pages import ASSETS, SCRIPTS, asset, page
-from paceline.reports.viewer.serving import PageServer, answer
+from paceline.reports.viewer.serving import ASSETS, SCRIPTS, PageServer, answer, asset, export, page
 from tests.unit.reports.viewed_runs import HOSTILE, hostile_run, loaded, paid, rollout, write_run
 
 SECRET = "Secret-of-this-test"
@@ -130,7 +130,7 @@ def test_without_the_whole_address_there_is_nothing(documents, path):
 @pytest.mark.parametrize(
     "rest",
     [
-        *("page/../serving.py", "page/page.html", "page//etc/passwd", "page/%2e%2e/pages.py", "page/"),
+        *("page/../serving.py", "page/page.html", "page//etc/passwd", "page/%2e%2e/columns.py", "page/"),
         *("data/../../config.yaml", "data/texts-..%2f.json", "data/index", "data/index.json/", "config.yaml"),
         *("../../../etc/passwd", "data/texts-rollouts-000001\x00.json"),
     ],

@@ -1,9 +1,10 @@
+"""The pieces shown for tokens join to the recorded text, or the viewer says why not."""
+
 import pytest
 
 from paceline.errors import ModelError
 from paceline.reports.viewer.documents import texts_of, tokens_of
-from paceline.reports.viewer.pieces import Pieces
-from paceline.reports.viewer.vocabulary import load_pieces
+from paceline.reports.viewer.pieces import Pieces, load_pieces
 from tests.tiny import tiny_tokenizer
 from tests.unit.reports.viewed_runs import rollout
 

@@ -8,16 +8,14 @@ import pytest
 
 from paceline.cli.main import main
 from paceline.config.sections import DataConfig
+from paceline.data.formats import screen
 from paceline.data.rows import Row
-from paceline.data.screening import screen
 from paceline.errors import RewardError, SandboxError
-from paceline.rewards.audit.answers import ANSWER_ATTACKS
-from paceline.rewards.audit.attempts import attempts
-from paceline.rewards.audit.completions import COMPLETION_ATTACKS
+from paceline.rewards.audit.cheats import ANSWER_ATTACKS, COMPLETION_ATTACKS
 from paceline.rewards.audit.describing import verdict
 from paceline.rewards.audit.programs import PROGRAM_ATTACKS
 from paceline.rewards.audit.running import ATTACKS, audit
-from paceline.rewards.audit.subjects import plain_tasks, same_answer, subjects
+from paceline.rewards.audit.subjects import attempts, plain_tasks, same_answer, subjects
 from paceline.rewards.function import BuiltIn, RewardContext
 from paceline.rewards.resolving import resolve
 from paceline.sandbox.levels import open_sandbox

@@ -1,7 +1,8 @@
+"""The built-in answer and format rewards score the completions of hand-made tables as stated."""
+
 import pytest
 
-from paceline.rewards.prompts import default_system_prompt
-from paceline.rewards.resolving import resolve
+from paceline.rewards.resolving import default_system_prompt, resolve
 
 GOOD = "<think>6 * 7</think>\n<answer>42</answer>"
 

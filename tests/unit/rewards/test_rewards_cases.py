@@ -1,3 +1,5 @@
+"""Test cases of known datasets are read as they are meant, and others are refused with a remedy."""
+
 import json
 
 import pytest

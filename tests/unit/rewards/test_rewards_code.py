@@ -1,3 +1,5 @@
+"""A program earns what its tests say, judged in parallel, and a failed sandbox is no score."""
+
 import json
 import threading
 

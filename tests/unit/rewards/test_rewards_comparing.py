@@ -1,3 +1,5 @@
+"""Outputs and returned values are compared by content, with bounds that no output can exceed."""
+
 import json
 import tracemalloc
 

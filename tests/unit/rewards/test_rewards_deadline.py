@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from paceline.rewards.scoring.deadline import RewardTimeout, deadline
+from paceline.rewards.scoring.calling import RewardTimeout, deadline
 from paceline.rewards.scoring.scores import score
+from paceline.runtime.interrupts import SIGNAL
 from tests.scripted import completion, task
 
 LONG = 600.0
@@ -41,7 +42,7 @@ def test_a_loop_is_ended_in_any_other_thread():
 
 
 def test_a_call_in_time_leaves_the_handlers_of_its_thread_as_they_were():
-    before = {number: signal.getsignal(number) for number in signal.valid_signals() if number != signal.SIGRTMIN + 7}
+    before = {number: signal.getsignal(number) for number in signal.valid_signals() if number != SIGNAL}
     with deadline(LONG):
         pass
     assert {number: signal.getsignal(number) for number in before} == before

@@ -1,3 +1,5 @@
+"""The reward of GSM8K's format scores correctness and tags as its table says."""
+
 import pytest
 
 from paceline.rewards.resolving import resolve

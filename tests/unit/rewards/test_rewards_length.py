@@ -1,3 +1,5 @@
+"""The length rewards have the values of their formulas, and impossible lengths are refused."""
+
 import math
 
 import pytest

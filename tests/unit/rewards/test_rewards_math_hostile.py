@@ -1,10 +1,11 @@
+"""Hostile answers end within their deadline, score nothing, and hold up nobody else."""
+
 import time
 
 import pytest
 
 from paceline.rewards.maths.equality import EqualityVerdict, decide
-from paceline.rewards.maths.remembering import memory
-from paceline.rewards.maths.verdicts import forget_verdicts, math_verdicts
+from paceline.rewards.maths.verdicts import forget_verdicts, math_verdicts, memory
 from tests.math_cases import HOSTILE, NUMBERS
 
 SLOW = [

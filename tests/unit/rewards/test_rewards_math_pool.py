@@ -1,3 +1,5 @@
+"""The pool that compares answers gives each pair its own verdict, however its workers die."""
+
 import asyncio
 import multiprocessing
 import os
@@ -13,8 +15,15 @@ import pytest
 from paceline.errors import RewardError
 from paceline.rewards.maths.equality import EqualityVerdict, decide
 from paceline.rewards.maths.proving import ProofPool, proofs
-from paceline.rewards.maths.remembering import VerdictMemory, verdict_of
-from paceline.rewards.maths.verdicts import begin_verdicts, forget_verdicts, math_equal, math_verdicts, unverifiable
+from paceline.rewards.maths.verdicts import (
+    VerdictMemory,
+    begin_verdicts,
+    forget_verdicts,
+    math_equal,
+    math_verdicts,
+    unverifiable,
+    verdict_of,
+)
 from tests.math_cases import mixed
 
 PAIR = {"gold": "x+1", "answer": "1+x"}
@@ -135,7 +144,7 @@ def test_a_worker_whose_child_dies_of_something_unforeseen_ends_too(pool_of):
     started = pool_of(
         "from paceline.rewards.maths import prover\n"
         "def judge(request): raise KeyError('unforeseen')\n"
-        "prover._judge, prover._warm_up = judge, lambda: None\nprover.main()"
+        "prover._judge, prover._USUAL = judge, ()\nprover.main()"
     ).submit(PAIR)
     assert "3 worker processes died comparing" in str(started.exception(timeout=50))
 

@@ -176,10 +176,10 @@ def test_a_language_model_would_get_a_random_head_and_is_refused_by_files_and_by
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("./nowhere", r"--reward-models \./nowhere is not a directory; name a model directory or a Hub name"),
+        ("./nowhere", r"--reward-funcs model:\./nowhere is not a directory; name a model directory or a Hub name"),
         ("folder/modle", r"is not a directory; did you mean 'folder/model'\?"),
         ("a_file", "a_file is not a directory"),
-        ("", "--reward-models '' is not a directory"),
+        ("", "--reward-funcs model:'' is not a directory"),
         ("folder", r"folder is a directory without config\.json"),
         ("folder/model", r"has no \*\.safetensors file"),
         ("folder/torn", r"config\.json cannot be read"),
@@ -208,7 +208,7 @@ def test_broken_weights_are_one_sentence(saved, tmp_path):
     for file in saved.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(RewardError, match=r"--reward-models .* cannot be loaded: ") as refusal:
+    with pytest.raises(RewardError, match=r"--reward-funcs model:.* cannot be loaded: ") as refusal:
         load_reward_model(str(tmp_path), device=CPU)
     assert "\n" not in str(refusal.value)
 

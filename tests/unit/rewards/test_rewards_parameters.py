@@ -1,10 +1,12 @@
+"""Parameters of reward functions are read by type, and wrong ones are refused with the valid names."""
+
 from typing import Literal
 
 import pytest
 
 from paceline.errors import RewardError
 from paceline.rewards.parameters import annotations, base_name, parameters_of
-from paceline.rewards.registry import BUILT_IN
+from paceline.rewards.resolving import BUILT_IN
 
 
 def maker(context, *, size: int | None = None, share: float = 0.5, is_on: bool = False, kind: Literal["a", "b"] = "a"):

@@ -1,7 +1,9 @@
+"""The repetition penalty is the share of repeated n-grams, in any script."""
+
 import pytest
 
 from paceline.errors import RewardError
-from paceline.rewards.builtin.repetition import words
+from paceline.rewards.builtin.length import words
 from paceline.rewards.resolving import resolve
 
 

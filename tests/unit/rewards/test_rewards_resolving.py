@@ -1,9 +1,10 @@
+"""A reward function is found by name, module or file, and a wrong name is refused with the nearest."""
+
 import pytest
 
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardContext
-from paceline.rewards.registry import BUILT_IN
-from paceline.rewards.resolving import resolve
+from paceline.rewards.resolving import BUILT_IN, resolve
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

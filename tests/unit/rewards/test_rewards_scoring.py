@@ -1,3 +1,5 @@
+"""Every reward function gets its own copy of each row, and its failures are counted and never score zero."""
+
 import asyncio
 import functools
 import math

@@ -1,3 +1,5 @@
+"""A tool call is right when tool and arguments are the row's, in any of its formats."""
+
 import json
 
 import pytest

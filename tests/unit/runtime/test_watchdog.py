@@ -8,8 +8,9 @@ import threading
 import pytest
 
 from paceline.errors import TrainingError
-from paceline.runtime.heartbeat import Heartbeat
-from paceline.runtime.watchdog import ALARM, Watchdog, write_stacks
+from paceline.runtime.activity import Activity
+from paceline.runtime.interrupts import SIGNAL
+from paceline.runtime.watchdog import Watchdog, write_stacks
 
 SOON = 30.0
 """Seconds that a test waits for what comes within one."""
@@ -27,14 +28,14 @@ def test_the_main_thread_comes_first_however_many_others_there_are(tmp_path):
 
 def test_a_main_thread_that_waits_for_nothing_is_woken_and_the_report_says_who_did_what_last(tmp_path):
     now = [100.0]
-    heartbeat = Heartbeat(clock=lambda: now[0])
-    heartbeat.beat("producer 0", "gave its `sample`")
-    heartbeat.queues["steps produced and not taken"] = lambda: 3
-    heartbeat.stack_dumps["producer 0"] = lambda folder: (folder / "producer-0.txt").write_text("its threads")
+    activity = Activity(clock=lambda: now[0])
+    activity.beat("producer 0", "gave its `sample`")
+    activity.queues["steps produced and not taken"] = lambda: 3
+    activity.stack_dumps["producer 0"] = lambda folder: (folder / "producer-0.txt").write_text("its threads")
     now[0] = 112.5
     with (
         pytest.raises(TrainingError, match=r"for --step-timeout 0\.2 s, at last run: begins; .*stuck/report\.txt has"),
-        Watchdog(tmp_path / "stuck", limit=0.2, heartbeat=heartbeat),
+        Watchdog(tmp_path / "stuck", limit=0.2, activity=activity),
     ):
         threading.Event().wait(SOON)
     report = (tmp_path / "stuck" / "report.txt").read_text()
@@ -45,10 +46,10 @@ def test_a_main_thread_that_waits_for_nothing_is_woken_and_the_report_says_who_d
 
 
 def test_a_process_that_makes_progress_is_left_alone_however_long_it_takes(tmp_path):
-    heartbeat, idle = Heartbeat(), threading.Event()
-    with Watchdog(tmp_path / "stuck", limit=1.0, heartbeat=heartbeat):
+    activity, idle = Activity(), threading.Event()
+    with Watchdog(tmp_path / "stuck", limit=1.0, activity=activity):
         for number in range(15):
-            heartbeat.beat("learner", f"pass {number}")
+            activity.beat("learner", f"pass {number}")
             idle.wait(0.1)
     assert not (tmp_path / "stuck").exists()
 
@@ -60,10 +61,10 @@ def test_a_main_thread_that_does_not_come_out_is_ended_with_the_reason(tmp_path)
         reasons.append(str(verdict))
         ended.set()
 
-    signal.pthread_sigmask(signal.SIG_BLOCK, {ALARM})  # as deaf as a call into C
-    with Watchdog(tmp_path, limit=0.1, heartbeat=Heartbeat(), grace=0.1, force=force):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})  # as deaf as a call into C
+    with Watchdog(tmp_path, limit=0.1, activity=Activity(), grace=1.0, force=force):
         assert ended.wait(SOON)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {ALARM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
     assert reasons[0].startswith("nothing has happened for --step-timeout 0.1 s")
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import SandboxError
-from paceline.sandbox.levels import open_sandbox
+from paceline.sandbox.levels import breaches, open_sandbox
 from paceline.sandbox.local import LocalSandbox
-from paceline.sandbox.probing import breaches
 from paceline.sandbox.programs import Execution, Job
 from tests.unit.sandbox.sandboxes import ISOLATING, REPORTS, opened, run
 
@@ -112,7 +111,7 @@ def test_where_nothing_isolates_auto_refuses_with_reasons_and_remedies():
     said = said_where_calls_are_refused("unshare", "landlock_create_ruleset")
     assert "--sandbox auto cannot be had on this machine (namespaces: unshare: Operation not permitted; " in said
     assert "landlock: landlock_create_ruleset: Operation not permitted)" in said
-    for remedy in ("--sandbox-url", "sysctl", "--security-opt", "--sandbox none"):
+    for remedy in ("--sandbox the address", "sysctl", "--security-opt", "--sandbox none"):
         assert remedy in said
 
 

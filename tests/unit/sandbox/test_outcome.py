@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from paceline.sandbox.outcome import execution_of
+from paceline.sandbox.local import execution_of
 from paceline.sandbox.programs import Job, Limits
 from paceline.sandbox.zygote import Reply
 

@@ -148,7 +148,7 @@ def test_a_service_that_is_down_is_named_and_so_is_the_remedy():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(SandboxError, match=rf"judge service {url} failed: .*3 tries.*efused.*--sandbox-url"):
+        with pytest.raises(SandboxError, match=rf"judge service {url} failed: .*3 tries.*efused.*--sandbox"):
             client(url).execute(JOB)
 
 
@@ -213,7 +213,7 @@ def test_a_password_in_the_address_is_sent_as_a_header_and_shown_nowhere():
     ],
 )
 def test_an_address_that_is_none_is_refused(url):
-    with pytest.raises(SandboxError, match="--sandbox-url must be the address of a judge service") as caught:
+    with pytest.raises(SandboxError, match="--sandbox must be the address of a judge service") as caught:
         RemoteSandbox(url)
     assert "secret" not in str(caught.value)
 

@@ -10,8 +10,7 @@ from paceline.training.learner.stats import read_sums
 from tests.recording import record_operations
 
 EVERY_TERM = {
-    "rollout_correction": "mask",
-    "correction_level": "sequence",
+    "rollout_correction": "sequence_mask",
     "off_policy_threshold": 0.5,
     "skip_threshold": 3.0,
     "beta": 0.1,

@@ -1,3 +1,5 @@
+"""Held-out accuracy is counted over graded completions and compared by paired tasks."""
+
 import pytest
 
 from paceline.cli.eval import compared

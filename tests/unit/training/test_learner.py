@@ -1,3 +1,5 @@
+"""A training step computes the policy gradient worked out by hand and counts what it leaves out."""
+
 import math
 from dataclasses import replace
 
@@ -216,7 +218,7 @@ def test_no_token_that_is_left_out_makes_a_gradient_that_is_not_a_number(gap, bo
     for reference in (far, policy.detach()):  # a penalty of 0 times a ratio beyond any float is the other trap
         terms = Logprobs(policy=policy, entropy=entropy, old=far, reference=reference)
         options = LossConfig(
-            bound=bound, beta=0.1, kl=kl, entropy_coef=0.1, skip_threshold=20.0, rollout_correction="mask"
+            bound=bound, beta=0.1, kl=kl, entropy_coef=0.1, skip_threshold=20.0, rollout_correction="token_mask"
         )
         losses, sums = token_losses(batch, terms, replace(options, off_policy_threshold=1.0))
         gradients = torch.autograd.grad(losses.sum(), (policy, entropy))
@@ -271,7 +273,9 @@ def test_an_entropy_bonus_trains_completions_without_advantage_and_flattens_the_
 
 def test_what_the_bounds_did_is_counted_in_tokens():
     rollout = group((b"abcd", 1.0), (b"xy", -1.0))  # the engine said 0.0 nats: the weight of any token is below 1
-    loss = LossConfig(rollout_correction="mask", correction_max=1e-9, off_policy_threshold=0.1, skip_threshold=2.0)
+    loss = LossConfig(
+        rollout_correction="token_mask", correction_max=1e-9, off_policy_threshold=0.1, skip_threshold=2.0
+    )
     stats = learner(loss=loss).step([rollout], learning_rate=0.0)
     assert stats.correction_masked_fraction == 1.0
     assert stats.off_policy_fraction == pytest.approx(2 / 6)  # the bad one

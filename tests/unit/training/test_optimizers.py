@@ -1,3 +1,5 @@
+"""Optimisers with moments in main memory or in eight bits update as torch's AdamW does."""
+
 import copy
 
 import pytest
@@ -40,7 +42,7 @@ def test_moments_in_main_memory_give_the_updates_of_torchs_adamw():
     optim = OptimConfig(weight_decay=0.1, adam_beta1=0.8)
     plain, offloaded = policy(), policy()
     first = updates(plain, make_optimizer(plain, optim), (1e-2, 5e-3, 1e-3))
-    other = make_optimizer(offloaded, OptimConfig(weight_decay=0.1, adam_beta1=0.8, optimizer_offload=True))
+    other = make_optimizer(offloaded, OptimConfig(weight_decay=0.1, adam_beta1=0.8, offload=("optimizer",)))
     assert isinstance(other, OffloadedAdamW)
     assert same(updates(offloaded, other, (1e-2, 5e-3, 1e-3)), first)
 
@@ -56,7 +58,7 @@ def test_a_parameter_without_a_gradient_has_no_moments_and_does_not_move():
     assert moved.tolist() == pytest.approx([1 - 0.5 * 0.01 - 0.5] * 3)
 
 
-@pytest.mark.parametrize("options", [{"optimizer_offload": True}, {"optimizer": "adamw_8bit"}], ids=str)
+@pytest.mark.parametrize("options", [{"offload": ("optimizer",)}, {"optimizer": "adamw_8bit"}], ids=str)
 def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(tmp_path, options):
     if "optimizer" in options:
         pytest.importorskip("bitsandbytes")
@@ -93,6 +95,6 @@ def test_eight_bit_moments_take_a_quarter_and_move_the_weights_much_as_float32_o
 
 
 def test_eight_bit_moments_do_not_lie_in_main_memory():
-    given = {"model": "m", "dataset": "d", "optimizer": "adamw_8bit", "optimizer_offload": True}
-    with pytest.raises(ConfigError, match="--optimizer-offload must be false with --optimizer adamw_8bit, got True"):
+    given = {"model": "m", "dataset": "d", "optimizer": "adamw_8bit", "offload": "optimizer"}
+    with pytest.raises(ConfigError, match="--offload must not name optimizer with --optimizer adamw_8bit"):
         build_config(given)

@@ -11,7 +11,7 @@ from paceline.cli.main import main
 from paceline.cli.plan import calibrated, this_device
 from paceline.config.building import build_config
 from paceline.config.layout import Sizes
-from paceline.engines.local import prepared
+from paceline.engines.local import weights
 from paceline.errors import ModelError
 from paceline.kernels import logprobs
 from paceline.runtime import devices
@@ -21,9 +21,8 @@ from paceline.training.plan.describing import describe_layouts, describe_memory,
 from paceline.training.plan.fitting import Fitting
 from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
 from paceline.training.plan.memory import activations, computed_bytes, memory_plan
-from paceline.training.plan.reading import read_shape
 from paceline.training.plan.seconds import step_time
-from paceline.training.plan.shape import model_shape
+from paceline.training.plan.shape import model_shape, read_shape
 
 REQUIRED = {"model": "m", "dataset": "d"}
 GIB = 1 << 30
@@ -128,8 +127,8 @@ def test_an_optimiser_in_main_memory_takes_nothing_of_the_device():
     shape = model_shape(SHAPE, parameters=2**28)
     given = {**REQUIRED, "gradient_checkpointing": "false", "micro_batch_tokens": 4096}
     resident, offloaded = (
-        memory_plan(build_config({**given, "optimizer_offload": offload}), shape, on=GPUS["h100"])
-        for offload in (False, True)
+        memory_plan(build_config({**given, "offload": offload}), shape, on=GPUS["h100"])
+        for offload in ((), ("optimizer",))
     )
     assert (resident.optimizer, resident.peak - offloaded.peak) == (2 * 2**30, 2 * 2**30)
     assert re.search(r"optimiser, in main memory +2\.000\n", describe_memory(offloaded))
@@ -198,7 +197,7 @@ def test_activations_of_a_token_by_hand():
 def test_what_a_plan_may_not_load_is_as_those_who_do_have_it():
     assert planner.HEAD_ROWS == logprobs.PRODUCT_ROWS
     assert planner.BFLOAT16_PARAMETERS == devices.BFLOAT16_PARAMETERS
-    assert planner.JOINED_WEIGHTS == prepared.JOINED_WEIGHTS
+    assert planner.JOINED_WEIGHTS == weights.JOINED_WEIGHTS
 
 
 def test_micro_batches_of_an_update_leave_pieces_between_them_on_a_cpu():

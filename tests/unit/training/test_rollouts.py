@@ -103,11 +103,11 @@ def test_batch_stds_are_of_the_groups_that_are_kept():
 @pytest.mark.parametrize("text", ["right", "wrong"])
 def test_length_is_penalised_the_same_for_right_and_wrong_answers_and_once(text):
     script = [group_of("right", "wrong")]
-    made = sampler(script, max_completion_length=8, overlong_share=0.5, overlong_weight=2.0).sample(taking(TASKS), 1)
+    made = sampler(script, max_completion_length=8, overlong_share=0.5).sample(taking(TASKS), 1)
     (rollouts,) = [group.rollouts for group in made.groups]
     punished = {rollout.completion.text: rollout for rollout in rollouts}[text]
     assert punished.rewards["overlong"] == pytest.approx(-0.25)  # 5 tokens, 1 of 4 beyond 4
-    assert punished.reward == pytest.approx(WORTH[text] - 0.5)
+    assert punished.reward == pytest.approx(WORTH[text] - 0.25)
 
 
 def test_masked_completions_stay_in_their_groups_baseline():

@@ -8,9 +8,8 @@ import pytest
 from paceline.config.objective import AdvantageConfig
 from paceline.rewards.function import BuiltIn, Grade
 from paceline.training.replaying import regrouped
-from paceline.training.rollouts.lines import restorable_lines
 from paceline.training.rollouts.records import rollout_records
-from paceline.training.rollouts.restoring import batch_about, restored_batch, restored_groups
+from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.types import Completion, WeightChange
 from tests.scripted import completion, scripted_sampler, taking, task
 

@@ -35,6 +35,24 @@ COMPUTES = {
 """Takes longer to load than all that is needed to refuse a run."""
 
 
+READS = """
+import sys
+from paceline.cli.main import main
+opened = []
+names = ("rows.jsonl", "held_out.jsonl", "more.jsonl", "system.txt")
+
+
+def note(event, given):
+    if event == "open" and "paceline.training.session" not in sys.modules:  # until all is prepared
+        opened.append(str(given[0]))
+
+
+sys.addaudithook(note)
+status = main(sys.argv[1:])
+print(status, *(sum(file.endswith(name) for file in opened) for name in names))
+"""
+
+
 REFUSED = """
 import sys
 from paceline.cli.main import main
@@ -60,6 +78,29 @@ def test_what_files_alone_can_tell_is_refused_without_torch(tmp_path, name):
     command = [sys.executable, "-c", REFUSED, *shlex.split(CASES[name][0])]
     done = subprocess.run(command, cwd=tmp_path / "here", capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "2 False", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "reads"),
+    [
+        ("train --dataset rows.jsonl --eval-dataset held_out.jsonl --system-prompt file:system.txt", [1, 1, 0, 1]),
+        ("train --dataset rows.jsonl more.jsonl#2 --dataset-size 3 --eval-dataset rows.jsonl", [1, 0, 1, 0]),
+        ("eval --dataset held_out.jsonl --system-prompt file:system.txt --baseline model", [0, 1, 0, 1]),
+        ("plan --dataset rows.jsonl", [1, 0, 0, 0]),
+    ],
+    ids=["train", "several datasets", "eval", "plan"],
+)
+def test_no_file_is_read_twice(tmp_path, command, reads):
+    make_model(tmp_path / "model")
+    for name in ("rows.jsonl", "held_out.jsonl", "more.jsonl"):
+        (tmp_path / name).write_text(ROW * 4)
+    (tmp_path / "system.txt").write_text("Add.")
+    steps = "" if command.startswith("eval") else "--max-steps 1 --prompts-per-step 1 --num-generations 2"
+    words = f"{command} --model model --max-completion-length 4 {steps}".split()
+    done = subprocess.run(
+        [sys.executable, "-c", READS, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert list(map(int, done.stdout.splitlines()[-1].split())) == [0, *reads], done.stderr
 
 
 def test_a_whole_preparation_loads_nothing_that_computes_a_model(tmp_path):

@@ -14,12 +14,14 @@ from paceline.config.sections import LoopConfig, ModelConfig
 from paceline.engines import Request, Sampling
 from paceline.models.loading import load_model
 from paceline.models.pretrained import load_tokenizer
-from paceline.training.assembly import assemble, end_token_ids, make_engine
-from paceline.training.observing import Requests, Timetable
+from paceline.training.assembly import end_token_ids, make_engine
+from paceline.training.backend import one_process
+from paceline.training.observing import Timetable
+from paceline.training.run import Requests
 from paceline.training.setup.preparation import prepare
 from paceline.training.task_sampler import TaskSampler, prompts_of_step
 from paceline.training.trainer import SteppedRate
-from paceline.workers.ray.producing import ProducingProcess
+from tests.cluster_here import sampler_of
 from tests.scripted import task
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -58,12 +60,12 @@ def test_every_door_ends_completions_at_all_end_tokens(tmp_path, monkeypatch):
     args = GRPOConfig(output_dir="run", max_completion_length=30, report_to="none")
     policy = load_model(ModelConfig(model="./model"))
     engines = {
-        "train": assemble(config, prepare(config)).engine,
+        "train": one_process(config, prepare(config)).engine,
         "eval": make_engine(config, policy, load_tokenizer(config.model)),
-        "cluster": ProducingProcess(config, tmp_path).engine,
+        "cluster": sampler_of(config).engine,
         "api": GRPOTrainer(
             "./model", lambda completions, **_: [0.0] * len(completions), args, [{"prompt": "1+1="}]
-        )._job.parts.engine,
+        )._job.backend.engine,
     }
     for door, engine in engines.items():
         request = Request(prompt_ids=tuple(b"1+1="), keys=tuple(range(60)))

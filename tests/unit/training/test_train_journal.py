@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,11 +11,9 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import StorageError
-from paceline.runtime.timeline import Recorder
-from paceline.training.rollout_journal import Journal, of_these_tasks
-from paceline.training.sampled_step import SampledStep, WeightTransfer
+from paceline.training.rollout_journal import Journal, SampledStep, WeightTransfer, of_these_tasks
 from paceline.training.task_sampler import TaskSampler
-from paceline.workers.torchrun.backend import TorchrunBackend
+from paceline.workers.backend import RankWeights, WorkerBackend
 from tests.scripted import completion, scripted_sampler, task
 
 TASKS = tuple(replace(task(str(number), prompt=f"{number} + 1"), columns={"level": number}) for number in range(4))
@@ -97,9 +96,8 @@ def test_a_closed_journal_takes_nothing_more(run):
 
 
 class Busy:
-    """A `RankGroup` that may not be asked for anything."""
+    """A `WorkerGroup` that may not be asked for anything."""
 
-    recorder = Recorder()
     count = 2
 
     def call(self, method: str, *arguments: object) -> list[object]:
@@ -112,7 +110,8 @@ def test_ranks_are_not_asked_for_what_is_committed_and_go_on_behind_it(run):
     first, second = committed(run, 2)
     config = build_config({"model": "embedded", "dataset": "arithmetic", "prompts_per_step": 2, "max_steps": 3})
     task_sampler = fresh()
-    backend = TorchrunBackend(config, task_sampler, Busy(), policy_version=0)
+    weights, inputs = RankWeights(Busy(), Busy(), policy_version=0), SimpleNamespace(total_steps=3)
+    backend = WorkerBackend(config, inputs, task_sampler, weights=weights, samplers=Busy(), done=0)
     journal = Journal(run, fresh(), run.truncate_after(0))
     backend.begin(journal)
     assert [journal.read(number) for number in (1, 2)] == [first, second]

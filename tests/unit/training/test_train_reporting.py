@@ -1,3 +1,5 @@
+"""The report of a running run is rewritten regularly at a small share of its time."""
+
 from pathlib import Path
 
 import pytest

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.errors import ProcessLost
-from paceline.training.backend import Backend, BackendFactory, ReadyBackend, in_this_process
+from paceline.training.backend import Backend, BackendFactory, in_this_process
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
@@ -44,9 +44,9 @@ def losing(*, step: int, times: int) -> BackendFactory:
     losses = ["consumer 1 is gone"] * times
 
     @contextmanager
-    def place(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
-        with in_this_process(config, inputs, checkpoint) as ready:
-            yield replace(ready, backend=LosingBackend(ready.backend, step, losses))
+    def place(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
+        with in_this_process(config, inputs, checkpoint) as backend:
+            yield LosingBackend(backend, step, losses)
 
     return place
 
@@ -81,7 +81,7 @@ def test_one_loss_too_many_ends_the_run_with_what_goes_on_from_there(tmp_path):
 
 def test_a_loss_before_there_is_a_run_directory_is_told_at_once(tmp_path):
     @contextmanager
-    def place(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[ReadyBackend]:
+    def place(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
         raise ProcessLost("rank 0 of 2 met nobody")
         yield
 

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.errors import ProcessLost, RewardError, StorageError
 from paceline.training.backend import Backend, in_this_process
-from paceline.training.loop import Run, save, save_last, wait_at_end, wait_for_checkpoint
-from paceline.training.observing import Requests
+from paceline.training.run import Requests, Run, save, save_last, wait_at_end, wait_for_checkpoint
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from tests.checkpoint_files import content
@@ -165,8 +164,8 @@ class HangingBackend:
 def test_a_step_that_does_not_end_within_the_grace_leaves_the_last_whole_checkpoint(tmp_path, step, left):
     @contextmanager
     def place(config, inputs, checkpoint):
-        with in_this_process(config, inputs, checkpoint) as placed:
-            yield replace(placed, backend=HangingBackend(placed.backend, step))
+        with in_this_process(config, inputs, checkpoint) as backend:
+            yield HangingBackend(backend, step)
 
     config = build_config(
         {**options_in(tmp_path / "given"), "save_steps": 2, "stop_grace": 0.01, "background_save": False}

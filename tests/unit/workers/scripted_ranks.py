@@ -9,8 +9,8 @@ class ScriptedChannels:
     """Channels to them, from the first rank."""
 
     def __init__(self, answers: dict[int, list[Any]]) -> None:
-        """Answers by rank, behind the one to its making."""
-        self.answers = {rank: deque([None, *script]) for rank, script in answers.items()}
+        """Answers by rank."""
+        self.answers = {rank: deque(script) for rank, script in answers.items()}
         self.sent = defaultdict[int, list[Any]](list)
         self.messages = 0
 

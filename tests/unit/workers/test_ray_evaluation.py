@@ -1,4 +1,4 @@
-"""Held-out sets measured by all producers: every row once, in its own place, whoever is lost on the way."""
+"""Held-out sets measured by all samplers: every row once, in its own place, whoever is lost on the way."""
 
 from collections.abc import Collection
 from typing import Any
@@ -7,9 +7,8 @@ import pytest
 
 from paceline.engines import Request, Sampling
 from paceline.training.evaluation import AccuracyEvaluator, EvalSet
-from paceline.training.rollouts.sharing import SharedEngine
 from paceline.types import Completion
-from paceline.workers.ray.worker_group import Lost, WorkerGroup
+from paceline.workers.group import Lost, SharedEngine, WorkerGroup
 from tests.scripted import completion, task
 
 
@@ -17,13 +16,13 @@ class ReadingWorkers:
     """Workers that complete a prompt with its own text; some calls are lost as the script says."""
 
     def __init__(self, count: int, lost: Collection[int] = ()) -> None:
-        self.count, self.lost, self.calls = count, set(lost), 0
+        self.numbers, self.lost, self.calls = range(count), set(lost), 0
         self.answered: list[str] = []
         self.pending = dict[int, tuple[Request, ...]]()
 
-    def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+    def start(self, workers: Collection[int], method: str, arguments: tuple[Any, ...]) -> None:
         assert method == "generate"
-        self.pending[worker] = arguments[0]
+        self.pending |= dict.fromkeys(workers, arguments[0])
 
     def wait(self, busy: Collection[int]) -> int:
         return max(busy)
@@ -56,11 +55,11 @@ def evaluator(name: str, size: int) -> AccuracyEvaluator:
     )
 
 
-@pytest.mark.parametrize("producers", [1, 2, 3, 5])
+@pytest.mark.parametrize("samplers", [1, 2, 3, 5])
 @pytest.mark.parametrize("lost", [(), (1,), (2, 3)])
-def test_every_row_of_every_set_is_counted_once_however_many_producers_share_them(producers, lost):
-    workers = ReadingWorkers(producers, lost)
-    engine = SharedEngine(workers=WorkerGroup(workers))
+def test_every_row_of_every_set_is_counted_once_however_many_samplers_share_them(samplers, lost):
+    workers = ReadingWorkers(samplers, lost)
+    engine = SharedEngine(workers=WorkerGroup(workers, "sampler"))
     found = [evaluator(name, size).evaluate(engine, step=4) for name, size in (("math", 7), ("code", 4))]
     assert [(one.record()["set"], one.record()["n"], one.record()["correct"]) for one in found] == [
         ("math", 7, 4),

@@ -10,13 +10,13 @@ from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
 from paceline.workers.ray.ray_actors import reason_of
 
-TRACEBACK = """ray::ProducerActor.__init__() (pid=5, ip=192.0.2.2)
+TRACEBACK = """ray::SamplerActor.__init__() (pid=5, ip=192.0.2.2)
   File "somewhere.py", line 9, in __init__
 paceline.errors.EngineError: vLLM failed when it was probed"""
 
 
 def test_of_one_that_could_not_be_made_it_is_what_it_raised():
-    raised = RayTaskError("ProducerActor.__init__", TRACEBACK, EngineError("vLLM failed when it was probed"))
+    raised = RayTaskError("SamplerActor.__init__", TRACEBACK, EngineError("vLLM failed when it was probed"))
     assert reason_of(ActorDiedError(raised)) == "paceline.errors.EngineError: vLLM failed when it was probed"
 
 

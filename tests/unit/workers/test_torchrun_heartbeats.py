@@ -1,5 +1,6 @@
 """Who is still there: the end of a rank reaches the others at once, silence after its limit, an error with its rank."""
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,7 +12,8 @@ import pytest
 
 from paceline.errors import ConfigError, PacelineError, ProcessLost, RewardError, TrainingError
 from paceline.models.parallel.ranks import RankLost
-from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.runtime.activity import ACTIVITY
+from paceline.runtime.interrupts import SIGNAL
 from paceline.workers.torchrun.heartbeats import Ended, PeerHeartbeats
 
 BEAT = 0.02
@@ -19,24 +21,12 @@ SOON = 30.0
 """Seconds that a test waits for what comes within some beats."""
 
 
-class Ends:
-    """Says when a process would be ended, instead of ending it."""
-
-    def __init__(self) -> None:
-        self.forced, self.alarms = threading.Event(), 0
-
-    def force(self, verdict: BaseException) -> None:
-        self.forced.set()
-
-    def alarm(self) -> None:
-        self.alarms += 1
-
-
 class Ranks:
     """The first rank and others in one process, with channels between them."""
 
     def __init__(self, opened: ExitStack) -> None:
-        self.opened, self.ends = opened, Ends()
+        self.opened, self.forced = opened, threading.Event()
+        """`forced`: a process would have been ended."""
 
     def between(
         self, others: int, *, limit: float = SOON
@@ -57,14 +47,16 @@ class Ranks:
         return first, [channel for _, channel in pairs]
 
     def heartbeats(self, peers: dict[int, Any], *, limit: float) -> PeerHeartbeats:
-        one = PeerHeartbeats(peers, limit=limit, force=self.ends.force, alarm=self.ends.alarm, beat=BEAT)
+        one = PeerHeartbeats(peers, limit=limit, force=lambda verdict: self.forced.set(), beat=BEAT)
         return self.opened.enter_context(one)
 
 
 @pytest.fixture
 def ranks() -> Iterator[Ranks]:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})  # the test's own thread is not interrupted
     with ExitStack() as opened:
         yield Ranks(opened)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -161,21 +153,22 @@ def test_a_main_thread_that_is_on_its_way_out_is_left_alone(ranks):
     first.verdict(SOON)
     first.raise_verdict()
     first.__exit__(None, None, None)
-    assert (ranks.ends.alarms, ranks.ends.forced.is_set()) == (0, False)
+    assert SIGNAL not in signal.sigpending()
+    assert not ranks.forced.is_set()
 
 
 def test_a_main_thread_that_does_not_come_out_is_waked_and_then_ended(ranks):
     _, channels = ranks.first(1)
     channels[0].close()
-    assert ranks.ends.forced.wait(SOON)
-    assert ranks.ends.alarms > 1
+    assert ranks.forced.wait(SOON)
+    assert SIGNAL in signal.sigpending()
 
 
 def test_the_first_rank_learns_what_the_others_did_last_and_has_them_write_down_where_they_stand(ranks, tmp_path):
     first, _, _ = ranks.between(2)
-    HEARTBEAT.beat("learner", "pass 3 of 8")
+    ACTIVITY.beat("learner", "pass 3 of 8")
     first.ask_for_stacks(tmp_path)
     for rank in (1, 2):
         until(lambda rank=rank: (tmp_path / f"rank-{rank}.txt").exists())
         assert "most recent call first" in (tmp_path / f"rank-{rank}.txt").read_text()
-    until(lambda: any(event.startswith("rank 2: ") for event in HEARTBEAT.events()))
+    until(lambda: any(event.startswith("rank 2: ") for event in ACTIVITY.events()))

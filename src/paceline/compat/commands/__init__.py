@@ -1,17 +1,14 @@
 """Other tools' command lines to Paceline's options: pure functions, text in, options and notes out.
 
-translation.py   records of a command and its translation, and the protocol of a tool's reader
-writing.py       options and notes as a command line or a file
+translation.py   records of a command and its translation, the protocol of a tool's reader, and a translation as text
 colossalchat/    ColossalChat's `rl_example.py`
 trl/             TRL's `trl grpo`, its files, and scripts that take its flags
 swift/           ms-swift's `swift rlhf --rlhf_type grpo`
 scripts/         Python scripts that call TRL's trainer or the from-scratch tutorial's loop: read, never run
 fields.py        the fields of TRL's trainer, by the tables of `paceline.compat.trl`
-field_tables.py  fields with another meaning on a command line
 flags.py         flags as transformers' parser reads them
 launching.py     torchrun, accelerate and deepspeed in front of a command, and variables with the same meaning
-devices.py       placement of sampling and training
-layouts.py       other tools' names for parallel layouts
+layouts.py       other tools' names for parallel layouts, and placement of sampling and training
 """
 
 import dataclasses
@@ -21,9 +18,15 @@ from collections.abc import Mapping, Sequence
 from paceline.compat.commands.colossalchat import ColossalChat
 from paceline.compat.commands.scripts import Scripts
 from paceline.compat.commands.swift import Swift
-from paceline.compat.commands.translation import CommandReader, ForeignCommand, ReadText, Translation, no_files
+from paceline.compat.commands.translation import (
+    CommandReader,
+    ForeignCommand,
+    ReadText,
+    Translation,
+    no_files,
+    without_defaults,
+)
 from paceline.compat.commands.trl import Trl
-from paceline.compat.commands.writing import without_defaults
 from paceline.config.building import build_config
 from paceline.errors import ConfigError
 

@@ -7,20 +7,16 @@ not imported here.
 import dataclasses
 import functools
 import json
-import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, cast
 
-from paceline.compat.commands.field_tables import HERE, TAKEN
 from paceline.compat.commands.flags import OFF, ON, FlagWords, GivenFlags, is_on
 from paceline.compat.commands.translation import Note, Translation
-from paceline.compat.trl.choices import SCHEDULES
-from paceline.compat.trl.fields import TRANSLATED
-from paceline.compat.trl.grpo_fields import Fields
-from paceline.compat.trl.refused import NOT_NEEDED, REFUSED, without_effect
+from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Fields, without_effect
+from paceline.compat.trl.training_fields import SCHEDULES
 from paceline.compat.trl.translation import Surroundings, translate
 from paceline.config.reading import options
 from paceline.config.sections import Config
@@ -31,33 +27,19 @@ if TYPE_CHECKING:
 
 SHARES = ("save_steps", "eval_steps", "warmup_steps", "warmup_ratio")
 """Fields that may be a share of the run, which depends on the number of rows."""
-IN_THE_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
-"""Fields covered by the one note on batch sizes."""
-RENAMED = re.compile(r"\w+(?:;.*)?")
-"""Note on a field that keeps its meaning under any name."""
 ELSEWHERE = ("engine", "cluster", "parallel", "lora")
 """Sections without fields in the Python trainer; the caller decides them."""
 OF_OTHERS = (
-    *("device", "dtype", "threads", "model", "output_dir", "report_to", "reward_models", "background_save"),
-    *("dataset", "dataset_split", "dataset_size", "eval_dataset", "eval_split", "system_prompt", "system_prompt_file"),
+    *("device", "dtype", "threads", "model", "output_dir", "report_to", "background_save", "offload"),
+    *("dataset", "dataset_split", "dataset_size", "eval_dataset", "eval_split", "system_prompt"),
 )
 """Options that the fields leave to the caller or the machine."""
 OF_EVALUATION = ("eval_steps", "eval_size", "eval_temperature", "eval_generations", "eval_reward_func")
-SAID_WHEN_GIVEN: Mapping[str, tuple[str, ...]] = {
-    "gradient_checkpointing": ("gradient_checkpointing", "activation_checkpointing"),
-    "seed": ("seed",),
-    "max_prompt_length": ("max_prompt_length",),
-    "long_prompts": ("max_prompt_length",),
-    "save_total_limit": ("save_total_limit",),
-    "project": ("project",),
-    "rollout_correction": (
-        "vllm_importance_sampling_correction",
-        "vllm_importance_sampling_mode",
-        "vllm_importance_sampling_clip_max",
-        "vllm_importance_sampling_cap",
-    ),
-}
-"""Options with a better default here than there, and the fields that change them."""
+SAID_WHEN_GIVEN = (
+    *("gradient_checkpointing", "seed", "max_prompt_length", "long_prompts", "save_total_limit", "project"),
+    "rollout_correction",
+)
+"""Options with a better default here than there, kept unless a field that decides them is given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,10 +79,11 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
     values, shares = _without_shares(values)
     values["per_device_train_batch_size"] = _micro(values) * around.ranks
     kept: dict[str, Any] = {
-        name: value for name, value in values.items() if name not in TAKEN or name.startswith("per_device")
+        name: value
+        for name, value in values.items()
+        if name.endswith(("_strategy", "_batch_size")) or not (MEANINGS[name].command or MEANINGS[name].note)
     }
-    kept = {name: value for name, value in kept.items() if name not in HERE or name.endswith("_strategy")}
-    refused = [name for name in kept if name in REFUSED]
+    refused = [name for name in kept if MEANINGS[name].kind == "refused"]
     try:
         args = Fields(output_dir="run", use_cpu=True, bf16=False, **kept)
         surroundings = Surroundings(
@@ -114,9 +97,7 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
         raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
     notes += [*shares, *_field_notes(given, without_effect(fields), around)]
     notes += [
-        Note(kind="idle", about=_flag(name, around), text="at the value that changes nothing")
-        for name in refused
-        if name in given
+        Note("idle", _flag(name, around), "at the value that changes nothing") for name in refused if name in given
     ]
     return Translation(options=_options(config, args, values, around), notes=tuple(notes))
 
@@ -133,7 +114,7 @@ def _options(config: Config, args: Fields, values: Mapping[str, object], around:
     kept = [one for one in options() if one.section not in ELSEWHERE]
     found = {one.name: getattr(getattr(config, one.section), one.name) for one in kept}
     left_out = set(OF_OTHERS)
-    left_out |= {name for name, sources in SAID_WHEN_GIVEN.items() if not values.keys() & set(sources)}
+    left_out |= {name for name in SAID_WHEN_GIVEN if not values.keys() & set(DECIDED_BY[name])}
     if args.eval_strategy == "no":
         left_out |= set(OF_EVALUATION)
     if values.get("num_generations_eval") is not None:
@@ -146,11 +127,7 @@ def _options(config: Config, args: Fields, values: Mapping[str, object], around:
         left_out.add("save_steps")
     options_here = {name: value for name, value in found.items() if name not in left_out}
     functions = tuple(name for name in around.rewards if name not in around.models)
-    options_here["reward_funcs"] = functions
-    if around.models:
-        options_here["reward_models"] = around.models
-    if not functions:
-        del options_here["reward_funcs"]
+    options_here["reward_funcs"] = (*functions, *(f"model:{name}" for name in around.models))
     if "eval_reward_func" in options_here:
         options_here["eval_reward_func"] = functions[0] if functions else "accuracy"
     return options_here
@@ -164,9 +141,9 @@ def _without_shares(values: Mapping[str, object]) -> tuple[dict[str, object], tu
     shares = {name for name in SHARES if isinstance(values.get(name), float) and 0 < float(str(values[name])) < 1}
     notes = tuple(
         Note(
-            kind="missing",
-            about=f"--{name}",
-            text=f"{values[name]} of a run whose length the rows decide: `paceline plan` prints its steps; give the "
+            "missing",
+            f"--{name}",
+            f"{values[name]} of a run whose length the rows decide: `paceline plan` prints its steps; give the "
             f"number as --{'warmup-steps' if 'warmup' in name else name.replace('_', '-')}",
         )
         for name in sorted(shares)
@@ -201,23 +178,22 @@ def _batch_note(values: Mapping[str, object], around: Around) -> list[Note]:
         f"step: {total // group} prompts of {group}; memory is bounded by --micro-batch-tokens, which changes no "
         "gradient"
     )
-    return [Note(kind="changed", about=name, text=text)]
+    return [Note("changed", name, text)]
 
 
 def _field_notes(given: GivenFlags, idle: Mapping[str, str], around: Around) -> list[Note]:
     """Note on each given field that is not an option with the same name and meaning."""
     notes = []
     for name in given:
-        about = _flag(name, around)
-        if name in IN_THE_BATCH:
+        one, about = MEANINGS[name], _flag(name, around)
+        if one.note is not None:
+            notes.append(Note(one.note[0], about, one.note[1]))
+        elif one.command:
             continue
-        if name in HERE:
-            kind, text = HERE[name]
-            notes.append(Note(kind=kind, about=about, text=text))
-        elif name in {**NOT_NEEDED, **idle} and name not in TAKEN:
-            notes.append(Note(kind="idle", about=about, text={**NOT_NEEDED, **idle}[name]))
-        elif name in TRANSLATED and name not in TAKEN and not RENAMED.fullmatch(TRANSLATED[name]):
-            notes.append(Note(kind="changed", about=about, text=f"becomes {TRANSLATED[name]}"))
+        elif name in idle or one.kind == "idle":
+            notes.append(Note("idle", about, idle.get(name, one.text)))
+        elif one.kind == "option" and one.text:
+            notes.append(Note("changed", about, f"becomes {one.text}"))
     return notes
 
 

@@ -6,7 +6,8 @@ off. Of a repeated flag the last counts.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from paceline.compat.commands.translation import Note
+from paceline.compat.commands.translation import Note, Translation
+from paceline.compat.vocabulary import Meaning
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
@@ -31,7 +32,7 @@ def read_flags(words: Sequence[str], known: Collection[str], tool: str) -> tuple
         name, values = _resolve(flag, values, known, tool)
         if given.get(name, values) != values:
             text = f"given as {' '.join(given[name])}, then as {' '.join(values)}; the last counts"
-            notes.append(Note(kind="settled", about=f"--{name}", text=text))
+            notes.append(Note("settled", f"--{name}", text))
         given[name] = values
     return given, tuple(notes)
 
@@ -103,3 +104,23 @@ def number(given: Mapping[str, FlagWords], name: str, kind: Callable[[str], floa
 def says_nothing(words: FlagWords) -> bool:
     """True if the words switch a feature off."""
     return bool(words) and all(word.lower() in NOTHING for word in words)
+
+
+def notes_on(given: Mapping[str, FlagWords], meanings: Mapping[str, Meaning]) -> Translation:
+    """Note on each given flag without effect.
+
+    Raises:
+        ConfigError: a flag that is refused, with a value that asks for what it is refused for.
+    """
+    notes = []
+    for name, words in given.items():
+        one = meanings.get(name)
+        if one is None or one.kind not in ("idle", "refused"):
+            continue
+        text = one.text
+        if one.kind == "refused":
+            if not says_nothing(words) and not (words and set(words) <= set(one.also)):
+                raise ConfigError(f"--{name} must be left out, got {' '.join(words) or 'true'!r}: {one.text}")
+            text = "at the value that changes nothing"
+        notes.append(Note("idle", f"--{name}", text))
+    return Translation(notes=tuple(notes))

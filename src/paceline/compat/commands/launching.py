@@ -118,7 +118,7 @@ def started(command: ForeignCommand) -> Started:
             if devices > 1
             else "no number of processes is given: one is taken; name it with --num_processes"
         )
-        notes.append(Note(kind="settled", about="accelerate launch", text=text))
+        notes.append(Note("settled", "accelerate launch", text))
     return replace(numbers(settings, command, rest), words=tuple(words), notes=tuple(notes))
 
 
@@ -194,7 +194,7 @@ def _flags(launcher: str, words: list[str]) -> tuple[dict[str, str], list[str], 
             found[known[name]] = value
         else:
             text = "the layout and precision of a run are options of its own here"
-            notes.append(Note(kind="idle", about=f"{launcher} --{name}", text=text))
+            notes.append(Note("idle", f"{launcher} --{name}", text))
     return found, words[at:], notes
 
 

@@ -12,14 +12,15 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from paceline.compat.commands.flags import FlagWords
-from paceline.compat.commands.translation import ReadText
+from paceline.compat.commands.flags import FlagWords, GivenFlags, number
+from paceline.compat.commands.launching import Started
+from paceline.compat.commands.translation import Note, ReadText, Translation
 from paceline.config.reading import find_option, option_name, parse_value, suggest
 from paceline.errors import ConfigError
 
 DEEPSPEED: Mapping[str, FlagWords] = {
     **{f"zero{stage}": ("--zero-stage", str(stage)) for stage in range(4)},
-    **{f"zero{stage}_offload": ("--zero-stage", str(stage), "--parameter-offload", "true") for stage in (2, 3)},
+    **{f"zero{stage}_offload": ("--zero-stage", str(stage), "--offload", "parameters") for stage in (2, 3)},
 }
 FSDP: Mapping[str, FlagWords] = {
     "full_shard": ("--zero-stage", "3"),
@@ -106,4 +107,73 @@ def _from_file(flag: str, path: str, read: ReadText) -> dict[str, object]:
         raise ConfigError(f"{flag} {path} must name a stage of 0 to 3 in zero_optimization, got {stage!r}")
     moved = [settings[name] for name in ("offload_param", "offload_optimizer") if name in settings]
     away = any(isinstance(one, dict) and one.get("device") not in (None, "none") for one in moved)
-    return {"zero_stage": stage, **({"parameter_offload": True} if away and stage > 1 else {})}
+    return {"zero_stage": stage, **({"offload": ("parameters",)} if away and stage > 1 else {})}
+
+
+def placed(
+    start: Started, *, vllm: bool, apart: bool, share: float | None, tensor: int, flag: str = "--use_vllm"
+) -> Translation:
+    """Options for engine, processes and launcher.
+
+    Args:
+        start: launch settings of the command.
+        vllm: True if it samples with vLLM.
+        apart: True if vLLM has devices of its own.
+        share: vLLM's share of a device's memory; None for the default.
+        tensor: vLLM's tensor-parallel size.
+        flag: subject of the notes.
+    """
+    if not vllm:
+        return _ranks(start)
+    options: dict[str, object] = {"engine": "vllm", "vllm_tensor_parallel": tensor}
+    if share is not None:
+        options["vllm_memory"] = share
+    if apart:
+        text = (
+            f"a producer samples on {tensor} device{'s' * (tensor > 1)} of its own and {start.ranks} "
+            f"process{'es' * (start.ranks > 1)} train, as actors of Ray; --num-producers takes more of them"
+        )
+        options |= {"cluster": True, "num_producers": 1, "num_consumers": start.ranks}
+        found = Translation(options=options, notes=(Note("changed", flag, text),))
+        return found + _without_meeting_place(start)
+    if start.ranks == 1:
+        return Translation(options=options)
+    text = (
+        f"vLLM beside the trainer in each of {start.ranks} processes is not offered: the built-in engine samples in "
+        f"all of them on the trained weights; --cluster --num-consumers {start.ranks} --engine vllm has vLLM on "
+        "devices of its own"
+    )
+    return _ranks(start) + Translation(notes=(Note("missing", flag, text),))
+
+
+def _ranks(start: Started) -> Translation:
+    return Translation(launch=start.torchrun)
+
+
+def _without_meeting_place(start: Started) -> Translation:
+    """Note on launcher flags that mean nothing to actors."""
+    flags = " ".join(word for word in start.torchrun[2:] if word.startswith("--"))
+    if not flags:
+        return Translation()
+    text = "actors of Ray find each other; machines are joined by `ray start` and --cluster HOST:PORT"
+    return Translation(notes=(Note("idle", flags, text),))
+
+
+def model_length(given: GivenFlags, flag: str, options: Mapping[str, object]) -> Translation:
+    """Note on a flag for vLLM's maximum length, which follows from `options` here.
+
+    Raises:
+        ConfigError: it is below the longest prompt and completion, which it would cut.
+    """
+    most = number(given, flag, int)
+    if most is None:
+        return Translation()
+    names = ("max_prompt_length", "max_completion_length")
+    prompt, completion = (int(str(options.get(name, find_option(name).default))) for name in names)
+    if most < prompt + completion:
+        raise ConfigError(
+            f"--{flag} must be at least the longest prompt and completion, {prompt} and {completion} tokens, got "
+            f"{most:g}; shorten one of them, by --max_completion_length for example"
+        )
+    text = f"the greatest length is that of the longest prompt and completion, {prompt + completion} tokens"
+    return Translation(notes=(Note("idle", f"--{flag}", text),))

@@ -13,26 +13,32 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import IntervalStrategy
 
 from paceline import OPENMP_SPINS, SPIN_VARIABLES
-from paceline.compat.trl.best import check_best_metric
+from paceline.compat.trl.checks import check_best_metric
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import check_columns, columns_of, held_out_sets, make_tasks, read_rows, size_of
+from paceline.compat.trl.datasets import (
+    check_columns,
+    columns_of,
+    held_out_sets,
+    make_tasks,
+    read_rows,
+    settle_loaders,
+    size_of,
+)
 from paceline.compat.trl.rewards import RewardSource, as_list, check_parameters, make_graders, reward_names
 from paceline.compat.trl.schedule import check_schedule, describe_rate, make_scheduler
-from paceline.compat.trl.stand_ins import settle_loaders
-from paceline.compat.trl.translation import Surroundings, in_field_names, translate
+from paceline.compat.trl.translation import Surroundings, said_of_fields, translate
 from paceline.config.reading import suggest
 from paceline.config.sections import Config, ModelConfig
 from paceline.errors import ConfigError, ModelError, PacelineError
 from paceline.models.lora import check_adapter_kind
 from paceline.models.pretrained import context_length, load_tokenizer
 from paceline.reports.trackers.opening import check_trackers
-from paceline.rewards.context import reward_context
-from paceline.rewards.rows import row_check
+from paceline.rewards.resolving import reward_context
+from paceline.rewards.selecting import row_check
 from paceline.runtime.devices import choose_device
 from paceline.training.plan.batches import most_prompts_per_step
-from paceline.training.setup.overrides import Overrides
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_inputs import Overrides, RunInputs
 from paceline.training.trainer import updates_per_step
 from paceline.types import RowCheck, Task
 
@@ -116,7 +122,7 @@ def said_in_field_names() -> Iterator[None]:
     try:
         yield
     except PacelineError as error:
-        raise type(error)(in_field_names(str(error))) from error
+        raise type(error)(said_of_fields(error)) from error
 
 
 def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> Built:

@@ -28,9 +28,8 @@ from paceline.compat.trl.rewards import RewardLog
 from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import Trackers
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.loop import Run, save
-from paceline.training.observing import Requests
 from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.run import Requests, Run, save
 from paceline.training.setup.evaluators import EvalResult, RewardResult
 from paceline.types import RolloutGroup
 
@@ -77,12 +76,12 @@ class CallbackObserver:
         self._window: list[LogNumbers] = []
         self._in_epoch = False
 
-    def start(self, run: Run, state: TrainerState, trackers: Trackers) -> None:
+    def start(self, run: Run, trackers: Trackers) -> None:
         """Open a run that stands at `state`."""
-        self.run, self.state, self.control, self.trackers = run, state, TrainerControl(), trackers
+        self.run, self.control, self.trackers = run, TrainerControl(), trackers
         self._window, self._in_epoch = [], False
-        if state.best_model_checkpoint is not None:
-            run.protected.add(Path(state.best_model_checkpoint))
+        if self.state.best_model_checkpoint is not None:
+            run.protected.add(Path(self.state.best_model_checkpoint))
 
     def stop(self) -> None:
         """Close the run: later logs and evaluations do not belong to it."""

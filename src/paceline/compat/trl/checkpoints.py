@@ -1,43 +1,30 @@
 """The start of a trainer's run, in an empty directory or at a checkpoint, and transformers' names of checkpoints."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.checkpoints.existing_runs import holds_work
-from paceline.checkpoints.finding import Checkpoint, newest_checkpoint, read_checkpoint, set_damaged_aside
+from paceline.checkpoints.finding import Checkpoint
 from paceline.errors import CheckpointError, ConfigError
 
 Resume = str | Path | bool | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
-    """Start of a run."""
-
-    resumed: bool
-    checkpoint: Checkpoint | None
-    """None at the first step, also if a run was killed before its first checkpoint."""
-    damaged: tuple[str, ...] = ()
-
-
-def starting_point(output_dir: Path, resume: Resume) -> Start:
-    """Start a new run in an empty directory, or find the checkpoint to resume from.
+def resume_point(output_dir: Path, resume: Resume) -> Path | bool:
+    """What a session resumes from: False for a new run, True for the newest checkpoint, else the path of one.
 
     Raises:
         ConfigError: the place holds a run and nothing says to go on with it.
-        CheckpointError: there is no run, or the checkpoint is damaged, another run's or TRL's.
+        CheckpointError: the checkpoint is another run's or TRL's.
     """
     root = output_dir / "checkpoints"
     if resume is None or resume is False:
         if holds_work(output_dir):
             raise ConfigError(existing_run(output_dir))
-        return Start(resumed=False, checkpoint=None)
+        return False
     if resume is True or Path(resume).resolve() in (output_dir.resolve(), root.resolve()):
         _refuse_trl_run(output_dir)
-        checkpoint, damaged = newest_checkpoint(root)
-        aside = set_damaged_aside(root, checkpoint) if checkpoint is not None else []
-        return Start(resumed=True, checkpoint=checkpoint, damaged=(*damaged, *aside))
+        return True
     place = Path(resume).resolve()
     _refuse_trl_checkpoint(place, resume)
     if place.parent != root.resolve():
@@ -45,7 +32,7 @@ def starting_point(output_dir: Path, resume: Resume) -> Start:
             f"resume_from_checkpoint must be a checkpoint of output_dir ({root}/step-...), got {resume}; set "
             "output_dir to the run that it belongs to, or give its model/ directory as the model of a new run"
         )
-    return Start(resumed=True, checkpoint=read_checkpoint(root / place.name))
+    return root / place.name
 
 
 def existing_run(output_dir: Path) -> str:

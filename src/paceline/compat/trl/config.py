@@ -1,6 +1,6 @@
 """`GRPOConfig`: transformers' TrainingArguments with TRL 1.16's fields and defaults, and a few of Paceline's own.
 
-`fields.py` and `refused.py` list what each field becomes; `translation.py` computes the options.
+`grpo_fields.py` and `training_fields.py` say what each field becomes; `translation.py` computes the options.
 """
 
 import os
@@ -12,11 +12,9 @@ import torch
 from transformers import TrainingArguments
 
 from paceline.compat.trl.batches import fill_batch_fields
-from paceline.compat.trl.choices import check_choices
+from paceline.compat.trl.fields import check_fields
 from paceline.compat.trl.grpo_fields import GRPOFields
-from paceline.compat.trl.numbers import settle_numbers
 from paceline.compat.trl.objective import objective_options
-from paceline.compat.trl.refused import refuse
 from paceline.compat.trl.training_fields import TrainingFields
 from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import check_trackers
@@ -47,9 +45,7 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
     ]
 
     def __post_init__(self) -> None:
-        refuse(self)
-        settle_numbers(self)
-        check_choices(self)
+        check_fields(self)
         if not torch.cuda.is_available():
             self.use_cpu = True
         if self.bf16 is None:

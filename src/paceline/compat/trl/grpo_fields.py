@@ -1,169 +1,367 @@
-"""Fields that TRL 1.16 and Paceline add to `TrainingArguments`, or give another default; no torch."""
+"""Fields that TRL 1.16 and Paceline add to `TrainingArguments`, with their meaning here; no torch."""
 
-# ruff: noqa: RUF009, RUF036 - fields made by one function hold no mutable default; HfArgumentParser wants None first
+# ruff: noqa: RUF009, RUF036 - rows hold no mutable default; HfArgumentParser wants None first
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from paceline.compat.trl.training_fields import Keywords, TrainingFields
+from paceline.compat.trl.training_fields import ONE_PROCESS, RISES, Keywords, Remark
+from paceline.compat.vocabulary import (
+    Meaning,
+    Switch,
+    becomes,
+    changed,
+    decides,
+    idle,
+    kept,
+    other_default,
+    refused,
+    table,
+)
+from paceline.config.presets import PRESETS
 
 
-def _option(default: Any, meaning: str) -> Any:
-    """A field with a help text for a script's command line."""
-    return field(default=default, metadata={"help": meaning})
+def corrects_rollouts(args: Any) -> bool:
+    """True if fields ask for the weight of old over rollout probability; at the defaults none does."""
+    names = ("vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap")
+    return bool(args.vllm_importance_sampling_correction) and any(changed(args, name) for name in names)
+
+
+def uses_sapo(args: Any) -> bool:
+    """True if the loss, or the preset that takes its place, bounds ratios by SAPO's gate."""
+    preset = PRESETS.get(args.preset or "") if not changed(args, "loss_type") else None
+    return args.loss_type == "sapo" or (preset is not None and preset.values.get("bound") == "sapo")
+
+
+SAPO = Switch(is_on=uses_sapo, off="loss_type is not sapo")
+CORRECTION = Switch(is_on=corrects_rollouts, off="rollouts are not corrected")
+MAY_CORRECT = Switch(
+    is_on=lambda args: bool(args.vllm_importance_sampling_correction), off="vllm_importance_sampling_correction is off"
+)
+REFERENCE_MOVES = Switch(is_on=lambda args: bool(args.sync_ref_model), off="sync_ref_model is off")
+HALF = Switch(is_on=lambda args: bool(args.bf16), off="every product is float32 without bf16")
+
+BATCHES_ALONE = "generation always batches continuously"
+NOT_ADAPTIVE = "use_adaptive_entropy is off"
+NOT_VESPO = "loss_type is not vespo"
+NO_VLLM = "use_vllm is off"
+SAPO_GATE = "SAPO's gate has the temperatures of its paper"
+PRODUCERS: Remark = (
+    "idle",
+    "producers of the run's own cluster sample, and find each other; no server is started beside it",
+)
+ROLLOUTS: Remark = ("idle", "every completion is written to the run directory's rollouts/")
 
 
 @dataclass(repr=False)
+@table
 class GRPOFields:
-    """Name, type, default and help text of each field."""
+    """Name, type, default, help text and meaning of each field."""
+
+    MEANINGS: ClassVar[Mapping[str, Meaning]]
 
     # fields of TrainingArguments with another default
-    learning_rate: float = _option(1e-6, "Peak learning rate of AdamW.")
-    logging_steps: float = _option(10, "Log every so many updates; below 1: every such share of the run.")
-    gradient_checkpointing: bool = _option(True, "Recompute activations in the backward pass: less memory, more time.")
-    bf16: bool | None = _option(None, "Compute in bfloat16; None: where a CUDA device can. Weights stay float32.")
-    lr_scheduler_kwargs: Keywords = _option(None, "For the schedule, such as min_lr_rate or num_cycles.")
-    report_to: None | str | list[str] = _option("none", "Trackers: tensorboard, wandb, trackio, mlflow, all or none.")
-    remove_unused_columns: bool | None = _option(False, "Of no effect: reward functions get every column.")
+    learning_rate: float = other_default(1e-6, "Peak learning rate of AdamW.")
+    logging_steps: float = other_default(10, "Log every so many updates; below 1: every such share of the run.")
+    gradient_checkpointing: bool = other_default(
+        True, "Recompute activations in the backward pass: less memory, more time."
+    )
+    bf16: bool | None = other_default(None, "Compute in bfloat16; None: where a CUDA device can. Weights stay float32.")
+    lr_scheduler_kwargs: Keywords = other_default(None, "For the schedule, such as min_lr_rate or num_cycles.")
+    report_to: None | str | list[str] = other_default(
+        "none", "Trackers: tensorboard, wandb, trackio, mlflow, all or none."
+    )
+    remove_unused_columns: bool | None = other_default(False, "Of no effect: reward functions get every column.")
 
     # Paceline's own
-    preset: str | None = _option(
-        None, "A published objective (grpo, dapo, dr_grpo, gspo, ...); fields left at their defaults follow it."
+    preset: str | None = decides(
+        None,
+        "preset",
+        choices=tuple(PRESETS),
+        help="A published objective (grpo, dapo, dr_grpo, gspo, ...); fields left at their defaults follow it.",
     )
-    max_prompt_length: int | None = _option(
-        None, "Tokens of a prompt, at most; longer ones lose their beginning. None: as many as the model can see."
+    max_prompt_length: int | None = decides(
+        None,
+        "max_prompt_length long_prompts",
+        "max_prompt_length and long_prompts=truncate_left; None: the model's context",
+        help="Tokens of a prompt, at most; longer ones lose their beginning. None: as many as the model can see.",
     )
-    warmup_ratio: float | None = _option(None, "Share of the run over which the learning rate rises, in [0, 1).")
-    filter_range: list[float] | None = _option(
-        None, "Train only on groups whose mean reward lies strictly between these two numbers, such as 0 1."
+    warmup_ratio: float | None = decides(
+        None,
+        "warmup_steps",
+        "a share of the run, as warmup_steps below 1",
+        switch=RISES,
+        help="Share of the run over which the learning rate rises, in [0, 1).",
     )
-    max_refills: int = _option(0, "Rounds of sampling that replace groups outside filter_range.")
-    oversampling: float = _option(
-        1.0, "Prompts sampled at once for each group that is needed, where filter_range filters."
+    micro_batch_tokens: int = becomes(
+        0,
+        "micro_batch_tokens",
+        help="Tokens forwarded at once: memory and speed, never the gradient; 0: by device.",
     )
-    micro_batch_tokens: int = _option(
-        0, "Tokens forwarded at once: memory and speed, never the gradient; 0: by device."
+    on_bad_row: str = becomes(
+        "stop",
+        "on_bad_row",
+        choices=("stop", "skip"),
+        help="What happens to a row that cannot be used: stop, or skip and count it.",
     )
-    on_bad_row: str = _option("stop", "What happens to a row that cannot be used: stop, or skip and count it.")
-    reward_timeout: float = _option(600.0, "Seconds that one call of a reward function may take.")
-    max_reward_failure_rate: float = _option(
-        0.05, "The run stops when a reward function fails on more than this share of a step's completions."
+    reward_timeout: float = becomes(
+        600.0, "reward_timeout", help="Seconds that one call of a reward function may take."
     )
-    sandbox: str = _option("auto", "How programs that the reward `code` runs are isolated: auto, or a level by name.")
-    sandbox_url: str | None = _option(None, "Address of a judge service that runs these programs instead.")
+    max_reward_failure_rate: float = becomes(
+        0.05,
+        "max_reward_failure_rate",
+        help="The run stops when a reward function fails on more than this share of a step's completions.",
+    )
+    step_timeout: float = becomes(
+        3600.0, "step_timeout", help="Seconds without any sign of progress, after which the run ends."
+    )
+    sandbox: str = becomes(
+        "auto",
+        "sandbox",
+        help="Isolation of what `code` runs: auto, a level by name, or a judge service's address.",
+    )
 
     # the model and its reference
-    model_init_kwargs: dict[str, Any] | str | None = _option(None, "How a model given by name is loaded.")
-    trust_remote_code: bool = _option(False, "Run Python code that comes with the model.")
-    router_aux_loss_coef: float | None = _option(None, "Refused above 0: the router's auxiliary loss is not computed.")
-    disable_dropout: bool = _option(False, "Of no effect: dropout is always off.")
-    cast_lm_head_to_fp32: bool = _option(
-        False, "Refused with bf16: logits are a product in the precision of the computation."
+    model_init_kwargs: dict[str, Any] | str | None = decides(
+        None,
+        "dtype trust_remote_code",
+        "dtype and trust_remote_code; attn_implementation, device_map and use_cache say nothing here",
+        help="How a model given by name is loaded.",
+    )
+    trust_remote_code: bool = becomes(False, "trust_remote_code", help="Run Python code that comes with the model.")
+    router_aux_loss_coef: float | None = refused(None, "a router's auxiliary loss is not computed", also=(0, 0.0))
+    disable_dropout: bool = idle(False, "dropout is always off, so that the policy that trains is the one that sampled")
+    cast_lm_head_to_fp32: bool = refused(
+        False,
+        "with bf16 the logits are a bfloat16 product too, and float32 from there on; give bf16=False",
+        switch=HALF,
+        note=(
+            "missing",
+            "logits are a product in the precision of --dtype, and float32 from there on; --dtype float32 has it so "
+            "too",
+        ),
     )
 
     # prompts and completions
-    num_generations: int | None = _option(8, "Completions per prompt, at least 2.")
-    num_generations_eval: int | None = _option(None, "Completions per prompt in evaluation; None: num_generations.")
-    max_completion_length: int | None = _option(512, "Tokens of a completion, at most.")
-    ds3_gather_for_generation: bool = _option(True, "Of no effect: there are no weight shards to gather.")
-    shuffle_dataset: bool | None = _option(True, "A new order each epoch, fixed by seed.")
-    pad_to_multiple_of: int | str | None = _option("auto", "Of no effect: padding never reaches the loss.")
-    generation_batch_size: int | None = _option(None, "Completions sampled together; None: by steps_per_generation.")
-    steps_per_generation: int | None = _option(
-        None, "Micro-batches sampled together; None: gradient_accumulation_steps."
+    num_generations: int | None = becomes(8, "num_generations", help="Completions per prompt, at least 2.")
+    num_generations_eval: int | None = decides(
+        None,
+        "eval_generations",
+        "eval_generations, sampled at temperature",
+        help="Completions per prompt in evaluation; None: num_generations.",
     )
-    temperature: float = _option(1.0, "Divides the logits, in sampling and in the loss alike.")
-    top_p: float = _option(1.0, "Sample among the most probable tokens with this total probability; 1 is off.")
-    top_k: int = _option(0, "Sample among this many most probable tokens; 0 is off.")
-    min_p: float | None = _option(None, "Sample among tokens of at least this share of the top one's probability.")
-    generation_kwargs: Keywords = _option(None, "More about sampling: top_p, top_k, min_p, stop_strings.")
-    chat_template_kwargs: Keywords = _option(None, "For the chat template: enable_thinking.")
-    repetition_penalty: float = _option(1.0, "Refused but for 1: the loss would be of another distribution.")
-    cache_implementation: str | None = _option(None, "Refused: the engine has a cache of its own.")
-    use_transformers_continuous_batching: bool = _option(False, "Of no effect: generation always batches so.")
-    transformers_continuous_batching_config: Keywords = _option(None, "Of no effect, as the field above.")
-    use_transformers_paged: bool = _option(False, "Older name of use_transformers_continuous_batching.")
+    max_completion_length: int | None = becomes(512, "max_completion_length", help="Tokens of a completion, at most.")
+    ds3_gather_for_generation: bool = idle(True, ONE_PROCESS)
+    shuffle_dataset: bool | None = becomes(True, "shuffle", convert=bool, help="A new order each epoch, fixed by seed.")
+    pad_to_multiple_of: int | str | None = idle("auto", "padding never reaches the loss")
+    generation_batch_size: int | None = decides(
+        None, "prompts_per_step", help="Completions sampled together; None: by steps_per_generation."
+    )
+    # num_minibatches = steps_per_generation / gradient_accumulation_steps
+    steps_per_generation: int | None = decides(
+        None,
+        "num_minibatches prompts_per_step",
+        help="Micro-batches sampled together; None: gradient_accumulation_steps.",
+    )
+    temperature: float = becomes(1.0, "temperature", help="Divides the logits, in sampling and in the loss alike.")
+    top_p: float = becomes(
+        1.0, "top_p", help="Sample among the most probable tokens with this total probability; 1 is off."
+    )
+    top_k: int = becomes(
+        0,
+        "top_k",
+        convert=lambda count: count or 0,
+        may_be_none=True,
+        help="Sample among this many most probable tokens; 0 is off.",
+    )
+    min_p: float | None = becomes(
+        None,
+        "min_p",
+        convert=lambda share: share or 0.0,
+        help="Sample among tokens of at least this share of the top one's probability.",
+    )
+    generation_kwargs: Keywords = decides(
+        None,
+        "stop",
+        "top_p, top_k, min_p, and stop_strings as stop",
+        help="More about sampling: top_p, top_k, min_p, stop_strings.",
+    )
+    chat_template_kwargs: Keywords = decides(None, "enable_thinking", help="For the chat template: enable_thinking.")
+    repetition_penalty: float = refused(
+        1.0,
+        "the loss would be of another distribution than the one that was sampled from",
+        also=(None,),
+        may_be_none=True,
+    )
+    cache_implementation: str | None = refused(None, "the engine has a cache of its own")
+    use_transformers_continuous_batching: bool = idle(False, BATCHES_ALONE)
+    transformers_continuous_batching_config: Keywords = idle(None, BATCHES_ALONE)
+    use_transformers_paged: bool = idle(False, BATCHES_ALONE)
 
     # vLLM
-    use_vllm: bool = _option(False, "Refused: completions come from the built-in engine.")
-    vllm_mode: str = _option("colocate", "Of no effect while use_vllm is off.")
-    vllm_model_impl: str = _option("vllm", "Of no effect while use_vllm is off.")
-    vllm_enable_sleep_mode: bool = _option(False, "Of no effect while use_vllm is off.")
-    vllm_structured_outputs_regex: str | None = _option(None, "Of no effect while use_vllm is off.")
-    vllm_server_base_url: str | None = _option(None, "Of no effect while use_vllm is off.")
-    vllm_server_host: str = _option("0.0.0.0", "Of no effect while use_vllm is off.")
-    vllm_server_port: int = _option(8000, "Of no effect while use_vllm is off.")
-    vllm_server_timeout: float = _option(240.0, "Of no effect while use_vllm is off.")
-    vllm_group_port: int = _option(51216, "Of no effect while use_vllm is off.")
-    vllm_gpu_memory_utilization: float = _option(0.3, "Of no effect while use_vllm is off.")
-    vllm_max_model_length: int | None = _option(None, "Of no effect while use_vllm is off.")
-    vllm_tensor_parallel_size: int = _option(1, "Of no effect while use_vllm is off.")
+    use_vllm: bool = refused(
+        False,
+        "completions come from the built-in engine, which shares the trainer's weights; "
+        "vLLM samples for the command line only",
+        command="engine: vllm",
+    )
+    vllm_mode: str = idle("colocate", NO_VLLM, command="cluster, with vLLM on devices of its own where it is a server")
+    vllm_model_impl: str = idle("vllm", NO_VLLM, note=("idle", "vLLM chooses its own implementation of the model"))
+    vllm_enable_sleep_mode: bool = idle(
+        False, NO_VLLM, note=("idle", "vLLM gives its memory back while the same process trains")
+    )
+    vllm_structured_outputs_regex: str | None = idle(None, NO_VLLM)
+    vllm_server_base_url: str | None = idle(None, NO_VLLM, note=PRODUCERS)
+    vllm_server_host: str = idle("0.0.0.0", NO_VLLM, note=PRODUCERS)
+    vllm_server_port: int = idle(8000, NO_VLLM, note=PRODUCERS)
+    vllm_server_timeout: float = idle(240.0, NO_VLLM, note=PRODUCERS)
+    vllm_group_port: int = idle(51216, NO_VLLM, note=PRODUCERS)
+    vllm_gpu_memory_utilization: float = idle(0.3, NO_VLLM, command="vllm_memory")
+    vllm_max_model_length: int | None = idle(
+        None, NO_VLLM, command="nothing: what is below the longest prompt and completion is refused"
+    )
+    vllm_tensor_parallel_size: int = idle(1, NO_VLLM, command="vllm_tensor_parallel")
 
     # the objective
-    beta: float = _option(0.0, "Weight of the KL divergence to the reference model; 0 loads none.")
-    num_iterations: int = _option(1, "Passes over a batch of rollouts.")
-    epsilon: float = _option(0.2, "The ratio is held above 1 - epsilon.")
-    delta: float | None = _option(None, "The ratio counts as this at most, also where the advantage is negative.")
-    epsilon_high: float | None = _option(
+    scale_rewards: str = decides(
+        "group",
+        "advantage",
+        "advantage: group, group_mean_reward_std or none",
+        choices=("group", "batch", "none"),
+        help="What the advantage is divided by: the standard deviation of group, batch, or none.",
+    )
+    # normalize_then_sum also sets advantage=batch
+    multi_objective_aggregation: str = decides(
+        "sum_then_normalize",
+        "reward_aggregation advantage",
+        choices=("sum_then_normalize", "normalize_then_sum"),
+        help="Several rewards: sum_then_normalize or normalize_then_sum.",
+    )
+    reward_weights: list[float] | None = decides(
+        None, "reward_weights", help="One weight per reward function; None: all 1."
+    )
+    filter_range: list[float] | None = becomes(
         None,
-        "The ratio is held below 1 + epsilon_high; with cispo its weight is this at most. None: epsilon (cispo: 5).",
+        "filter_range",
+        help="Train only on groups whose mean reward lies strictly between these two numbers, such as 0 1.",
     )
-    sapo_temperature_neg: float = _option(1.05, "SAPO's gate for negative advantages; no other value yet.")
-    sapo_temperature_pos: float = _option(1.0, "SAPO's gate for positive advantages; no other value yet.")
-    vespo_k_pos: float = _option(2.0, "Of no effect: loss_type vespo is not offered.")
-    vespo_lambda_pos: float = _option(3.0, "Of no effect: loss_type vespo is not offered.")
-    vespo_k_neg: float = _option(3.0, "Of no effect: loss_type vespo is not offered.")
-    vespo_lambda_neg: float = _option(2.0, "Of no effect: loss_type vespo is not offered.")
-    importance_sampling_level: str = _option("token", "The ratio to the old policy: of a token or of a sequence.")
-    reward_weights: list[float] | None = _option(None, "One weight per reward function; None: all 1.")
-    multi_objective_aggregation: str = _option(
-        "sum_then_normalize", "Several rewards: sum_then_normalize or normalize_then_sum."
+    max_refills: int = becomes(0, "max_refills", help="Rounds of sampling that replace groups outside filter_range.")
+    oversampling: float = becomes(
+        1.0,
+        "oversampling",
+        help="Prompts sampled at once for each group that is needed, where filter_range filters.",
     )
-    scale_rewards: str = _option(
-        "group", "What the advantage is divided by: the standard deviation of group, batch, or none."
+    num_iterations: int = becomes(1, "num_iterations", help="Passes over a batch of rollouts.")
+    importance_sampling_level: str = becomes(
+        "token",
+        "ratio_level",
+        choices=("token", "sequence"),
+        help="The ratio to the old policy: of a token or of a sequence.",
     )
-    loss_type: str = _option("dapo", "How tokens are bounded and averaged: grpo, bnpo, dr_grpo, dapo, cispo or sapo.")
-    mask_truncated_completions: bool = _option(False, "No gradient from completions cut at max_completion_length.")
-    sync_ref_model: bool = _option(False, "Move the reference towards the policy now and then.")
-    ref_model_mixup_alpha: float = _option(0.6, "By how much: reference = alpha * policy + (1 - alpha) * reference.")
-    ref_model_sync_steps: int = _option(512, "Every so many updates.")
-    top_entropy_quantile: float = _option(1.0, "Refused but for 1: every token is trained on.")
-    entropy_coef: float = _option(0.0, "Weight of the policy's entropy as a bonus.")
-    use_adaptive_entropy: bool = _option(False, "Refused: entropy_coef stays what it is.")
-    entropy_coef_min: float = _option(0.0, "Of no effect while use_adaptive_entropy is off.")
-    entropy_coef_max: float = _option(1.0, "Of no effect while use_adaptive_entropy is off.")
-    entropy_coef_delta: float = _option(0.005, "Of no effect while use_adaptive_entropy is off.")
-    entropy_target: float = _option(0.2, "Of no effect while use_adaptive_entropy is off.")
-    vllm_importance_sampling_correction: bool = _option(True, "Weigh by old over rollout probability, if configured.")
-    vllm_importance_sampling_mode: str = _option(
-        "sequence_mask", "token_truncate, token_mask, sequence_truncate or sequence_mask."
+    loss_type: str = decides(
+        "dapo",
+        "bound average average_over",
+        "bound, average and average_over=all",
+        choices=("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"),
+        absent={
+            "luspo": "a sequence's loss would grow with its length, an average that no option here has",
+            "vespo": "its soft weights need a bound that no option here has",
+        },
+        help="How tokens are bounded and averaged: grpo, bnpo, dr_grpo, dapo, cispo or sapo.",
     )
-    vllm_importance_sampling_clip_max: float | None = _option(3.0, "Bound of that weight.")
-    vllm_importance_sampling_clip_min: float | None = _option(
-        None, "Refused where that weight is used: it has no lower bound."
+    epsilon: float = decides(
+        0.2,
+        "clip_eps_low clip_eps_high",
+        "clip_eps_low, and clip_eps_high while epsilon_high is None",
+        help="The ratio is held above 1 - epsilon.",
     )
-    vllm_importance_sampling_cap: float | None = _option(None, "Older name of vllm_importance_sampling_clip_max.")
-    off_policy_mask_threshold: float | None = _option(
-        None, "Drop bad completions whose mean log of rollout over policy probability is above this."
+    epsilon_high: float | None = decides(
+        None,
+        "clip_eps_high",
+        help="The ratio is held below 1 + epsilon_high; with cispo its weight is this at most. "
+        "None: epsilon (cispo: 5).",
     )
-    use_bias_correction_kl: bool = _option(True, "Multiply the KL estimator k3 by the ratio.")
-    max_tool_calling_iterations: int | None = _option(None, "Refused: there are no tools.")
+    delta: float | None = decides(
+        None, "dual_clip", help="The ratio counts as this at most, also where the advantage is negative."
+    )
+    sapo_temperature_neg: float = refused(1.05, SAPO_GATE, switch=SAPO)
+    sapo_temperature_pos: float = refused(1.0, SAPO_GATE, switch=SAPO)
+    vespo_k_pos: float = idle(2.0, NOT_VESPO)
+    vespo_lambda_pos: float = idle(3.0, NOT_VESPO)
+    vespo_k_neg: float = idle(3.0, NOT_VESPO)
+    vespo_lambda_neg: float = idle(2.0, NOT_VESPO)
+    beta: float = becomes(0.0, "beta", help="Weight of the KL divergence to the reference model; 0 loads none.")
+    use_bias_correction_kl: bool = becomes(
+        True,
+        "kl",
+        "kl: k3_ratio or k3",
+        convert=lambda corrected: "k3_ratio" if corrected else "k3",
+        help="Multiply the KL estimator k3 by the ratio.",
+    )
+    sync_ref_model: bool = decides(
+        False, "ref_sync_steps", "ref_sync_steps above 0", help="Move the reference towards the policy now and then."
+    )
+    ref_model_mixup_alpha: float = decides(
+        0.6,
+        "ref_sync_mix",
+        switch=REFERENCE_MOVES,
+        help="By how much: reference = alpha * policy + (1 - alpha) * reference.",
+    )
+    ref_model_sync_steps: int = decides(
+        512,
+        "ref_sync_steps",
+        "ref_sync_steps: updates, rounded up to whole batches of rollouts",
+        switch=REFERENCE_MOVES,
+        help="Every so many updates.",
+    )
+    top_entropy_quantile: float = refused(1.0, "every token of a completion is trained on")
+    entropy_coef: float = becomes(0.0, "entropy_coef", help="Weight of the policy's entropy as a bonus.")
+    use_adaptive_entropy: bool = refused(False, "the entropy coefficient stays what entropy_coef says")
+    entropy_coef_min: float = idle(0.0, NOT_ADAPTIVE)
+    entropy_coef_max: float = idle(1.0, NOT_ADAPTIVE)
+    entropy_coef_delta: float = idle(0.005, NOT_ADAPTIVE)
+    entropy_target: float = idle(0.2, NOT_ADAPTIVE)
+    mask_truncated_completions: bool = becomes(
+        False, "mask_truncated", help="No gradient from completions cut at max_completion_length."
+    )
+    off_policy_mask_threshold: float | None = becomes(
+        None,
+        "off_policy_threshold",
+        help="Drop bad completions whose mean log of rollout over policy probability is above this.",
+    )
+    vllm_importance_sampling_mode: str = decides(
+        "sequence_mask",
+        "rollout_correction",
+        switch=MAY_CORRECT,
+        choices=("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+        help="token_truncate, token_mask, sequence_truncate or sequence_mask.",
+    )
+    vllm_importance_sampling_correction: bool = decides(
+        True,
+        "rollout_correction",
+        "rollout_correction, when one of the next three is set as well",
+        help="Weigh by old over rollout probability, if configured.",
+    )
+    vllm_importance_sampling_clip_max: float | None = decides(
+        3.0, "correction_max rollout_correction", switch=MAY_CORRECT, help="Bound of that weight."
+    )
+    vllm_importance_sampling_clip_min: float | None = refused(
+        None, "the weight of old over rollout probability has no lower bound here", switch=CORRECTION
+    )
+    vllm_importance_sampling_cap: float | None = decides(
+        None,
+        "correction_max rollout_correction",
+        switch=MAY_CORRECT,
+        help="Older name of vllm_importance_sampling_clip_max.",
+    )
+    max_tool_calling_iterations: int | None = refused(None, "there are no tools and no turns")
 
     # what is written down
-    log_completions: bool = _option(False, "Print the step's completions with every line of the log.")
-    log_multimodal: bool = _option(True, "Of no effect: there are no images.")
-    num_completions_to_print: int | None = _option(None, "How many of them; None: all.")
-    log_unique_prompts: bool = _option(False, "Of no effect: every completion is in the run directory.")
-    log_completions_hub_repo: str | None = _option(None, "Refused: completions are not uploaded.")
-
-
-@dataclass(repr=False)
-class Fields(GRPOFields, TrainingFields):  # type: ignore[misc] # TRL widens types of shared fields
-    """All fields of `GRPOConfig` for translation alone: no transformers, no device."""
-
-    def __post_init__(self) -> None:
-        """Set fields that follow from others, as TrainingArguments does."""
-        if self.activation_checkpointing is None:
-            self.activation_checkpointing = self.gradient_checkpointing
-        if self.eval_strategy == "steps" and not self.eval_steps:
-            self.eval_steps = self.logging_steps
+    log_completions: bool = kept(False, ROLLOUTS, help="Print the step's completions with every line of the log.")
+    log_multimodal: bool = idle(True, "there are no images")
+    num_completions_to_print: int | None = kept(None, ROLLOUTS, help="How many of them; None: all.")
+    log_unique_prompts: bool = idle(False, "every completion is written to the run directory's rollouts/")
+    log_completions_hub_repo: str | None = refused(
+        None, "completions are not uploaded; upload the run directory's rollouts/ instead"
+    )

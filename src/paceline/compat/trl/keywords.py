@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from paceline.compat.trl.choices import SCHEDULE_KEYWORDS
+from paceline.compat.trl.fields import Options
+from paceline.compat.trl.training_fields import SCHEDULE_KEYWORDS
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
 
-Options = dict[str, object]
 Accepted = Mapping[str, tuple[object, ...] | None]
 """Values of a keyword that change nothing here; None for any value."""
 

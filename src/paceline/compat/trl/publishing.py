@@ -10,9 +10,9 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.objective import SOURCES
-from paceline.compat.trl.refused import changed
+from paceline.compat.trl.objective import objective_fields
 from paceline.compat.trl.running import TrainingJob
+from paceline.compat.vocabulary import changed
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.reports.model_card.facts import named
 from paceline.training.card import card_facts, write_card
@@ -26,7 +26,7 @@ def publish_card(
     job: TrainingJob, folder: Path, *, name: str | None, dataset: str | None, tags: str | list[str] | None
 ) -> Path:
     """Write the model card into a folder with the trainer's own numbers; returns its path."""
-    state, policy = job.observer.state, job.parts.trainer.policy
+    state, policy = job.observer.state, job.backend.trainer.policy
     chosen = job.args.load_best_model_at_end and state.best_model_checkpoint is not None
     updates = state.best_global_step if chosen else state.global_step
     step = (updates or 0) // updates_per_step(job.config)
@@ -59,7 +59,7 @@ def upload(job: TrainingJob, message: str, card: Mapping[str, Any]) -> str:
             f"push_to_hub must not have {sorted(unknown)[0]!r}; it takes model_name, dataset_name and tags"
         )
     args, folder = job.args, job.output_dir / "final"
-    job.parts.trainer.export(folder)
+    job.backend.trainer.export(folder)
     publish_card(job, folder, name=card.get("model_name"), dataset=card.get("dataset_name"), tags=card.get("tags"))
     api = HfApi(token=args.hub_token)
     try:
@@ -74,7 +74,7 @@ def upload(job: TrainingJob, message: str, card: Mapping[str, Any]) -> str:
 
 def _objective_fields(args: GRPOConfig) -> dict[str, object]:
     """Fields that decide the objective; with a preset, the preset and the fields changed beside it."""
-    names = dict.fromkeys(name for names in SOURCES.values() for name in names)
+    names = objective_fields()
     if args.preset is None:
         return {name: getattr(args, name) for name in ("loss_type", *names)}
     return {"preset": args.preset, **{name: getattr(args, name) for name in names if changed(args, name)}}

@@ -20,8 +20,7 @@ from paceline.rewards.function import BuiltIn, RewardContext, RewardFunction, co
 from paceline.rewards.model import RewardModel
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.parameters import base_name
-from paceline.rewards.registry import BUILT_IN
-from paceline.rewards.resolving import resolve
+from paceline.rewards.resolving import BUILT_IN, resolve
 
 RewardSource = Any
 """A function, a model object, or the name of a model or of a built-in function."""

@@ -1,11 +1,11 @@
 """A trainer's run around the loop: start, observer, best model, last numbers; TRL's counts beside ours."""
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -14,35 +14,25 @@ from transformers import TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
-from paceline.checkpoints.run_directory import RunDir
 from paceline.compat.trl.batches import batches_of, group_size, steps_per_generation
 from paceline.compat.trl.callbacks import CallbackObserver, read_state
-from paceline.compat.trl.checkpoints import Start, drop_broken_links
+from paceline.compat.trl.checkpoints import drop_broken_links
 from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.fields import accepted_without_effect
 from paceline.compat.trl.history import LogNumbers
-from paceline.compat.trl.refused import accepted_without_effect
-from paceline.config.building import build_config
-from paceline.config.changing import changes_what_is_computed, differences, plain_options
-from paceline.config.flat_yaml import parse_yaml, to_yaml
+from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import CheckpointError
 from paceline.models.loading import restore_weights
-from paceline.runtime.signals import GraceOver, StopRequest
-from paceline.training.assembly import Parts
-from paceline.training.backend import OneProcess, make_task_sampler
-from paceline.training.footprint import refuse_no_room
-from paceline.training.loop import Run, notify, run_steps, save_last
-from paceline.training.records import engine_sentences, run_sentences, trainer_sentences
-from paceline.training.session import (
-    directory_sentences,
-    finish,
-    last_checkpoint,
-    make_run,
-    run_trackers,
-    set_later_aside,
-)
+from paceline.runtime.interrupts import GraceOver
+from paceline.training.backend import OneProcess
+from paceline.training.run import notify
+from paceline.training.session import Session
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.trainer import updates_per_step
+
+MAY_CHANGE = frozenset(option.name for option in options()) - {"model", "dataset"}
+"""A resumed run takes other arguments as they are, but trains no other model and on no other data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,11 +42,13 @@ class TrainingJob:
     args: GRPOConfig
     config: Config
     inputs: RunInputs
-    parts: Parts
+    backend: OneProcess
     notes: tuple[str, ...]
     """Sentences for the user before the first step."""
     observer: CallbackObserver
     console: Console
+    is_stream: bool
+    """The training rows have no length: more of them are read for more steps."""
 
     @property
     def output_dir(self) -> Path:
@@ -64,83 +56,54 @@ class TrainingJob:
         return Path(str(self.args.output_dir))
 
 
-def run_training(job: TrainingJob, start: Start) -> TrainOutput:
-    """Run all steps, load the best model if asked, write the final directory and the last numbers."""
-    started, checkpoint = time.perf_counter(), start.checkpoint
-    with ExitStack() as closing:
-        opened = RunDir.open(job.output_dir) if start.resumed else RunDir.create(job.output_dir, to_yaml(job.config))
-        run_dir = closing.enter_context(opened)
-        if checkpoint is not None:
-            job.parts.trainer.restore(checkpoint)
-            job.parts.engine.take_weights(checkpoint.state.policy_version)
-        elif job.parts.trainer.policy_version > 0:
-            raise CheckpointError(
-                f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; "
-                "make a new trainer"
-            )
-        refuse_no_room(job.config, job.output_dir, job.parts.trainer.footprint(), total_steps=job.inputs.total_steps)
-        aside = set_later_aside(run_dir, 0 if checkpoint is None else checkpoint.state.step)
-        drop_broken_links(job.output_dir)
-        changed = start.resumed and _computes_otherwise(run_dir, job.config)
-        if changed:
-            run_dir.discard_rollouts_after(0 if checkpoint is None else checkpoint.state.step)
-        task_sampler = make_task_sampler(job.config, job.inputs, checkpoint)
-        backend = OneProcess(config=job.config, parts=job.parts, task_sampler=task_sampler)
-        run, found = make_run(job.config, job.inputs, backend, run_dir, checkpoint, observer=job.observer)
-        closing.callback(run.journal.close)
-        run_name = job.args.run_name or job.output_dir.name
-        trackers = run_trackers(job.config, job.output_dir, run_name=run_name, notify=job.observer.notify)
-        closing.callback(trackers.finish)
-        run_dir.add_links(trackers.urls)
-        state = _state(job, checkpoint)
-        job.observer.start(run, state, trackers)
-        closing.callback(job.observer.stop)
-        paths = [*engine_sentences(job.parts.engine), *trainer_sentences(job.parts.trainer)]
-        opening = run_sentences(job.config, job.inputs, paths, checkpoint)
-        notify(
-            run,
-            [
-                *start.damaged,
-                *aside,
-                *directory_sentences(run_dir, found),
-                describe_plan(job.args, job.config),
-                *job.notes,
-                *opening,
-            ],
-        )
-        _steps(run)
-        return _end(job, run, seconds=time.perf_counter() - started)
+def run_training(job: TrainingJob, resume: Path | bool) -> TrainOutput:
+    """Run all steps, load the best model if asked, write the final directory and the last numbers.
 
-
-def _computes_otherwise(run_dir: RunDir, config: Config) -> bool:
-    """True if options differ from those behind rollouts that are already on disk."""
-    old, new = build_config(parse_yaml((run_dir.path / "config.yaml").read_text(), "config.yaml")), config
-    before, now = plain_options(old), plain_options(new)
-    return any(changes_what_is_computed(one, now, before) for one in differences(before, now))
-
-
-def _steps(run: Run) -> None:
-    """Run all steps; a signal to stop ends the run after its step with a checkpoint, as on the command line.
+    A signal to stop ends the run after its step with a checkpoint, as on the command line.
 
     Raises:
         KeyboardInterrupt: that signal was Ctrl-C.
         SystemExit: it was SIGTERM.
     """
-    stop = StopRequest(run.config.loop.stop_grace)
-    # a thread of a program's own gets no signals
-    with stop if threading.current_thread() is threading.main_thread() else nullcontext():
+    started, observer = time.perf_counter(), job.observer
+    override = MAY_CHANGE | {"dataset"} if job.is_stream else MAY_CHANGE
+    with Session(job.config, job.inputs, job.output_dir, resume=resume, override=override) as session:
+        drop_broken_links(job.output_dir)
+        observer.state = _state(job, session.checkpoint)
         try:
-            run_steps(run, interrupted=lambda: stop.received is not None)
-            if stop.received is None or run.stopping or run.state.step == run.inputs.total_steps:
-                return
-            save_last(run)
-            how = f"{stop.received} after step {run.state.step}"
-        except GraceOver as over:
-            how = f"{over}; {last_checkpoint(run)}"
-    notify(run, [f"{how}; train(resume_from_checkpoint=True) goes on"])
-    if stop.received == signal.SIGTERM.name:
-        raise SystemExit(128 + signal.SIGTERM)
-    raise KeyboardInterrupt
+            run = session.start(
+                partial(_restored, job),
+                observer,
+                opening=[describe_plan(job.args, job.config), *job.notes],
+                run_name=job.args.run_name,
+            )
+            try:
+                interrupt = session.run_steps()
+                how = f"{interrupt} after step {run.state.step}"
+            except GraceOver as over:
+                interrupt, how = session.signal, "; ".join(over.args)
+            if interrupt is None:
+                return _end(job, session, seconds=time.perf_counter() - started)
+            notify(run, [f"{how}; train(resume_from_checkpoint=True) goes on"])
+            if interrupt == signal.SIGTERM.name:
+                raise SystemExit(128 + signal.SIGTERM)
+            raise KeyboardInterrupt
+        finally:
+            observer.stop()
+
+
+@contextmanager
+def _restored(
+    job: TrainingJob, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None
+) -> Iterator[OneProcess]:
+    """The `BackendFactory` of a trainer, whose weights are loaded when it is made."""
+    if checkpoint is not None:
+        job.backend.restore(checkpoint)
+    elif job.backend.policy_version > 0:
+        raise CheckpointError(
+            f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; make a new trainer"
+        )
+    yield job.backend
 
 
 def _state(job: TrainingJob, checkpoint: Checkpoint | None) -> TrainerState:
@@ -163,11 +126,12 @@ def _state(job: TrainingJob, checkpoint: Checkpoint | None) -> TrainerState:
     return state
 
 
-def _end(job: TrainingJob, run: Run, *, seconds: float) -> TrainOutput:
-    observer, state, step = job.observer, job.observer.state, run.state.step
+def _end(job: TrainingJob, session: Session, *, seconds: float) -> TrainOutput:
+    run, observer, state = session.run, job.observer, job.observer.state
+    step = run.state.step
     if job.args.load_best_model_at_end and state.best_model_checkpoint is not None:
         best = read_checkpoint(Path(state.best_model_checkpoint))
-        restore_weights(job.parts.trainer.policy, best.model)
+        restore_weights(job.backend.trainer.policy, best.model)
         step = best.state.step
         notify(run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"])
     losses = [record["loss"] for record in run.run_dir.metrics()]
@@ -181,7 +145,7 @@ def _end(job: TrainingJob, run: Run, *, seconds: float) -> TrainOutput:
         "epoch": state.epoch,
     }
     observer.finish(metrics)
-    finish(run, job.console, step=step)
+    session.finish(job.console, step=step)
     return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), cast("dict[str, float]", metrics))
 
 
@@ -232,8 +196,8 @@ def _notes(args: GRPOConfig, config: Config) -> Iterator[str]:
         yield "precision: computes in bfloat16, weights and optimiser state stay float32"
     if config.loss.bound == "cispo" and args.epsilon_high is None:
         yield (
-            f"cispo: a ratio weighs at most {config.loss.cispo_max_ratio} (TRL would take epsilon, {args.epsilon}, and "
-            "hold every weight there); epsilon_high sets it"
+            f"cispo: a ratio weighs at most {1 + config.loss.clip_eps_high} (TRL would take epsilon, {args.epsilon}, "
+            "and hold every weight there); epsilon_high sets it"
         )
     if args.push_to_hub:
         yield "push_to_hub: the model is uploaded once, when training ends (hub_strategy every_save does not say more)"

@@ -7,8 +7,8 @@ import torch
 from transformers import get_scheduler
 from transformers.trainer_utils import SchedulerType
 
-from paceline.compat.trl.choices import SCHEDULES
-from paceline.compat.trl.lengths import warmup_field
+from paceline.compat.trl.batches import warmup_field
+from paceline.compat.trl.training_fields import SCHEDULES
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import TrainOutput
 
 from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files
+from paceline.compat.trl import checks
 from paceline.compat.trl.building import (
     Built,
     TrainerArguments,
@@ -25,26 +26,23 @@ from paceline.compat.trl.building import (
     said_in_field_names,
 )
 from paceline.compat.trl.callbacks import CallbackObserver, Outlook, write_state
-from paceline.compat.trl.changes import refuse_changes, values_of, with_intervals
-from paceline.compat.trl.checkpoints import existing_run, starting_point, updates_at
+from paceline.compat.trl.checkpoints import existing_run, resume_point, updates_at
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import held_out_sets, size_of
+from paceline.compat.trl.datasets import ScriptAccelerator, held_out_sets, row_loader, size_of
 from paceline.compat.trl.display import LogPrinter, LogProgress, metrics_text, print_completions, write_metrics
 from paceline.compat.trl.history import mean_of
-from paceline.compat.trl.overriding import Callback, check_callbacks, refuse_hooks
 from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.running import TrainingJob, run_training
-from paceline.compat.trl.stand_ins import ScriptAccelerator, row_loader
 from paceline.compat.trl.translation import in_field_names, updates_per_step
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
 from paceline.models.exporting import export_model
 from paceline.rewards.model import RewardModel
-from paceline.rewards.rows import row_check
-from paceline.training.assembly import Parts, assemble
-from paceline.training.loop import evaluate
+from paceline.rewards.selecting import row_check
+from paceline.training.backend import OneProcess, one_process
 from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.run import evaluate
 from paceline.training.setup.evaluators import EvalResult, reward_evaluator
 
 LOGGER = logging.getLogger(__name__)
@@ -70,7 +68,7 @@ class GRPOTrainer:
         eval_dataset: Any = None,
         processing_class: Any = None,
         reward_processing_classes: Any = None,
-        callbacks: list[Callback] | None = None,
+        callbacks: list[checks.Callback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         quantization_config: Any = None,
         peft_config: Any = None,
@@ -89,7 +87,7 @@ class GRPOTrainer:
         Raises:
             PacelineError: an argument cannot be used; the sentence names it, its value and the remedy.
         """
-        refuse_hooks(type(self))
+        checks.refuse_hooks(type(self))
         refuse_what_is_not_offered(
             quantization_config=quantization_config,
             tools=tools,
@@ -98,7 +96,7 @@ class GRPOTrainer:
             **others,
         )
         self.args = default_args(model) if args is None else args
-        check_callbacks(callbacks or [], self.args)
+        checks.check_callbacks(callbacks or [], self.args)
         self.state = TrainerState()
         self._reward_log = RewardLog()
         arguments = TrainerArguments(
@@ -115,14 +113,14 @@ class GRPOTrainer:
             peft_config=peft_config,
         )
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
-        built, parts = self._make_parts(arguments)
+        built, backend = self._make_backend(arguments)
         self.callback_handler = self._make_callbacks(callbacks or [])
         self._console = Console()
-        self._job = self._make_job(built, parts)
+        self._job = self._make_job(built, backend)
         self.callback_handler.on_init_end(self.args, self.state, self.control)
-        self._built_from, self._built_eval, self._started = values_of(self.args), eval_dataset, False
+        self._built_from, self._built_eval, self._started = checks.values_of(self.args), eval_dataset, False
 
-    def _make_parts(self, arguments: TrainerArguments) -> tuple[Built, Parts]:
+    def _make_backend(self, arguments: TrainerArguments) -> tuple[Built, OneProcess]:
         set_seed(self.args.seed)
         context = {
             "trainer_state": self.state,
@@ -134,8 +132,8 @@ class GRPOTrainer:
             self._reward_log.clear()
             refuse_foreign_files(Path(str(self.args.output_dir)))
             self._warn_of_existing_run()
-            parts = assemble(built.config, built.inputs, built.given)
-        trainer = parts.trainer
+            backend = one_process(built.config, built.inputs, built.given)
+        trainer = backend.trainer
         policy, reference = trainer.policy, trainer.learner.reference
         self.model = policy.model if policy.adapter is None else policy.adapter
         self.ref_model = reference.model if reference not in (None, policy) else None
@@ -147,19 +145,19 @@ class GRPOTrainer:
             one.tokenizer if isinstance(one, RewardModel) else None for one in built.inputs.functions.values()
         ]
         self.reward_weights = torch.tensor(list(built.config.rewards.weights.values()), dtype=torch.float32)
-        return built, parts
+        return built, backend
 
     def _warn_of_existing_run(self) -> None:
         place = Path(str(self.args.output_dir))
         if not self.args.resume_from_checkpoint and holds_work(place):
             LOGGER.warning(existing_run(place))  # train() may still be asked to resume
 
-    def _make_callbacks(self, callbacks: list[Callback]) -> CallbackHandler:
+    def _make_callbacks(self, callbacks: list[checks.Callback]) -> CallbackHandler:
         shown = LogPrinter if self.args.disable_tqdm else LogProgress
         flow = [DefaultFlowCallback, *callbacks, shown]
         return CallbackHandler(flow, self.model, self.processing_class, self.optimizer, self.lr_scheduler)
 
-    def _make_job(self, built: Built, parts: Parts) -> TrainingJob:
+    def _make_job(self, built: Built, backend: OneProcess) -> TrainingJob:
         observer = CallbackObserver(
             self.callback_handler,
             self.args,
@@ -168,7 +166,7 @@ class GRPOTrainer:
             Outlook(
                 updates_per_step=updates_per_step(built.config),
                 entropy_coef=built.config.loss.entropy_coef,
-                measure=parts.trainer.learner.measure,
+                measure=backend.trainer.learner.measure,
                 show=self._show,
                 say=self._say,
                 # looked up when called: a subclass, or a program, may put others in their place
@@ -181,10 +179,11 @@ class GRPOTrainer:
             args=self.args,
             config=built.config,
             inputs=built.inputs,
-            parts=parts,
+            backend=backend,
             notes=built.notes,
             observer=observer,
             console=self._console,
+            is_stream=size_of(self.train_dataset) is None,
         )
 
     @property
@@ -235,17 +234,17 @@ class GRPOTrainer:
         """Number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
 
-    def add_callback(self, callback: Callback) -> None:
+    def add_callback(self, callback: checks.Callback) -> None:
         """Add a callback."""
-        check_callbacks([callback], self.args)
+        checks.check_callbacks([callback], self.args)
         self.callback_handler.add_callback(callback)
 
-    def pop_callback(self, callback: Callback) -> TrainerCallback | None:
+    def pop_callback(self, callback: checks.Callback) -> TrainerCallback | None:
         """Remove a callback and return it; None if there is no such one."""
         found: TrainerCallback | None = self.callback_handler.pop_callback(callback)
         return found
 
-    def remove_callback(self, callback: Callback) -> None:
+    def remove_callback(self, callback: checks.Callback) -> None:
         """Remove a callback."""
         self.callback_handler.remove_callback(callback)
 
@@ -273,12 +272,12 @@ class GRPOTrainer:
             raise ConfigError(f"train takes resume_from_checkpoint alone, got {', '.join(others)}")
         if self._started and not resume_from_checkpoint:
             raise ConfigError("train() was called before and a trainer trains once; make a new GRPOTrainer")
-        refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
-        start = starting_point(self._job.output_dir, resume_from_checkpoint)
-        config = with_intervals(self._job.config, self.args, size_of(self.train_dataset))
+        checks.refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
+        resume = resume_point(self._job.output_dir, resume_from_checkpoint)
+        config = checks.with_intervals(self._job.config, self.args, size_of(self.train_dataset))
         self._job, self._started = replace(self._job, config=config), True
         with said_in_field_names():
-            output = run_training(self._job, start)
+            output = run_training(self._job, resume)
         if self.args.push_to_hub:
             self.push_to_hub()
         return output
@@ -319,7 +318,7 @@ class GRPOTrainer:
             )
             for name, dataset in held_out_sets(given).items()
         ]
-        return (evaluator.evaluate(job.parts.engine, step=self.state.global_step) for evaluator in evaluators)
+        return (evaluator.evaluate(job.backend.engine, step=self.state.global_step) for evaluator in evaluators)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Batches of rows in the order of the first epoch's steps; the loop itself does not use it."""
@@ -350,12 +349,12 @@ class GRPOTrainer:
         place = Path(output_dir or str(self.args.output_dir))
         updates = updates_at(place)
         if updates is not None and (
-            self._job.observer.run is None or updates != self._job.parts.trainer.policy_version
+            self._job.observer.run is None or updates != self._job.backend.trainer.policy_version
         ):
             raise ConfigError(f"save_model must not write into a checkpoint, got {place}; give another directory")
         if updates is not None:
             return
-        export_model(self._job.parts.trainer.policy, self.processing_class, place, merge=False)
+        export_model(self._job.backend.trainer.policy, self.processing_class, place, merge=False)
 
     def save_state(self) -> None:
         """Write `trainer_state.json` into the run directory."""

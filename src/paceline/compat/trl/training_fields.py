@@ -1,127 +1,275 @@
-"""Fields of transformers' `TrainingArguments`, available without loading transformers."""
+"""Fields of transformers' `TrainingArguments` with their meaning here, without loading transformers."""
 
-from dataclasses import dataclass, field
-from typing import Any
+# ruff: noqa: RUF009 - rows hold no mutable default
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from paceline.compat.vocabulary import Meaning, NoteKind, Switch, becomes, decides, idle, kept, refused, table
 
 Keywords = dict | str | None  # type: ignore[type-arg] # the annotation is TRL's, word for word
 """Keyword arguments: a mapping, or its JSON text from a command line."""
+NO_LIMIT = 2**31 - 1
+"""Replaces None in an option that needs a number: prompt tokens, checkpoints to keep."""
+
+OPTIMIZERS: Mapping[str, str] = {
+    "adamw_torch": "adamw",
+    "adamw_torch_fused": "adamw",
+    "adamw_8bit": "adamw_8bit",
+    "adamw_bnb_8bit": "adamw_8bit",
+}
+"""`optim` to `optimizer`; transformers has two names for each."""
+SCHEDULES: Mapping[str, str] = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+}
+"""`lr_scheduler_type` to `lr_schedule`, where an option exists."""
+SCHEDULE_KEYWORDS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("constant", "constant_with_warmup", "linear"), ()),
+    "cosine": ("num_cycles",),
+    "cosine_with_min_lr": ("num_cycles", "min_lr", "min_lr_rate"),
+    "cosine_with_restarts": ("num_cycles",),
+    "cosine_warmup_with_min_lr": ("num_cycles", "min_lr", "min_lr_rate", "warmup_lr_rate"),
+    "polynomial": ("lr_end", "power"),
+    "inverse_sqrt": ("timescale",),
+    "warmup_stable_decay": (
+        *("num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles"),
+    ),
+}
+"""Allowed `lr_scheduler_kwargs` of each of transformers' schedules, without those that follow a measured loss."""
+
+RISES = Switch(is_on=lambda args: args.lr_scheduler_type != "constant", off="lr_scheduler_type is constant")
+
+INTERVALS = ("no", "steps", "epoch")
+ADAMW = "AdamW's options have fields of their own; for another optimizer give optimizers=(optimizer, None)"
+EVALUATION = "evaluation decodes as many completions at once as there is room for"
+LOADER = "prompts are tokenised once, before the first step; no loader runs"
+NO_COMPILER = "the model is not compiled"
+NO_LABELS = "there are no labels to smooth or to name"
+NO_PREDICTIONS = (
+    "evaluation gives rewards and accuracies of sampled completions, there are no predictions to compute on"
+)
+ONE_PRECISION = "evaluation computes in the precision of training"
+ONE_PROCESS = "there is one process"
+ONE_TRAINER = "the trainer runs in one process"
+
+# what `paceline translate` says of fields that the trainer reads and no option covers
+Remark = tuple[NoteKind, str]
+BEST: Remark = ("missing", "final/ is the last model; the GRPOTrainer of Python chooses the best")
+LOGGED: Remark = ("idle", "every step is written to metrics.jsonl and shown")
+SCRIPT: Remark = ("idle", "scripts read it, and the trainer does not")
+TRACKIO: Remark = ("missing", "--report-to trackio writes to this machine")
+UPLOAD: Remark = (
+    "missing",
+    "nothing is uploaded; `hf upload NAME RUN/final` does it, as does the GRPOTrainer of Python",
+)
 
 
 @dataclass(repr=False)
+@table
 class TrainingFields:
-    """Name, type and default of each field in transformers 5.23; enumerations are text here."""
+    """Name, type, default and meaning of each field in transformers 5.23; enumerations are text here."""
 
-    output_dir: str | None = None
-    per_device_train_batch_size: int = 8
-    num_train_epochs: float = 3.0
-    max_steps: int = -1
-    learning_rate: float = 5e-05
-    lr_scheduler_type: str = "linear"
-    lr_scheduler_kwargs: Keywords = None
-    warmup_steps: float = 0
-    optim: str = "adamw_torch_fused"
-    optim_args: str | None = None
-    weight_decay: float = 0.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-08
-    optim_target_modules: str | list[str] | None = None
-    gradient_accumulation_steps: int = 1
-    average_tokens_across_devices: bool = True
-    max_grad_norm: float = 1.0
-    label_smoothing_factor: float = 0.0
-    bf16: bool = False
-    fp16: bool = False
-    bf16_full_eval: bool = False
-    fp16_full_eval: bool = False
-    tf32: bool | None = None
-    activation_checkpointing: bool | None = None
-    activation_checkpointing_kwargs: dict[str, Any] | str | None = None
-    gradient_checkpointing: bool | None = None
-    gradient_checkpointing_kwargs: dict[str, Any] | str | None = None
-    torch_compile: bool = False
-    torch_compile_backend: str | None = None
-    torch_compile_mode: str | None = None
-    use_liger_kernel: bool = False
-    liger_kernel_config: dict[str, bool] | None = None
-    use_cache: bool = False
-    neftune_noise_alpha: float | None = None
-    torch_empty_cache_steps: int | None = None
-    auto_find_batch_size: bool = False
-    logging_strategy: str = "steps"
-    logging_steps: float = 500
-    logging_first_step: bool = False
-    log_on_each_node: bool = True
-    logging_nan_inf_filter: bool = True
-    include_num_input_tokens_seen: str | bool = "no"
-    log_level: str = "passive"
-    log_level_replica: str = "warning"
-    disable_tqdm: bool | None = None
-    report_to: str | list[str] | None = "none"
-    run_name: str | None = None
-    project: str = "huggingface"
-    trackio_space_id: str | None = None
-    trackio_bucket_id: str | None = None
-    trackio_static_space_id: str | bool | None = None
-    eval_strategy: str = "no"
-    eval_steps: float | None = None
-    eval_delay: float = 0
-    per_device_eval_batch_size: int = 8
-    prediction_loss_only: bool = False
-    eval_on_start: bool = False
-    eval_do_concat_batches: bool = True
-    eval_use_gather_object: bool = False
-    eval_accumulation_steps: int | None = None
-    include_for_metrics: list[str] = field(default_factory=list)
-    batch_eval_metrics: bool = False
-    save_only_model: bool = False
-    save_strategy: str = "steps"
-    save_steps: float = 500
-    save_on_each_node: bool = False
-    save_total_limit: int | None = None
-    enable_jit_checkpoint: bool = False
-    push_to_hub: bool = False
-    hub_token: str | None = None
-    hub_private_repo: bool | None = None
-    hub_model_id: str | None = None
-    hub_strategy: str = "every_save"
-    hub_always_push: bool = False
-    hub_revision: str | None = None
-    load_best_model_at_end: bool = False
-    metric_for_best_model: str | None = None
-    greater_is_better: bool | None = None
-    ignore_data_skip: bool = False
-    restore_callback_states_from_checkpoint: bool = False
-    full_determinism: bool = False
-    seed: int = 42
-    data_seed: int | None = None
-    use_cpu: bool = False
-    accelerator_config: Keywords = None
-    parallelism_config: Any = None
-    dataloader_drop_last: bool = False
-    dataloader_num_workers: int = 0
-    dataloader_pin_memory: bool = True
-    dataloader_persistent_workers: bool = False
-    dataloader_prefetch_factor: int | None = None
-    dataloader_multiprocessing_context: str | None = None
-    dataloader_in_order: bool = True
-    remove_unused_columns: bool = True
-    label_names: list[str] | None = None
-    train_sampling_strategy: str = "random"
-    length_column_name: str = "length"
-    ddp_find_unused_parameters: bool | None = None
-    ddp_bucket_cap_mb: int | None = None
-    ddp_broadcast_buffers: bool | None = None
-    ddp_static_graph: bool | None = None
-    ddp_backend: str | None = None
-    ddp_timeout: int = 1800
-    fsdp: str | None = None
-    fsdp_config: dict[str, Any] | str | None = None
-    deepspeed: Keywords = None
-    debug: str | list[str] = ""
-    skip_memory_metrics: bool = True
-    do_train: bool = False
-    do_eval: bool = False
-    do_predict: bool = False
-    resume_from_checkpoint: str | None = None
-    local_rank: int = -1
+    MEANINGS: ClassVar[Mapping[str, Meaning]]
+
+    # batches and length of the run
+    output_dir: str | None = becomes(None, "output_dir", command="output_dir")
+    per_device_train_batch_size: int = decides(
+        8, "prompts_per_step", command="prompts_per_step: completions of all processes / num_generations"
+    )
+    gradient_accumulation_steps: int = decides(1, "prompts_per_step num_minibatches")
+    num_train_epochs: float = decides(3.0, "num_epochs")
+    max_steps: int = decides(-1, "max_steps", "max_steps: updates, rounded up to whole batches of rollouts")
+    seed: int = becomes(42, "seed")
+
+    # the update
+    learning_rate: float = becomes(5e-05, "learning_rate")
+    lr_scheduler_type: str = becomes(
+        "linear",
+        "lr_schedule",
+        "transformers' schedule, update by update; lr_schedule where the options have a word for it",
+        convert=lambda kind: SCHEDULES.get(kind, "constant"),
+        choices=tuple(SCHEDULE_KEYWORDS),
+        remedy="for any other schedule give the trainer optimizers=(optimizer, scheduler)",
+    )
+    lr_scheduler_kwargs: Keywords = decides(
+        None, "min_lr_ratio", "for that schedule; min_lr_ratio with cosine_with_min_lr"
+    )
+    warmup_steps: float = decides(
+        0,
+        "warmup_steps",
+        "updates, below 1 a share of the run; the option has them in whole batches, rounded up",
+        switch=RISES,
+    )
+    optim: str = becomes(
+        "adamw_torch_fused",
+        "optimizer",
+        "optimizer: adamw_torch and its fused kind are the same here, adamw_8bit is bitsandbytes'",
+        convert=OPTIMIZERS.__getitem__,
+        choices=tuple(OPTIMIZERS),
+        remedy="for any other optimizer give the trainer optimizers=(optimizer, None)",
+    )
+    optim_args: str | None = refused(None, ADAMW, also=("",))
+    optim_target_modules: str | list[str] | None = refused(None, ADAMW, also=("",))
+    weight_decay: float = becomes(0.0, "weight_decay")
+    adam_beta1: float = becomes(0.9, "adam_beta1")
+    adam_beta2: float = becomes(0.999, "adam_beta2")
+    adam_epsilon: float = becomes(1e-08, "adam_eps")
+    max_grad_norm: float = becomes(1.0, "max_grad_norm", convert=lambda norm: norm or 0.0, may_be_none=True)
+    average_tokens_across_devices: bool = idle(True, ONE_PROCESS)
+    label_smoothing_factor: float = refused(0.0, NO_LABELS)
+    label_names: list[str] | None = refused(None, NO_LABELS)
+    neftune_noise_alpha: float | None = refused(
+        None, "noise in the embeddings would make the policy differ from the one that sampled"
+    )
+    auto_find_batch_size: bool = refused(
+        False, "micro-batches are cut by micro_batch_tokens, which bounds memory already; lower that"
+    )
+
+    # precision, memory, devices
+    use_cpu: bool = becomes(
+        False, "device", "device: cpu", convert=lambda cpu: "cpu" if cpu else "auto", command="device: cpu"
+    )
+    bf16: bool = becomes(
+        False,
+        "dtype",
+        "dtype: bfloat16 or float32",
+        convert=lambda half: "bfloat16" if half else "float32",
+        command="dtype",
+    )
+    fp16: bool = refused(False, "half precision would need its loss scaled; use bf16 or float32")
+    bf16_full_eval: bool = refused(False, ONE_PRECISION)
+    fp16_full_eval: bool = refused(False, ONE_PRECISION)
+    tf32: bool | None = kept(None, ("idle", "torch's own setting holds"), late=False)
+    activation_checkpointing: bool | None = becomes(
+        None, "gradient_checkpointing", convert=lambda on: str(bool(on)).lower()
+    )
+    activation_checkpointing_kwargs: dict[str, Any] | str | None = decides(None, "", "as gradient_checkpointing_kwargs")
+    gradient_checkpointing: bool | None = decides(None, "gradient_checkpointing")
+    gradient_checkpointing_kwargs: dict[str, Any] | str | None = decides(
+        None, "", "use_reentrant is accepted: the gradient is the same"
+    )
+    torch_compile: bool = refused(False, NO_COMPILER)
+    torch_compile_backend: str | None = refused(None, NO_COMPILER)
+    torch_compile_mode: str | None = refused(None, NO_COMPILER)
+    use_liger_kernel: bool = refused(False, "layers are not replaced by other kernels")
+    liger_kernel_config: dict[str, bool] | None = idle(None, "use_liger_kernel is off")
+    use_cache: bool = idle(False, "generation always caches, training never does")
+    torch_empty_cache_steps: int | None = idle(None, "it frees memory and changes no result")
+    full_determinism: bool = refused(
+        False, "on a CPU a run is deterministic already; for CUDA the command line has an option"
+    )
+    data_seed: int | None = refused(None, "one seed fixes data order and sampling; give seed")
+    accelerator_config: Keywords = idle(None, LOADER, note=("idle", "no accelerate is at work"))
+    parallelism_config: Any = refused(None, ONE_TRAINER, also=({}, ""))
+    fsdp: str | None = refused(None, ONE_TRAINER, also=({}, ""), command="zero_stage")
+    fsdp_config: dict[str, Any] | str | None = idle(
+        None, "fsdp is off", note=("idle", "slices are named by --zero-stage alone")
+    )
+    deepspeed: Keywords = refused(None, ONE_TRAINER, also=({}, ""), command="zero_stage, and offload behind _offload")
+    local_rank: int = refused(-1, ONE_TRAINER, also=(0,))
+    ddp_find_unused_parameters: bool | None = idle(None, ONE_PROCESS)
+    ddp_bucket_cap_mb: int | None = idle(None, ONE_PROCESS)
+    ddp_broadcast_buffers: bool | None = idle(None, ONE_PROCESS)
+    ddp_static_graph: bool | None = idle(None, ONE_PROCESS)
+    ddp_backend: str | None = idle(None, ONE_PROCESS)
+    ddp_timeout: int = idle(1800, ONE_PROCESS)
+
+    # logging and trackers
+    logging_strategy: str = kept("steps", LOGGED, choices=INTERVALS)
+    logging_steps: float = kept(500, LOGGED)
+    logging_first_step: bool = kept(False, LOGGED)
+    log_on_each_node: bool = idle(True, ONE_PROCESS)
+    logging_nan_inf_filter: bool = idle(True, "a loss that is not finite ends the run")
+    include_num_input_tokens_seen: str | bool = idle("no", "tokens are always counted")
+    log_level: str = idle("passive", "it changes what is printed and no result; use transformers.logging.set_verbosity")
+    log_level_replica: str = idle("warning", ONE_PROCESS)
+    disable_tqdm: bool | None = kept(None, ("idle", "there is a progress bar where there is a terminal"), late=False)
+    report_to: str | list[str] | None = becomes("none", "report_to", command="report_to")
+    run_name: str | None = kept(None, ("idle", "trackers name a run by its directory"))
+    project: str = becomes("huggingface", "project")
+    trackio_space_id: str | None = kept(None, TRACKIO, late=False)
+    trackio_bucket_id: str | None = kept(None, TRACKIO, late=False)
+    trackio_static_space_id: str | bool | None = kept(None, TRACKIO, late=False)
+    skip_memory_metrics: bool = refused(True, "memory is not measured by transformers here")
+    debug: str | list[str] = refused("", "transformers' debug modes belong to its own loop", also=([], None))
+
+    # evaluation
+    eval_strategy: str = kept(
+        "no",
+        ("changed", "held-out rows are measured before the first step and after the last, whatever it says"),
+        choices=INTERVALS,
+    )
+    eval_steps: float | None = decides(None, "eval_steps", "eval_steps, as save_steps", late=True)
+    eval_delay: float = kept(0, ("idle", "held-out rows are measured before the first step and from --eval-steps on"))
+    eval_on_start: bool = kept(False, ("idle", "held-out rows are always measured before the first step"))
+    per_device_eval_batch_size: int = idle(8, EVALUATION)
+    eval_accumulation_steps: int | None = idle(None, EVALUATION)
+    prediction_loss_only: bool = refused(False, NO_PREDICTIONS, also=([],))
+    eval_do_concat_batches: bool = refused(True, NO_PREDICTIONS, also=([],))
+    eval_use_gather_object: bool = refused(False, NO_PREDICTIONS, also=([],))
+    include_for_metrics: list[str] = refused([], NO_PREDICTIONS, also=([],))
+    batch_eval_metrics: bool = refused(False, NO_PREDICTIONS, also=([],))
+
+    # checkpoints and the final model
+    save_strategy: str = kept(
+        "steps",
+        ("changed", "checkpoints are counted in steps (--save-steps), and one is written at an interrupt"),
+        choices=(*INTERVALS, "best"),
+    )
+    save_steps: float = decides(
+        500,
+        "save_steps",
+        "save_steps: updates, rounded up to whole batches of rollouts (a share of the run below 1)",
+        late=True,
+    )
+    save_total_limit: int | None = becomes(
+        None,
+        "save_total_limit",
+        convert=lambda limit: limit or NO_LIMIT,  # None keeps all
+    )
+    save_only_model: bool = idle(False, "a checkpoint always holds what resuming needs")
+    save_on_each_node: bool = idle(False, ONE_PROCESS)
+    enable_jit_checkpoint: bool = idle(False, "an interrupted run always writes a checkpoint")
+    load_best_model_at_end: bool = kept(False, BEST)
+    metric_for_best_model: str | None = kept(None, BEST)
+    greater_is_better: bool | None = kept(None, BEST)
+    push_to_hub: bool = kept(False, UPLOAD)
+    hub_token: str | None = kept(None, UPLOAD)
+    hub_private_repo: bool | None = kept(None, UPLOAD)
+    hub_model_id: str | None = kept(None, UPLOAD)
+    hub_strategy: str = kept(
+        "every_save",
+        UPLOAD,
+        late=False,
+        choices=("every_save", "end"),
+        remedy="the model is uploaded once, at the end; checkpoints stay in the run directory",
+    )
+    hub_always_push: bool = idle(False, "there is one upload, at the end")
+    hub_revision: str | None = kept(None, UPLOAD)
+    ignore_data_skip: bool = refused(False, "a resumed run continues exactly where it stopped")
+    restore_callback_states_from_checkpoint: bool = refused(False, "callbacks of a resumed run start fresh")
+
+    # rows
+    dataloader_drop_last: bool = refused(False, "the last batch of a run is short rather than left out")
+    dataloader_num_workers: int = idle(0, LOADER)
+    dataloader_pin_memory: bool = idle(True, LOADER)
+    dataloader_persistent_workers: bool = idle(False, LOADER)
+    dataloader_prefetch_factor: int | None = idle(None, LOADER)
+    dataloader_multiprocessing_context: str | None = idle(None, LOADER)
+    dataloader_in_order: bool = idle(True, LOADER)
+    remove_unused_columns: bool = idle(True, "reward functions always get every column")
+    train_sampling_strategy: str = refused("random", "only shuffled and given order are offered (shuffle_dataset)")
+    length_column_name: str = refused("length", "ordering by length is not offered")
+
+    # for the user's script
+    do_train: bool = kept(False, SCRIPT)
+    do_eval: bool = kept(False, SCRIPT)
+    do_predict: bool = kept(False, SCRIPT)
+    resume_from_checkpoint: str | None = kept(
+        None, ("missing", "no checkpoint of theirs can be gone on with; ours are, by --resume RUN")
+    )

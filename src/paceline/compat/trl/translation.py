@@ -6,74 +6,53 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.compat.trl.batches import batches_of, fill_batch_fields
-from paceline.compat.trl.choices import OPTIMIZERS, SCHEDULES, check_choices
+from paceline.compat.trl.batches import batches_of, fill_batch_fields, in_steps, interval, warmup_steps
+from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Options, check_fields, options_of
 from paceline.compat.trl.keywords import (
-    Options,
     check_checkpointing,
     model_keywords,
     sampling_keywords,
     schedule_keywords,
     template_keywords,
 )
-from paceline.compat.trl.lengths import NO_LIMIT, in_steps, interval, warmup_steps
-from paceline.compat.trl.numbers import settle_numbers
-from paceline.compat.trl.objective import SOURCES, objective_options
-from paceline.compat.trl.refused import refuse
+from paceline.compat.trl.objective import OPTIONS, objective_options
+from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.building import build_config
 from paceline.config.sections import Config
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, PacelineError, sentence
 
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
 
 
 FIELDS: Mapping[str, str] = {
-    **{option: fields[0] for option, fields in SOURCES.items()},
-    "prompts_per_step": "per_device_train_batch_size",
-    "num_minibatches": "steps_per_generation",
-    "num_epochs": "num_train_epochs",
-    "shuffle": "shuffle_dataset",
+    **{option: names[0] for option, names in DECIDED_BY.items()},
     "enable_thinking": "chat_template_kwargs enable_thinking",
     "stop": "generation_kwargs stop_strings",
-    "ref_sync_steps": "sync_ref_model",
-    "ref_sync_mix": "ref_model_mixup_alpha",
-    "correction_max": "vllm_importance_sampling_clip_max",
-    "lr_schedule": "lr_scheduler_type",
-    "min_lr_ratio": "lr_scheduler_kwargs",
-    "adam_eps": "adam_epsilon",
-    "eval_generations": "num_generations_eval",
     "eval_temperature": "temperature",
     "lora_rank": "peft_config.r",
     "lora_alpha": "peft_config.lora_alpha",
     "lora_targets": "peft_config.target_modules",
-    "reward_models": "reward_funcs",
-    "rollout_correction": "vllm_importance_sampling_mode",
     "dataset": "train_dataset",
     "prompt_column": "train_dataset's column `prompt`",
     "answer_column": "train_dataset's column `answer`",
-    "model": "model",
-    "dtype": "bf16",
-    "device": "use_cpu",
+    "resume": "output_dir",
 }
-"""Field of `GRPOConfig` behind each option with another name."""
+"""Field of `GRPOConfig`, or argument of the trainer, behind each option."""
 
-PHRASES: Mapping[str, str] = {
-    r" with --long-prompts drop": ", which cuts them",
-    r"set --long-prompts to drop or truncate_left": "set max_prompt_length to what fits, which cuts them",
-    r", or name another column with --prompt-column": "",
-    r"name (?:the right|their) column with --answer-column": "give them in a column `answer`",
-    r", or leave --system-prompt out": "",
-    r"use --system-prompt '' where it takes no system message": "leave the system message out where it takes none",
-    r", or --save-steps 0\b": ", or save_strategy 'no'",
-    r"--resume (?=\S+ (?:is|cannot)\b)": "output_dir ",
-    r"with --resume \S+,": "with train(resume_from_checkpoint=True),",
-    r" \(--max-skipped-updates \S+\)": "",
-    r"give --optimizer adamw_8bit, --optimizer-offload or --lora-rank": "give optim adamw_8bit or a peft_config",
-    r"then --resume continues": "then train(resume_from_checkpoint=True) continues",
-    r"--resume the run": "continue it with train(resume_from_checkpoint=True)",
+INSTEAD: Mapping[str, str] = {
+    "long_prompts": "give a max_prompt_length that fits, which cuts them",
+    "prompt_column": "",
+    "answer_column": "give them in a column `answer`",
+    "system_prompt": "leave the system message out where the template takes none",
+    "offload": "give optim adamw_8bit or a peft_config",
+    "override": "start a new run in another output_dir",
+    "resume": "continue it with train(resume_from_checkpoint=True)",
 }
-"""Patterns of clauses about options without a field, and their replacements."""
+"""What a program does where a remedy names an option without a field; empty if there is nothing that it can do."""
+OPTION = re.compile(r"--([a-z][a-z0-9-]*[a-z0-9])")
+ASIDE = re.compile(r" \(--([a-z][a-z0-9-]*[a-z0-9])[^()]*\)")
+"""Option in parentheses that only names a limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,75 +82,97 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
     Raises:
         ConfigError: a field that is refused, wrong, or at odds with another; the sentence names fields, not options.
     """
-    refuse(args)
-    settle_numbers(args)
-    check_choices(args)
+    check_fields(args)
     fill_batch_fields(args)
     check_checkpointing(args)
-    given = {
-        **_model(args, surroundings),
-        **_data(args, surroundings),
-        **_sampling(args),
+    batches, prompts, limit = batches_of(args), surroundings.num_prompts, args.max_prompt_length
+    if args.temperature <= 0:
+        raise ConfigError(
+            f"temperature must be above 0, got {args.temperature!r}; greedy completions of one prompt are all the same"
+        )
+    given: Options = {
+        **{name: value for name, value in options_of(args).items() if name not in OPTIONS},
         **objective_options(args),
-        **_update(args, surroundings),
-        **_loop(args, surroundings),
+        **model_keywords(args),
+        **sampling_keywords(args),
+        **template_keywords(args),
+        **schedule_keywords(args),
+        # data and rewards
+        "model": surroundings.model,
+        "dataset": surroundings.dataset,
+        "max_prompt_length": (surroundings.context_length or NO_LIMIT) if limit is None else limit,
+        "long_prompts": "error" if limit is None else "truncate_left",
+        "reward_funcs": surroundings.reward_names,
+        "reward_weights": _weights(args, surroundings),
+        # the step and the run
+        "prompts_per_step": batches.prompts_per_step,
+        "num_minibatches": batches.num_minibatches,
+        "warmup_steps": warmup_steps(args, prompts),
+        "save_steps": interval(args, "save", prompts),
+        "background_save": False,  # on_save finds the checkpoint on disk, and the trainer's state as it was
+        # evaluation
+        "eval_steps": interval(args, "eval", prompts),
+        "eval_size": None,
+        "eval_generations": args.num_generations if args.num_generations_eval is None else args.num_generations_eval,
+        "eval_temperature": args.temperature,
+        "eval_reward_func": surroundings.reward_names[0],
     }
+    if args.max_steps > 0:
+        given["max_steps"] = math.ceil(args.max_steps / batches.updates_per_step)
+    else:
+        given["num_epochs"] = args.num_train_epochs
+    if args.sync_ref_model:
+        given["ref_sync_steps"] = _reference_steps(args, surroundings)
     try:
         return build_config(given)
     except ConfigError as error:
-        raise ConfigError(in_field_names(str(error))) from None
+        raise ConfigError(said_of_fields(error)) from None
 
 
-def in_field_names(message: str) -> str:
-    """Reword a sentence about options for the fields behind them.
+def said_of_fields(error: PacelineError) -> str:
+    """Sentence of an error for a program: fields instead of options, and remedies that a program has.
 
-    >>> in_field_names("--clip-eps-low must lie in [0, 1), got 1.5")
-    'epsilon must lie in [0, 1), got 1.5'
+    >>> said_of_fields(ConfigError("--clip-eps-low is 2", remedies=["name a --prompt-column", "lower it"]))
+    'epsilon is 2; lower it'
     """
+    remedies = [said for remedy in error.remedies if (said := _remedy(remedy))]
+    return sentence(in_field_names(error.message), remedies, _remedy(error.then))
 
-    for remedy, ours in PHRASES.items():
-        message = re.sub(remedy, ours, message)
 
-    def say(found: re.Match[str]) -> str:
-        name = found[0].removeprefix("--").replace("-", "_")
-        return FIELDS.get(name, name)
+def _remedy(clause: str) -> str:
+    lacking = next((name for name in _options_in(clause) if name in INSTEAD), None)
+    return in_field_names(clause) if lacking is None else INSTEAD[lacking]
 
-    unequal = "|".join(sorted((name for name in FIELDS if "_" in name), key=len, reverse=True))
-    return re.sub(rf"--[a-z][a-z0-9-]*[a-z0-9]|(?<![\w.])(?:{unequal})\b", say, message)
+
+def _options_in(text: str) -> list[str]:
+    return [found[1].replace("-", "_") for found in OPTION.finditer(text)]
+
+
+def in_field_names(text: str) -> str:
+    """Replace options in a text by the fields behind them, and leave out a limit in parentheses that is no field.
+
+    >>> in_field_names("--clip-eps-low 1.5 is left (--stop-grace 3)")
+    'epsilon 1.5 is left'
+    """
+    text = ASIDE.sub(lambda found: found[0] if _is_known(found[1]) else "", text)
+    # the option's value is its field where a program gives an object, and a program names a model without its prefix
+    text = text.replace("--dataset train_dataset ", "--dataset ").replace("--reward-funcs model:", "--reward-funcs ")
+    return OPTION.sub(lambda found: _field(found[1]), text)
+
+
+def _is_known(flag: str) -> bool:
+    name = flag.replace("-", "_")
+    return name in FIELDS or name in MEANINGS
+
+
+def _field(flag: str) -> str:
+    name = flag.replace("-", "_")
+    return FIELDS.get(name, name)
 
 
 def updates_per_step(config: Config) -> int:
     """Optimiser steps (transformers' `global_step`) in one step of the loop."""
     return config.optim.num_iterations * config.optim.num_minibatches
-
-
-def _model(args: "GRPOConfig", surroundings: Surroundings) -> Options:
-    return {
-        "model": surroundings.model,
-        "device": "cpu" if args.use_cpu else "auto",
-        "dtype": "bfloat16" if args.bf16 else "float32",
-        "gradient_checkpointing": str(bool(args.activation_checkpointing)).lower(),
-        "trust_remote_code": args.trust_remote_code,
-        **model_keywords(args),
-    }
-
-
-def _data(args: "GRPOConfig", surroundings: Surroundings) -> Options:
-    limit = args.max_prompt_length
-    return {
-        "dataset": surroundings.dataset,
-        "shuffle": bool(args.shuffle_dataset),
-        "max_prompt_length": (surroundings.context_length or NO_LIMIT) if limit is None else limit,
-        "long_prompts": "error" if limit is None else "truncate_left",
-        "reward_funcs": surroundings.reward_names,
-        "reward_weights": _weights(args, surroundings),
-        "on_bad_row": args.on_bad_row,
-        "reward_timeout": args.reward_timeout,
-        "max_reward_failure_rate": args.max_reward_failure_rate,
-        "sandbox": args.sandbox,
-        "sandbox_url": args.sandbox_url,
-        **template_keywords(args),
-    }
 
 
 def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | None:
@@ -184,74 +185,11 @@ def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | No
     return weights
 
 
-def _sampling(args: "GRPOConfig") -> Options:
-    if args.temperature <= 0:
-        raise ConfigError(
-            f"temperature must be above 0, got {args.temperature!r}; greedy completions of one prompt are all the same"
-        )
-    return {
-        "num_generations": args.num_generations,
-        "max_completion_length": args.max_completion_length,
-        "temperature": args.temperature,
-        "top_p": args.top_p,
-        "top_k": args.top_k or 0,
-        "min_p": args.min_p or 0.0,
-        **sampling_keywords(args),
-    }
-
-
-def _update(args: "GRPOConfig", surroundings: Surroundings) -> Options:
-    batches = batches_of(args)
-    return {
-        "optimizer": OPTIMIZERS[args.optim],
-        "learning_rate": args.learning_rate,
-        "lr_schedule": SCHEDULES.get(args.lr_scheduler_type, "constant"),
-        "warmup_steps": warmup_steps(args, surroundings.num_prompts),
-        "weight_decay": args.weight_decay,
-        "adam_beta1": args.adam_beta1,
-        "adam_beta2": args.adam_beta2,
-        "adam_eps": args.adam_epsilon,
-        "max_grad_norm": args.max_grad_norm or 0.0,
-        "num_iterations": args.num_iterations,
-        "num_minibatches": batches.num_minibatches,
-        "micro_batch_tokens": args.micro_batch_tokens,
-        **schedule_keywords(args),
-        **_reference_steps(args, surroundings),
-    }
-
-
-def _reference_steps(args: "GRPOConfig", surroundings: Surroundings) -> Options:
-    if not args.sync_ref_model:
-        return {}
+def _reference_steps(args: "GRPOConfig", surroundings: Surroundings) -> int:
     if surroundings.adapter:
         raise ConfigError("sync_ref_model must be False with a PEFT model, got True: the reference is its base model")
     if args.beta == 0 and args.preset is None:
         raise ConfigError("sync_ref_model must be False while beta is 0, got True: there is no reference then")
     if args.ref_model_sync_steps < 1:
         raise ConfigError(f"ref_model_sync_steps must be at least 1, got {args.ref_model_sync_steps!r}")
-    return {"ref_sync_steps": in_steps(args, "ref_model_sync_steps", args.ref_model_sync_steps, None)}
-
-
-def _loop(args: "GRPOConfig", surroundings: Surroundings) -> Options:
-    batches = batches_of(args)
-    generations = args.num_generations if args.num_generations_eval is None else args.num_generations_eval
-    return {
-        "output_dir": args.output_dir,
-        "prompts_per_step": batches.prompts_per_step,
-        **(
-            {"max_steps": math.ceil(args.max_steps / batches.updates_per_step)}
-            if args.max_steps > 0
-            else {"num_epochs": args.num_train_epochs}
-        ),
-        "seed": args.seed,
-        "save_steps": interval(args, "save", surroundings.num_prompts),
-        "background_save": False,  # on_save finds the checkpoint on disk, and the trainer's state as it was
-        "save_total_limit": args.save_total_limit or NO_LIMIT,
-        "eval_steps": interval(args, "eval", surroundings.num_prompts),
-        "eval_size": None,
-        "eval_generations": generations,
-        "eval_temperature": args.temperature,
-        "eval_reward_func": surroundings.reward_names[0],
-        "report_to": args.report_to,
-        "project": args.project,
-    }
+    return in_steps(args, "ref_model_sync_steps", args.ref_model_sync_steps, None)

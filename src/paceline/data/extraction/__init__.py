@@ -3,10 +3,7 @@
 Every function here is pure and linear in the length of the text, whatever the text holds.
 
 thinking.py  what is thought and what is said
-tags.py      `<answer>...</answer>`
-boxes.py     LaTeX's boxed answers
-hashes.py    the `####` of GSM8K
-final.py     the first of these that a text has
+answers.py   `<answer>...</answer>`, boxes, `####`, and the first of these that a text has
 fences.py    programs between code fences
 actions.py   `Action:` and `Action Input:`, and `<tool_call>...</tool_call>`
 """

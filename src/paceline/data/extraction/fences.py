@@ -55,10 +55,11 @@ def _fences(text: str, thoughts: ThoughtReader) -> Iterator[tuple[str, str | Non
     opened: _Opened | None = None
     for line in text.splitlines(keepends=True):
         fence = None if opened is None else _FENCE.fullmatch(line.rstrip())
-        if opened is not None and fence and _closes(fence, opened):
+        is_bare = fence is not None and not fence["info"].strip()
+        if opened is not None and fence and is_bare and not fence["answer"] and fence["marks"].startswith(opened.marks):
             yield opened.language, "".join(opened.content)
             opened = None
-        elif opened is not None and not (fence and _supersedes(fence, opened)):
+        elif opened is not None and (fence is None or is_bare or not opened.marks.startswith(fence["marks"])):
             opened.content.append(line.removeprefix(opened.indent))
         else:
             for piece in (*(opened.content if opened else ()), line):
@@ -77,11 +78,3 @@ def _opening(line: str) -> _Opened | None:
     if fence is None:
         return None
     return _Opened(fence["indent"], fence["marks"], (fence["info"].split() or [""])[0].lower())
-
-
-def _closes(fence: re.Match[str], opened: _Opened) -> bool:
-    return not fence["answer"] and not fence["info"].strip() and fence["marks"].startswith(opened.marks)
-
-
-def _supersedes(fence: re.Match[str], opened: _Opened) -> bool:
-    return bool(fence["info"].strip()) and opened.marks.startswith(fence["marks"])

@@ -5,8 +5,7 @@ import re
 OPEN_THINK, CLOSE_THINK = "<think>", "</think>"
 OPEN_REASONING, CLOSE_REASONING = "<reasoning>", "</reasoning>"
 
-THINKING = ("think", "reasoning")
-"""Tags whose content can hold no answer."""
+THINKING = ("think", "reasoning")  # Tags whose content can hold no answer
 
 _ANY_TAG = re.compile(r"(</?(?:think|reasoning)>)")
 

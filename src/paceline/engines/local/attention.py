@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from paceline.engines.local.operations import rms_norm
 from paceline.kernels.cpu.decoding import Heads
 
 
@@ -65,6 +66,15 @@ NewAttention = Callable[[int, int, Heads, Rotation], SharedAttention]
 """Rows, layers, heads and the rotation of a call to its attention."""
 
 
+def rotated(
+    qk: Float[Tensor, "... H+K D"], norm: Tensor | None, eps: float, cosine: Tensor, sine: Tensor
+) -> Float[Tensor, "... H+K D"]:
+    """Turn query and key heads by their positions, normed before where `norm` has a scale for each head."""
+    if norm is not None:
+        qk = rms_norm(qk, norm, eps)
+    return torch.mul(qk, cosine).addcmul_(qk.roll(qk.shape[-1] // 2, -1), sine)
+
+
 def causal_attention(qkv: Float[Tensor, "P L H+2K D"], heads: Heads) -> Float[Tensor, "P*L H*D"]:
     """Compute causal attention from rotated queries and keys."""
     query, key, value = qkv.transpose(1, 2).split((heads.query, heads.kv, heads.kv), dim=1)
@@ -80,17 +90,12 @@ def heads_of(model: PreTrainedModel) -> Heads:
 
 
 def rotation_of(model: PreTrainedModel, length: int, like: Tensor) -> Rotation:
-    """Compute the tables of `length` positions; `like` gives precision and device."""
-    cosine, sine = rope_tables(model, length, like)
-    return Rotation(cosine=cosine, sine=sine, norm_eps=model.config.rms_norm_eps)
+    """Compute the tables of `length` positions by the model's own rotary module, so that its scaling is honoured.
 
-
-def rope_tables(model: PreTrainedModel, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines [length, D] from the model's own rotary module, so that its scaling is honoured.
-
-    The rotation of x is x * cosine + roll(x, D / 2) * sine: the sign of the rotated half sits in the table.
+    `like` gives precision and device.
     """
     positions = torch.arange(length, device=like.device)[None]
     cosine, sine = model.model.rotary_emb(like, positions)
     half = sine.shape[-1] // 2
-    return cosine[0].contiguous(), torch.cat((-sine[0, :, :half], sine[0, :, half:]), dim=-1)
+    signed = torch.cat((-sine[0, :, :half], sine[0, :, half:]), dim=-1)
+    return Rotation(cosine=cosine[0].contiguous(), sine=signed, norm_eps=model.config.rms_norm_eps)

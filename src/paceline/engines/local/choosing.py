@@ -14,8 +14,7 @@ from paceline.engines.local.decoder import Decoder
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
 from paceline.engines.local.operations import kernels_reason
-from paceline.engines.local.plain import PlainDecoder
-from paceline.engines.local.recomputing import RecomputingDecoder
+from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
 from paceline.engines.local.weights import unsupported_reason
 from paceline.errors import ModelError, first_line
 from paceline.kernels.cpu.decoding import decoding_kernels

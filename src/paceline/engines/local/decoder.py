@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paceline.engines import Sampling
+from paceline.engines.sampling import draw
 
 
 class Decoder(Protocol):
@@ -31,16 +32,32 @@ class Decoder(Protocol):
     def draw_next(
         self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
     ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-        """Append one token to every row, and draw the next ones from the logits after it: see `sampling.draw`."""
+        """Append one token to every row, and draw the next ones from the logits after it."""
+        return draw(self.step(tokens), uniform, sampling)
 
     def reread(self) -> None:
         """The model's weights have changed: compute with these from now on. What is cached stays as it is."""
+        return
 
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         """Keep these rows, in this order; the first `alive` of them have a living completion."""
 
     def release(self, rows: Sequence[int]) -> None:
         """These rows have ended: what only they needed may be used again."""
+        return
 
     def end(self) -> None:
         """Give back the caches."""
+
+
+def rounded_up(count: int) -> int:
+    """Return the least of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... (2^n and 3 * 2^n) that is at least `count`.
+
+    Batches are rounded so that kernels meet few different shapes.
+
+    >>> [rounded_up(count) for count in (1, 5, 13, 100, 129)]
+    [1, 6, 16, 128, 192]
+    """
+    power = 1 << max(0, count - 1).bit_length()
+    three_quarters = power // 4 * 3
+    return three_quarters if three_quarters >= count else power

@@ -9,12 +9,10 @@ from typing_extensions import override
 
 from paceline.engines import OnFinished, Request, Sampling, TakeNewer, TrainedEngine
 from paceline.engines.local.choosing import choose_decoder
-from paceline.engines.local.scheduling import OnEnded, Sampled, SamplingJob, Scheduler
-from paceline.engines.requests import check_requests, limits_of, texts_of, weight_changes
+from paceline.engines.local.scheduling import OnEnded, SamplingJob, Scheduler
+from paceline.engines.requests import check_requests, completions_of, limits_of, refuse_not_finite, texts_of
 from paceline.engines.stopping import Stopping
-from paceline.errors import TrainingError
 from paceline.models.plain_forward import evaluating
-from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.types import Completion
 
 
@@ -33,7 +31,6 @@ class LocalEngine(TrainedEngine):
         concurrent_sequences: int,
         compute_dtype: torch.dtype,
         eos_token_ids: frozenset[int],
-        progress: Progress = NULL_PROGRESS,
         take_newer: TakeNewer | None = None,
     ) -> None:
         """Choose the decoder, by a short comparison with the model's own logits.
@@ -44,7 +41,6 @@ class LocalEngine(TrainedEngine):
             concurrent_sequences: completions computed at the same time, at most; bounds memory, never the result.
             compute_dtype: precision of the forward pass; a copy of the weights is made per call where theirs differs.
             eos_token_ids: a completion ends after any of these.
-            progress: told after each position how many completions have ended and how many tokens there are.
             take_newer: asked before each token; None: a call ends with the weights that it began with.
 
         Raises:
@@ -54,7 +50,7 @@ class LocalEngine(TrainedEngine):
         """How many optimiser updates the weights have seen; copied into completions."""
         self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
-        self._capacity, self._end_tokens, self._progress = concurrent_sequences, eos_token_ids, progress
+        self._capacity, self._end_tokens = concurrent_sequences, eos_token_ids
         choice = choose_decoder(model, compute_dtype)
         self._decoder = choice.decoder
         self.path: str = choice.path
@@ -64,11 +60,6 @@ class LocalEngine(TrainedEngine):
     def take_weights(self, policy_version: int) -> None:
         # the model's weights are read at each call.
         self.policy_version = policy_version
-
-    @override
-    def rest(self) -> None:
-        # nothing is kept between calls.
-        pass
 
     @override
     def generate(
@@ -98,17 +89,15 @@ class LocalEngine(TrainedEngine):
                 take_newer=self._take_newer,
                 concurrent_sequences=self._capacity,
                 device=self._model.device,
-                progress=self._progress,
                 on_ended=None if on_finished is None else self._teller(requests, on_finished),
             )
             sampled = scheduler.run()
-        if not np.isfinite(sampled.logprobs).all():
-            raise TrainingError(
-                f"the policy's logits are not finite at version {self.policy_version}, a completion needs finite ones; "
-                "lower --learning-rate or --max-grad-norm"
-            )
+        refuse_not_finite(sampled.logprobs, self.policy_version)
+        columns = (sampled.tokens, sampled.logprobs, sampled.versions)
+        by_completion = zip(*(np.split(column, sampled.ends[:-1]) for column in columns), strict=True)
+        lists = [(tokens.tolist(), logprobs.tolist(), versions) for tokens, logprobs, versions in by_completion]
         limits = [limit for request in requests for limit in limits_of(request, sampling)]
-        completions = iter(self._completions(sampled, stopping, limits))
+        completions = iter(completions_of(self._tokenizer, stopping, lists, limits))
         return [tuple(next(completions) for _ in request.keys) for request in requests]
 
     def _taken(self, version: int | None) -> int | None:
@@ -125,23 +114,6 @@ class LocalEngine(TrainedEngine):
                 on_finished(request_of[sequence], tuple(tokens), text)
 
         return tell
-
-    def _completions(self, sampled: Sampled, stopping: Stopping, limits: Sequence[int]) -> list[Completion]:
-        tokens = [part.tolist() for part in np.split(sampled.tokens, sampled.ends[:-1])]
-        logprobs = [part.tolist() for part in np.split(sampled.logprobs, sampled.ends[:-1])]
-        versions = np.split(sampled.versions, sampled.ends[:-1])
-        texts = texts_of(self._tokenizer, tokens)
-        return [
-            Completion(
-                token_ids=tuple(ids),
-                logprobs=tuple(values),
-                finish_reason=stopping.finish_reason(ids, limit),
-                text=text,
-                policy_version=int(by_token[0]),
-                weight_changes=weight_changes(by_token),
-            )
-            for ids, values, by_token, text, limit in zip(tokens, logprobs, versions, texts, limits, strict=True)
-        ]
 
 
 def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> list[SamplingJob]:

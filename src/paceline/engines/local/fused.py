@@ -12,16 +12,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from paceline.engines import Sampling
 from paceline.engines.local.attention import NewAttention, SharedAttention, heads_of, rotation_of
-from paceline.engines.local.cache import whole_tiles
-from paceline.engines.local.decoder import Decoder
-from paceline.engines.local.grid import GridAttention
+from paceline.engines.local.decoder import Decoder, rounded_up
+from paceline.engines.local.grid import GridAttention, whole_tiles
 from paceline.engines.local.operations import choose_kernels
-from paceline.engines.local.prepared import PreparedLayer, prepared_weights
-from paceline.engines.local.rows import rounded_up
 from paceline.engines.local.tables import TableAttention
-from paceline.engines.sampling import draw
+from paceline.engines.local.weights import PreparedLayer, prepared_weights
 from paceline.kernels.cpu.decoding import CpuDecodingKernels
 
 PREFILL_TOKENS = 8192
@@ -107,12 +103,6 @@ class FusedDecoder(Decoder):
                 residual, mixed = (part.index_select(0, last.to(slots.device)) for part in (residual, mixed))
             normed = self._after_attention(residual, mixed, layer)
         return normed
-
-    @override
-    def draw_next(
-        self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
-    ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-        return draw(self.step(tokens), uniform, sampling)
 
     @override
     @torch.inference_mode()

@@ -74,25 +74,20 @@ class GraphedStep:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The function's result, in tensors of its own."""
-        if self._replay is None and self._calls >= EAGER_CALLS:
-            self._try_to_record(inputs)
+        if self._replay is None and self._calls >= EAGER_CALLS and self._record is not None and self.problem is None:
+            kept = tuple(tensor.clone() for tensor in inputs)
+            try:
+                self._replay, self._outputs = self._record(lambda: self._step(*kept))
+                self._inputs = kept
+            except RuntimeError as error:
+                self.problem = f"its step cannot be recorded: {first_line(error)}"
         self._calls += 1
         if self._replay is None:
             return self._step(*inputs)
-        for kept, given in zip(self._inputs, inputs, strict=True):
-            kept.copy_(given)
+        for recorded, given in zip(self._inputs, inputs, strict=True):
+            recorded.copy_(given)
         self._replay()
         return tuple(output.clone() for output in self._outputs)
-
-    def _try_to_record(self, inputs: tuple[Tensor, ...]) -> None:
-        if self._record is None or self.problem is not None:
-            return
-        kept = tuple(tensor.clone() for tensor in inputs)
-        try:
-            self._replay, self._outputs = self._record(lambda: self._step(*kept))
-            self._inputs = kept
-        except RuntimeError as error:
-            self.problem = f"its step cannot be recorded: {first_line(error)}"
 
 
 def free_cuda_bytes(device: torch.device) -> int:
@@ -167,14 +162,11 @@ class GraphedDecoder(Decoder):
     @torch.inference_mode()
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
         # Steps are recorded anew only where the prompts need more room than any before.
-        moves = self._moves()
+        moves = None if self._static is None else self._static.moves
         logits = self._decoder.admit(prompts, rows)
-        if self._moves() != moves:
+        if self._static is not None and self._static.moves != moves:
             self._forget()
         return logits
-
-    def _moves(self) -> int:
-        return 0 if self._static is None else self._static.moves
 
     @override
     @torch.inference_mode()

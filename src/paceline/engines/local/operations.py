@@ -1,8 +1,8 @@
 """What a decoder layer computes besides attention, by the fastest code at hand: its products, and what lies between.
 
-N rows. Products in bfloat16 go to the processor's tiles where it has them, others to one of torch's libraries; norms,
-residual sums and the gated activation to compiled kernels where this machine has them, else to torch. The choice is by
-device, precision, shape and the presence of a compiler, never by a measured time, so that a run can be repeated.
+N rows. Products go to one of torch's libraries; norms, residual sums and the gated activation to compiled kernels where
+this machine has them, else to torch. The choice is by device, precision, shape and the presence of a compiler, never by
+a measured time, so that a run can be repeated.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from paceline.kernels.cpu.compiling import library
+from paceline.kernels.cpu.compiling import STORAGE, library
 from paceline.kernels.cpu.decoding import CpuDecodingKernels
-from paceline.kernels.cpu.tensors import STORAGE
-from paceline.kernels.cpu.tiles import TileProducts, tile_products
 from paceline.kernels.cuda.decoding import CudaDecodingKernels, kernels_problem
 from paceline.kernels.cuda.decoding import decoding_kernels as cuda_kernels
 from paceline.kernels.linear import prefers_onednn
@@ -23,8 +21,8 @@ from paceline.kernels.linear import prefers_onednn
 Linear = tuple[Tensor, Tensor | None]
 """Weight [out, in], which oneDNN may have packed, and bias [out] or None."""
 PACKED_WEIGHTS = 1 << 16
-"""Elements of a bfloat16 weight from which on oneDNN packs it once per call, where there are no tiles: 15 to 35 % of a
-product of 32 to 128 rows goes into doing it each time."""
+"""Elements of a bfloat16 weight from which on oneDNN packs it once per call: 15 to 35 % of a product of 32 to 128
+rows goes into doing it each time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,10 +35,8 @@ class Kernels:
     """Compiled kernels of a CPU for all but the products; None: torch's operations."""
     cuda: CudaDecodingKernels | None
     """The same of a CUDA device."""
-    tiles: TileProducts | None
-    """Products that it serves go to the processor's tiles."""
     onednn: bool
-    """The others go to oneDNN; else to whatever torch's `linear` takes."""
+    """Products go to oneDNN; else to whatever torch's `linear` takes."""
 
     @property
     def residual_dtype(self) -> torch.dtype:
@@ -50,7 +46,7 @@ class Kernels:
     @property
     def packs(self) -> bool:
         """True if large weights are copied into oneDNN's own layout."""
-        return self.onednn and self.dtype == torch.bfloat16 and self.tiles is None
+        return self.onednn and self.dtype == torch.bfloat16
 
     def prepared(self, layer: Linear) -> Linear:
         """The layer as `linear` takes it fastest."""
@@ -61,8 +57,6 @@ class Kernels:
 
     def linear(self, x: Float[Tensor, "N I"], layer: Linear) -> Float[Tensor, "N O"]:
         """x @ weight.T + bias."""
-        if self.tiles is not None and self.tiles.serves(layer[0]):
-            return self.tiles.linear(x.contiguous(), *layer)
         if not self.onednn:
             return F.linear(x, *layer)
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, *layer, "none", [], "")
@@ -97,7 +91,6 @@ def choose_kernels(device: torch.device, dtype: torch.dtype, native: CpuDecoding
         dtype=dtype,
         native=native,
         cuda=cuda_kernels(device, dtype) if device.type == "cuda" else None,
-        tiles=tile_products() if native is not None and dtype == torch.bfloat16 else None,
         onednn=on_cpu and prefers_onednn(dtype),
     )
 
@@ -110,8 +103,7 @@ def kernels_reason(device: torch.device, dtype: torch.dtype, native: CpuDecoding
         return f"torch's kernels, as compiled ones are for float32 and bfloat16 on a CPU, not {dtype} on {device.type}"
     if native is None:
         return f"torch's kernels, as there are no compiled ones: {library().reason}"
-    products = ", products by the processor's tiles" if dtype == torch.bfloat16 and tile_products() is not None else ""
-    return f"compiled kernels ({library().reason}){products}"
+    return f"compiled kernels ({library().reason})"
 
 
 def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, "*heads D"], eps: float) -> Float[Tensor, "... D"]:

@@ -1,4 +1,4 @@
-"""Plain decoder: any causal language model of transformers, through its own forward and its own cache.
+"""Decoders for any causal language model of transformers: through its own cache, or without one.
 
 Slower than the fused decoder and free of its assumptions. P prompts, S rows, V vocabulary. Not in inference mode:
 some rotary modules keep tensors that they make on the way, and training must be able to use these.
@@ -6,6 +6,7 @@ some rotary modules keep tensors that they make on the way, and training must be
 
 import inspect
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,20 +14,31 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from typing_extensions import override
 
-from paceline.engines import Sampling
 from paceline.engines.local.decoder import Decoder
-from paceline.engines.sampling import draw
 from paceline.models.plain_forward import computing_in
 
+# Limit on the tokens of contexts computed together (a longer context is computed alone); affects memory only.
+TOKENS_AT_ONCE = 8192
 
-class PlainDecoder(Decoder):
-    """A `Decoder` that computes each prompt once, left-padded, and copies its cache for each of its rows."""
+
+class _ModelDecoder(Decoder):
+    """What decoders that run the model itself have in common; none reads weights or shares storage of its own."""
 
     refills = False
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
         self._model, self._dtype = model, dtype
-        self._last_logits_only = "logits_to_keep" in inspect.signature(model.forward).parameters
+        takes_number = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._options = {"logits_to_keep": 1} if takes_number else {}
+
+    def _last_logits(self, ids: Int[Tensor, "N L"], **inputs: Any) -> Float[Tensor, "N V"]:
+        with computing_in(self._model, self._dtype):
+            logits: Tensor = self._model(input_ids=ids, **inputs, **self._options).logits[:, -1]
+        return logits
+
+
+class PlainDecoder(_ModelDecoder):
+    """A `Decoder` that computes each prompt once, left-padded, and copies its cache for each of its rows."""
 
     @override
     def begin(self, num_rows: int, max_length: int) -> None:
@@ -35,16 +47,6 @@ class PlainDecoder(Decoder):
     @override
     def end(self) -> None:
         del self._cache, self._mask
-
-    @override
-    def reread(self) -> None:
-        # the model itself computes every token.
-        pass
-
-    @override
-    def release(self, rows: Sequence[int]) -> None:
-        # nothing is shared here, `compact` is enough.
-        pass
 
     @override
     @torch.no_grad()
@@ -63,12 +65,6 @@ class PlainDecoder(Decoder):
         return logits
 
     @override
-    def draw_next(
-        self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
-    ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-        return draw(self.step(tokens), uniform, sampling)
-
-    @override
     @torch.no_grad()
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
         self._mask = torch.cat((self._mask, self._mask.new_ones(len(tokens), 1)), dim=-1)
@@ -85,15 +81,49 @@ class PlainDecoder(Decoder):
         self._mask = self._mask.index_select(0, rows)
 
     def _forward(self, ids: Int[Tensor, "N L"], positions: Int[Tensor, "N L"]) -> Float[Tensor, "N V"]:
-        options = {"logits_to_keep": 1} if self._last_logits_only else {}
-        with computing_in(self._model, self._dtype):
-            output = self._model(
-                input_ids=ids,
-                attention_mask=self._mask,
-                position_ids=positions,
-                past_key_values=self._cache,
-                use_cache=True,
-                **options,
-            )
-        logits: Tensor = output.logits[:, -1]
-        return logits
+        cached = {"past_key_values": self._cache, "use_cache": True}
+        return self._last_logits(ids, attention_mask=self._mask, position_ids=positions, **cached)
+
+
+class RecomputingDecoder(_ModelDecoder):
+    """A `Decoder` without a cache: each token costs a forward pass over its row's context.
+
+    Contexts of one length are computed together, so that nothing is padded.
+    """
+
+    @override
+    def begin(self, num_rows: int, max_length: int) -> None:
+        self._contexts = list[list[int]]()
+
+    @override
+    def end(self) -> None:
+        del self._contexts
+
+    @override
+    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+        # Rows must be numbered in the order of the prompts, as they are after `begin`.
+        self._contexts = [list(prompt) for prompt, members in zip(prompts, rows, strict=True) for _ in members]
+        return self._after(prompts)
+
+    @override
+    def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
+        for context, token in zip(self._contexts, tokens.tolist(), strict=True):
+            context.append(token)
+        return self._after(self._contexts)
+
+    @override
+    def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
+        self._contexts = [self._contexts[row] for row in keep.tolist()]
+
+    @torch.no_grad()
+    def _after(self, contexts: Sequence[Sequence[int]]) -> Float[Tensor, "N V"]:
+        """Logits after the last token of each context."""
+        members = dict[int, list[int]]()
+        for place, context in enumerate(contexts):
+            members.setdefault(len(context), []).append(place)
+        parts = list[Tensor]()
+        for length, places in members.items():
+            ids = torch.tensor([contexts[place] for place in places], device=self._model.device)
+            parts += [self._last_logits(some, use_cache=False) for some in ids.split(max(1, TOKENS_AT_ONCE // length))]
+        order = torch.tensor([place for places in members.values() for place in places])
+        return torch.cat(parts).index_select(0, order.argsort().to(self._model.device))

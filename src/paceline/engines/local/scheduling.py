@@ -14,12 +14,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paceline.engines import Sampling, TakeNewer
-from paceline.engines.local.decoder import Decoder
-from paceline.engines.local.rows import rounded_up
+from paceline.engines.local.decoder import Decoder, rounded_up
 from paceline.engines.sampling import as_signed_64, draw, uniforms
 from paceline.engines.stopping import Stopping
-from paceline.runtime.heartbeat import HEARTBEAT
-from paceline.runtime.progress import Progress
+from paceline.runtime.activity import ACTIVITY
 
 UNIFORM_BLOCK = 32
 """Positions whose uniform numbers are made at once."""
@@ -60,7 +58,7 @@ class Rows:
     def __init__(self, count: int) -> None:
         """Start with all rows free."""
         self.sequence = np.full(count, _FREE)
-        """Number of each row's completion."""
+        """Number of each row's completion. Replaced and never changed in place, since the log of draws refers to it."""
         self.num_sampled = np.zeros(count, dtype=np.int64)
         self.keys = np.zeros(count, dtype=np.int64)
         self.limits = np.zeros(count, dtype=np.int64)
@@ -70,10 +68,16 @@ class Rows:
     def __len__(self) -> int:
         return len(self.sequence)
 
+    def numbers(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Return the numbers of the rows that an index takes."""
+        numbers: np.ndarray = np.arange(len(self.sequence))[rows]
+        return numbers
+
     def take(self, jobs: Sequence[SamplingJob]) -> list[np.ndarray]:
         """Give each completion a free row; return the rows of each job."""
         bounds = np.cumsum([0] + [len(job.sequences) for job in jobs])
         rows = np.flatnonzero(self.sequence == _FREE)[: bounds[-1]]
+        self.sequence = self.sequence.copy()
         self.sequence[rows] = [sequence for job in jobs for sequence in job.sequences]
         self.num_sampled[rows] = 0
         self.keys[rows] = [as_signed_64(key) for job in jobs for key in job.keys]
@@ -83,6 +87,7 @@ class Rows:
 
     def release(self, rows: np.ndarray) -> None:
         """Free these rows."""
+        self.sequence = self.sequence.copy()
         self.sequence[rows] = _FREE
         self.alive -= len(rows)
 
@@ -117,7 +122,6 @@ class Scheduler:
     concurrent_sequences: int
     """Largest number of rows computed at once."""
     device: torch.device
-    progress: Progress
     on_ended: OnEnded | None
 
     def __post_init__(self) -> None:
@@ -144,7 +148,7 @@ class Scheduler:
 
     def run(self) -> Sampled:
         """Sample every completion to its end, from the weights at hand and newer ones that arrive meanwhile."""
-        self.progress.phase("generate", 0, self._num_sequences)
+        ACTIVITY.advance("generate", 0, self._num_sequences)
         if self.decoder.refills:
             self._begin(min(self.concurrent_sequences, self._num_sequences))
         while self._waiting or self._rows.alive:
@@ -153,10 +157,13 @@ class Scheduler:
                 continue  # all that entered ended with their first token
             if not (self._waiting and self.decoder.refills):
                 self._shrink()
-            self._renew_weights()
+            version = None if self.take_newer is None else self.take_newer()
+            if version is not None:  # the next token is sampled from newer weights
+                self.policy_version = version
+                self.decoder.reread()
             uniform = self._next_uniforms()
             self._tokens, logprobs = self.decoder.draw_next(self._tokens, uniform, self.sampling)
-            self._record(np.arange(len(self._rows)), self._tokens, logprobs)
+            self._record(slice(None), self._tokens, logprobs)
         self.decoder.end()
         return self._collected()
 
@@ -209,17 +216,9 @@ class Scheduler:
         self._uniforms_used = UNIFORM_BLOCK
         self.decoder.compact(keep, self._rows.alive)
 
-    def _renew_weights(self) -> None:
-        """Sample the next token from newer weights if there are any."""
-        version = None if self.take_newer is None else self.take_newer()
-        if version is not None:
-            self.policy_version = version
-            self.decoder.reread()
-
     def _next_uniforms(self) -> Float[Tensor, " S"]:
         """Return a uniform number for each row, which its key and position determine."""
         if self._uniforms_used == UNIFORM_BLOCK:
-            HEARTBEAT.beat("engine", f"{self._rows.alive} completions under way")
             offsets = torch.arange(UNIFORM_BLOCK, device=self.device)[:, None]
             positions = self._to_device(self._rows.num_sampled) + offsets
             self._uniforms = uniforms(self._to_device(self._rows.keys), positions)
@@ -227,7 +226,7 @@ class Scheduler:
         self._uniforms_used += 1
         return self._uniforms[self._uniforms_used - 1]
 
-    def _record(self, rows: np.ndarray, tokens: Int[Tensor, " N"], logprobs: Float[Tensor, " N"]) -> None:
+    def _record(self, rows: np.ndarray | slice, tokens: Int[Tensor, " N"], logprobs: Float[Tensor, " N"]) -> None:
         """Log what these rows sampled, and end the completions that it ends."""
         on_host = tokens.cpu().numpy()
         sequences = self._rows.sequence[rows]
@@ -241,11 +240,11 @@ class Scheduler:
         if self.stopping.watches_text:
             for index in self.stopping.candidates(on_host):
                 if living[index] and not ended[index]:
-                    ended[index] = self.stopping.completes_string(self._sampled_by(rows[index]))
+                    ended[index] = self.stopping.completes_string(self._sampled_by(self._rows.numbers(rows)[index]))
         if ended.any():
-            self._release(rows[ended])
+            self._release(self._rows.numbers(rows)[ended])
         self._num_tokens += int(living.sum())
-        self.progress.phase("generate", self._num_ended, self._num_sequences, tokens=self._num_tokens)
+        ACTIVITY.advance("generate", self._num_ended, self._num_sequences, tokens=self._num_tokens)
 
     def _sampled_by(self, row: int) -> list[int]:
         """Return all tokens of a row's completion."""

@@ -6,7 +6,6 @@ length are never read: room for the longest completion costs memory and no time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,8 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.engines.local.attention import Rotation, SharedAttention, causal_attention
-from paceline.engines.local.operations import rms_norm
+from paceline.engines.local.attention import Rotation, SharedAttention, causal_attention, rotated
 from paceline.kernels.cpu.decoding import Heads
 from paceline.kernels.cuda.decoding import CudaDecodingKernels, Turn
 from paceline.kernels.flash_attention import AttentionKernel, Spans, merged
@@ -64,14 +62,6 @@ class _Tables:
             table.copy_(torch.from_numpy(values))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _NewTokens:
-    """Where a step's new tokens go, and what they see of their rows: the same for all layers."""
-
-    turn: Turn
-    own: Spans
-
-
 class StaticAttention(SharedAttention):
     """Attention by a variable-length kernel, in the precision and on the device of the rotation's tables."""
 
@@ -100,7 +90,8 @@ class StaticAttention(SharedAttention):
         self._prompt_length = np.zeros(0, dtype=np.int64)
         self._own_length = torch.zeros(num_rows, dtype=torch.int64, device=self._like.device)
         self._tables = self._new_tables()
-        self._new: _NewTokens | None = None
+        self._new: tuple[Turn, Spans] | None = None
+        """Where a step's new tokens go, and what they see of their rows: the same for all layers."""
 
     def _storage(self, places: int) -> list[Tensor]:
         # Zeros, not empty: an unread column may be multiplied by 0, and 0 * nan is nan.
@@ -120,7 +111,7 @@ class StaticAttention(SharedAttention):
             self._slot_of[np.asarray(members)], self._alive[np.asarray(members)] = slot, True
         self._restart(np.concatenate([np.asarray(members) for members in rows]))
         if moves:
-            self._move_tables()
+            self.moves, self._tables = self.moves + 1, self._new_tables()
         self._tables.fill(self._slot_of, self._prompt_length)
         return self._on_device(np.array(slots))
 
@@ -154,7 +145,7 @@ class StaticAttention(SharedAttention):
             for layer, tensor in enumerate(stored):
                 by_row = tensor.view(-1, self._columns, *tensor.shape[1:])
                 stored[layer] = by_row.index_select(0, keep).flatten(0, 1)
-        self._move_tables()
+        self.moves, self._tables = self.moves + 1, self._new_tables()
         self._tables.fill(self._slot_of, self._prompt_length)
 
     def _new_tables(self) -> _Tables:
@@ -165,10 +156,6 @@ class StaticAttention(SharedAttention):
             prompt_columns=self._prompt_columns,
             device=self._like.device,
         )
-
-    def _move_tables(self) -> None:
-        self.moves += 1
-        self._tables = self._new_tables()
 
     def _on_device(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self._like.device)
@@ -182,7 +169,7 @@ class StaticAttention(SharedAttention):
         turned = self._heads.query + self._heads.kv
         qkv = qkv.view(*qkv.shape[:2], -1, self._heads.width)
         cosine, sine = self._rotation.cosine[:length, None], self._rotation.sine[:length, None]
-        qkv[:, :, :turned] = self._rotated(qkv[:, :, :turned], norm, cosine, sine)
+        qkv[:, :, :turned] = rotated(qkv[:, :, :turned], norm, self._rotation.norm_eps, cosine, sine)
         for stored, new in (
             (self._prompt_keys, qkv[:, :, self._heads.query : turned]),
             (self._prompt_values, qkv[:, :, turned:]),
@@ -210,12 +197,12 @@ class StaticAttention(SharedAttention):
             causal=False,
             used_keys=(column + 1).int(),
         )
-        self._new = _NewTokens(turn=turn, own=own)
+        self._new = turn, own
 
     @override
     def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
         assert self._new is not None
-        turn, own_spans = self._new.turn, self._new.own
+        turn, own_spans = self._new
         own_cache = (self._own_keys[layer], self._own_values[layer])
         prompt_cache = (self._prompt_keys[layer], self._prompt_values[layer])
         scaling, place_of = self._heads.width**-0.5, self._tables.place_of
@@ -239,7 +226,7 @@ class StaticAttention(SharedAttention):
         kv_heads = self._heads.kv
         qkv = qkv.view(len(qkv), -1, self._heads.width)
         angles = (table[turn.positions][:, None] for table in (turn.cosine, turn.sine))
-        qk = self._rotated(qkv[:, :-kv_heads], norm, *angles)
+        qk = rotated(qkv[:, :-kv_heads], norm, self._rotation.norm_eps, *angles)
         for stored, new in zip(cache, (qk[:, self._heads.query :], qkv[:, -kv_heads:]), strict=True):
             stored.index_copy_(0, turn.places, new)
         query = qk[:, : self._heads.query]
@@ -248,11 +235,6 @@ class StaticAttention(SharedAttention):
     @override
     def end_step(self) -> None:
         self._own_length.add_(1)
-
-    def _rotated(self, qk: Float[Tensor, "... H+K D"], norm: Tensor | None, cosine: Tensor, sine: Tensor) -> Tensor:
-        if norm is not None:
-            qk = rms_norm(qk, norm, self._rotation.norm_eps)
-        return torch.mul(qk, cosine).addcmul_(qk.roll(self._heads.width // 2, -1), sine)
 
 
 def room_problem(num_rows: int, length: int, *, bytes_per_token: int, free: int) -> str | None:

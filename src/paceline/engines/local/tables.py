@@ -14,8 +14,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from paceline.engines.local.attention import Rotation, SharedAttention, causal_attention
+from paceline.kernels.cpu.compiling import STORAGE, address
 from paceline.kernels.cpu.decoding import QUERIES, CpuDecodingKernels, Heads, Shape, store_of
-from paceline.kernels.cpu.tensors import STORAGE, address
 
 FIRST_COLUMNS = 64
 _TILE = 16
@@ -136,7 +136,9 @@ class TableAttention(SharedAttention):
             return
         self._stale = False
         living = np.flatnonzero(self._slot_of != _NO_SLOT)
-        self._rows, self._starts = blocks_of_rows(living, self._slot_of[living], self._rows_at_once())
+        # rows of one group whose queries fill the kernel's registers together
+        rows_at_once = max(1, QUERIES * self._heads.kv // self._heads.query)
+        self._rows, self._starts = blocks_of_rows(living, self._slot_of[living], rows_at_once)
         self._longest = int(self._own_lengths[living].max(initial=0))
         self._mixed = torch.zeros(len(self._slot_of), self._heads.query * self._heads.width, dtype=self._dtype)
         self._stores = [store_of(stored) for stored in self._layers]
@@ -156,10 +158,6 @@ class TableAttention(SharedAttention):
             self._heads.width**-0.5,
             self._rotation.norm_eps,
         )
-
-    def _rows_at_once(self) -> int:
-        """Rows of one group whose queries fill the kernel's registers together."""
-        return max(1, QUERIES * self._heads.kv // self._heads.query)
 
 
 def blocks_of_rows(

@@ -1,26 +1,78 @@
-"""What a Llama-like transformers module holds, as plain tensors: the fused decoder's view of the learner's weights.
+"""A model's weights as the fused decoder's kernels take them fastest: joined, packed, in the precisions of each.
 
-H query heads, K key/value heads, D head width.
+W width of the model, V vocabulary, H query heads, K key/value heads, D head width; of one layer O outputs, I inputs.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from paceline.engines.local.adapters import is_adapted, linear_problem
-from paceline.engines.local.operations import Linear
-from paceline.models.sliding_windows import partial_attention
+from paceline.engines.local.operations import Kernels, Linear
+from paceline.kernels.linear import ProductLinear
+from paceline.models.pretrained import partial_attention
 
+# peft's layers are recognised by their class's name: an engine needs nothing else of the library
+_LORA_LINEAR = ("peft.tuners.lora.layer", "Linear")
 # Their modules differ in biases and in query/key norms only, which are read off the module.
 KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 # The other types change their frequencies with the length of the sequence.
 FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 _PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 _MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+JOINED_WEIGHTS = 1 << 16
+"""Elements of a weight below which copying it for each call costs less than a product more at each step."""
+
+
+def linear_problem(module: nn.Module) -> str | None:
+    """What keeps this module from being read as weight and bias, None when nothing does."""
+    if _is_plain(module):
+        return None
+    layer: Any = module
+    if not _is_lora(layer):
+        return f"is a {type(module).__name__} of {type(module).__module__}, not a plain Linear"
+    if not _is_plain(layer.base_layer):
+        return f"has an adapter on a {type(layer.base_layer).__name__}, not on a plain Linear"
+    if layer.lora_variant or any(layer.lora_bias.values()) or layer.merged:
+        return "has an adapter that is more than the product of two matrices"
+    return None
+
+
+def is_adapted(module: nn.Module) -> bool:
+    """Return whether the module is one of peft's, of whatever kind."""
+    return type(module).__module__.startswith("peft.")
+
+
+def read_linear(module: nn.Module) -> Linear:
+    """Weight and bias: the module's own tensors where no adapter adds to them.
+
+        weight = W + sum over active adapters of (alpha / r) B A
+
+    The sum is made in the weights' own precision and belongs to the caller; the module is not changed.
+    """
+    layer: Any = module
+    base = layer.base_layer if _is_lora(layer) else layer
+    bias = None if base.bias is None else base.bias.detach()
+    weight: Float[Tensor, "O I"] = base.weight.detach()
+    if base is layer or layer.disable_adapters:
+        return weight, bias
+    for name in layer.active_adapters:
+        if name in layer.lora_A:
+            left, right = layer.lora_B[name].weight.detach(), layer.lora_A[name].weight.detach()
+            weight = torch.addmm(weight, left, right, alpha=layer.scaling[name])
+    return weight, bias
+
+
+def _is_plain(module: nn.Module) -> bool:
+    return type(module) in (nn.Linear, ProductLinear)
+
+
+def _is_lora(module: nn.Module) -> bool:
+    return (type(module).__module__, type(module).__name__) == _LORA_LINEAR
 
 
 def unsupported_reason(model: PreTrainedModel) -> str | None:
@@ -40,15 +92,78 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
             problem = linear_problem(layer.get_submodule(path))
             if problem is not None:
                 return f"{path} {problem}"
-    return _other_adapter(model)
-
-
-def _other_adapter(model: PreTrainedModel) -> str | None:
-    """Adapters anywhere but in the linear layers, which have been looked at."""
-    for name, module in model.named_modules():
+    for name, module in model.named_modules():  # anywhere but in the linear layers, which have been looked at
         if is_adapted(module) and not name.endswith(_PROJECTIONS + _MLP):
             return f"{name} has an adapter that it cannot read ({type(module).__name__})"
     return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedLayer:
+    """One decoder layer. Its norms have the residual stream's precision."""
+
+    qkv: Linear
+    """Queries, keys and values below each other: [(H + 2K) * D, W]."""
+    qk_norm: Float[Tensor, "H+K D"] | None
+    """Scale of the norm over each query and key head, where the architecture has one."""
+    output: Linear
+    mlp_norm: Float[Tensor, " W"]
+    gate_up: tuple[Linear, ...]
+    """Gate and up, or one layer that has them below each other."""
+    down: Linear
+    next_norm: Float[Tensor, " W"]
+    """Before the next layer's attention; behind the last layer, before the head."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedWeights:
+    """A whole model."""
+
+    embedding: Float[Tensor, "V W"]
+    """The model's own, in its own precision: only rows of it are read."""
+    first_norm: Float[Tensor, " W"]
+    layers: tuple[PreparedLayer, ...]
+    head: Linear
+    norm_eps: float
+
+
+def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeights:
+    """The model's present weights. Made layer by layer, so that no two copies of all of them exist at a time.
+
+    They are the model's own tensors but for what is joined, what has a LoRA adapter in it, and what needs another
+    precision or oneDNN's layout.
+    """
+    decoder = model.model
+    norms = [layer.input_layernorm for layer in decoder.layers] + [decoder.norm]
+    scales = [norm.weight.detach().to(kernels.residual_dtype) for norm in norms]
+    layers = [_prepared(layer, scale, kernels) for layer, scale in zip(decoder.layers, scales[1:], strict=True)]
+    return PreparedWeights(
+        embedding=decoder.embed_tokens.weight.detach(),
+        first_norm=scales[0],
+        layers=tuple(layers),
+        head=_read(kernels, model.lm_head),
+        norm_eps=model.config.rms_norm_eps,
+    )
+
+
+def _prepared(module: Any, next_norm: Tensor, kernels: Kernels) -> PreparedLayer:
+    attention, mlp = module.self_attn, module.mlp
+    own = mlp.gate_proj.weight
+    copies = kernels.packs or kernels.dtype != own.dtype or own.numel() < JOINED_WEIGHTS
+    gate_up = ((mlp.gate_proj, mlp.up_proj),) if copies else ((mlp.gate_proj,), (mlp.up_proj,))
+    return PreparedLayer(
+        qkv=_read(kernels, attention.q_proj, attention.k_proj, attention.v_proj),
+        qk_norm=joined_qk_norm(attention, kernels.residual_dtype) if hasattr(attention, "q_norm") else None,
+        output=_read(kernels, attention.o_proj),
+        mlp_norm=module.post_attention_layernorm.weight.detach().to(kernels.residual_dtype),
+        gate_up=tuple(_read(kernels, *parts) for parts in gate_up),
+        down=_read(kernels, mlp.down_proj),
+        next_norm=next_norm,
+    )
+
+
+def _read(kernels: Kernels, *modules: nn.Module) -> Linear:
+    return kernels.prepared(joined([read_linear(module) for module in modules], kernels.dtype))
 
 
 def joined(layers: Sequence[Linear], dtype: torch.dtype) -> Linear:

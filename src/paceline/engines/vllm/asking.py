@@ -1,11 +1,73 @@
 """Requests into vLLM and tokens out of it, step by step."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.engines import Sampling
-from paceline.engines.vllm.collecting import News, Order
-from paceline.engines.vllm.names import KEY, SAMPLING
+from paceline.engines import Request, Sampling
+from paceline.engines.requests import limits_of
+from paceline.engines.stopping import Stopping
+
+# Words that the engine and vLLM's workers, which may be other processes, use for the same things.
+BACKEND = "paceline"
+"""Name of the weight transfer in vLLM's table."""
+EXTENSION = "paceline.engines.vllm.worker.Extension"
+KEY = "paceline_key"
+"""Argument of a request that seeds its random numbers."""
+SAMPLING = "paceline_sampling"
+"""Argument of a request that says how its tokens are drawn."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """One completion to sample."""
+
+    request: int
+    """Index of its request in the call."""
+    prompt_ids: tuple[int, ...]
+    key: int
+    limit: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class News:
+    """What vLLM tells of a completion: its tokens since it was last told of."""
+
+    index: int
+    """Index of the completion in the call."""
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    versions: Sequence[int]
+    """By token: how many updates the weights had seen that sampled it."""
+    has_ended: bool
+
+
+@dataclass(kw_only=True, slots=True)
+class Collected:
+    """Tokens of one completion as they come, each with its logprob and the version of its weights."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    def take(self, news: News, stopping: Stopping) -> bool:
+        """Add what was sampled since; whether a stop string ends it, and then without what came after."""
+        for token, logprob, version in zip(news.tokens, news.logprobs, news.versions, strict=True):
+            self.tokens.append(token)
+            self.logprobs.append(logprob)
+            self.versions.append(version)
+            if stopping.completes_string(self.tokens):
+                return True
+        return False
+
+
+def orders_of(requests: Sequence[Request], sampling: Sampling) -> list[Order]:
+    """One per completion, in the order of requests and keys."""
+    return [
+        Order(request=index, prompt_ids=request.prompt_ids, key=key, limit=limit)
+        for index, request in enumerate(requests)
+        for key, limit in zip(request.keys, limits_of(request, sampling), strict=True)
+    ]
 
 
 class Asker:
@@ -24,22 +86,9 @@ class Asker:
 
     def ask(self, orders: Sequence[Order], sampling: Sampling) -> None:
         """Queue a request per completion: what prompts share, vLLM computes once."""
-        from vllm.inputs.engine import tokens_input
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
-
         for index, order in enumerate(orders):
-            params = SamplingParams(
-                max_tokens=order.limit,
-                logprobs=0,
-                flat_logprobs=True,
-                ignore_eos=True,
-                stop_token_ids=self._end_tokens,
-                detokenize=False,
-                output_kind=RequestOutputKind.DELTA if sampling.stop else RequestOutputKind.FINAL_ONLY,
-                extra_args={KEY: order.key, SAMPLING: sampling},
-                skip_clone=True,
-            )
-            self._waiting[self._add(tokens_input(list(order.prompt_ids)), params)] = index
+            options = {"stop_token_ids": self._end_tokens, "skip_clone": True}
+            self._waiting[self._add(order.prompt_ids, order.key, order.limit, sampling, **options)] = index
 
     def step(self) -> list[News]:
         """What one step has brought of those that wait."""
@@ -76,21 +125,8 @@ class Asker:
 
     def score(self, prompt: list[int], length: int) -> tuple[list[int], list[float]]:
         """Prompt and `length` most probable tokens after it, and the logprobs of all but the first, in nats."""
-        from vllm.inputs.engine import tokens_input
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
-
         greedy = Sampling(max_completion_length=length, temperature=0.0)
-        params = SamplingParams(
-            max_tokens=length,
-            logprobs=0,
-            prompt_logprobs=0,
-            flat_logprobs=True,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={KEY: 0, SAMPLING: greedy},
-        )
-        self._add(tokens_input(prompt), params)
+        self._add(prompt, 0, length, greedy, prompt_logprobs=0)
         outputs = list[Any]()
         while not outputs:
             outputs = self._vllm.step()
@@ -98,8 +134,21 @@ class Asker:
         tokens = [*prompt, *completion.token_ids]
         return tokens, [*outputs[0].prompt_logprobs.logprobs, *completion.logprobs.logprobs]
 
-    def _add(self, prompt: Any, params: Any) -> str:
+    def _add(self, prompt_ids: Sequence[int], key: int, limit: int, sampling: Sampling, **options: Any) -> str:
+        from vllm.inputs.engine import tokens_input
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        params = SamplingParams(
+            max_tokens=limit,
+            logprobs=0,
+            flat_logprobs=True,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA if sampling.stop else RequestOutputKind.FINAL_ONLY,
+            extra_args={KEY: key, SAMPLING: sampling},
+            **options,
+        )
         name = str(self._count)
         self._count += 1
-        self._vllm.add_request(name, prompt, params)
+        self._vllm.add_request(name, tokens_input(list(prompt_ids)), params)
         return name

@@ -9,20 +9,16 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.engines import OnFinished, Request, Sampling, TakeNewer
-from paceline.engines.requests import check_requests, texts_of, weight_changes
+from paceline.engines.requests import check_requests, completions_of, refuse_not_finite, texts_of
 from paceline.engines.stopping import Stopping
-from paceline.engines.vllm.asking import Asker
-from paceline.engines.vllm.collecting import Collected, Order, orders_of
-from paceline.engines.vllm.heads import head_width, widened, widening
+from paceline.engines.vllm.asking import Asker, Collected, Order, orders_of
 from paceline.engines.vllm.probe import GREEDY_TOKENS, check_probe, probe_prompt, trainer_logprobs
-from paceline.engines.vllm.room import Room
-from paceline.engines.vllm.starting import start
-from paceline.engines.vllm.weight_transfer import deliver, named_weights
+from paceline.engines.vllm.starting import Room, start
+from paceline.engines.vllm.weight_transfer import deliver, head_width, named_weights, widened, widening
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import DataError, EngineError, PacelineError, TrainingError, first_line
 from paceline.models.plain_forward import evaluating
-from paceline.runtime.heartbeat import HEARTBEAT
-from paceline.runtime.progress import NULL_PROGRESS, Progress
+from paceline.runtime.activity import ACTIVITY
 from paceline.types import Completion
 
 
@@ -40,7 +36,6 @@ class VllmEngine:
         eos_token_ids: frozenset[int],
         room: Room,
         take_newer: TakeNewer | None = None,
-        progress: Progress = NULL_PROGRESS,
     ) -> None:
         """Start vLLM and give it the model's weights.
 
@@ -51,7 +46,6 @@ class VllmEngine:
             eos_token_ids: a completion ends after any of these.
             room: what vLLM may take of the machine.
             take_newer: asked before each step of vLLM; None: a call ends with the weights that it began with.
-            progress: told after each step of vLLM how many completions have ended.
 
         Raises:
             ConfigError: the installed vLLM is not one that this was written against.
@@ -64,7 +58,7 @@ class VllmEngine:
         self.policy_version = 0
         """Updates that the weights have seen which vLLM has; copied into completions."""
         self._model, self._tokenizer, self._dtype, self._room = model, tokenizer, compute_dtype, room
-        self._take_newer, self._progress = take_newer, progress
+        self._take_newer = take_newer
         self._vocab_size = model.get_output_embeddings().weight.shape[0]
         self._end_tokens = frozenset(token for token in eos_token_ids if token < self._vocab_size)
         self._busy = self._asleep = self._is_complete = False
@@ -90,9 +84,11 @@ class VllmEngine:
                 f"{self.policy_version}; wait until `generate` has returned, or give them by `take_newer`"
             )
         with self._dying("it took weights"):
-            self._wake("weights")
+            if self._asleep:
+                self._vllm.wake_up(tags=["weights"])
             self._deliver(policy_version)
-            self._wake("kv_cache")
+            if self._asleep:
+                self._vllm.wake_up(tags=["kv_cache"])
             self._asleep, self._is_complete = False, True
             forgotten = self._vllm.reset_prefix_cache()
         if not forgotten:
@@ -118,7 +114,13 @@ class VllmEngine:
         """
         check_requests(requests, sampling)
         orders = orders_of(requests, sampling)
-        self._check_lengths(orders)
+        for order in orders:
+            length = len(order.prompt_ids) + order.limit
+            if length > self._room.length:
+                raise DataError(
+                    f"prompt {order.request} of the batch has {len(order.prompt_ids)} tokens and up to {order.limit} "
+                    f"to come, vLLM was started for {self._room.length}; raise --max-prompt-length"
+                )
         if self._asleep:
             self.take_weights(self.policy_version)
         stopping = Stopping(self._tokenizer, self._end_tokens, sampling.stop, self._vocab_size)
@@ -128,7 +130,9 @@ class VllmEngine:
                 if on_finished is not None:
                     tokens = collected[index].tokens
                     on_finished(orders[index].request, tuple(tokens), texts_of(self._tokenizer, [tokens])[0])
-        completions = iter(self._completions(orders, collected, stopping))
+        refuse_not_finite(np.concatenate([one.logprobs for one in collected] or [[]]), self.policy_version)
+        sampled = [(one.tokens, one.logprobs, one.versions) for one in collected]
+        completions = iter(completions_of(self._tokenizer, stopping, sampled, [order.limit for order in orders]))
         return [tuple(next(completions) for _ in request.keys) for request in requests]
 
     def _ending(
@@ -136,15 +140,19 @@ class VllmEngine:
     ) -> Generator[int, None, None]:
         """Sample; the index of each completion as soon as it has ended. Leaves nothing behind, however it is left."""
         self._busy, ended, tokens = True, 0, 0
-        self._progress.phase("generate", 0, len(orders))
+        ACTIVITY.advance("generate", 0, len(orders))
         try:
             with self._dying("it took requests"):
                 self._asker.ask(orders, sampling)
             while self._asker.waits:
-                self._go_on_with_newer()
+                # What is cached stays, as in every engine, until the next `take_weights`, which has the probe too: here
+                # it would be another request among those that are under way.
+                version = None if self._take_newer is None else self._take_newer()
+                if version is not None:
+                    with self._dying("it took weights"):
+                        self._deliver(version)
                 with self._dying("it sampled"):
                     told = self._asker.step()
-                HEARTBEAT.beat("engine", "vLLM made a token of each completion under way")
                 for news in told:
                     stopped = collected[news.index].take(news, stopping)
                     if stopped and not news.has_ended:
@@ -153,40 +161,10 @@ class VllmEngine:
                     if stopped or news.has_ended:
                         ended += 1
                         yield news.index
-                self._progress.phase("generate", ended, len(orders), tokens=tokens)
+                ACTIVITY.advance("generate", ended, len(orders), tokens=tokens)
         finally:
             self._busy = False
             self._asker.abort_all()
-
-    def _completions(
-        self, orders: Sequence[Order], collected: Sequence[Collected], stopping: Stopping
-    ) -> list[Completion]:
-        if not all(np.isfinite(one.logprobs).all() for one in collected):
-            raise TrainingError(
-                f"the policy's logits are not finite at version {self.policy_version}, a completion needs finite ones; "
-                "lower --learning-rate or --max-grad-norm"
-            )
-        texts = texts_of(self._tokenizer, [one.tokens for one in collected])
-        return [
-            Completion(
-                token_ids=tuple(one.tokens),
-                logprobs=tuple(one.logprobs),
-                finish_reason=stopping.finish_reason(one.tokens, order.limit),
-                text=text,
-                policy_version=one.versions[0],
-                weight_changes=weight_changes(one.versions),
-            )
-            for order, one, text in zip(orders, collected, texts, strict=True)
-        ]
-
-    def _check_lengths(self, orders: Sequence[Order]) -> None:
-        for order in orders:
-            length = len(order.prompt_ids) + order.limit
-            if length > self._room.length:
-                raise DataError(
-                    f"prompt {order.request} of the batch has {len(order.prompt_ids)} tokens and up to {order.limit} "
-                    f"to come, vLLM was started for {self._room.length}; raise --max-prompt-length"
-                )
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         config = self._model.config.get_text_config()
@@ -197,25 +175,13 @@ class VllmEngine:
         deliver(self._vllm, self._weights(), policy_version=policy_version, workers=self._room.tensor_parallel)
         self.policy_version = policy_version
 
-    def _go_on_with_newer(self) -> None:
-        """Where there are newer weights. What is cached stays, as in every engine, until the next `take_weights`, which
-        has the probe too: here it would be another request among those that are under way."""
-        version = None if self._take_newer is None else self._take_newer()
-        if version is not None:
-            with self._dying("it took weights"):
-                self._deliver(version)
-
     def _probe(self) -> None:
-        """The same tokens through both."""
+        """Hold the logprobs of the same tokens through both to each other."""
         with self._dying("it was probed"):
             tokens, engine = self._asker.score(probe_prompt(self._vocab_size), GREEDY_TOKENS)
         with evaluating(self._model):
             trainer = trainer_logprobs(self._model, tokens, self._dtype)
         check_probe(engine, trainer, self._dtype, policy_version=self.policy_version)
-
-    def _wake(self, part: str) -> None:
-        if self._asleep:
-            self._vllm.wake_up(tags=[part])
 
     @contextlib.contextmanager
     def _dying(self, when: str) -> Iterator[None]:
@@ -232,6 +198,6 @@ class VllmEngine:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    from vllm.v1.engine.exceptions import EngineDeadError
+    from vllm.v1.engine.exceptions import EngineDeadError  # only now: vLLM reads its environment when it is imported
 
     return (RuntimeError, ValueError, AssertionError, EngineDeadError)

@@ -67,7 +67,10 @@ class Packing:
     def __init__(self, model: Any) -> None:
         """Give every packed layer a weight to load into, of which only the one that is being loaded has a content."""
         self._model = model
-        layers: list[Any] = [module for module in model.modules() if _is_packed(module)]
+        # layers that have their weight only as their kernel has packed it
+        methods = ((module, getattr(module, "quant_method", None)) for module in model.modules())
+        linear: list[Any] = [module for module, method in methods if isinstance(method, UnquantizedLinearMethod)]
+        layers = [layer for layer in linear if layer.weight.numel() == 0]
         kinds = [get_layerwise_info(layer).restore_metadata[0]["weight"] for layer in layers]
         self._places = dict[Any, Tensor]()
         largest = max((kind.numel() for kind in kinds), default=0)
@@ -97,13 +100,7 @@ class Packing:
         return weight
 
     def _take(
-        self,
-        layer: Any,
-        load: Callable[..., None],
-        weight: nn.Parameter,
-        given: Tensor,
-        *part: object,
-        **more: Any,
+        self, layer: Any, load: Callable[..., None], weight: nn.Parameter, given: Tensor, *part: object, **more: Any
     ) -> None:
         if layer is not self._open:
             self._close()
@@ -123,7 +120,3 @@ class Packing:
             self._open.weight.data = self._places[self._open]
             self._packed.add(self._open)
         self._open = None
-
-
-def _is_packed(module: Any) -> bool:
-    return isinstance(getattr(module, "quant_method", None), UnquantizedLinearMethod) and module.weight.numel() == 0

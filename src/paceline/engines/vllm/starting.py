@@ -6,17 +6,17 @@ import os
 import random
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from paceline.engines.vllm.heads import head_width, widening
-from paceline.engines.vllm.names import BACKEND, EXTENSION
+from paceline.engines.vllm.asking import BACKEND, EXTENSION
 from paceline.engines.vllm.probe import PROBE_LENGTH
-from paceline.engines.vllm.room import Room, wanted_cache
+from paceline.engines.vllm.weight_transfer import head_width, widening
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # scheduler and model in this process: weights are handed over as they are
@@ -28,6 +28,42 @@ WISHES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # `auto` leaves one core to a process that is not there
 }
 """Set only where they are not."""
+BLOCK = 128
+"""Tokens of a cache block of vLLM on a CPU; a sequence's last one is filled in part."""
+MOST_BYTES = 4 << 30
+"""Default size of the cache on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """Sizes that vLLM is started with: it would take nearly all of a machine, unless told."""
+
+    sequences: int
+    """Completions computed at the same time, at most."""
+    length: int
+    """Tokens of a prompt and its completion, at most."""
+    cache_bytes: int | None = None
+    """Bytes of the cache of keys and values; None: on a CPU `wanted_cache`, on CUDA what is left of `gpu_share`."""
+    gpu_share: float = 0.45
+    """CUDA: share of a device's memory for weights, cache and activations together."""
+    tensor_parallel: int = 1
+    """Processes that each layer is spread over."""
+    eager: bool = True
+    """Compute without compiling, and on CUDA without recorded graphs."""
+
+
+def wanted_cache(config: Any, room: Room, dtype: torch.dtype) -> int:
+    """Bytes that hold every concurrent sequence at its greatest length, up to `MOST_BYTES`, but never less than one.
+
+    Args:
+        config: the configuration of the model's text part, as transformers names things.
+        room: what is wanted.
+        dtype: of keys and values.
+    """
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    token = 2 * config.num_hidden_layers * heads * head_width(config) * dtype.itemsize
+    sequence: int = token * BLOCK * (-(-room.length // BLOCK) + 1)
+    return max(2 * sequence, min(room.sequences * sequence, MOST_BYTES))
 
 
 def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
@@ -35,15 +71,29 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
 
     The process's random state, its threads and what its children inherit are afterwards what they were.
     """
-    _prepare_process(model.device.type)
+    is_cpu = model.device.type == "cpu"
+    # vLLM reads these when it is imported
+    os.environ.update(ENVIRONMENT)
+    for name, value in WISHES.items():
+        os.environ.setdefault(name, value)
+    if is_cpu:
+        # it compiles small helpers at the first request, for longer than most tests run; Dynamo may have been imported
+        # before, so it is told in both ways
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        torch._dynamo.config.disable = True
     from vllm import EngineArgs, LLMEngine
     from vllm.config import WeightTransferConfig
 
     import paceline.engines.vllm.worker  # noqa: F401  # registers the transfer that the arguments name
 
-    is_cpu = model.device.type == "cpu"
-    config = _configuration(model)
-    size = room.cache_bytes or (wanted_cache(config.get_text_config(), room, dtype) if is_cpu else None)
+    # the model's configuration, as a file of its own would have it, with heads that vLLM knows
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    text = config.get_text_config()
+    times = widening(text, model.device.type)
+    if times > 1:
+        text.head_dim = head_width(text) * times
+    size = room.cache_bytes or (wanted_cache(text, room, dtype) if is_cpu else None)
     with TemporaryDirectory() as directory, _process_as_it_was():
         config.save_pretrained(directory)
         engine = LLMEngine.from_engine_args(
@@ -71,28 +121,6 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
     if is_cpu and room.tensor_parallel > 1:
         engine.collective_rpc("leave_no_files")
     return engine
-
-
-def _prepare_process(device: str) -> None:
-    """vLLM reads these when it is imported; Dynamo may have been imported before, so it is told in both ways."""
-    os.environ.update(ENVIRONMENT)
-    for name, value in WISHES.items():
-        os.environ.setdefault(name, value)
-    if device == "cpu":
-        # compiles small helpers at the first request, for longer than most tests run
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"
-        torch._dynamo.config.disable = True
-
-
-def _configuration(model: PreTrainedModel) -> PretrainedConfig:
-    """The model's, as a file of its own would have it, with heads that vLLM knows."""
-    config = copy.deepcopy(model.config)
-    config.architectures = [type(model).__name__]
-    text = config.get_text_config()
-    times = widening(text, model.device.type)
-    if times > 1:
-        text.head_dim = head_width(text) * times
-    return config
 
 
 @contextlib.contextmanager

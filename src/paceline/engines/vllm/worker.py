@@ -15,11 +15,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
@@ -27,7 +23,7 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
 from paceline.engines.sampling import as_signed_64, draw, uniforms
-from paceline.engines.vllm.names import BACKEND, KEY, SAMPLING
+from paceline.engines.vllm.asking import BACKEND, KEY, SAMPLING
 from paceline.engines.vllm.packing import Packing, can_pack, pack_heads
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -87,14 +83,11 @@ class Given(WeightTransferUpdateInfo):
     def weights(self) -> Iterable[tuple[str, Tensor]]:
         """One after the other."""
         if self.path is None:
-            return self.tensors or ()
-        return _in_file(self.path, self.names)
-
-
-def _in_file(path: str, names: Sequence[str]) -> Iterable[tuple[str, Tensor]]:
-    with safe_open(path, framework="pt") as file:
-        for name in names:
-            yield name, file.get_tensor(name)
+            yield from self.tensors or ()
+            return
+        with safe_open(self.path, framework="pt") as file:
+            for name in self.names:
+                yield name, file.get_tensor(name)
 
 
 class Handover(WeightTransferEngine[Nothing, Given]):

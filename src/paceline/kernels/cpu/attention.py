@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from paceline.kernels.cpu.compiling import library
-from paceline.kernels.cpu.tensors import STORAGE, address, kernel
+from paceline.kernels.cpu.compiling import STORAGE, kernel, library
 
 TILE_ROWS, PANEL_KEYS = 24, 64
 """ROWS and PANEL of attention.c, for the size of its working memory."""
@@ -102,19 +101,8 @@ class _PackedAttention(torch.autograd.Function):
         keys = _padded_keys(table)
         threads, each, scratch = _scratch(2 * keys * width + TILE_ROWS * (keys + 2 * width))
         kernel("packed_attention", "pi iiiif pp ppppp pii")(
-            address(table.rows),
-            len(table.rows),
-            heads,
-            kv_heads,
-            width,
-            STORAGE[query.dtype],
-            scale,
-            address(cosines),
-            address(sines),
-            *map(address, (query, key, value, output, normalisers)),
-            address(scratch),
-            each,
-            threads,
+            *(table.rows, len(table.rows), heads, kv_heads, width, query.dtype, scale, cosines, sines),
+            *(query, key, value, output, normalisers, scratch, each, threads),
         )
         ctx.save_for_backward(query, key, value, cosines, sines, output, normalisers)
         ctx.table, ctx.scale = table, scale
@@ -125,26 +113,13 @@ class _PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, cosines, sines, output, normalisers = ctx.saved_tensors
         (_, heads, width), kv_heads, table = query.shape, key.shape[1], ctx.table
-        grad_output = grad_output.contiguous()  # bound to a name: an address keeps no tensor alive
         grads = [torch.empty_like(states) for states in (query, key, value)]
         shares = normalisers.new_empty(table.shares * kv_heads * 2 * width)
         threads, each, scratch = _scratch(5 * _padded_keys(table) * width + TILE_ROWS * (3 * width + 2 * PANEL_KEYS))
         kernel("packed_attention_backward", "pi iiiif pp pppppp ppp ppii")(
-            address(table.rows),
-            len(table.rows),
-            heads,
-            kv_heads,
-            width,
-            STORAGE[query.dtype],
-            ctx.scale,
-            address(cosines),
-            address(sines),
-            *map(address, (query, key, value, output, grad_output, normalisers)),
-            *map(address, grads),
-            address(shares),
-            address(scratch),
-            each,
-            threads,
+            *(table.rows, len(table.rows), heads, kv_heads, width, query.dtype, ctx.scale, cosines, sines),
+            *(query, key, value, output, grad_output.contiguous(), normalisers),
+            *(*grads, shares, scratch, each, threads),
         )
         return *grads, None, None, None
 

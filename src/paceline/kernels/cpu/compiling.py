@@ -1,4 +1,4 @@
-"""Compile the C sources of this directory once per machine, and load them into this process.
+"""Compile the C sources of this directory once per machine, load them into this process, call them with tensors.
 
 A shared library is kept in the user's cache under a name that says everything it depends on: sources, flags, compiler,
 processor, OpenMP runtime. Any of them changed gives another name, so a stale library is never loaded.
@@ -12,10 +12,12 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 SOURCES = Path(__file__).parent
 FLAGS = (
@@ -34,6 +36,10 @@ FLAGS = (
 WRITABLE_BY_OTHERS = 0o022
 COMPILE_SECONDS = 120
 """Seconds after which a compiler is given up on; torch's own operations do the work then."""
+STORAGE = {torch.float32: 0, torch.bfloat16: 1}
+"""Precisions that the kernels read and write, by their numbers in vectors.h; all compute in float32."""
+
+_KINDS = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +75,12 @@ def library() -> Library:
 def _compiled(compiler: str, version: str) -> Path:
     sources = sorted(SOURCES.glob("*.c"))
     depends = [path.read_bytes() for path in (*sources, *sorted(SOURCES.glob("*.h")))]
-    depends += ["\0".join((compiler, version, _processor(), torch.__version__, *FLAGS)).encode()]
+    try:  # the processor as -march=native sees it
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    except OSError:
+        processor = platform.processor()
+    depends += ["\0".join((compiler, version, processor, torch.__version__, *FLAGS)).encode()]
     digest = hashlib.blake2b(b"\0".join(depends), digest_size=12).hexdigest()
     directory = _cache_directory()
     path = directory / f"native-{digest}.so"
@@ -88,15 +99,6 @@ def _compiled(compiler: str, version: str) -> Path:
     return path
 
 
-def _processor() -> str:
-    """Describe the processor as -march=native sees it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
-
-
 def _cache_directory() -> Path:
     """Return a directory of this user alone: anyone who can write there can run code as this user."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -109,3 +111,57 @@ def _cache_directory() -> Path:
     except OSError:
         pass
     return Path(tempfile.mkdtemp(prefix="paceline-native-"))
+
+
+def declared(functions: ctypes.CDLL, name: str, kinds: str) -> Callable[..., None]:
+    """Return the C function of this name, which returns nothing.
+
+    Args:
+        functions: the compiled kernels.
+        name: the function's name in C.
+        kinds: a letter per parameter: `p` a pointer, `i` an int64_t, `f` a float, `d` a double; blanks are for reading.
+    """
+    function: Callable[..., None] = getattr(functions, name)
+    function.argtypes = [_KINDS[kind] for kind in kinds.replace(" ", "")]  # type: ignore[attr-defined]
+    function.restype = None  # type: ignore[attr-defined]
+    return function
+
+
+@functools.cache
+def kernel(name: str, kinds: str) -> Callable[..., None]:
+    """Return this machine's function, which takes tensors (or None) for pointers and precisions for their numbers.
+
+    The caller has checked that there are kernels.
+    """
+    functions = library().functions
+    assert functions is not None
+    function = declared(functions, name, kinds)
+
+    def call(*arguments: Tensor | torch.dtype | float | None) -> None:
+        function(*map(_in_c, arguments))
+
+    return call
+
+
+def _in_c(argument: Tensor | torch.dtype | float | None) -> float | None:
+    if argument is None or isinstance(argument, Tensor):
+        return address(argument)
+    return STORAGE[argument] if isinstance(argument, torch.dtype) else argument
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Return the address of the tensor's contiguous elements; None (a null pointer) for None.
+
+    The caller keeps the tensor alive during the call, and vouches for its precision.
+
+    Raises:
+        ValueError: the tensor is on another device than the CPU, or not contiguous.
+    """
+    if tensor is None:
+        return None
+    if tensor.is_cpu and tensor.is_contiguous():
+        return tensor.data_ptr()
+    raise ValueError(
+        f"a kernel takes contiguous tensors on the CPU, got one of shape {tuple(tensor.shape)}, strides "
+        f"{tensor.stride()}, on {tensor.device}; call contiguous() or take torch's path"
+    )

@@ -1,7 +1,7 @@
 """Bindings of decoding.c and sharing.c: one new token per row, and the cache of prompts.
 
 N or S rows, H query heads, K key/value heads, D head width, V vocabulary, C columns of a cache. All tensors are
-contiguous, on the CPU, in one precision of `tensors.STORAGE` where nothing else is said; all sums are float32.
+contiguous, on the CPU, in one precision of `compiling.STORAGE` where nothing else is said; all sums are float32.
 """
 
 import ctypes
@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paceline.kernels.cpu.compiling import library
-from paceline.kernels.cpu.tensors import STORAGE, address, declared
+from paceline.kernels.cpu.compiling import STORAGE, address, declared, library
 
 QUERIES = 8
 """Largest number of queries that the attention kernel computes at once (sharing.c)."""

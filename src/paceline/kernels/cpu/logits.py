@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline.kernels.cpu.compiling import library
-from paceline.kernels.cpu.tensors import STORAGE, address, kernel
+from paceline.kernels.cpu.compiling import STORAGE, kernel, library
 from paceline.kernels.logprobs import LogitPasses
 
 
@@ -22,13 +21,7 @@ def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Te
     targets = _checked(targets, vocabulary)
     logprobs, entropies, normalisers = (logits.new_empty(rows, dtype=torch.float32) for _ in range(3))
     kernel("logit_statistics", "pp iii f ppp")(
-        address(logits),
-        address(targets),
-        rows,
-        vocabulary,
-        STORAGE[logits.dtype],
-        1 / temperature,
-        *map(address, (logprobs, entropies, normalisers)),
+        logits, targets, rows, vocabulary, logits.dtype, 1 / temperature, logprobs, entropies, normalisers
     )
     return logprobs, entropies, normalisers
 
@@ -44,12 +37,7 @@ def _to_gradients(
     targets = _checked(targets, logits.shape[1])
     by_logprob, by_entropy = (None if one is None else one.contiguous() for one in gradients)
     kernel("logit_gradients", "pp iii f pppp")(
-        address(logits),
-        address(targets),
-        *logits.shape,
-        STORAGE[logits.dtype],
-        1 / temperature,
-        *map(address, (normalisers, entropy, by_logprob, by_entropy)),
+        logits, targets, *logits.shape, logits.dtype, 1 / temperature, normalisers, entropy, by_logprob, by_entropy
     )
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from paceline.kernels.cpu.tensors import STORAGE, address, kernel
+from paceline.kernels.cpu.compiling import kernel
 
 CHUNK_ROWS = 64
 """Rows whose shares of a scale's gradient are added up by one thread, one after another."""
@@ -57,18 +57,9 @@ class _AddNorm(torch.autograd.Function):
         rows = x.numel() // width
         total = x if addend is None else torch.empty_like(x)
         normed, inverse = torch.empty_like(x, dtype=dtype), x.new_empty(rows)
+        added_dtype = torch.float32 if addend is None else addend.dtype
         kernel("add_rms_norm", "ppi pp pip iif")(
-            address(x),
-            address(addend),
-            0 if addend is None else STORAGE[addend.dtype],
-            address(scale),
-            address(total),
-            address(normed),
-            STORAGE[dtype],
-            address(inverse),
-            rows,
-            width,
-            eps,
+            x, addend, added_dtype, scale, total, normed, dtype, inverse, rows, width, eps
         )
         ctx.save_for_backward(total, scale, inverse)
         ctx.addend_dtype = None if addend is None else addend.dtype
@@ -87,20 +78,8 @@ class _AddNorm(torch.autograd.Function):
         grad_x = torch.empty_like(total)
         grad_addend = torch.empty_like(total, dtype=torch.bfloat16) if ctx.addend_dtype == torch.bfloat16 else None
         parts = total.new_empty(-(-rows // CHUNK_ROWS), width) if ctx.needs_input_grad[2] else None
-        kernel("add_rms_norm_backward", "pppp i ppppi ii")(
-            address(total),
-            address(scale),
-            address(inverse),
-            address(grad_normed),
-            STORAGE[grad_normed.dtype],
-            address(grad_total),
-            address(grad_x),
-            address(grad_addend),
-            address(parts),
-            CHUNK_ROWS,
-            rows,
-            width,
-        )
+        given = (total, scale, inverse, grad_normed, grad_normed.dtype, grad_total)
+        kernel("add_rms_norm_backward", "pppp i ppppi ii")(*given, grad_x, grad_addend, parts, CHUNK_ROWS, rows, width)
         by_addend = None if ctx.addend_dtype is None else grad_x if grad_addend is None else grad_addend
         return grad_x, by_addend, None if parts is None else parts.sum(0), None, None
 
@@ -110,9 +89,7 @@ class _GatedProduct(torch.autograd.Function):
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         product = torch.empty_like(gate)
-        kernel("gated_product", "ppp ii")(
-            address(gate), address(up), address(product), STORAGE[gate.dtype], gate.numel()
-        )
+        kernel("gated_product", "ppp ii")(gate, up, product, gate.dtype, gate.numel())
         ctx.save_for_backward(gate, up)
         return product
 
@@ -120,15 +97,8 @@ class _GatedProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
-        grad = grad.contiguous()  # bound to a name: an address keeps no tensor alive
         grad_gate, grad_up = torch.empty_like(gate), torch.empty_like(up)
         kernel("gated_product_backward", "ppppp ii")(
-            address(gate),
-            address(up),
-            address(grad),
-            address(grad_gate),
-            address(grad_up),
-            STORAGE[gate.dtype],
-            gate.numel(),
+            gate, up, grad.contiguous(), grad_gate, grad_up, gate.dtype, gate.numel()
         )
         return grad_gate, grad_up

@@ -1,8 +1,9 @@
 """Kernels in Triton for what torch does on a CUDA device in many small operations. Tensors in, tensors out.
 
 triton_check.py    whether Triton is there and its kernels run
-logits.py         statistics and gradients of logits, one pass each (logit_kernels.py)
-decoding.py       operations between products and attention of a decoding step (decoding_kernels.py)
+logits.py          statistics and gradients of logits, one pass each
+decoding.py        operations between products and attention of a decoding step
+triton_kernels.py  the kernels of both
 
 As in `kernels.cpu`, matrix products stay with torch, every caller has a torch path for devices without Triton, and the
 two agree to rounding.

@@ -28,11 +28,11 @@ class CudaDecodingKernels:
         self, residual: Float[Tensor, "N W"], update: Tensor | None, scale: Float[Tensor, " W"], eps: float
     ) -> Float[Tensor, "N W"]:
         """Add `update` to `residual` in place; return residual / rms(residual) * scale."""
-        from paceline.kernels.cuda import decoding_kernels
+        from paceline.kernels.cuda import triton_kernels
 
         normed = torch.empty_like(residual)
         rows, width = residual.shape
-        decoding_kernels.add_norm[(rows,)](
+        triton_kernels.add_norm[(rows,)](
             residual,
             residual if update is None else update.contiguous(),
             scale,
@@ -46,11 +46,11 @@ class CudaDecodingKernels:
 
     def silu_mul(self, gate: Float[Tensor, "N I"], up: Float[Tensor, "N I"] | None = None) -> Float[Tensor, "N I"]:
         """Return silu(gate) * up; without `up`, of the two halves of `gate` [N, 2 I]."""
-        from paceline.kernels.cuda import decoding_kernels
+        from paceline.kernels.cuda import triton_kernels
 
         width = gate.shape[1] if up is not None else gate.shape[1] // 2
         out = gate.new_empty(len(gate), width)
-        decoding_kernels.silu_mul[(len(gate), -(-width // BLOCK))](
+        triton_kernels.silu_mul[(len(gate), -(-width // BLOCK))](
             gate, gate[:, width:] if up is None else up, out, width, gate.shape[1], BLOCK=BLOCK
         )
         return out
@@ -66,14 +66,14 @@ class CudaDecodingKernels:
 
         `norm`: scale [H+K, D] and epsilon of the norm over each query and key head, if any.
         """
-        from paceline.kernels.cuda import decoding_kernels
+        from paceline.kernels.cuda import triton_kernels
 
         keys, values = cache
         kv_heads, width = keys.shape[1:]
         rows, heads = len(qkv), qkv.shape[1] // width
         query = qkv.new_empty(rows, heads - 2 * kv_heads, width)
         ordered = torch.empty_like(query)
-        decoding_kernels.rotate_and_store[(rows, heads)](
+        triton_kernels.rotate_and_store[(rows, heads)](
             qkv,
             turn.cosine if norm is None else norm[0],
             turn.cosine,
@@ -102,11 +102,11 @@ class CudaDecodingKernels:
     ) -> Float[Tensor, "N H*D"]:
         """Merge attention over two parts, of which the second has its rows at `place_of`, as `flash_attention.merged`
         does."""
-        from paceline.kernels.cuda import decoding_kernels
+        from paceline.kernels.cuda import triton_kernels
 
         rows, heads, width = own[0].shape
         out = torch.empty_like(own[0])
-        decoding_kernels.merge[(rows, heads)](
+        triton_kernels.merge[(rows, heads)](
             own[0], own[1], prompt[0], prompt[1], place_of, out, rows, heads, width, BLOCK=next_power(width)
         )
         return out.flatten(1)

@@ -44,12 +44,12 @@ def _tried(device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    from paceline.kernels.cuda import logit_kernels
+    from paceline.kernels.cuda import triton_kernels
 
     rows, vocabulary = logits.shape
     logprobs, entropies, normalisers = (logits.new_empty(rows, dtype=torch.float32) for _ in range(3))
     if rows:
-        logit_kernels.statistics[(rows,)](
+        triton_kernels.statistics[(rows,)](
             logits.contiguous(),
             targets.contiguous(),
             logprobs,
@@ -70,13 +70,13 @@ def _to_gradients(
     gradients: Sequence[Tensor | None],
     temperature: float,
 ) -> None:
-    from paceline.kernels.cuda import logit_kernels
+    from paceline.kernels.cuda import triton_kernels
 
     assert logits.is_contiguous()  # it is overwritten in place
     rows, vocabulary = logits.shape
     by_logprob, by_entropy = (None if one is None else one.contiguous() for one in gradients)
     if rows:
-        logit_kernels.gradients[(rows, -(-vocabulary // BLOCK))](
+        triton_kernels.gradients[(rows, -(-vocabulary // BLOCK))](
             logits,
             targets.contiguous(),
             normalisers,

@@ -1,16 +1,15 @@
-"""Several processes that train one policy together.
+"""Several processes that train one policy together. A call that waits for other ranks raises `RankLost` where one is
+gone, or silent for too long.
 
-ranks.py          what they need of each other, and a process that is alone
+ranks.py          what they need of each other, which tokens each computes, and a process that is alone
 process_group.py  where they meet
 mesh.py           their places: which of them hold the same, which hold parts of it
 sharding.py       slices of weights, gradients and optimiser state (ZeRO)
 tensor_plan.py    what of a model can be split over the tensor axis, and over how many ranks
-tensor_layers.py  layers of which a rank has some rows or columns
+tensor_layers.py  layers of which a rank has some rows or columns, and logprobs where it has some logits
 tensor.py         heads, widths and tokens to the ranks of the tensor axis
-vocabulary.py     logprobs where each rank has the logits of some tokens
 mesh_layout.py    how a model lies on the ranks of a mesh
 stages.py         a model's layers to the stages of a pipeline
-tokens.py         what of a micro-batch's tokens a rank computes
 context.py        tokens to ranks in turn, and heads in their place for attention
 mesh_ranks.py     gradients, numbers and text of all ranks, over a mesh
 pieces.py         what of whole tensors lies on a rank

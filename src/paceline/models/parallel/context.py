@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from paceline.errors import ModelError
 from paceline.models.parallel.process_group import lost
-from paceline.models.parallel.tokens import HeadExchange, Tokens
+from paceline.models.parallel.ranks import HeadExchange, Tokens
 from paceline.objective.micro_batches import MicroBatch
 
 
@@ -47,7 +47,7 @@ class Exchange(HeadExchange):
         # all three in one message.
         parts = [by_rank(states, self.ranks) for states in (query, key, value)]
         sent = torch.cat([part.flatten(2) for part in parts], dim=2)
-        found: Tensor = _ToHeads.apply(sent, self)  # type: ignore[no-untyped-call]
+        found: Tensor = _Exchanged.apply(sent, self, True)  # type: ignore[no-untyped-call]
         widths = [part.shape[2] * part.shape[3] for part in parts]
         query, key, value = (
             states.unflatten(1, part.shape[2:]) for states, part in zip(found.split(widths, dim=1), parts, strict=True)
@@ -56,7 +56,7 @@ class Exchange(HeadExchange):
 
     @override
     def to_tokens(self, states: Tensor) -> Tensor:
-        found: Tensor = _ToTokens.apply(states.flatten(1), self)  # type: ignore[no-untyped-call]
+        found: Tensor = _Exchanged.apply(states.flatten(1), self, False)  # type: ignore[no-untyped-call]
         by_head: Tensor = found.unflatten(2, states.shape[1:]).flatten(1, 2)
         return by_head
 
@@ -78,47 +78,32 @@ def by_rank(states: Float[Tensor, "m heads D"], ranks: int) -> Float[Tensor, "m 
     return dealt
 
 
-class _ToHeads(torch.autograd.Function):
-    """[m, n, W], of own tokens for each rank's heads, to [M, W], of all tokens for own heads."""
+class _Exchanged(torch.autograd.Function):
+    """Forward [m, n, W], of own tokens for each rank's heads, to [M, W], of all tokens for own heads; or back."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, exchange: Exchange) -> Tensor:
-        ctx.exchange = exchange
-        return _all_tokens(states, exchange)
+    def forward(ctx: Any, states: Tensor, exchange: Exchange, to_heads: bool) -> Tensor:
+        ctx.exchange, ctx.to_heads = exchange, to_heads
+        return _exchanged(states, exchange, to_heads=to_heads)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _own_tokens(gradients[0], ctx.exchange), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return _exchanged(gradients[0], ctx.exchange, to_heads=not ctx.to_heads), None, None
 
 
-class _ToTokens(torch.autograd.Function):
-    """The way back: [M, W] to [m, n, W]."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, exchange: Exchange) -> Tensor:
-        ctx.exchange = exchange
-        return _own_tokens(states, exchange)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _all_tokens(gradients[0], ctx.exchange), None
-
-
-def _all_tokens(states: Float[Tensor, "m n W"], exchange: Exchange) -> Float[Tensor, "M W"]:
-    return exchange.swap(states).flatten(0, 1)[: exchange.tokens]
-
-
-def _own_tokens(states: Float[Tensor, "M W"], exchange: Exchange) -> Float[Tensor, "m n W"]:
+def _exchanged(states: Tensor, exchange: Exchange, *, to_heads: bool) -> Tensor:
+    if to_heads:
+        return exchange.swap(states).flatten(0, 1)[: exchange.tokens]
     missing = -len(states) % exchange.ranks
     return exchange.swap(pad(states, (0, 0, 0, missing)).unflatten(0, (-1, exchange.ranks)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SomeTokens(Tokens):
     """`Tokens` of a rank that has every n-th one between attentions."""
 
-    batch: MicroBatch
     exchange: Exchange
+    """With the ranks that have the other tokens."""
     mine: Int[Tensor, " N_here"]
     """Indices of this rank's targets among all N."""
     places: Int[Tensor, " N"]
@@ -155,14 +140,18 @@ def some_tokens(batch: MicroBatch, group: dist.ProcessGroup) -> SomeTokens:
     """What of a micro-batch is this rank's; lengths are read from the host, never from the device."""
     ranks, place, device = dist.get_world_size(group), dist.get_rank(group), batch.input_ids.device
     sources = sources_of(batch)
+
+    def every(tokens: Int[Tensor, " M"]) -> Int[Tensor, " m"]:
+        return pad(tokens, (0, -len(tokens) % ranks))[place::ranks]
+
     mine, places, longest = deal(sources, ranks, place)
     own = _to(torch.tensor([sources[target] // ranks for target in mine], dtype=torch.int64), device)
     targets = _to(torch.tensor(mine, dtype=torch.int64), device)
     return SomeTokens(
         batch=replace(
             batch,
-            input_ids=_every(batch.input_ids, ranks, place),
-            position_ids=_every(batch.position_ids, ranks, place),
+            input_ids=every(batch.input_ids),
+            position_ids=every(batch.position_ids),
             sources=own,
             targets=batch.targets[targets],
         ),
@@ -199,10 +188,6 @@ def deal(sources: Sequence[int], ranks: int, place: int) -> tuple[list[int], lis
     longest = max(map(len, dealt))
     places = [source % ranks * longest + number for source, number in zip(sources, numbers, strict=True)]
     return dealt[place], places, longest
-
-
-def _every(tokens: Int[Tensor, " M"], ranks: int, place: int) -> Int[Tensor, " m"]:
-    return pad(tokens, (0, -len(tokens) % ranks))[place::ranks]
 
 
 def _to(tensor: Tensor, device: torch.device) -> Tensor:

@@ -46,9 +46,6 @@ def full_parameters(
         ranks: those that the model lies on.
         everywhere: whether all ranks get them, or the first one alone; the others' iterators are then empty.
         names: of those that are wanted; None: all.
-
-    Raises:
-        RankLost: another rank is gone, or silent for too long.
     """
     tensors = saved_tensors(model)
     trained = {
@@ -70,21 +67,20 @@ def _whole(tensors: Mapping[str, Tensor], ranks: Ranks, *, everywhere: bool) -> 
             yield from ((name, tensor.detach()) for name, tensor in tensors.items())
         return
     for kept in _all_of(tensors, ranks):
-        own = tensors[kept.name].detach() if kept.name in tensors else None
-        found = _full(own, ranks) if isinstance(own, DTensor) else own
+        found = tensors[kept.name].detach() if kept.name in tensors else None
+        if isinstance(found, DTensor):
+            if found.device.type != found.device_mesh.device_type:  # slices that wait in main memory
+                found = cast(DTensor, found.to(found.device_mesh.device_type))
+            with lost(f"rank {ranks.rank} was gathering a weight"):
+                found = found.full_tensor()
         if not kept.is_everywhere and (everywhere or kept.holder != 0):
-            here = torch.empty(kept.shape, dtype=kept.dtype, device=_device(tensors)) if found is None else found
-            found = ranks.broadcast(here.contiguous(), source=kept.holder)
+            if found is None:
+                device = next(iter(tensors.values())).device
+                found = torch.empty(kept.shape, dtype=kept.dtype, device=device)
+            found = ranks.broadcast(found.contiguous(), source=kept.holder)
         if everywhere or ranks.rank == 0:
             assert found is not None  # it was here, or has been handed on
             yield kept.name, found
-
-
-def _full(own: DTensor, ranks: Ranks) -> Tensor:
-    if own.device.type != own.device_mesh.device_type:  # slices that wait in main memory
-        own = cast(DTensor, own.to(own.device_mesh.device_type))
-    with lost(f"rank {ranks.rank} was gathering a weight"):
-        return own.full_tensor()
 
 
 def _all_of(tensors: Mapping[str, Tensor], ranks: Ranks) -> list[_Kept]:
@@ -119,7 +115,3 @@ def _places(names: list[str]) -> list[int]:
         is_behind = is_behind or layer is not None
         places.append(layer if layer is not None else _BEHIND if is_behind else _BEFORE)
     return places
-
-
-def _device(tensors: Mapping[str, Tensor]) -> torch.device:
-    return next(iter(tensors.values())).device

@@ -2,24 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from paceline.config.layout import Schedule
 from paceline.kernels.logprobs import LogitPasses
 from paceline.models.parallel.context import check_context_size, some_tokens
 from paceline.models.parallel.mesh import Mesh
-from paceline.models.parallel.ranks import ParallelLayout, ReturnT
-from paceline.models.parallel.sharding import Sharding, begin_pass, give_back, run, shard
+from paceline.models.parallel.ranks import ParallelLayout, ReturnT, Tokens
+from paceline.models.parallel.sharding import Sharding, shard, sharded_modules
 from paceline.models.parallel.stages import Stages, keep_stages, mark_both_ends, own_layers
 from paceline.models.parallel.tensor import split_over_tensor
-from paceline.models.parallel.tensor_layers import is_part, shared
-from paceline.models.parallel.tokens import AllTokens, Tokens
-from paceline.models.parallel.vocabulary import vocabulary_passes
+from paceline.models.parallel.tensor_layers import is_part, shared, vocabulary_passes
 from paceline.objective.micro_batches import MicroBatch
 
 
@@ -29,8 +28,6 @@ class MeshLayout(ParallelLayout):
 
     mesh: Mesh
     sharding: Sharding
-    schedule: Schedule = "1f1b"
-    """Order in which micro-batches go through the stages of a pipeline."""
 
     @property
     @override
@@ -38,7 +35,7 @@ class MeshLayout(ParallelLayout):
         if self.mesh.sizes.pipeline == 1:
             return None
         place, group = self.mesh.place("pipeline"), self.mesh.group("pipeline")
-        return Stages(ranks=self.mesh.sizes.pipeline, place=place, schedule=self.schedule, group=group)
+        return Stages(ranks=self.mesh.sizes.pipeline, place=place, group=group)
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
         """Leave this rank its part of a whole model in training mode, with its adapter if it has one.
@@ -59,19 +56,26 @@ class MeshLayout(ParallelLayout):
 
     @override
     def tokens(self, batch: MicroBatch) -> Tokens:
-        return AllTokens(batch=batch) if self.mesh.context is None else some_tokens(batch, self.mesh.context)
+        return Tokens(batch=batch) if self.mesh.context is None else some_tokens(batch, self.mesh.context)
 
     @override
     def run(self, model: nn.Module, call: Callable[[], ReturnT]) -> ReturnT:
-        return run(model, call)
+        if not isinstance(model, FSDPModule):
+            return call()
+        run_sharded = cast(Callable[[Callable[[], ReturnT]], ReturnT], model.run_sharded)
+        return run_sharded(call)
 
     @override
     def begin_pass(self, model: nn.Module, *, last: bool) -> None:
-        begin_pass(model, self.sharding.stage, last=last)
+        for module in sharded_modules(model):
+            module.set_requires_gradient_sync(last or self.sharding.stage > 1, recurse=False)
+            module.set_reshard_after_backward(last or self.sharding.stage > 2, recurse=False)
 
     @override
     def rest(self, model: nn.Module) -> None:
-        give_back(model)
+        # a pass without a gradient keeps what it has fetched of the outermost module
+        for module in sharded_modules(model):
+            module.reshard()
 
     @override
     def local(self, weight: Tensor) -> Tensor:

@@ -25,15 +25,17 @@ SIDE_GROUP_SECONDS = 1800.0
 """Timeout of the side group: a rank may have much to write before it answers."""
 
 
-def make_ranks(options: ParallelConfig, device: torch.device) -> "MeshRanks":
+def make_ranks(options: ParallelConfig, device: torch.device, *, offload: bool) -> "MeshRanks":
     """Lay out the ranks of the default process group as the options say. Every rank makes this call.
+
+    `offload`: slices wait in main memory.
 
     Raises:
         ConfigError: the options need another number of ranks.
     """
     mesh = make_mesh(layout(options, dist.get_world_size()), device)
-    sharding = Sharding(stage=options.zero_stage, offload=options.parameter_offload)
-    return MeshRanks(mesh, MeshLayout(mesh=mesh, sharding=sharding, schedule=options.pipeline_schedule))
+    sharding = Sharding(stage=options.zero_stage, offload=offload)
+    return MeshRanks(mesh, MeshLayout(mesh=mesh, sharding=sharding))
 
 
 class MeshRanks(Ranks):
@@ -61,24 +63,27 @@ class MeshRanks(Ranks):
     @override
     def add_up_gradients(self, model: nn.Module) -> None:
         # the backward pass has reduced the gradients of sharded parameters already
-        self._add_up_copies([one for one in model.parameters() if one.requires_grad and not is_sharded(one)])
-        self._add_up_parts(model)
-        both = [one for one in model.parameters() if one.requires_grad and is_at_both_ends(one)]
-        for parameter in both:
-            self._add_other_end(parameter)
-
-    def _add_up_parts(self, model: nn.Module) -> None:
-        """Sum gradients to which each rank of a tensor group contributes by its own heads or columns."""
-        parts = [_local(one.grad) for one in _partial(model) if one.grad is not None]
+        trained = [one for one in model.parameters() if one.requires_grad]
+        self._add_up_copies([one for one in trained if not is_sharded(one)])
+        # what every rank of the tensor axis has whole, and uses for its own heads or columns
+        modules = (module for module in model.modules() if isinstance(module, PartialGradients))
+        partial = [one for module in modules for one in module.parameters() if one.requires_grad]
         with lost(f"rank {self.rank} was adding up gradients"):
-            for bucket in _buckets(parts):
+            for bucket in _buckets([_local(one.grad) for one in partial if one.grad is not None]):
                 _add_up(bucket, self.mesh.group("tensor"))
+        for parameter in trained:
+            if is_at_both_ends(parameter):
+                self._add_other_end(parameter)
 
     def _add_up_copies(self, copies: Sequence[nn.Parameter]) -> None:
         """Sum gradients over the ranks that hold the same parameters and have different samples or tokens."""
         if dist.get_world_size(self.mesh.data) == 1 or not copies:
             return
-        for parameter, is_there in zip(copies, self._somewhere(copies), strict=True):
+        # a gradient that any rank has, all have
+        here = torch.tensor([one.grad is not None for one in copies], dtype=torch.uint8).to(copies[0].device)
+        with lost(f"rank {self.rank} was looking which parameters have gradients"):
+            dist.all_reduce(here, op=dist.ReduceOp.MAX, group=self.mesh.data)
+        for parameter, is_there in zip(copies, here.tolist(), strict=True):
             if is_there and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         with lost(f"rank {self.rank} was adding up gradients"):
@@ -108,8 +113,17 @@ class MeshRanks(Ranks):
             return torch.nn.utils.clip_grad_norm_(moved, limit)
         gradients = [_local(one.grad) for one in moved]
         norms = torch.stack(torch._foreach_norm(gradients)).double()
-        copies = torch.tensor([self._copies(one) for one in moved], dtype=torch.float64).to(norms.device)
-        squares = (norms.square() / copies).sum()
+        # ranks that hold the same part of each parameter
+        copies = list[int]()
+        for one in moved:
+            pieces = 1
+            if isinstance(one, DTensor):
+                for size, placement in zip(one.device_mesh.shape, one.placements, strict=True):
+                    pieces *= 1 if placement.is_replicate() else size  # torch has two kinds of shards
+            copies.append(
+                self.mesh.sizes.ranks // self.mesh.sizes.pipeline // pieces * (2 if is_at_both_ends(one) else 1)
+            )
+        squares = (norms.square() / torch.tensor(copies, dtype=torch.float64).to(norms.device)).sum()
         with lost(f"rank {self.rank} was measuring the gradient"):
             dist.all_reduce(squares)
         norm = squares.sqrt().to(gradients[0].dtype)
@@ -140,22 +154,6 @@ class MeshRanks(Ranks):
             dist.broadcast(tensor, source)
         return tensor
 
-    def _copies(self, parameter: nn.Parameter) -> int:
-        """Count the ranks that hold the same part of a parameter."""
-        pieces = 1
-        if isinstance(parameter, DTensor):
-            for size, placement in zip(parameter.device_mesh.shape, parameter.placements, strict=True):
-                pieces *= 1 if placement.is_replicate() else size  # torch has two kinds of shards
-        return self.mesh.sizes.ranks // self.mesh.sizes.pipeline // pieces * (2 if is_at_both_ends(parameter) else 1)
-
-    def _somewhere(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
-        """Tell for each parameter if any rank that holds it has a gradient."""
-        here = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
-        here = here.to(parameters[0].device)
-        with lost(f"rank {self.rank} was looking which parameters have gradients"):
-            dist.all_reduce(here, op=dist.ReduceOp.MAX, group=self.mesh.data)
-        return [bool(one) for one in here.tolist()]
-
 
 class SideGroup(TextGroup):
     """`TextGroup` over a process group of its own on CPUs, for a thread that runs while the ranks train."""
@@ -185,12 +183,6 @@ def _all_gather_text(
     texts = [torch.empty_like(padded) for _ in range(size)]
     dist.all_gather(texts, padded, group)
     return [bytes(one[:length].tolist()).decode() for one, length in zip(texts, lengths, strict=True)]
-
-
-def _partial(model: nn.Module) -> list[nn.Parameter]:
-    """List trained parameters that every rank of the tensor axis has whole and uses for its own heads."""
-    modules = [module for module in model.modules() if isinstance(module, PartialGradients)]
-    return [one for module in modules for one in module.parameters() if one.requires_grad]
 
 
 def _local(tensor: Tensor | None) -> Tensor:

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
+from typing_extensions import override
 
 from paceline.models.parallel.pieces import Piece, piece_of, saved_tensors, written_here
 from paceline.models.parallel.ranks import Ranks
@@ -29,8 +30,26 @@ OFFSETS = "DCP_SHARDING_INFO"
 _NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})")
 
 
+class Writer(Protocol):
+    """Writes a rank's part of something into a directory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+
+    def copied(self, staging: StagingBuffers) -> "Writer":
+        """Return a copy in staging buffers, which can be written while the originals change."""
+
+    def write(self, folder: Path) -> Sequence[Path]:
+        """Write this rank's files into an existing directory and return them.
+
+        Raises:
+            OSError, SafetensorError: they cannot be written.
+        """
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class Part(Writer):
     """What one rank writes of some tensors: a file, or nothing where others hold the same and come first."""
 
     name: str
@@ -39,26 +58,28 @@ class Part:
     header: Mapping[str, str]
 
     @property
+    @override
     def nbytes(self) -> int:
-        """What it writes."""
         return sum(piece.tensor.nbytes for piece in self.pieces.values())
 
+    @override
     def copied(self, staging: StagingBuffers) -> "Part":
-        """Copy the tensors into staging buffers, so that they can be written while training continues."""
         return replace(self, pieces=copied_pieces(self.pieces, staging))
 
+    @override
     def write(self, folder: Path) -> list[Path]:
-        """Write the file, if any, into a directory that is there.
-
-        Raises:
-            OSError, SafetensorError: it cannot be written.
-        """
         if not self.name:
             return []
         header = dict(self.header)
         if not all(piece.is_whole for piece in self.pieces.values()):
             header[OFFSETS] = json.dumps({name: {"saved_offsets": piece.offset} for name, piece in self.pieces.items()})
-        save_file(_apart({name: piece.tensor for name, piece in self.pieces.items()}), folder / self.name, header)
+        # in main memory, and each in memory of its own, as the format wants it: some optimisers keep one table for all
+        apart, seen = dict[str, Tensor](), set[int]()
+        for name, piece in self.pieces.items():
+            saved = piece.tensor.detach().cpu().contiguous()
+            apart[name] = saved.clone() if saved.data_ptr() in seen else saved
+            seen.add(saved.data_ptr())
+        save_file(apart, folder / self.name, header)
         return [folder / self.name]
 
 
@@ -70,9 +91,6 @@ def part_of(stem: str, tensors: Mapping[str, Tensor], ranks: Ranks, header: Mapp
     """What this rank writes of `tensors`, each of which is whole or a DTensor; all ranks make this call.
 
     One rank alone writes `stem.safetensors`, several `stem-00001-of-00004.safetensors` and so on.
-
-    Raises:
-        RankLost: another rank is gone, or silent for too long.
     """
     pieces = {name: piece_of(tensor) for name, tensor in tensors.items()}
     mine, writers = written_here(pieces, ranks)
@@ -199,13 +217,3 @@ def open_stored(paths: Sequence[Path]) -> Iterator[Stored]:
 def _slice(file: Any, name: str, ranges: Sequence[slice]) -> Tensor:
     found: Tensor = file.get_slice(name)[tuple(ranges)] if ranges else file.get_tensor(name)
     return found
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """In main memory, and each in memory of its own, as the format wants it: some optimisers keep one table for all."""
-    apart, seen = dict[str, Tensor](), set[int]()
-    for name, tensor in tensors.items():
-        saved = tensor.detach().cpu().contiguous()
-        apart[name] = saved.clone() if saved.data_ptr() in seen else saved
-        seen.add(saved.data_ptr())
-    return apart

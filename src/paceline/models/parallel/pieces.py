@@ -43,18 +43,18 @@ def like(local: Tensor, tensor: Tensor) -> Tensor:
     if not isinstance(tensor, DTensor):
         return local
     return DTensor.from_local(
-        local,
-        tensor.device_mesh,
-        tensor.placements,
-        run_check=False,
-        shape=tensor.shape,
-        stride=tensor.stride(),
+        local, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
     )
 
 
 def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     """Parameters, and the buffers that are saved, under their names in the whole model; what has two is there once."""
-    state, firsts = model.state_dict(keep_vars=True), _tied_names(model)
+    # a rank that has the output embedding of a tied model and not the input's, which is the same, knows it by the
+    # configuration: the first name of each such tensor, by its second one
+    keys = type(model)._tied_weights_keys
+    is_tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False) and isinstance(keys, dict)
+    firsts = keys if is_tied else {}
+    state = model.state_dict(keep_vars=True)
     seen, found = set[int](), dict[str, Tensor]()
     for name, tensor in state.items():
         if id(tensor) not in seen:
@@ -63,23 +63,10 @@ def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     return found
 
 
-def _tied_names(model: PreTrainedModel) -> dict[str, str]:
-    """The first name of each tensor that has two by the model's configuration, by its second one.
-
-    A rank that has the output embedding of a model and not the input's, which is the same, knows it so.
-    """
-    is_tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    keys = type(model)._tied_weights_keys
-    return dict(keys) if is_tied and isinstance(keys, dict) else {}
-
-
 def written_here(pieces: Mapping[str, Piece], ranks: Ranks) -> tuple[list[str], list[int]]:
     """Return the pieces that this rank writes, and the ranks that write any. All ranks make this call.
 
     Of those who hold the same piece the first one writes it; empty ones are not written.
-
-    Raises:
-        RankLost: another rank is gone, or silent for too long.
     """
     own = {name: list(piece.offset) for name, piece in pieces.items() if piece.tensor.numel()}
     writers = dict[tuple[str, tuple[int, ...]], int]()

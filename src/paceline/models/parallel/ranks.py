@@ -1,17 +1,17 @@
-"""What processes that train one policy need of each other, and the same for a process that trains alone."""
+"""What processes that train one policy need of each other; the classes here are of one that trains alone."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
-from typing_extensions import override
 
 from paceline.config.layout import Sizes
 from paceline.errors import TrainingError
 from paceline.kernels.logprobs import LogitPasses
 from paceline.models.parallel.stages import Stages
-from paceline.models.parallel.tokens import AllTokens, Tokens
 from paceline.objective.micro_batches import MicroBatch
 
 RankNumbers = Mapping[str, float]
@@ -22,18 +22,51 @@ class RankLost(TrainingError):
     """The other ranks are gone or silent. One of them failed; this process did not."""
 
 
-class ParallelLayout(Protocol):
-    """How a model lies on the ranks, as a forward and backward pass on this rank sees it."""
+class HeadExchange(Protocol):
+    """From some tokens and all heads to all tokens and some heads, and back; all ranks make the same calls.
+
+    m of M tokens, H heads of queries, K of keys and values, of widths D and E; n ranks, h = H / n.
+    """
+
+    def to_heads(
+        self, query: Float[Tensor, "m H D"], key: Float[Tensor, "m K D"], value: Float[Tensor, "m K E"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """All tokens' queries [M, h, D], keys and values of the heads that are this rank's."""
+
+    def to_tokens(self, states: Float[Tensor, "M h D"]) -> Float[Tensor, "m n_h D"]:
+        """What this rank's heads found for all tokens, to what all heads found for this rank's tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """The tokens of a micro-batch that a rank computes: here, all of them."""
+
+    batch: MicroBatch
+    """The micro-batch, of whose input tokens and targets those are here that this rank computes; what is said of its
+    sequences is of all tokens."""
+    exchange: HeadExchange | None = None
+    """How attention comes to all tokens; None: they are here."""
+
+    def join(self, logprobs: Float[Tensor, " N_here"], entropy: Float[Tensor, " N_here"]) -> tuple[Tensor, Tensor]:
+        """Gather the values of all N targets from all ranks, so that every rank computes the same loss."""
+        return logprobs, entropy
+
+
+class ParallelLayout:
+    """How a model lies on the ranks, as a forward and backward pass on this rank sees it: here, all of it on each."""
 
     @property
     def stages(self) -> Stages | None:
-        """This rank's stages of a pipeline; None if every rank has something of all layers."""
+        """The stages of a pipeline; None if every rank has something of all layers."""
+        return None
 
     def tokens(self, batch: MicroBatch) -> Tokens:
         """Return the tokens of a micro-batch that this rank computes."""
+        return Tokens(batch=batch)
 
     def run(self, model: nn.Module, call: Callable[[], ReturnT]) -> ReturnT:
         """Run a pass that uses the model's weights. Tensors in a returned tuple may receive gradients."""
+        return call()
 
     def begin_pass(self, model: nn.Module, *, last: bool) -> None:
         """Prepare a pass with a gradient; `last`: gradients are complete after it."""
@@ -43,12 +76,18 @@ class ParallelLayout(Protocol):
 
     def local(self, weight: Tensor) -> Tensor:
         """Return the part of a parameter that this rank computes with."""
+        return weight
 
     def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
         """Return `hidden`; its gradient is summed over the ranks that hold rows of the head (Megatron's f)."""
+        return hidden
 
     def logit_passes(self, head: Tensor) -> LogitPasses | None:
         """Return passes over logits that are split over the vocabulary; None if this rank has all rows of the head."""
+        return None
+
+
+WHOLE = ParallelLayout()
 
 
 class TextGroup(Protocol):
@@ -58,154 +97,60 @@ class TextGroup(Protocol):
     """This rank's number, from 0."""
 
     def all_gather_text(self, text: str) -> Sequence[str]:
-        """Return the text of every rank, by rank.
-
-        Raises:
-            RankLost: another rank is gone, or silent for too long.
-        """
+        """Return the text of every rank, by rank."""
 
 
-class Ranks(Protocol):
-    """`size` processes that train one policy, each with a share of every step's samples. All make the same calls.
+class Ranks:
+    """`size` processes that train one policy, each with a share of every step's samples: here, one that is alone.
 
-    Ranks that hold parts of the same copy of the weights, or share the tokens of the same samples, have the same share,
-    and one of them reports for all.
+    All make the same calls. Ranks that hold parts of the same copy of the weights, or share the tokens of the same
+    samples, have the same share, and one of them reports for all.
+
+    Raises:
+        RankLost: another rank is gone, or silent for too long; any call that waits for the others.
     """
 
-    rank: int
+    rank: int = 0
     """This rank's number, from 0."""
-    size: int
-    sizes: Sizes
+    size: int = 1
+    sizes: Sizes = Sizes()
     """Size of each axis of the mesh."""
-    shares: int
+    shares: int = 1
     """Number of shares into which samples are divided."""
-    share: int
+    share: int = 0
     """This rank's share, from 0."""
-    speaks: bool
+    speaks: bool = True
     """True if this rank's numbers count for its share."""
-    parallel_layout: ParallelLayout
+    parallel_layout: ParallelLayout = WHOLE
 
     def passes(self, counts: Sequence[int]) -> int:
         """Return the number of passes this rank makes, from the number of micro-batches of each share."""
+        return counts[0]
 
     def add_up_gradients(self, model: nn.Module) -> None:
         """Sum the gradients over all ranks. Ranks that hold the same parameter get the same bits.
 
-        A gradient stays None if no rank has one.
-
-        Raises:
-            RankLost: another rank is gone, or silent for too long.
-        """
+        A gradient stays None if no rank has one."""
 
     def clip_gradients(self, parameters: Sequence[nn.Parameter], *, limit: float) -> Tensor:
-        """Scale the whole gradient down to a norm of `limit` if it is longer; return the norm before.
-
-        Raises:
-            RankLost: another rank is gone, or silent for too long.
-        """
-
-    def collect(self, numbers: RankNumbers) -> Sequence[RankNumbers]:
-        """Return the numbers of every rank, by rank.
-
-        Raises:
-            RankLost: another rank is gone, or silent for too long.
-        """
-
-    def all_gather_text(self, text: str) -> Sequence[str]:
-        """Return the text of every rank, by rank.
-
-        Raises:
-            RankLost: another rank is gone, or silent for too long.
-        """
-
-    def side_group(self) -> TextGroup:
-        """Return a group for another thread, whose messages never mix with those of training.
-
-        Raises:
-            RankLost: another rank is gone, or silent for too long.
-        """
-
-    def broadcast(self, tensor: Tensor, *, source: int) -> Tensor:
-        """Send the tensor of rank `source` to all ranks, into the memory of their `tensor`.
-
-        Raises:
-            RankLost: another rank is gone, or silent for too long.
-        """
-
-
-class _WholeModel(ParallelLayout):
-    """`ParallelLayout` of a rank that has all of every layer."""
-
-    stages: Stages | None = None
-
-    @override
-    def tokens(self, batch: MicroBatch) -> Tokens:
-        return AllTokens(batch=batch)
-
-    @override
-    def run(self, model: nn.Module, call: Callable[[], ReturnT]) -> ReturnT:
-        return call()
-
-    @override
-    def begin_pass(self, model: nn.Module, *, last: bool) -> None:
-        pass
-
-    @override
-    def rest(self, model: nn.Module) -> None:
-        pass
-
-    @override
-    def local(self, weight: Tensor) -> Tensor:
-        return weight
-
-    @override
-    def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
-        return hidden
-
-    @override
-    def logit_passes(self, head: Tensor) -> LogitPasses | None:
-        return None
-
-
-WHOLE = _WholeModel()
-
-
-class _OneRank(Ranks):
-    """`Ranks` of a process that trains alone."""
-
-    rank, size = 0, 1
-    sizes = Sizes()
-    share, shares = 0, 1
-    speaks = True
-    parallel_layout: ParallelLayout = WHOLE
-
-    @override
-    def passes(self, counts: Sequence[int]) -> int:
-        return counts[0]
-
-    @override
-    def add_up_gradients(self, model: nn.Module) -> None:
-        pass
-
-    @override
-    def clip_gradients(self, parameters: Sequence[nn.Parameter], *, limit: float) -> Tensor:
+        """Scale the whole gradient down to a norm of `limit` if it is longer; return the norm before."""
         return torch.nn.utils.clip_grad_norm_(parameters, limit)
 
-    @override
     def collect(self, numbers: RankNumbers) -> Sequence[RankNumbers]:
+        """Return the numbers of every rank, by rank."""
         return [numbers]
 
-    @override
     def all_gather_text(self, text: str) -> Sequence[str]:
+        """Return the text of every rank, by rank."""
         return [text]
 
-    @override
     def side_group(self) -> TextGroup:
+        """Return a group for another thread, whose messages never mix with those of training."""
         return self
 
-    @override
     def broadcast(self, tensor: Tensor, *, source: int) -> Tensor:
+        """Send the tensor of rank `source` to all ranks, into the memory of their `tensor`."""
         return tensor
 
 
-ONE_RANK = _OneRank()
+ONE_RANK = Ranks()

@@ -10,7 +10,7 @@ Source: ZeRO, arXiv:1910.02054, section 5. Gradients are added up, not averaged:
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -27,7 +27,6 @@ from torch.distributed.fsdp import (
 )
 
 from paceline.models.parallel.mesh import Mesh
-from paceline.models.parallel.ranks import ReturnT
 from paceline.runtime.memory import return_free_memory
 
 LARGE_MESSAGE = 1 << 23
@@ -66,22 +65,22 @@ def shard(
         fully_shard(layer, reshard_after_forward=not stays, mp_policy=precision, **common)
     fully_shard(model, reshard_after_forward=False, **common)
     if not stays:
-        layers[-1].register_forward_hook(lambda _, __, output: _give_back_behind(cast(FSDPModule, model), output))
+
+        def give_back_behind(layer: nn.Module, inputs: object, output: Tensor) -> None:
+            """Give back embedding and head when the backward pass has come to the last layer: a third of a small model,
+            which only its head needs; their gradients stay."""
+            if output.requires_grad:
+                output.register_hook(lambda _: cast(FSDPModule, model).reshard())
+
+        layers[-1].register_forward_hook(give_back_behind)
     # its weights are there in calls of registered methods only; ours may call whatever part of the model it likes
     setattr(model, "run_sharded", lambda call: call())  # noqa: B010  # torch types a module's attributes as modules
     register_fsdp_forward_method(model, "run_sharded")
-    for module in _sharded(model):
+    for module in sharded_modules(model):
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)  # gloo has no averages
         if mesh.devices.device_type == "cpu":
             module.set_custom_reduce_scatter(_PieceByPiece())  # type: ignore[arg-type]  # its base class is private to torch
-
-
-def _give_back_behind(model: FSDPModule, output: Tensor) -> None:
-    """Give back embedding and head when the backward pass has come to the last layer: a third of a small model, which
-    only its head needs; their gradients stay."""
-    if output.requires_grad:
-        output.register_hook(lambda _: model.reshard())
 
 
 class _PieceByPiece:
@@ -94,12 +93,7 @@ class _PieceByPiece:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: object,
-        async_op: bool = False,
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: object, async_op: bool = False
     ) -> None:
         """Pieces of `input_tensor`, one for each rank, to the sum of this rank's."""
         own = dist.get_rank(group)
@@ -109,28 +103,8 @@ class _PieceByPiece:
                 output_tensor.copy_(piece)
 
 
-def run(model: nn.Module, call: Callable[[], ReturnT]) -> ReturnT:
-    """A pass through a model that was given to `shard`, its own forward or any other."""
-    if not isinstance(model, FSDPModule):
-        return call()
-    run_sharded = cast(Callable[[Callable[[], ReturnT]], ReturnT], model.run_sharded)
-    return run_sharded(call)
-
-
-def begin_pass(model: nn.Module, stage: int, *, last: bool) -> None:
-    """Before a pass with a gradient: what it leaves behind. `last`: of an update, whose gradients are then complete."""
-    for module in _sharded(model):
-        module.set_requires_gradient_sync(last or stage > 1, recurse=False)
-        module.set_reshard_after_backward(last or stage > 2, recurse=False)
-
-
-def give_back(model: nn.Module) -> None:
-    """Leave each rank its slices alone: a pass without a gradient keeps what it has fetched of the outermost module."""
-    for module in _sharded(model):
-        module.reshard()
-
-
-def _sharded(model: nn.Module) -> Iterator[FSDPModule]:
+def sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:
+    """Yield the modules that `shard` has taken."""
     return (module for module in model.modules() if isinstance(module, FSDPModule))
 
 

@@ -1,13 +1,10 @@
-"""A model's layers to stages of a pipeline, and a stage as a model of its own that shares the whole one's modules.
-
-    2 ranks, 5 layers, one stage each        0 0 0 1 1
-    2 ranks, 8 layers, two stages each       0 0 1 1 0 0 1 1
+"""A model's layers to the stages of a pipeline: five layers on two ranks are 0 0 0 1 1.
 
 Layers that lie elsewhere are stand-ins without parameters, so that names and numbers are those of the whole model.
 """
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,51 +13,34 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from paceline.config.layout import Schedule
 from paceline.errors import ConfigError, ModelError
-
-STAGES_PER_RANK = {"1f1b": 1, "interleaved": 2, "zero_bubble": 1}
 
 _PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stages:
-    """A rank's stages of a pipeline, and the order in which micro-batches go through them."""
+    """The stages of a pipeline, one for each of its ranks."""
 
     ranks: int
     place: int
-    """This rank's among them."""
-    schedule: Schedule
+    """This rank's among them, which is its stage."""
     group: dist.ProcessGroup | None
     """The ranks of one pipeline, in the order of their stages."""
 
     @property
-    def number(self) -> int:
-        """All of them."""
-        return self.ranks * STAGES_PER_RANK[self.schedule]
+    def is_first(self) -> bool:
+        """True if the embedding is here."""
+        return self.place == 0
 
     @property
-    def own(self) -> range:
-        """Those of this rank."""
-        return range(self.place, self.number, self.ranks)
-
-    @property
-    def has_ends(self) -> tuple[bool, bool]:
-        """True if the first stage is here, and whether the last one is."""
-        return 0 in self.own, self.number - 1 in self.own
+    def is_last(self) -> bool:
+        """True if the head is here."""
+        return self.place == self.ranks - 1
 
     def passes(self, count: int) -> int:
-        """The fewest micro-batches, at least `count`, that the schedule can order; none stay none.
-
-        >>> Stages(ranks=4, place=0, schedule="interleaved", group=None).passes(9)
-        10
-        """
-        if count == 0 or self.schedule == "1f1b":
-            return max(count, self.ranks) if count else 0
-        while count % max(1, count // self.ranks):  # rounds of equal length, each of at least one per rank
-            count += 1
-        return count
+        """The fewest micro-batches, at least `count`, that the schedule can order; none stay none."""
+        return max(count, self.ranks) if count else 0
 
 
 def divide(layers: int, stages: int) -> list[range]:
@@ -72,27 +52,15 @@ def divide(layers: int, stages: int) -> list[range]:
     Raises:
         ConfigError: there are fewer layers than stages.
     """
-    if not 1 <= stages <= layers:
-        raise ConfigError(f"{layers} layers make 1 to {layers} pipeline stages, not {stages}")
+    if stages > layers:
+        raise ConfigError(
+            f"a pipeline over {stages} ranks has {stages} stages, more than the model's {layers} layers; take "
+            + (f"1 to {layers} ranks" if layers > 1 else "1 rank")
+        )
     fewest, more = divmod(layers, stages)
     middle_first = [*range(1, stages - 1), 0]
     sizes = [fewest + (stage in middle_first[:more]) for stage in range(stages)]
     return [range(sum(sizes[:stage]), sum(sizes[: stage + 1])) for stage in range(stages)]
-
-
-def check_stages(layers: int, ranks: int, schedule: Schedule) -> None:
-    """Refuse a pipeline of more stages than a model has layers.
-
-    Raises:
-        ConfigError: naming the sizes that there can be.
-    """
-    each = STAGES_PER_RANK[schedule]
-    if ranks > 1 and ranks * each > layers:
-        most = layers // each
-        raise ConfigError(
-            f"a pipeline over {ranks} ranks has {ranks * each} stages under the schedule {schedule}, more than the "
-            f"model's {layers} layers; take " + (f"1 to {most} ranks" if most > 1 else "1 rank")
-        )
 
 
 class Elsewhere(nn.Module):
@@ -117,7 +85,7 @@ def own_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
-    """Leave a rank its stages of a whole model. An embedding that is the head's matrix too stays at both ends.
+    """Leave a rank its stage of a whole model. An embedding that is the head's matrix too stays at both ends.
 
     Raises:
         ConfigError: the model has fewer layers than there are stages.
@@ -126,17 +94,16 @@ def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
     _check_plan(model)
     base: Any = model.base_model
     head, embedding = model.get_output_embeddings(), cast(nn.Embedding, model.get_input_embeddings())
-    check_stages(len(base.layers), stages.ranks, stages.schedule)
+    parts = divide(len(base.layers), stages.ranks)
     if embedding.weight.device.type != "meta":
-        _check_stage_by_stage(model, stages)
-    parts, (is_first, is_last) = divide(len(base.layers), stages.number), stages.has_ends
+        _check_stage_by_stage(model, parts)
     is_tied = head.weight is embedding.weight
-    _keep_layers(base, {number for stage in stages.own for number in parts[stage]})
-    if is_tied and is_first != is_last:
+    _keep_layers(base, parts[stages.place])
+    if is_tied and stages.is_first != stages.is_last:
         embedding.is_at_both_ends = True  # type: ignore[assignment]  # torch types attributes as modules
-    elif not is_first and not (is_tied and is_last):
+    elif not stages.is_first and not (is_tied and stages.is_last):
         _replace(model, embedding)
-    if not is_last:
+    if not stages.is_last:
         for norm in _norms(base):
             _replace(model, norm)
         _replace(model, head)
@@ -154,26 +121,10 @@ def is_at_both_ends(parameter: nn.Parameter) -> bool:
     return getattr(parameter, "is_at_both_ends", False)
 
 
-def stage_of(model: PreTrainedModel, stages: Stages, stage: int) -> PreTrainedModel:
-    """One stage as a base model, of a whole model or of what `keep_stages` left. It shares the model's modules."""
-    base: Any = copy.copy(model.base_model)
-    base._modules = dict(base._modules)
-    _keep_layers(base, set(divide(len(base.layers), stages.number)[stage]))
-    if stage < stages.number - 1:
-        for norm in _norms(base):
-            _replace(base, norm)
-    stage_model: PreTrainedModel = base
-    return stage_model
-
-
 def _keep_layers(base: Any, kept: Collection[int]) -> None:
     base.layers = nn.ModuleList(
-        [layer if number in kept else _elsewhere(layer) for number, layer in enumerate(base.layers)]
+        [layer if number in kept else Elsewhere(layer) for number, layer in enumerate(base.layers)]
     )
-
-
-def _elsewhere(module: nn.Module) -> nn.Module:
-    return module if isinstance(module, Elsewhere) else Elsewhere(module)
 
 
 def _replace(model: nn.Module, part: nn.Module) -> None:
@@ -199,14 +150,22 @@ def _check_plan(model: PreTrainedModel) -> None:
         )
 
 
-def _check_stage_by_stage(model: PreTrainedModel, stages: Stages) -> None:
+def _check_stage_by_stage(model: PreTrainedModel, parts: Sequence[range]) -> None:
     """Such as a model that scales whatever enters its first layer, or whose layers read what earlier ones left."""
     ids = torch.arange(4, device=model.device)[None] % model.config.get_text_config().vocab_size
+    entering = {"input_ids": ids}
     with torch.no_grad():
-        whole = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        states = stage_of(model, stages, 0)(input_ids=ids, use_cache=False).last_hidden_state
-        for stage in range(1, stages.number):
-            states = stage_of(model, stages, stage)(inputs_embeds=states, use_cache=False).last_hidden_state
+        whole = model.base_model(**entering, use_cache=False).last_hidden_state
+        for part in parts:
+            # a shallow copy of the base model, which shares the modules of its stage
+            base: Any = copy.copy(model.base_model)
+            base._modules = dict(base._modules)
+            _keep_layers(base, part)
+            if part is not parts[-1]:
+                for norm in _norms(base):
+                    _replace(base, norm)
+            states = base(**entering, use_cache=False).last_hidden_state
+            entering = {"inputs_embeds": states}
     if states.shape != whole.shape or not torch.allclose(
         states, whole, rtol=1e-3, atol=1e-3 * float(whole.abs().max())
     ):

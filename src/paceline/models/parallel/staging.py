@@ -53,19 +53,15 @@ class StagingBuffers:
         """Copy a tensor into a storage of its own. A copy from a GPU is complete once its device is synchronised."""
         if not tensor.numel():
             return torch.empty(tensor.shape, dtype=tensor.dtype)
-        buffer = self._buffer_for(tensor.nbytes)
+        buffer = next((one for one in self._buffers if one.used + tensor.nbytes <= one.memory.nbytes), None)
+        if buffer is None:
+            size = max(BUFFER_BYTES, 1 << (tensor.nbytes - 1).bit_length())
+            buffer = _Buffer(memory=torch.empty(size, dtype=torch.uint8, pin_memory=self._is_locked))
+            self._buffers.append(buffer)
         # Not a slice of the buffer: safetensors takes two tensors of one storage for one tensor.
         place = torch.frombuffer(buffer.memory.numpy(), dtype=tensor.dtype, count=tensor.numel(), offset=buffer.used)
-        buffer.used = _aligned(buffer.used + tensor.nbytes)
+        buffer.used = -(-(buffer.used + tensor.nbytes) // ALIGNMENT) * ALIGNMENT
         return place.view(tensor.shape).copy_(tensor.detach(), non_blocking=True)
-
-    def _buffer_for(self, nbytes: int) -> _Buffer:
-        for buffer in self._buffers:
-            if buffer.used + nbytes <= buffer.memory.nbytes:
-                return buffer
-        size = max(BUFFER_BYTES, 1 << (nbytes - 1).bit_length())
-        self._buffers.append(_Buffer(memory=torch.empty(size, dtype=torch.uint8, pin_memory=self._is_locked)))
-        return self._buffers[-1]
 
 
 def copies(tensors: Mapping[str, Tensor], staging: StagingBuffers) -> dict[str, Tensor]:
@@ -83,7 +79,3 @@ def copied_pieces(pieces: Mapping[str, Piece], staging: StagingBuffers) -> dict[
     """Copy the tensors of the pieces."""
     own = copies({name: piece.tensor for name, piece in pieces.items()}, staging)
     return {name: replace(piece, tensor=own[name]) for name, piece in pieces.items()}
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -138,42 +138,29 @@ def _check_block(
 
 def _cut_layer(module: Any, cut: LayerSplit, axis: DeviceMesh, heads: SharedHeads | None) -> None:
     base = _base(module)
-    if cut == COLUMN:
-        _become_column(base, axis)
-    elif cut == ROW:
-        _become_row(base, axis)
-    elif cut == HEAD:
-        _become_head(base, axis, heads)
+    if cut in (COLUMN, ROW, HEAD):
+        _cut_linear(base, cut, axis, heads)
     else:
         _mark_partial(module)
     if base is module:
         return
     for first in module.lora_A.values():
         if cut == ROW:
-            _become_row(first, axis)
+            _cut_linear(first, cut, axis, heads)
         else:
             _mark_partial(first)
     for second in module.lora_B.values():
-        if cut == COLUMN:
-            _become_column(second, axis)
-        elif cut == HEAD:
-            _become_head(second, axis, heads)
+        if cut in (COLUMN, HEAD):
+            _cut_linear(second, cut, axis, heads)
 
 
-def _become_column(linear: nn.Module, axis: DeviceMesh) -> None:
-    _cut_parameters(linear, ROWS, axis)
-    linear.__class__ = ColumnLinear
-
-
-def _become_row(linear: nn.Module, axis: DeviceMesh) -> None:
-    _cut_parameters(linear, COLUMNS, axis)
-    linear.__class__ = RowLinear
-
-
-def _become_head(linear: Any, axis: DeviceMesh, heads: SharedHeads | None) -> None:
-    assert heads is not None
-    linear.rows = heads.rows(axis.get_local_rank())
-    linear.__class__ = HeadLinear
+def _cut_linear(linear: Any, cut: LayerSplit, axis: DeviceMesh, heads: SharedHeads | None) -> None:
+    if cut == HEAD:
+        assert heads is not None
+        linear.rows = heads.rows(axis.get_local_rank())
+    else:
+        _cut_parameters(linear, ROWS if cut == COLUMN else COLUMNS, axis)
+    linear.__class__ = {COLUMN: ColumnLinear, ROW: RowLinear, HEAD: HeadLinear}[cut]
 
 
 def _mark_partial(module: nn.Module) -> None:
@@ -203,14 +190,10 @@ def _cut_parameters(module: nn.Module, dimensions: Mapping[str, int], axis: Devi
     for name, dimension in dimensions.items():
         whole = getattr(module, name, None)
         if whole is not None:
-            setattr(module, name, _part(whole, dimension, axis))
-
-
-def _part(whole: nn.Parameter, dimension: int, axis: DeviceMesh) -> nn.Parameter:
-    own = whole.detach().chunk(axis.size(), dimension)[axis.get_local_rank()]
-    own = own.clone(memory_format=torch.contiguous_format)  # a view would hold the whole
-    part = DTensor.from_local(own, axis, [Shard(dimension)], run_check=False)
-    return nn.Parameter(part, requires_grad=whole.requires_grad)
+            own = whole.detach().chunk(axis.size(), dimension)[axis.get_local_rank()]
+            own = own.clone(memory_format=torch.contiguous_format)  # a view would hold the whole
+            part = DTensor.from_local(own, axis, [Shard(dimension)], run_check=False)
+            setattr(module, name, nn.Parameter(part, requires_grad=whole.requires_grad))
 
 
 def _base(module: nn.Module) -> Any:

@@ -1,4 +1,4 @@
-"""Layers of which a rank has some rows or columns, and where their parts meet.
+"""Layers of which a rank has some rows or columns, and where their parts meet; logprobs where it has some logits.
 
     x ──┬─▶ column ─▶ own heads, own width ─▶ row ──┬─▶ y          two meetings in each block, one in each direction:
         └ gradients are added up                    └ products are added up
@@ -6,7 +6,8 @@
 Source: Megatron-LM, arXiv:1909.08053, section 3 (its f and g). M tokens, H hidden width.
 
 Weights stay parameters of the whole layer's name and shape, as DTensors; what is computed with is the part that is
-here. A layer takes one of these classes in place, as it does `products.ProductLinear`.
+here. A layer takes one of these classes in place, as it does `linear.ProductLinear`. Of logits, sums meet: R tokens of
+a chunk, S ranks, V / S logits on each.
 """
 
 import functools
@@ -20,6 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from paceline.kernels.linear import best_linear
+from paceline.kernels.logprobs import Gradients, LogitPasses, from_row_sums, row_sums, to_gradients
 from paceline.models.parallel.process_group import lost
 
 AXIS = "tensor"
@@ -149,3 +151,49 @@ def _here(parameter: Tensor) -> Tensor:
 
 def _group(parameter: Tensor) -> dist.ProcessGroup:
     return cast(DTensor, parameter).device_mesh.get_group(AXIS)
+
+
+def vocabulary_passes(group: dist.ProcessGroup) -> LogitPasses:
+    """Passes over the logits of a rank's tokens, V / S tokens in the order of ranks; all ranks find the same bits."""
+    return LogitPasses(
+        statistics=functools.partial(_statistics, group), to_gradients=functools.partial(_to_gradients, group)
+    )
+
+
+def _statistics(
+    group: dist.ProcessGroup, logits: Tensor, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    index, _ = own_rows(targets, logits.shape[1], dist.get_rank(group))
+    own = torch.stack(row_sums(logits, index, temperature))
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    with lost(f"rank {dist.get_rank()} was adding up probabilities"):
+        dist.all_gather(parts, own, group=group)
+    owners = targets // logits.shape[1]
+    return from_row_sums(*add_row_sums(torch.stack(parts), owners, temperature), temperature)
+
+
+def add_row_sums(parts: Tensor, owners: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`row_sums` of whole rows [R] from those of their parts [S, 4, R]; `owners`: whose part a row's target is in."""
+    tops, totals, weighted, chosen = parts.unbind(1)
+    top = tops.amax(0)
+    below = (tops - top) / temperature
+    factors = below.exp()
+    return (
+        top,
+        (totals * factors).sum(0),
+        ((weighted + below * totals) * factors).sum(0),
+        (chosen + below).gather(0, owners[None])[0],
+    )
+
+
+def _to_gradients(
+    group: dist.ProcessGroup,
+    logits: Tensor,
+    targets: Tensor,
+    normalisers: Tensor,
+    entropy: Tensor,
+    gradients: Gradients,
+    temperature: float,
+) -> None:
+    index, is_here = own_rows(targets, logits.shape[1], dist.get_rank(group))
+    to_gradients(logits, index, normalisers, entropy, gradients, temperature, is_here=is_here)

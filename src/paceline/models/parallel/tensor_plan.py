@@ -25,10 +25,7 @@ HEAD: LayerSplit = "head"
 takes the place of a column cut where there are more ranks than key/value heads."""
 EMBEDDING = "embed_tokens"
 """The two embeddings are cut by tokens, whatever a plan says."""
-COUNTS = {
-    "num_attention_heads": "attention heads",
-    "intermediate_size": "elements of its feed-forward width",
-}
+COUNTS = {"num_attention_heads": "attention heads", "intermediate_size": "elements of its feed-forward width"}
 """What the number of ranks divides."""
 KEY_VALUE_HEADS = "num_key_value_heads"
 """What it divides or is a multiple of."""

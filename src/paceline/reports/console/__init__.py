@@ -2,8 +2,7 @@
 
 __init__.py  the display of a run: the screen on a terminal, plain lines in a log file
 watching.py  what a run has told so far, kept for the screen
-screen.py    the screen as text, from what was told and the size of the terminal
-drawing.py   bars, small curves and numbers as text
+screen.py    the screen as text, with bars and small curves, from what was told and the size of the terminal
 """
 
 import time
@@ -18,6 +17,7 @@ from rich.text import Text
 from paceline.metrics.definitions import Record
 from paceline.reports.console.screen import screen
 from paceline.reports.console.watching import Watched
+from paceline.runtime.activity import ACTIVITY
 
 QUIET_SECONDS = 10.0
 """Without a terminal, a step is printed at most this often."""
@@ -51,11 +51,13 @@ class RunDisplay:
         )
 
     def __enter__(self) -> Self:
+        ACTIVITY.displays.append(self.watched)
         if self._is_live:
             self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        ACTIVITY.displays.remove(self.watched)
         if self._is_live:
             self._live.stop()
 

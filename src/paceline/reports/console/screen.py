@@ -6,9 +6,55 @@ from textwrap import wrap
 from rich.text import Text
 
 from paceline.metrics.learning import Verdict
-from paceline.reports.console.drawing import GIB, bar, curve, duration, fitting
 from paceline.reports.console.watching import Accuracy, Seen, Stage
-from paceline.runtime.progress import Phase
+from paceline.reports.format import duration, gibibytes
+from paceline.runtime.activity import Phase
+
+LEVELS = "▁▂▃▄▅▆▇█"
+ASCII_LEVELS = "_.-=+*#@"
+
+
+def bar(share: float, width: int, *, ascii_only: bool) -> tuple[str, str]:
+    """The part of a bar that is done and the part that is not, together `width` characters.
+
+    >>> bar(0.5, 5, ascii_only=False)
+    ('━━╸', '━━')
+    """
+    halves = round(2 * width * min(max(share, 0.0), 1.0))
+    whole, half = divmod(halves, 2)
+    line, end = ("#", "-") if ascii_only else ("━", "╸")
+    done = line * whole + end * half
+    return done, (" " if ascii_only else "━") * (width - whole - half)
+
+
+def curve(values: Sequence[float], *, ascii_only: bool) -> str:
+    """One character per value, from the lowest of them to the highest; a flat line where all are equal.
+
+    >>> curve([0.0, 1.0, 7.0], ascii_only=False)
+    '▁▂█'
+    """
+    if not values:
+        return ""
+    levels = ASCII_LEVELS if ascii_only else LEVELS
+    low, high = min(values), max(values)
+    top = len(levels) - 1
+    return "".join(levels[round(top * (value - low) / (high - low)) if high > low else 0] for value in values)
+
+
+def fitting(parts: Sequence[str], width: int) -> str:
+    """As many of the parts, from the first on, as fit; a comma between them.
+
+    >>> fitting(["131 of 256", "21,300 tokens/s", "2 s to go"], 30)
+    '131 of 256, 21,300 tokens/s'
+    """
+    text = ""
+    for part in parts:
+        longer = f"{text}, {part}" if text else part
+        if len(longer) > width:
+            break
+        text = longer
+    return text
+
 
 LABEL = 10
 """Characters before a line's first number."""
@@ -49,7 +95,7 @@ def _line(name: str, *rest: str | tuple[str, str]) -> Text:
 
 def _title(seen: Seen, width: int) -> Text:
     """The run's name at the left, what it is at and for how long at the right."""
-    now = f"{seen.what}, {duration(seen.seconds)}"
+    now = f"{seen.what}, {duration(seen.seconds, 0)}"
     room = max(0, width - len(now) - 2)
     name = seen.name if len(seen.name) <= room else seen.name[len(seen.name) - room :]
     return Text.assemble((name, "bold"), " " * max(0, width - len(name) - len(now)), now)
@@ -67,7 +113,7 @@ def _barred(name: str, share: float, parts: Sequence[str], width: int, ascii_onl
 
 
 def _steps(seen: Seen, width: int, ascii_only: bool) -> Text:
-    to_go = [] if seen.to_go is None else [f"{duration(seen.to_go)} to go"]
+    to_go = [] if seen.to_go is None else [f"{duration(seen.to_go, 0)} to go"]
     parts = [f"{seen.step} of {seen.total_steps}", *to_go]
     return _barred("steps", seen.step / seen.total_steps, parts, width, ascii_only)
 
@@ -86,7 +132,7 @@ def _stage_parts(stage: Stage) -> Iterable[str]:
     if stage.is_over:
         yield f"{stage.seconds:.1f} s"
     elif stage.to_go is not None:
-        yield f"{duration(stage.to_go)} to go"
+        yield f"{duration(stage.to_go, 0)} to go"
 
 
 def _verdict(verdict: Verdict, width: int) -> list[Text]:
@@ -120,7 +166,7 @@ def _reward(seen: Seen, ascii_only: bool) -> Text:
 
 def _numbers(seen: Seen, memory: int | None) -> list[tuple[str, str]]:
     """Name and value, in the order of reading."""
-    used = NONE if memory is None else f"{memory / GIB:.2f} GiB"
+    used = NONE if memory is None else gibibytes(memory)
     record = seen.record
     if record is None:
         names = ("length", "KL", "entropy", "mismatch", "speed")

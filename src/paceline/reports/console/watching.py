@@ -1,7 +1,7 @@
 """What a run has told so far, kept for a screen: a `Progress`, and the records of steps and evaluations."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,8 +9,7 @@ from typing_extensions import override
 
 from paceline.metrics.definitions import Record
 from paceline.metrics.learning import Learning, Verdict
-from paceline.reports.console.drawing import binned
-from paceline.runtime.progress import Phase, Progress
+from paceline.runtime.activity import Phase, Progress
 
 CURVE_POINTS = 40
 """Points of the reward curve, over all steps."""
@@ -181,3 +180,14 @@ class Watched(Progress):
         assert self._record is not None  # a mark is a step's
         pace = (ended - started) / (last - first) if last > first else self._record["clock"]["total"]
         return max(0.0, (self.total_steps - last) * pace - (now - ended))
+
+
+def binned(values: Sequence[float], most: int) -> tuple[float, ...]:
+    """Reduce values to means of neighbours, each of equally many but the last.
+
+    >>> binned([1, 3, 5, 7, 9], most=3)
+    (2.0, 6.0, 9.0)
+    """
+    size = -(-len(values) // most) or 1
+    parts = (values[start : start + size] for start in range(0, len(values), size))
+    return tuple(sum(part) / len(part) for part in parts)

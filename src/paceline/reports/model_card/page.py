@@ -13,6 +13,7 @@ from paceline.config.sections import SamplingConfig
 from paceline.metrics.comparisons import level_of_best, probability
 from paceline.metrics.intervals import Interval
 from paceline.objective.formula import as_text, objective
+from paceline.reports.format import percent_interval
 from paceline.reports.model_card.facts import CardFacts, HeldOutResult, Measured, Prompting
 from paceline.reports.model_card.papers import paper_of
 
@@ -101,8 +102,7 @@ def _row(result: HeldOutResult) -> str:
 def _accuracy(measured: Measured | None) -> str:
     if measured is None:
         return ""
-    found = measured.accuracy
-    return f"{100 * found.value:.1f} % [{100 * found.low:.1f}, {100 * found.high:.1f}], step {measured.step:,}"
+    return f"{percent_interval(measured.accuracy)}, step {measured.step:,}"
 
 
 def _points(found: Interval) -> str:

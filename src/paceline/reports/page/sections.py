@@ -1,25 +1,143 @@
 """The sections of the page, each from a run's records to HTML; a section with nothing to say is empty."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.errors import ConfigError
+from paceline.metrics.alarms import RULES
 from paceline.metrics.definitions import Record
 from paceline.objective.formula import Line, objective
-from paceline.reports.format import count, duration, percent
+from paceline.reports.format import count, duration, percent, short
 from paceline.reports.page import charts
 from paceline.reports.page.accounting import dropped_counts, time_split
-from paceline.reports.page.alarm_history import alarm_list
-from paceline.reports.page.cards import pair_cards
 from paceline.reports.page.figures import Chart, figure
-from paceline.reports.page.groups import group_folds, moments, telling
 from paceline.reports.page.outcome import fates, first_set, pairs
-from paceline.reports.page.reading import RunRecord, read_lines
-from paceline.reports.page.samples import held_out_pairs, training_pairs
+from paceline.reports.page.reading import RunRecord, read_lines, value_at
+from paceline.reports.page.samples import (
+    by_task,
+    card,
+    distinctive,
+    held_out_pairs,
+    pair_cards,
+    prompt_of,
+    training_pairs,
+)
 from paceline.reports.page.series import bin_size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """Steps in a row at which one alarm held."""
+
+    name: str
+    first: int
+    last: int
+
+    def describe(self) -> str:
+        """`step 7` or `steps 7 to 12`."""
+        return f"step {self.first:,}" if self.first == self.last else f"steps {self.first:,} to {self.last:,}"
+
+
+def stretches(metrics: Sequence[Record]) -> list[Stretch]:
+    """Every alarm's stretches, in the order in which they began."""
+    found: list[Stretch] = []
+    open_since: dict[str, int] = {}
+    last = 0
+    for record in [*metrics, {"step": 0, "alarms": []}]:  # the end closes what is still active
+        active = _alarms(record)
+        over = [name for name in open_since if name not in active]
+        found += [Stretch(name=name, first=open_since.pop(name), last=last) for name in over]
+        last = record["step"]
+        for name in active:
+            open_since.setdefault(name, last)
+    return sorted(found, key=lambda one: one.first)
+
+
+def alarm_list(run: RunRecord) -> str:
+    """Active alarms, when, what they mean and what to do; empty without any."""
+    by_name: dict[str, list[Stretch]] = {}
+    for one in stretches(run.metrics):
+        by_name.setdefault(one.name, []).append(one)
+    items = "".join(f"<li>{_item(name, parts)}</li>" for name, parts in by_name.items())
+    return f'<ul class="alarms">{items}</ul>' if items else ""
+
+
+_MOST = 8
+"""Stretches that are named; the rest are counted."""
+
+
+def _item(name: str, parts: Sequence[Stretch]) -> str:
+    named = ", ".join(one.describe() for one in parts[:_MOST])
+    more = f" and {count(len(parts) - _MOST, 'more stretch', 'more stretches')}" if len(parts) > _MOST else ""
+    rule = next((rule for rule in RULES if rule.name == name), None)  # a newer version's may be unknown here
+    words = f"<p>{escape(rule.meaning)}; {escape(rule.remedy)}.</p>" if rule is not None else ""
+    return f"<b>{escape(name)}</b>: {named}{more}{words}"
+
+
+def _alarms(record: Record) -> list[str]:
+    alarms = record.get("alarms")  # none in steps of older versions
+    return [name for name in alarms if isinstance(name, str)] if isinstance(alarms, list) else []
+
+
+GROUPS = 2
+"""Groups shown of each moment: enough to see that one is no exception."""
+
+
+def moments(steps: Sequence[int]) -> list[tuple[str, int]]:
+    """The first, the middle and the last of the steps, under these names; of fewer than three, those there are.
+
+    >>> moments([1, 2, 3, 4, 5]), moments([7, 9])
+    ([('Early', 1), ('Middle', 3), ('Late', 5)], [('Early', 7), ('Late', 9)])
+    """
+    if len(steps) < 2:
+        return [("Early", step) for step in steps]
+    middle = [("Middle", steps[len(steps) // 2])] if len(steps) > 2 else []
+    return [("Early", steps[0]), *middle, ("Late", steps[-1])]
+
+
+def telling(rollouts: Sequence[Record], limit: int = GROUPS) -> list[list[Record]]:
+    """The groups whose rewards differ most, as the loss weighs them; of equals the first."""
+    groups = by_task(rollouts)
+    return sorted(groups, key=_spread, reverse=True)[:limit]
+
+
+def group_folds(groups: Sequence[Sequence[Record]], *, grader: str) -> str:
+    """One fold per group: the prompt and its rewards outside, the completions from the best to the worst inside."""
+    questions = distinctive([str(group[0]["prompt"]) for group in groups])
+    return "".join(_fold(group, question, grader) for group, question in zip(groups, questions, strict=True))
+
+
+def _fold(group: Sequence[Record], question: str, grader: str) -> str:
+    ordered = sorted(group, key=_reward, reverse=True)
+    rewards = ", ".join(_said(one) for one in ordered)
+    head = f"{escape(question or str(group[0]['prompt']))}"
+    about = f'<span class="note">{count(len(group), "completion")}, rewards {escape(rewards)}</span>'
+    names = [f"sample {one['sample']}" if "sample" in one else f"completion {i}" for i, one in enumerate(ordered, 1)]
+    cards = "".join(card(one, name, grader) for one, name in zip(ordered, names, strict=True))
+    return f'<details class="group"><summary>{head}{about}</summary>{prompt_of(group[0], question)}{cards}</details>'
+
+
+def _reward(record: Record) -> float:
+    reward = value_at(record, "reward")
+    return float("-inf") if reward is None else reward
+
+
+def _said(record: Record) -> str:
+    reward = value_at(record, "reward")
+    return "none" if reward is None else short(reward)
+
+
+def _spread(group: Sequence[Record]) -> float:
+    rewards = [reward for one in group if (reward := value_at(one, "reward")) is not None]
+    if not rewards:
+        return 0.0
+    mean = sum(rewards) / len(rewards)
+    return sum((reward - mean) ** 2 for reward in rewards) / len(rewards)
+
 
 _HERO_SIZES = ((1040, 300), (340, 210))
 _HALF_SIZES = ((508, 230), (340, 190))

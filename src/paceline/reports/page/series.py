@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.metrics.definitions import Record
+from paceline.metrics.statistics import mean_of
 from paceline.reports.page.reading import value_at
 
 MAX_POINTS = 400
@@ -34,17 +35,12 @@ class Series:
         return self.last is None
 
 
-def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean of at least one number."""
-    return math.fsum(values) / len(values)
-
-
 def bin_size(num_steps: int) -> int:
     """Steps that share one point."""
     return max(1, math.ceil(num_steps / MAX_POINTS))
 
 
-def metric(records: Sequence[Record], *keys: str, reduce: Callable[[Sequence[float]], float] = mean) -> Series:
+def metric(records: Sequence[Record], *keys: str, reduce: Callable[[Sequence[float]], float] = mean_of) -> Series:
     """The number at `keys` of every step; long runs put `bin_size` steps into one point by `reduce`."""
     size = bin_size(len(records))
     bins = [records[start : start + size] for start in range(0, len(records), size)]
@@ -67,7 +63,7 @@ def smoothed(series: Series, window: int) -> Series:
     values = series.values
     return replace(
         series,
-        values=tuple(_reduced(values[max(0, i - reach) : i + reach + 1], mean) for i in range(len(values))),
+        values=tuple(_reduced(values[max(0, i - reach) : i + reach + 1], mean_of) for i in range(len(values))),
     )
 
 

@@ -1,19 +1,89 @@
-"""The page on this machine alone: a server on the loopback address whose address holds a secret.
+"""The page: its files in `page/`, a server of them on this machine alone, and a directory that opens without one.
+
+The scripts are plain ones, as browsers refuse to load modules from a directory. There each document is a script that
+hands over a text of JSON; escapes stand for all characters beyond ASCII, so that no completion is part of a program.
 
 Every process of the machine may connect to a loopback port, and a page of the web may have its own name lead there
 (DNS rebinding). So a request is answered only where its path begins with the secret, and its Host is this server's.
 """
 
 import hmac
+import json
 import re
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
 
 from paceline.errors import ConfigError
 from paceline.reports.viewer.documents import Documents
-from paceline.reports.viewer.pages import ASSETS, POLICY, asset, page
+
+SCRIPTS = (
+    *("source.js", "columns.js", "filters.js", "search.js", "words.js", "values.js"),
+    *("difference.js", "list.js", "tokens.js", "detail.js", "controls.js", "main.js"),
+)
+"""In the order in which they build on each other."""
+ASSETS = ("page.css", *SCRIPTS)
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'"
+)
+"""Only the page's own files are loaded and run, whatever text a model managed to put into a completion."""
+
+
+def asset(name: str) -> bytes:
+    """One of `ASSETS`."""
+    return files("paceline.reports.viewer").joinpath("page", name).read_bytes()
+
+
+def page(documents: Literal["server", "files"]) -> bytes:
+    """The document that loads the rest; `documents`: where its data come from."""
+    scripts = "".join(f'<script src="page/{name}" defer></script>\n' for name in SCRIPTS)
+    text = asset("page.html").decode()
+    for mark, value in (("POLICY", POLICY), ("DOCUMENTS", documents), ("SCRIPTS", scripts)):
+        text = text.replace(f"<!--{mark}-->", value)
+    return text.encode()
+
+
+def export(documents: Documents, out: Path, *, on_document: Callable[[int], None] = lambda done: None) -> Path:
+    """Write everything below `out` and return the page's path; `on_document` is told how many are written.
+
+    Raises:
+        ConfigError: `out` holds something already, or cannot be written.
+    """
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ConfigError(f"--static {out} is not empty; give a directory that does not exist yet")
+        for folder in (out / "page", out / "data"):
+            folder.mkdir(parents=True, exist_ok=True)
+        for name in ASSETS:
+            (out / "page" / name).write_bytes(asset(name))
+        for done, name in enumerate(documents.names(), start=1):
+            document = documents.get(name)
+            assert document is not None  # it is one of the names
+            (out / "data" / f"{name}.js").write_bytes(script(name, document))
+            on_document(done)
+        # last: a page is there only where all that it asks for is
+        (out / "index.html").write_bytes(page("files"))
+    except OSError as error:
+        raise ConfigError(f"--static {out} cannot be written ({error.strerror}); give another directory") from error
+    return out / "index.html"
+
+
+def script(name: str, document: dict[str, object]) -> bytes:
+    """A document as a call of the page's `receive`.
+
+    >>> script("texts-rollouts-000001", {"completions": ["</script>é"]})
+    b'receive("texts-rollouts-000001", "{\\\\"completions\\\\":[\\\\"</script>\\\\u00e9\\\\"]}");\\n'
+    """
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return f"receive({json.dumps(name)}, {json.dumps(text)});\n".encode("ascii")
+
 
 ADDRESS = "127.0.0.1"
 HEADERS = {

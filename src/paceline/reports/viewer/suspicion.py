@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.metrics.definitions import Record
+from paceline.metrics.statistics import mean_of
 from paceline.reports.page.reading import value_at
 from paceline.reports.viewer.columns import LOOP_CHARACTERS, CompletionColumns
 
@@ -121,7 +122,7 @@ def well_paid(rewards: Sequence[float | None]) -> float | None:
 def step_means(parts: Sequence[CompletionColumns]) -> dict[int, float]:
     """The mean reward of each step that has one."""
     rewards = {part.part.step: [one for one in part.rewards if one is not None] for part in parts}
-    return {step: _mean(values) for step, values in rewards.items() if values}
+    return {step: mean_of(values) for step, values in rewards.items() if values}
 
 
 def steps_unearned(means: Mapping[int, float], evals: Sequence[Record], *, span: float) -> frozenset[int]:
@@ -138,13 +139,13 @@ def steps_unearned(means: Mapping[int, float], evals: Sequence[Record], *, span:
     if len(points) < 2 or span <= 0 or not means:
         return frozenset()
     steps = sorted(means)
-    start = _mean([means[step] for step in steps[: max(1, len(steps) // 10)]])
+    start = mean_of([means[step] for step in steps[: max(1, len(steps) // 10)]])
     bounds = [-math.inf, *(step for step, _ in points[1:-1]), math.inf]
     found: set[int] = set()
     for (first, last), (_, accuracy) in zip(itertools.pairwise(bounds), points[1:], strict=True):
         inside = [step for step in steps if first < step <= last]
         if inside:
-            rise = (_mean([means[step] for step in inside]) - start) / span
+            rise = (mean_of([means[step] for step in inside]) - start) / span
             if rise >= RISE and accuracy - points[0][1] < rise / 4:
                 found.update(inside)
     return frozenset(found)
@@ -175,10 +176,6 @@ def length_outliers(lengths: Sequence[int]) -> list[int]:
         for at, length in enumerate(lengths)
         if abs(length - median) > OUTLIER * deviation and not median / TIMES < length < TIMES * median
     ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _repeated(part: CompletionColumns) -> Iterator[int]:

@@ -7,11 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.rewards.audit.findings import Audit
-from paceline.rewards.audit.wrappings import WRAPPINGS
+from paceline.rewards.audit.running import Audit
+from paceline.rewards.audit.subjects import WRAPPINGS
 
-EXAMPLE_WIDTH = 90
-"""Characters of a completion in the terminal."""
+EXAMPLE_WIDTH = 90  # Characters of a completion in the terminal
 NAMED_FORMS = 3
 
 

@@ -1,10 +1,74 @@
 """What the full score of a function is, and what is more than nothing."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.rewards.audit.grading import Scored
+from paceline.rewards.audit.subjects import Attempt
 from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.scoring.scores import score
+from paceline.types import Completion
+
+CHARACTERS = 4_000_000  # Limit on the total length of the completions of one call
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scored:
+    """An attempt with what it earned."""
+
+    attempt: Attempt
+    score: float | None
+    """None: not this function's task, or it failed."""
+    failed: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grader:
+    """A reward function by its name, with the seconds that one call of it may take."""
+
+    name: str
+    function: RewardFunction
+    timeout: float
+
+    def grade(self, attempts: Sequence[Attempt]) -> tuple[list[Scored], str | None]:
+        """Every attempt's score, and the first failure, where there is one.
+
+        Raises:
+            RewardError: the function does not return one number or None per completion.
+        """
+        scored, failure = list[Scored](), None
+        for part in _parts(attempts):
+            # Token ids are the bytes of a text, as those of the prompt are; reward functions see no logprobs.
+            completions = [
+                Completion(
+                    token_ids=tuple(attempt.text.encode("utf-8", "surrogatepass")),
+                    logprobs=(),
+                    finish_reason="stop",
+                    text=attempt.text,
+                    policy_version=0,
+                )
+                for attempt in part
+            ]
+            tasks = [attempt.subject.task for attempt in part]
+            scores = score({self.name: self.function}, tasks, completions, timeout=self.timeout)
+            failed = set(scores.failed[self.name])
+            for place, (attempt, value) in enumerate(zip(part, scores.values[self.name], strict=True)):
+                scored.append(Scored(attempt=attempt, score=value, failed=place in failed))
+            failure = failure or scores.culprit
+        return scored, failure
+
+
+def _parts(attempts: Sequence[Attempt]) -> Iterator[list[Attempt]]:
+    """In calls of a bounded size: a list of token ids takes eight times the room of its text."""
+    part, length = list[Attempt](), 0
+    for attempt in attempts:
+        if part and length + len(attempt.text) > CHARACTERS:
+            yield part
+            part, length = [], 0
+        part.append(attempt)
+        length += len(attempt.text)
+    if part:
+        yield part
+
 
 ROUNDING = 1e-9
 
@@ -51,7 +115,12 @@ def measuring(
     nothing = _by_task([one for one in tried if not one.attempt.text], max)
     if isinstance(function, BuiltIn) and (function.gold is not None or not promised):
         return Measure(full={}, default=function.maximum, nothing=nothing, origin="the most that it gives")
-    earned = [one for one in honest if _is_earned(one, nothing)]
+    # An honest completion earned something above 0, or above what an empty one gets.
+    earned = [
+        one
+        for one in honest
+        if one.score is not None and one.score > min(0.0, nothing.get(one.attempt.subject.task.task_id, 0.0))
+    ]
     if isinstance(function, BuiltIn):
         full = _by_task([one for one in earned if one.attempt.wrapping in promised], min)
     else:
@@ -72,8 +141,3 @@ def _by_task(scored: Iterable[Scored], choose: Callable[[float, float], float]) 
             task_id = one.attempt.subject.task.task_id
             found[task_id] = choose(one.score, found.get(task_id, one.score))
     return found
-
-
-def _is_earned(one: Scored, nothing: Mapping[str, float]) -> bool:
-    """Return whether an honest completion earned anything: above 0, or above what an empty one gets."""
-    return one.score is not None and (one.score > 0 or one.score > nothing.get(one.attempt.subject.task.task_id, 0.0))

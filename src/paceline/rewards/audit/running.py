@@ -2,44 +2,117 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from paceline.rewards.audit.answers import ANSWER_ATTACKS
-from paceline.rewards.audit.attempts import Attack, Attempt, attempts
-from paceline.rewards.audit.completions import COMPLETION_ATTACKS
-from paceline.rewards.audit.findings import Audit, Finding, Honest
-from paceline.rewards.audit.grading import Grader, Scored
-from paceline.rewards.audit.measuring import Measure, measuring
+from paceline.rewards.audit.cheats import ANSWER_ATTACKS, COMPLETION_ATTACKS
+from paceline.rewards.audit.measuring import Grader, Measure, Scored, measuring
 from paceline.rewards.audit.programs import PROGRAM_ATTACKS, lookup_program
-from paceline.rewards.audit.subjects import Subject, subjects
-from paceline.rewards.audit.wrappings import WRAPPINGS, continued, wrapped
+from paceline.rewards.audit.subjects import WRAPPINGS, Attack, Attempt, Subject, attempts, continued, subjects
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.types import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Expectation:
-    """What counts as a cheat against a function."""
+class Honest:
+    """How the gold answer did in one form."""
 
-    counts: Literal["all", "without content", "none"]
-    """Attacks that must not score full."""
-    reason: str = ""
-    """Why the others may, for a person."""
+    form: str
+    tasks: int
+    """Tasks that it was handed in for."""
+    full: int
+    """Those of them on which it scored full."""
+    best: float | None
+    """The highest score; None: no number was given."""
+    is_promised: bool
+    """True if the function says that it takes this form."""
+
+    @property
+    def is_short(self) -> bool:
+        """True if the function does not keep what it says."""
+        return self.is_promised and self.full < self.tasks
 
 
-EVERYTHING = Expectation(counts="all")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """How one attack did."""
+
+    attack: str
+    what: str
+    tasks: int
+    """Tasks that gave something to try; 0: there was nothing to try."""
+    completions: int
+    full: int
+    """Tasks on which a completion scored full."""
+    partial: int
+    """Tasks on which one scored something, and none full."""
+    failed: int
+    """Completions on which the function failed: nothing is known of them."""
+    best: float | None
+    """The highest score; None: no number was given."""
+    forms: tuple[str, ...]
+    """The forms that scored full, or else something."""
+    example: str | None
+    """The completion that scored most, where it scored anything."""
+    row: str | None
+    """Its row."""
+    counts: bool
+    """False: the function may give its full score here."""
+
+    @property
+    def is_cheated(self) -> bool:
+        """True if a cheat scored full that must not."""
+        return self.counts and self.full > 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audit:
+    """What attacks on one reward function came to."""
+
+    name: str
+    tasks: int
+    threshold: float | None
+    """The full score; None: nothing scored above an empty completion, so what a full one is stays unknown."""
+    threshold_from: str
+    """Where that is known from."""
+    exception: str
+    """Why some attacks do not count against this function; empty: all do."""
+    honest: tuple[Honest, ...]
+    findings: tuple[Finding, ...]
+    failure: str | None
+    """The first failure of the function: its message and traceback."""
+
+    @property
+    def cheats(self) -> tuple[Finding, ...]:
+        """The attacks that scored full and must not."""
+        return tuple(finding for finding in self.findings if finding.is_cheated)
+
+    @property
+    def failed(self) -> int:
+        """Completions on which the function failed."""
+        return sum(finding.failed for finding in self.findings)
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the function gave no number at all."""
+        return all(one.best is None for one in self.honest) and all(one.best is None for one in self.findings)
+
+    @property
+    def is_clean(self) -> bool:
+        """True if no cheat scored full, and the gold answer did wherever the function says so."""
+        return not self.cheats and not self.is_silent and not any(one.is_short for one in self.honest)
+
+
 _FORM = (
     "rewards the form, whatever the answer in it is; give it a small weight beside a function that judges the answer"
 )
-
-EXPECTATIONS: Mapping[str, Expectation] = {
-    "format": Expectation(counts="without content", reason=_FORM),
-    "react_format": Expectation(counts="without content", reason=_FORM),
-    "repetition": Expectation(counts="none", reason="penalises repeated words only, and gives full to anything else"),
-    "soft_overlong": Expectation(counts="none", reason="penalises length only, and gives full to anything short"),
-    "random": Expectation(counts="none", reason="is the control that has nothing to do with quality"),
+# By the name of a built-in function, why some attacks may score full. Every attack counts against the others, and
+# against functions of one's own; against those of a form, attacks without content count.
+EXCEPTIONS: Mapping[str, str] = {
+    "format": _FORM,
+    "react_format": _FORM,
+    "repetition": "penalises repeated words only, and gives full to anything else",
+    "soft_overlong": "penalises length only, and gives full to anything short",
+    "random": "is the control that has nothing to do with quality",
 }
-"""By the name of a built-in function; every attack counts against the others, and against functions of one's own."""
 
 KNOWS_OUTPUTS = "program that knows the outputs"
 """The form of a right program where nobody has written one: it has the tests' outputs by heart."""
@@ -58,8 +131,7 @@ HONEST_FORMS: Mapping[str, tuple[str, ...]] = {
 
 
 ATTACKS = (*COMPLETION_ATTACKS, *ANSWER_ATTACKS, *PROGRAM_ATTACKS)
-EXAMPLE_LENGTH = 200
-"""Characters of a completion that are shown."""
+EXAMPLE_LENGTH = 200  # Characters of a completion that are shown
 
 
 def audit(
@@ -83,7 +155,7 @@ def audit(
     grader = Grader(name=name, function=function, timeout=timeout)
     chosen = subjects(tasks)
     base = function.name if isinstance(function, BuiltIn) else ""
-    expectation, promised = EXPECTATIONS.get(base, EVERYTHING), HONEST_FORMS.get(base, ())
+    exception, promised = EXCEPTIONS.get(base, ""), HONEST_FORMS.get(base, ())
     honest, failure = grader.grade(_honest_attempts(function, chosen))
     rounds: list[tuple[Attack, list[Scored]]] = []
     for attack in attacks:
@@ -97,9 +169,9 @@ def audit(
         tasks=len(tasks),
         threshold=measure.highest,
         threshold_from=measure.origin,
-        exception=expectation.reason,
+        exception=exception,
         honest=_honest_lines(honest, measure, promised),
-        findings=tuple(_finding(attack, scored, measure, expectation) for attack, scored in rounds),
+        findings=tuple(_finding(attack, scored, measure, exception) for attack, scored in rounds),
         failure=failure,
     )
 
@@ -108,9 +180,11 @@ def _honest_attempts(function: RewardFunction, chosen: Sequence[Subject]) -> lis
     """The gold answer in every form, the built-in function's own gold completion, and the right program."""
     made = []
     for subject in chosen:
-        texts = {form: wrapped(form, subject.gold) for form in WRAPPINGS} if subject.gold is not None else {}
+        texts = (
+            {form: shape.format(subject.gold) for form, shape in WRAPPINGS.items()} if subject.gold is not None else {}
+        )
         if subject.cases is not None:
-            texts = {KNOWS_OUTPUTS: wrapped("code fence", lookup_program(subject.cases))}
+            texts = {KNOWS_OUTPUTS: WRAPPINGS["code fence"].format(lookup_program(subject.cases))}
         made += [
             Attempt(subject=subject, text=continued(subject.task.prompt, text), wrapping=form)
             for form, text in texts.items()
@@ -139,7 +213,7 @@ def _honest_lines(honest: Sequence[Scored], measure: Measure, promised: Sequence
     return tuple(lines)
 
 
-def _finding(attack: Attack, scored: Sequence[Scored], measure: Measure, expectation: Expectation) -> Finding:
+def _finding(attack: Attack, scored: Sequence[Scored], measure: Measure, exception: str) -> Finding:
     full = [one for one in scored if measure.is_full(one)]
     something = [one for one in scored if measure.is_something(one)]
     telling = full or something
@@ -157,7 +231,7 @@ def _finding(attack: Attack, scored: Sequence[Scored], measure: Measure, expecta
         forms=tuple(dict.fromkeys(one.attempt.wrapping for one in telling)),
         example=None if shown is None else shown.attempt.text[:EXAMPLE_LENGTH],
         row=None if shown is None else shown.attempt.subject.task.task_id,
-        counts=expectation.counts == "all" or (expectation.counts == "without content" and not attack.has_content),
+        counts=not exception or (exception == _FORM and not attack.has_content),
     )
 
 

@@ -1,21 +1,45 @@
-"""A task with all that a cheat can be made of."""
+"""A task with all that a cheat can be made of, and from an attack on it to completions."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from paceline.config.sections import DataConfig
-from paceline.data.formats import Message, Problem
-from paceline.data.rows import Row
-from paceline.data.screening import Screened
-from paceline.data.system_message import system_prompt
+from paceline.data.formats import Message, Screened
+from paceline.data.prompts import system_prompt
 from paceline.errors import DataError
 from paceline.rewards.programs.cases import Cases, has_cases, parse_cases
 from paceline.types import Task
 
-NUM_OTHERS = 3
-"""Gold answers of other tasks, per task."""
+OPEN_THINK = "<think>"
+
+WRAPPINGS: Mapping[str, str] = {
+    "bare": "{}",
+    "box": r"The answer is \boxed{{{}}}.",
+    "answer tags": "<answer>{}</answer>",
+    "think and answer tags": "<think>Worked out.</think><answer>{}</answer>",
+    "reasoning and answer tags": "<reasoning>\nWorked out.\n</reasoning>\n<answer>\n{}\n</answer>\n",
+    "hashes": "Worked out.\n#### {}",
+    "code fence": "```python\n{}\n```",
+}
+"""The forms in which an answer can be handed in: by name, a format with one place for it."""
+
+
+def continued(prompt: str, completion: str) -> str:
+    """The completion as it continues a prompt that has opened `<think>` already: the tag is not opened again.
+
+    >>> continued("2 + 2? <think>", "<think>Easy.</think> 4"), continued("2 + 2? <think>", "4")
+    ('Easy.</think> 4', '</think>4')
+    """
+    if not prompt.rstrip().endswith(OPEN_THINK):
+        return completion
+    if completion.startswith(OPEN_THINK):
+        return completion.removeprefix(OPEN_THINK)
+    return f"</think>{completion}"
+
+
+NUM_OTHERS = 3  # Gold answers of other tasks, per task
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mbox)\{([^{}]*)\}")
@@ -60,42 +84,44 @@ def plain_tasks(screened: Screened, data: DataConfig, *, default_system: str | N
     """
     system = system_prompt(data, default_system)
     names = dict.fromkeys(name for row in screened.rows for name in row.columns)
-    return [
-        _plain_task(row, asked, system, columns={name: row.columns.get(name) for name in names})
-        for row, asked in zip(screened.rows, screened.problems, strict=True)
-    ]
-
-
-def _plain_task(row: Row, asked: Problem, system: str | None, *, columns: Mapping[str, object]) -> Task:
-    messages: list[Message] | None = None
-    text = asked.prompt
-    if not isinstance(text, str):
-        has_own = text[0]["role"] in ("system", "developer")
-        messages = text if system is None or has_own else [{"role": "system", "content": system}, *text]
-        text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
-    return Task(
-        task_id=row.row_id,
-        prompt=text,
-        prompt_ids=tuple(text.encode()),
-        messages=None if messages is None else tuple(messages),
-        answer=asked.answer,
-        columns=columns,
-    )
+    tasks = []
+    for row, asked in zip(screened.rows, screened.problems, strict=True):
+        messages: list[Message] | None = None
+        text = asked.prompt
+        if not isinstance(text, str):
+            has_own = text[0]["role"] in ("system", "developer")
+            messages = text if system is None or has_own else [{"role": "system", "content": system}, *text]
+            text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+        task = Task(
+            task_id=row.row_id,
+            prompt=text,
+            prompt_ids=tuple(text.encode()),
+            messages=None if messages is None else tuple(messages),
+            answer=asked.answer,
+            columns={name: row.columns.get(name) for name in names},
+        )
+        tasks.append(task)
+    return tasks
 
 
 def subjects(tasks: Sequence[Task]) -> list[Subject]:
     """The tasks with what cheats are made of."""
     golds = list(dict.fromkeys(task.answer.strip() for task in tasks if task.answer and task.answer.strip()))
-    return [
-        Subject(
+    made = []
+    for place, task in enumerate(tasks):
+        last = task.messages[-1]["content"] if task.messages else task.prompt
+        gold = (task.answer or "").strip()
+        start = (place + 1) % max(1, len(golds))
+        others = [other for other in golds[start:] + golds[:start] if not same_answer(other, gold)]
+        subject = Subject(
             task=task,
-            gold=task.answer.strip() if task.answer and task.answer.strip() else None,
-            question=_question(task),
-            others=_others(golds, task.answer or "", place),
+            gold=gold or None,
+            question=last if isinstance(last, str) else task.prompt,
+            others=tuple(others[:NUM_OTHERS]),
             cases=_cases(task),
         )
-        for place, task in enumerate(tasks)
-    ]
+        made.append(subject)
+    return made
 
 
 def same_answer(text: str, gold: str) -> bool:
@@ -126,17 +152,6 @@ def _bare(text: str) -> str:
     return re.sub(r"^[a-z]=(?=.)", "", plain)
 
 
-def _question(task: Task) -> str:
-    content = task.messages[-1]["content"] if task.messages else task.prompt
-    return content if isinstance(content, str) else task.prompt
-
-
-def _others(golds: Sequence[str], own: str, place: int) -> tuple[str, ...]:
-    start = place + 1
-    turned = [golds[(start + step) % len(golds)] for step in range(len(golds))] if golds else []
-    return tuple(gold for gold in turned if not same_answer(gold, own))[:NUM_OTHERS]
-
-
 def _cases(task: Task) -> Cases | None:
     if not has_cases(task.columns):
         return None
@@ -144,3 +159,47 @@ def _cases(task: Task) -> Cases | None:
         return parse_cases(task.columns, task.task_id)
     except DataError:
         return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attack:
+    """One way to earn a reward without the work."""
+
+    name: str
+    what: str
+    """For a person: what is handed in."""
+    make: Callable[[Subject], Iterable[str]]
+    """What to try on a task; nothing where the task gives nothing to make it of."""
+    wrappings: tuple[str, ...] = ()
+    """Each text is handed in in each of these forms; none: it is the whole completion."""
+    has_content: bool = True
+    """False: there is nothing in it that a format could be right around."""
+    max_tasks: int | None = None
+    """Limit on the tasks of the sample, for attempts that take long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One completion of one task."""
+
+    subject: Subject
+    text: str
+    wrapping: str
+    """`whole` for a completion that is no wrapped answer."""
+
+
+def attempts(attack: Attack, subjects: Iterable[Subject]) -> list[Attempt]:
+    """Every completion of the attack; what is plainly the gold answer, met by chance, is left out."""
+    made: dict[tuple[str, str], Attempt] = {}
+    for number, subject in enumerate(subjects):
+        if attack.max_tasks is not None and number >= attack.max_tasks:
+            break
+        for content in attack.make(subject):
+            if subject.gold is not None and same_answer(content, subject.gold):
+                continue
+            forms = [(name, WRAPPINGS[name].format(content)) for name in attack.wrappings] or [("whole", content)]
+            for wrapping, text in forms:
+                completion = continued(subject.task.prompt, text)
+                attempt = Attempt(subject=subject, text=completion, wrapping=wrapping)
+                made.setdefault((subject.task.task_id, completion), attempt)
+    return list(made.values())

@@ -1,1 +1,1 @@
-"""The reward functions that come with Paceline; `paceline.rewards.registry` has their names."""
+"""The reward functions that come with Paceline; `BUILT_IN` of `paceline.rewards.resolving` registers them by name."""

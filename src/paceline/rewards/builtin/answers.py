@@ -1,26 +1,112 @@
-"""True if the answer is right, in any style or in one that is asked for: accuracy, boxed, think_answer_tags, format.
+"""True if the answer is right, in any style or in one: accuracy, boxed, think_answer_tags, format, gsm8k.
 
 What makes a format valid stands in one table for all styles, in `docs/rewards.md`.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from paceline.data.extraction.boxes import last_boxed
-from paceline.data.extraction.final import final_answer
-from paceline.data.extraction.tags import CLOSE_ANSWER, OPEN_ANSWER, last_answer_tag, stand_once_in_order
-from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill
-from paceline.rewards.builtin.correctness import (
-    JUNK,
-    Correctness,
-    Find,
-    after_thought,
-    begin_correctness,
-    correctness,
-    misstating,
-    said,
-    stating,
+from paceline.data.extraction.answers import (
+    CLOSE_ANSWER,
+    OPEN_ANSWER,
+    final_answer,
+    last_answer_tag,
+    last_boxed,
+    stand_once_in_order,
 )
+from paceline.data.extraction.thinking import (
+    CLOSE_REASONING,
+    CLOSE_THINK,
+    OPEN_REASONING,
+    OPEN_THINK,
+    prefill,
+    prefills_think,
+    visible_text,
+)
+from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardContext
+from paceline.rewards.maths.equality import EqualityVerdict
+from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes, unverifiable
+from paceline.types import Task
+
+Find = Callable[[str, str], str | None]
+"""From the prompt and the completion to the answer that it states; None: it states none."""
+Scoring = Callable[[float, str, str, str, int], float]
+"""From right (1.0) or wrong (0.0), prompt, completion, gold answer and length in tokens to a score."""
+
+WRONG_ANSWER = "none of this is an answer"
+JUNK = ("", "I am not sure.", "<answer></answer>", r"\boxed{}", "####")
+"""Completions that state no answer, whatever the question."""
+
+
+def said(prompt: str, completion: str) -> str:
+    """The completion without its thinking, which the prompt may have opened."""
+    return visible_text(completion, prefilled=prefills_think(prompt))
+
+
+def unverifiable_answers(answers: Sequence[str | None]) -> list[int]:
+    """Positions of gold answers that nothing but the same text would equal."""
+    places = [place for place, answer in enumerate(answers) if not is_blank(answer)]
+    return [places[one] for one in unverifiable([answers[place] or "" for place in places])]
+
+
+def is_blank(answer: str | None) -> bool:
+    """Return whether a row has no gold answer."""
+    return answer is None or not answer.strip()
+
+
+def after_thought(task: Task, statement: str) -> str:
+    """A completion that thinks, within `<think>` that the prompt may have opened, and then states this."""
+    opening = "" if prefill(task.prompt) else OPEN_THINK
+    return f"{opening}Worked out.</think>{statement}"
+
+
+def judging(name: str, find: Find, *, score: Scoring = lambda right, *_: right, **described: Any) -> BuiltIn:
+    """The function that compares what `find` finds with the gold answer; `described` are other fields of `BuiltIn`."""
+
+    def pairs(
+        prompts: Sequence[str], completions: Sequence[str], answers: Sequence[str | None]
+    ) -> list[tuple[str, str] | float | None]:
+        """Per completion gold answer and answer; 0.0 where it states none, None where there is no gold answer."""
+        compared = list[tuple[str, str] | float | None]()
+        for prompt, completion, gold in zip(prompts, completions, answers, strict=True):
+            found = find(prompt, completion)
+            compared.append(None if gold is None or is_blank(gold) else 0.0 if found is None else (gold, found))
+        return compared
+
+    def call(
+        *,
+        prompts: list[str],
+        completions: list[str],
+        answer: list[str | None],
+        completion_ids: Sequence[Sequence[int]] | None = None,
+        **columns: object,
+    ) -> list[float | RewardError | None]:
+        compared = pairs(prompts, completions, answer)
+        outcomes = iter(math_outcomes([pair for pair in compared if isinstance(pair, tuple)]))
+        scores = list[float | RewardError | None]()
+        for place, pair in enumerate(compared):
+            outcome = next(outcomes) if isinstance(pair, tuple) else pair
+            right = float(outcome.equal) if isinstance(outcome, EqualityVerdict) else outcome
+            if isinstance(right, float):
+                length = 0 if completion_ids is None else len(completion_ids[place])
+                right = score(right, prompts[place], completions[place], answer[place] or "", length)
+            scores.append(right)
+        return scores
+
+    def begin(*, prompts: list[str], completions: list[str], answer: list[str | None], **columns: object) -> None:
+        begin_verdicts([pair for pair in pairs(prompts, completions, answer) if isinstance(pair, tuple)])
+
+    return BuiltIn(name=name, call=call, begin=begin, find=find, **described)
+
+
+def stating(statement: Callable[[Task, str], str]) -> dict[str, Any]:
+    """Fields `gold` and `junk` of a function whose completions state an answer so."""
+    return {
+        "gold": lambda task: None if is_blank(task.answer) else statement(task, task.answer),
+        "junk": lambda task: (*JUNK, statement(task, WRONG_ANSWER)),
+    }
 
 
 def accuracy(context: RewardContext, *, plain: bool = False) -> BuiltIn:
@@ -42,7 +128,7 @@ def accuracy(context: RewardContext, *, plain: bool = False) -> BuiltIn:
     def find(prompt: str, completion: str) -> str | None:
         return final_answer(said(prompt, completion), plain=plain)
 
-    return judging("accuracy", find, _in_tags)
+    return judging("accuracy", find, **stating(_in_tags))
 
 
 def boxed(context: RewardContext) -> BuiltIn:
@@ -51,9 +137,8 @@ def boxed(context: RewardContext) -> BuiltIn:
     def find(prompt: str, completion: str) -> str | None:
         return last_boxed(said(prompt, completion))
 
-    return judging(
-        "boxed", find, lambda answer: rf"\boxed{{{answer}}}", is_formed=lambda *pair: find(*pair) is not None
-    )
+    stated = stating(lambda task, answer: after_thought(task, rf"\boxed{{{answer}}}"))
+    return judging("boxed", find, is_formed=lambda *pair: find(*pair) is not None, **stated)
 
 
 def think_answer_tags(context: RewardContext) -> BuiltIn:
@@ -62,7 +147,7 @@ def think_answer_tags(context: RewardContext) -> BuiltIn:
     def find(prompt: str, completion: str) -> str | None:
         return last_answer_tag(said(prompt, completion)) if is_think_answer(prompt, completion) else None
 
-    return judging("think_answer_tags", find, _in_tags, is_formed=is_think_answer)
+    return judging("think_answer_tags", find, is_formed=is_think_answer, **stating(_in_tags))
 
 
 def think_answer_format(context: RewardContext) -> BuiltIn:
@@ -83,7 +168,7 @@ def think_answer_format(context: RewardContext) -> BuiltIn:
     return BuiltIn(
         name="format",
         call=call,
-        gold=lambda task: after_thought(task, _in_tags(task.answer or "42")),
+        gold=lambda task: _in_tags(task, task.answer or "42"),
         junk=lambda task: JUNK,
         is_formed=is_think_answer,
     )
@@ -96,29 +181,71 @@ def is_think_answer(prompt: str, completion: str) -> bool:
     return in_order and text.startswith(OPEN_THINK) and text.endswith(CLOSE_ANSWER) and bool(last_answer_tag(text))
 
 
-def judging(
-    name: str, find: Find, statement: Callable[[str], str], *, is_formed: Callable[[str, str], bool] | None = None
-) -> BuiltIn:
-    """The function that compares what `find` finds with the gold answer; `statement` puts an answer where it looks."""
+def _in_tags(task: Task, answer: str) -> str:
+    return after_thought(task, f"{OPEN_ANSWER}{answer}{CLOSE_ANSWER}")
 
-    def call(
-        *, prompts: list[str], completions: list[str], answer: list[str | None], **columns: object
-    ) -> list[Correctness]:
-        return correctness(find, prompts, completions, answer)
 
-    def begin(*, prompts: list[str], completions: list[str], answer: list[str | None], **columns: object) -> None:
-        begin_correctness(find, prompts, completions, answer)
+TAGS = (OPEN_REASONING, CLOSE_REASONING, OPEN_ANSWER, CLOSE_ANSWER)
+SAME_TEXT, EQUAL, PER_TAG = 2.0, 1.5, 0.2
 
-    return BuiltIn(
-        name=name,
-        call=call,
-        begin=begin,
-        gold=stating(statement),
-        junk=misstating(statement),
-        find=find,
-        is_formed=is_formed,
+_TAG = re.compile("(</?(?:reasoning|answer)>)")
+
+
+def gsm8k(context: RewardContext) -> BuiltIn:
+    """Is the answer right, 2.0 at most, plus 0.2 for each of `<reasoning> </reasoning> <answer> </answer>`.
+
+    | completion (gold 42)                                           | score     |
+    |----------------------------------------------------------------|-----------|
+    | `<reasoning>6 * 7</reasoning><answer>42</answer>`              | 2.0 + 0.8 |
+    | the same with `42.0` or `$42`: equal as mathematics            | 1.5 + 0.8 |
+    | the same with `41`                                             | 0.8       |
+    | `<answer>42</answer>`                                          | 2.0 + 0.4 |
+    | `<reasoning>6 * 7<answer>42</answer>`: the reasoning never ends| 0.6       |
+    | `<reasoning></reasoning><answer>...</answer>`: tags, no content| 0.0       |
+    | `42` alone                                                     | 0.0       |
+    | a task without gold answer                                     | None      |
+
+    A tag counts when it stands exactly once, after those before it that count, and a letter or digit stands next to
+    it, before another tag: after an opening tag, before a closing one. The answer is the last complete `<answer>`
+    outside the reasoning. Text around the tags is free.
+
+    Source: A. Burkov's notebook "GRPO From Scratch", which counts a tag wherever it stands, gives 1.5 where the only
+    number in the two texts is the same, and takes no answer for the right one where a row has none.
+    """
+
+    def score(right: float, prompt: str, completion: str, gold: str, _length: int) -> float:
+        is_same = find(prompt, completion) == gold.strip()
+        return right * (SAME_TEXT if is_same else EQUAL) + PER_TAG * counted_tags(prompt, completion)
+
+    def find(prompt: str, completion: str) -> str | None:
+        return last_answer_tag(said(prompt, completion))
+
+    return judging(
+        "gsm8k",
+        find,
+        score=score,
+        maximum=SAME_TEXT + 4 * PER_TAG,
+        right=EQUAL,
+        is_formed=lambda *pair: counted_tags(*pair) == len(TAGS),
+        **stating(_in_tutorial_tags),
     )
 
 
-def _in_tags(answer: str) -> str:
-    return f"{OPEN_ANSWER}{answer}{CLOSE_ANSWER}"
+def counted_tags(prompt: str, completion: str) -> int:
+    """How many of the four tags count; one that the prompt has opened is among them."""
+    pieces = _TAG.split(visible_text(prefill(prompt) + completion, tags=("think",)))
+    counted, last = 0, 0
+    for tag in TAGS:
+        places = [place for place in range(1, len(pieces), 2) if pieces[place] == tag]
+        if len(places) == 1 and places[0] > last:
+            content = pieces[places[0] + (-1 if tag.startswith("</") else 1)]
+            if any(map(str.isalnum, content)):
+                counted, last = counted + 1, places[0]
+    return counted
+
+
+def _in_tutorial_tags(task: Task, answer: str) -> str:
+    """A completion that states this answer, whatever thinking the prompt has opened."""
+    opened = prefill(task.prompt).strip()
+    begin = {"": OPEN_REASONING, OPEN_REASONING: ""}.get(opened, f"Worked out.</think>{OPEN_REASONING}")
+    return f"{begin}Worked out.{CLOSE_REASONING}{OPEN_ANSWER}{answer.strip()}{CLOSE_ANSWER}"

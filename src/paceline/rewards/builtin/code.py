@@ -21,10 +21,11 @@ from typing import Any, Literal
 
 from paceline.data.extraction.fences import last_code_block
 from paceline.data.extraction.thinking import prefills_think
+from paceline.data.formats import CASES_COLUMNS
 from paceline.errors import DataError, PacelineError, RewardError, SandboxError
-from paceline.rewards.builtin.correctness import after_thought
+from paceline.rewards.builtin.answers import after_thought
 from paceline.rewards.function import BuiltIn, Grade, RewardContext
-from paceline.rewards.programs.cases import COLUMNS, Cases, code_row_check, has_cases, parse_cases
+from paceline.rewards.programs.cases import Cases, code_row_check, has_cases, parse_cases
 from paceline.rewards.programs.comparing import same_output
 from paceline.rewards.programs.judges import Judges, Program
 from paceline.rewards.programs.judging import Judgement
@@ -33,8 +34,7 @@ from paceline.types import Task
 
 Score = Literal["all", "fraction"]
 
-ROWS_KEPT = 256
-"""Rows whose tests stay read: the completions of a prompt arrive one after the other."""
+ROWS_KEPT = 256  # Rows whose tests stay read: the completions of a prompt arrive one after the other
 FENCE = "```"
 NO_PROGRAM = Grade(value=0.0, note="no closed fence with Python in it")
 ENDS_AT_ONCE = "import sys\nsys.exit(0)"
@@ -94,8 +94,9 @@ class _Grader:
     def _start(
         self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
     ) -> list[Program | Grade | PacelineError | None]:
-        """A verdict to come per completion, or what stands already."""
-        rows = [{name: columns[name][place] for name in COLUMNS if name in columns} for place in range(len(prompts))]
+        rows = [
+            {name: columns[name][place] for name in CASES_COLUMNS if name in columns} for place in range(len(prompts))
+        ]
         return [self._started(*one) for one in zip(prompts, completions, rows, strict=True)]
 
     def _started(

@@ -1,16 +1,18 @@
 """Rewards that depend on how long a completion is, in tokens: cosine, soft_overlong."""
 
 import math
+import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
 
-from paceline.data.extraction.final import final_answer
+from paceline.data.extraction.answers import final_answer
 from paceline.errors import RewardError
 from paceline.objective.advantages import overlong_penalty
-from paceline.rewards.builtin.correctness import JUNK, Correctness, begin_correctness, correctness, said
+from paceline.rewards.builtin.answers import JUNK, judging, said
 from paceline.rewards.function import BuiltIn, RewardContext
 
-CACHE_SHARE = 5
-"""DAPO penalises within the last 4096 of 20480 tokens, a fifth."""
+CACHE_SHARE = 5  # DAPO penalises within the last 4096 of 20480 tokens, a fifth
 
 
 def cosine(
@@ -43,34 +45,15 @@ def cosine(
             f"{min_correct:g} to {max_correct:g} and {min_wrong:g} to {max_wrong:g}; swap them"
         )
 
-    def value(right: float, length: int) -> float:
+    def find(prompt: str, completion: str) -> str | None:
+        return final_answer(said(prompt, completion))
+
+    def score(right: float, prompt: str, completion: str, gold: str, length: int) -> float:
         start, end = (max_correct, min_correct) if right else (min_wrong, max_wrong)
         return cosine_between(start, end, length / longest)
 
-    def call(
-        *,
-        prompts: list[str],
-        completions: list[str],
-        answer: list[str | None],
-        completion_ids: list[Sequence[int]],
-        **columns: object,
-    ) -> list[Correctness]:
-        right = correctness(_answer, prompts, completions, answer)
-        rows = zip(right, map(len, completion_ids), strict=True)
-        return [value(one, length) if isinstance(one, float) else one for one, length in rows]
-
-    def begin(*, prompts: list[str], completions: list[str], answer: list[str | None], **columns: object) -> None:
-        begin_correctness(_answer, prompts, completions, answer)
-
-    return BuiltIn(
-        name="cosine",
-        call=call,
-        begin=begin,
-        gold=None,
-        junk=lambda task: JUNK,
-        maximum=max_correct,
-        right=min_correct,
-        find=_answer,
+    return judging(
+        "cosine", find, score=score, gold=None, junk=lambda task: JUNK, maximum=max_correct, right=min_correct
     )
 
 
@@ -112,10 +95,6 @@ def cosine_between(start: float, end: float, progress: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
 
 
-def _answer(prompt: str, completion: str) -> str | None:
-    return final_answer(said(prompt, completion))
-
-
 def _length(name: str, given: int | None, context: RewardContext) -> int:
     length = context.max_completion_length if given is None else given
     if length is None or length < 1:
@@ -124,3 +103,76 @@ def _length(name: str, given: int | None, context: RewardContext) -> int:
             f"{'none' if length is None else length}; write {name}(max_length=512), for example"
         )
     return length
+
+
+_UNSPACED = ("CJK ", "HIRAGANA ", "KATAKANA ", "BOPOMOFO ", "YI ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
+"""How the Unicode names begin of letters that are written without spaces between words."""
+
+
+def repetition(context: RewardContext, *, ngram: int = 3, max_penalty: float = -1.0) -> BuiltIn:
+    """`max_penalty` times the share of n-grams that have stood before; 0.0 at most.
+
+    | completion (`ngram=3`)                 | n-grams   | score |
+    |----------------------------------------|-----------|-------|
+    | empty, or fewer words than `ngram`     | none      | 0.0   |
+    | `a b c d e`                            | 3 of 3    | 0.0   |
+    | `a b a b a b`                          | 2 of 4    | -0.5  |
+    | `no no no no no no`                    | 1 of 4    | -0.75 |
+
+    The whole completion counts, its thinking too. A word is what stands between spaces, in any case; in scripts that
+    are written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) each character is one.
+    Source: Yeo et al., arXiv:2502.03373, whose words are those between spaces in any script.
+
+    Raises:
+        RewardError: `ngram` below 1, or `max_penalty` above 0.
+    """
+    if ngram < 1 or max_penalty > 0:
+        raise RewardError(
+            f"--reward-funcs repetition: ngram must be at least 1 and max_penalty at most 0, got {ngram} and "
+            f"{max_penalty:g}; the default is repetition(ngram=3, max_penalty=-1)"
+        )
+
+    def call(*, completions: list[str], **columns: object) -> list[float]:
+        return [max_penalty * repeated_share(completion, ngram) for completion in completions]
+
+    return BuiltIn(name="repetition", call=call, gold=None, maximum=0.0)
+
+
+def repeated_share(text: str, n: int) -> float:
+    """Return the share of a text's n-grams of words that are repeated.
+
+    >>> repeated_share("a b a b a b", 2)
+    0.6
+    """
+    tokens = words(text)
+    total = len(tokens) - n + 1
+    if total < 1:
+        return 0.0
+    return 1 - len(set(zip(*(tokens[start:] for start in range(n)), strict=False))) / total
+
+
+def words(text: str) -> list[str]:
+    """The words in lower case; characters of scripts without spaces stand for themselves, with their marks.
+
+    >>> words("Say it: 你好 ที่")
+    ['say', 'it:', '你', '好', 'ที่']
+    """
+    return [word for chunk in text.lower().split() for word in ([chunk] if chunk.isascii() else _pieces(chunk))]
+
+
+def _pieces(chunk: str) -> list[str]:
+    """What stands between two spaces, cut before and after each character of a script without spaces."""
+    starts, after_unspaced = [0], False
+    for place, character in enumerate(chunk):
+        if unicodedata.category(character).startswith("M"):
+            continue
+        is_unspaced = _is_unspaced(character)
+        if place and (is_unspaced or after_unspaced):
+            starts.append(place)
+        after_unspaced = is_unspaced
+    return [chunk[start:end] for start, end in pairwise([*starts, len(chunk)])]
+
+
+@lru_cache(maxsize=65536)
+def _is_unspaced(character: str) -> bool:
+    return unicodedata.name(character, "").startswith(_UNSPACED)

@@ -4,16 +4,114 @@ What makes a format valid stands in one table for all styles, in `docs/rewards.m
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
-from paceline.data.extraction.actions import OPEN_CALL, labels, last_action
-from paceline.data.extraction.tags import stand_once_in_order
+from paceline.data.extraction.actions import CLOSE_CALL, OPEN_CALL, labels, last_action, tool_call_blocks
+from paceline.data.extraction.answers import stand_once_in_order
 from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill
 from paceline.errors import DataError, RewardError
-from paceline.rewards.builtin.calls import called, gold_calls, speaks_of_calls
-from paceline.rewards.builtin.correctness import JUNK, after_thought, said
+from paceline.rewards.builtin.answers import JUNK, after_thought, said
 from paceline.rewards.function import BuiltIn, RewardContext
 from paceline.types import Task
+
+Call = tuple[str, str]  # Name, and arguments in one spelling
+
+
+def called(text: str) -> list[Call] | None:
+    """The calls of a visible text, sorted: all `<tool_call>`s, else the last `Action:`; None where one is malformed."""
+    if OPEN_CALL in text or CLOSE_CALL in text:
+        blocks = tool_call_blocks(text)
+        found = [_call(_read(block)) for block in blocks or ()]
+        return None if not found or None in found else sorted(call for call in found if call is not None)
+    action = last_action(text)
+    if action is None:
+        return None
+    spelling = _json(action.input)
+    return [(action.name, f"text {action.input}" if spelling is None else spelling)]
+
+
+def gold_calls(answer: str | None, tool_calls: object) -> list[Call] | None:
+    """The calls that a row asks for: its column `tool_calls`, else its answer; None where neither speaks of calls.
+
+    Both may be what `called` reads, or JSON: one call or a list of them, `{"name": ..., "arguments": ...}` each, or
+    the form of OpenAI's messages, `{"type": "function", "function": {...}}`, whose arguments are JSON text.
+
+    Raises:
+        RewardError: it does speak of calls, but cannot be read.
+    """
+    value = answer if tool_calls is None else tool_calls
+    if value is None or (isinstance(value, str) and not speaks_of_calls(value)):
+        return None
+    listed = _read(value) if isinstance(value, str) else value
+    if isinstance(listed, Mapping):
+        listed = [listed]
+    if isinstance(listed, list | tuple):
+        found = [_call(one) for one in listed]
+        if None not in found:
+            return sorted(call for call in found if call is not None) or None
+    calls = called(value) if isinstance(value, str) else None
+    if calls is None:
+        raise RewardError(
+            f"the row asks for tool calls in no known form: {str(value)[:80]!r}; give a list of "
+            '{"name": ..., "arguments": {...}}, as JSON'
+        )
+    return calls
+
+
+def speaks_of_calls(text: str | None) -> bool:
+    """Return whether a text means to give tool calls, in whichever form."""
+    return text is not None and (OPEN_CALL in text or "Action:" in text or text.lstrip()[:1] in ("{", "["))
+
+
+def _read(text: str) -> object:
+    """The value of a JSON text; None for any other text."""
+    spelling = _json(text)
+    return None if spelling is None else json.loads(spelling)
+
+
+def _call(value: object) -> Call | None:
+    """A call from its JSON value; None where it is none."""
+    if isinstance(value, Mapping) and isinstance(value.get("function"), Mapping):
+        value = value["function"]
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or "arguments" not in value:
+        return None
+    arguments = value["arguments"]
+    try:
+        spelling = _json(arguments if isinstance(arguments, str) else json.dumps(arguments))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return None if spelling is None else (value["name"], spelling)
+
+
+def _json(text: str) -> str | None:
+    """A JSON text in one spelling: keys in order, whole numbers without a point; None for any other text."""
+    try:
+        value = json.loads(text, parse_float=_number, parse_constant=_refuse, object_pairs_hook=_object)
+        return json.dumps(value, sort_keys=True)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _number(text: str) -> float | int:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse(text)
+    return int(value) if value.is_integer() else value
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object; what a tool would make of a key that is given twice is not known."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        _refuse("a repeated key")
+    return value
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
 
 COLUMN = "tool_calls"
 
@@ -112,7 +210,6 @@ def _check_row(columns: Mapping[str, object], row_id: str) -> None:
 
 
 def _stated_calls(prompt: str, completion: str) -> str | None:
-    """The calls of a completion, one a line."""
     calls = called(said(prompt, completion))
     return None if calls is None else "\n".join(f"{name} {arguments}" for name, arguments in calls)
 
@@ -132,14 +229,13 @@ def _gold(task: Task) -> str | None:
         return None
     if calls is None:
         return None
-    stated = [_stated(name, arguments) for name, arguments in calls]
+    stated = [
+        f"Action: {name}\nAction Input: {arguments.removeprefix('text ')}"
+        if arguments.startswith("text ")
+        else f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
+        for name, arguments in calls
+    ]
     return after_thought(task, "\n" + "\n".join(stated))
-
-
-def _stated(name: str, arguments: str) -> str:
-    if arguments.startswith("text "):
-        return f"Action: {name}\nAction Input: {arguments.removeprefix('text ')}"
-    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
 
 
 def _column(task: Task) -> object:

@@ -4,8 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-MAX_UNORDERED = 32
-"""Elements of a set that is compared in any order; the work grows with the square."""
+MAX_UNORDERED = 32  # Elements of a set that is compared in any order; the work grows with the square
 
 _GREEK = (
     "alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|vartheta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|"
@@ -58,9 +57,11 @@ class Collection:
 
 def collection(text: str) -> Collection | None:
     r"""The text as a collection of two or more elements; None for a single value. `\pm 2` is the set of 2 and -2."""
-    matrix = _MATRIX.fullmatch(text)
-    if matrix:
-        return _matrix(matrix["body"])
+    if matrix := _MATRIX.fullmatch(text):
+        rows = [row.split("&") for row in re.split(r"\\\\", matrix["body"].strip().removesuffix(r"\\"))]
+        shape = "x".join([str(len(rows)), *sorted({str(len(row)) for row in rows})])
+        cells = tuple(cell.strip() for row in rows for cell in row)  # row by row
+        return Collection(brackets=f"matrix {shape}", elements=cells)
     joined = split(text, separator=r"\cup")
     if len(joined) > 1:
         return Collection(brackets="union", elements=tuple(joined))
@@ -164,13 +165,6 @@ def _name_first(text: str) -> str:
     if found := _VALUE_FIRST.fullmatch(text):
         text = f"{found[2]}={found[1].strip()}"
     return ",".join(_both_signs(text)) if "=" in text else text
-
-
-def _matrix(body: str) -> Collection:
-    """Rows and columns of a matrix, its cells row by row."""
-    rows = [row.split("&") for row in re.split(r"\\\\", body.strip().removesuffix(r"\\"))]
-    shape = "x".join([str(len(rows)), *sorted({str(len(row)) for row in rows})])
-    return Collection(brackets=f"matrix {shape}", elements=tuple(cell.strip() for row in rows for cell in row))
 
 
 def _outer_brackets(text: str) -> tuple[str, str]:

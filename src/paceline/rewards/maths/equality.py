@@ -11,14 +11,11 @@ from functools import partial
 
 from paceline.rewards.maths.elements import NAME, as_membership, collection, is_matrix, split
 from paceline.rewards.maths.notation import normalise
-from paceline.rewards.maths.quantities import Quantity, parse_quantity, same_quantity
+from paceline.rewards.maths.quantities import Quantity, parse_quantity, same_quantity, same_unit, scaled_unit
 from paceline.rewards.maths.symbolic import is_bounded
-from paceline.rewards.maths.units import same_unit, scaled_unit
 
-MAX_LENGTH = 4096
-"""Characters; nothing longer is compared but as text."""
-MAX_DEPTH = 20
-"""Nested brackets; the LaTeX grammar needs about twice the time for each five levels more."""
+MAX_LENGTH = 4096  # Characters; nothing longer is compared but as text
+MAX_DEPTH = 20  # Nested brackets; the LaTeX grammar needs about twice the time for each five levels more
 
 Prove = Callable[[str, str], bool]
 
@@ -42,8 +39,7 @@ _SMALL_WORDS = {
 }
 """In any case these are words; other short texts may be products of variables, formulas or genotypes."""
 _CONSTANT = re.compile(r"\+ ?[cC]$")
-_PRODUCT = re.compile(r"[a-zA-Z]{1,3}")
-"""Beside an expression these letters are one too."""
+_PRODUCT = re.compile(r"[a-zA-Z]{1,3}")  # Beside an expression these letters are one too
 _LETTERS = re.compile(r"(?=.*[a-zA-Z]{2})(?!.* - )[a-zA-Z][a-zA-Z' -]+")
 _TIME = re.compile(r"([0-9]{1,2}):([0-5][0-9])(?::([0-5][0-9]))?\s*(?:\\text\s*\{)?\s*([aApP])?\.?(?(4)[mM]\.?)\s*\}?")
 _NOT_MATHS = re.compile(
@@ -81,8 +77,7 @@ _PLACEHOLDER = re.compile(
     r"(?:see|refer to|cf) .*|n/?a|none|null|nan|unknown|tbd|todo|proof.*|answers? (?:may )?var(?:y|ies).*"
     r"|(?:no|not) answer.*|[-?.*_ ]+"
 )
-_MAX_WORDS = 200
-"""Characters of a gold answer in words; nobody repeats a longer one word by word."""
+_MAX_WORDS = 200  # Characters of a gold answer in words; nobody repeats a longer one word by word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +120,7 @@ def recognises(gold: str, parse: Callable[[str], bool] | None = None) -> bool | 
     if not gold.strip() or is_oversized(gold.strip()):
         return False
     try:
-        return _recognises(normalise(gold), parse or _defer_parsing)
+        return _recognises(normalise(gold), parse or _defer)
     except _ProofNeededError:
         return None
 
@@ -141,11 +136,7 @@ def is_oversized(text: str) -> bool:
     return deepest > MAX_DEPTH
 
 
-def _defer(gold: str, answer: str) -> bool:
-    raise _ProofNeededError
-
-
-def _defer_parsing(gold: str) -> bool:
+def _defer(*_: str) -> bool:
     raise _ProofNeededError
 
 
@@ -244,12 +235,10 @@ def _compare_expressions(gold: str, answer: str, prove: Prove, *, gold_is_number
         same = _bare(gold) == _bare(answer) and not re.search(r"[0-9] [0-9]", gold + answer)
         return EqualityVerdict(equal=same, rule="words")
     (gold, unit), (answer, given_unit) = _without_unit(gold), _without_unit(answer)
-    if gold.count("'") != answer.count("'") or (unit and given_unit and not same_unit(unit, given_unit)):
-        return EqualityVerdict(equal=False, rule="symbolic")
-    if _differ_in_case(gold, answer):
-        return EqualityVerdict(equal=False, rule="symbolic")
     in_gold, in_answer = len(_RELATION.findall(gold)), len(_RELATION.findall(answer))
-    if in_gold != in_answer or in_gold > 1:
+    have_other_units = unit and given_unit and not same_unit(unit, given_unit)
+    have_other_marks = gold.count("'") != answer.count("'") or in_gold != in_answer or in_gold > 1
+    if have_other_units or have_other_marks or _differ_in_case(gold, answer):
         return EqualityVerdict(equal=False, rule="symbolic")
     if _is_unfinished(gold, answer, gold_is_number=gold_is_number):
         return EqualityVerdict(equal=False, rule="unfinished")
@@ -331,13 +320,9 @@ def _same_time(gold: re.Match[str], answer: re.Match[str]) -> bool:
     if half and given_half and half != given_half:
         return False
     if half != given_half and max(gold_hour, answer_hour) > 12:
-        gold_hour, answer_hour = _hour(gold_hour, half), _hour(answer_hour, given_half)
+        hours = ((gold_hour, half), (answer_hour, given_half))
+        gold_hour, answer_hour = (hour % 12 + 12 * (part == "p") if part else hour for hour, part in hours)
     return (gold_hour, gold[2], gold[3] or "00") == (answer_hour, answer[2], answer[3] or "00")
-
-
-def _hour(hour: int, half: str) -> int:
-    """The hour from 0 to 23."""
-    return hour % 12 + 12 * (half == "p") if half else hour
 
 
 def _is_unfinished(gold: str, answer: str, *, gold_is_number: bool) -> bool:

@@ -19,7 +19,7 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from paceline.data.extraction.boxes import unboxed
+from paceline.data.extraction.answers import unboxed
 
 _SYMBOLS = {
     "\N{MULTIPLICATION SIGN}": r"\times ",
@@ -38,13 +38,10 @@ _SYMBOLS = {
     "∈": r"\in ",
     "∅": r"\emptyset ",
     "\N{DOUBLE-STRUCK CAPITAL R}": r"\mathbb{R}",
-    "½": r"\frac{1}{2}",
-    "⅓": r"\frac{1}{3}",
-    "⅔": r"\frac{2}{3}",
-    "¼": r"\frac{1}{4}",
-    "¾": r"\frac{3}{4}",
-    "⅕": r"\frac{1}{5}",
-    "⅛": r"\frac{1}{8}",
+    **{
+        sign: rf"\frac{{{above}}}{{{below}}}"
+        for sign, above, below in ("½12", "⅓13", "⅔23", "¼14", "¾34", "⅕15", "⅛18")
+    },
     "º": "°",
     "\N{MODIFIER LETTER PRIME}": "'",
     "\N{RIGHT SINGLE QUOTATION MARK}": "'",
@@ -52,30 +49,14 @@ _SYMBOLS = {
     "\N{IDEOGRAPHIC COMMA}": ",",
 }
 _GREEK_LETTERS = (
-    *(
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-    ),
-    *("pi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega"),
-    *("Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Phi", "Psi", "Omega"),
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau phi chi psi omega "
+    "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
 )
 _GREEK = {
     unicodedata.lookup(
         f"GREEK {'SMALL' if name.islower() else 'CAPITAL'} LETTER {name.replace('mb', 'm')}"
     ): f"\\{name} "
-    for name in _GREEK_LETTERS
+    for name in _GREEK_LETTERS.split()
 }
 _DASHES = dict.fromkeys(
     "\N{MINUS SIGN}\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{FIGURE DASH}\N{EN DASH}\N{SMALL HYPHEN-MINUS}", "-"
@@ -175,13 +156,8 @@ def _in_ascii(text: str) -> str:
     text = text.translate(_CHARACTERS)
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}", text)
     text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉]+", lambda found: f"_{{{found[0].translate(_SUBSCRIPTS)}}}", text)
-    return _THIN_SPACE.sub(",", "".join(map(_digit, text)))
-
-
-def _digit(character: str) -> str:
-    """A decimal digit of any script as ASCII; any other character as it is."""
-    value = unicodedata.decimal(character, None)
-    return character if value is None else str(value)
+    # Decimal digits of any script.
+    return _THIN_SPACE.sub(",", "".join(str(unicodedata.decimal(character, character)) for character in text))
 
 
 def _unwrapped(text: str) -> str:

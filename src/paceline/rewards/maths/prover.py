@@ -17,15 +17,12 @@ from typing import Any, BinaryIO
 from paceline.rewards.maths.equality import decide, recognises
 from paceline.rewards.maths.symbolic import parses, prove
 
-MEMORY_BYTES = 1 << 30
-"""Address space beyond what the process has once the algebra is loaded."""
+MEMORY_BYTES = 1 << 30  # Address space beyond what the process has once the algebra is loaded
 PAIRS_PER_CHILD = 2000
 GROWTH_BYTES = 200 << 20
 """A child ends after so many pairs, or when its memory has grown by so much: sympy keeps what it has computed."""
-MAX_LINE = 1 << 16
-"""Bytes of one line, in both directions: two texts of 4096 characters, escaped."""
-INPUT_ENDED, GO_ON = 0, 3
-"""Exit statuses of a child. 1 is the interpreter's own, for an exception that nobody foresaw."""
+MAX_LINE = 1 << 16  # Bytes of one line, in both directions: two texts of 4096 characters, escaped
+INPUT_ENDED, GO_ON = 0, 3  # Exit statuses of a child. 1 is the interpreter's own, for an exception that nobody foresaw.
 
 _PR_SET_PDEATHSIG = 1
 _USUAL = (
@@ -41,14 +38,25 @@ _USUAL = (
 def main() -> None:
     """Answer every line of standard input on standard output."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
-    _silence()
+    # Whatever a library prints goes nowhere; an interrupt at the terminal is for the parent.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     _end_with(int(sys.argv[1]))
     try:
-        _warm_up()
+        # Loads the package and whatever it loads at first use, before a deadline counts; each child inherits it.
+        for gold, answer in _USUAL:
+            prove(gold, answer)
     except ImportError as error:
         _reply(replies, {"failed": str(error)})
         return
-    _limit_memory()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_BYTES,) * 2)
     _reply(replies, {"ready": True})
     while _outlive_a_child(requests, replies):
         pass
@@ -111,35 +119,12 @@ def _reply(replies: BinaryIO, message: dict[str, object]) -> None:
     replies.write(json.dumps(message).encode() + b"\n")
 
 
-def _silence() -> None:
-    """Whatever a library prints goes nowhere; an interrupt at the terminal is for the parent."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-
-
 def _end_with(parent: int) -> None:
     """Die with the thread that started this process. Elsewhere than on Linux the end of the input has to do."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
-
-
-def _warm_up() -> None:
-    """Load the package and whatever it loads at first use, before a deadline counts; each child inherits it."""
-    for gold, answer in _USUAL:
-        prove(gold, answer)
-
-
-def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        with open("/proc/self/statm") as file:
-            pages = int(file.read().split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_BYTES,) * 2)
 
 
 def _resident_bytes() -> int:

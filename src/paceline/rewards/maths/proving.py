@@ -20,22 +20,19 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from paceline.errors import RewardError
 from paceline.rewards.maths.prover import MAX_LINE
 
 MIN_WORKERS, MAX_WORKERS = 2, 4
 """Processes of about 100 MB each, one per core within these bounds: with two, others can pass a hostile answer."""
-PAIR_SECONDS = 2.0
-"""Processor time for one pair; one that needs more is not equal, rule `timeout`."""
+PAIR_SECONDS = 2.0  # Processor time for one pair; one that needs more is not equal, rule `timeout`
 FIRST_SECONDS = 0.3
 """What a pair gets at first. One that needs more waits until all others had as much, so that hostile answers do not
 hold up their neighbours; almost every honest proof takes a hundredth of a second."""
-WALL_SECONDS = 60.0
-"""A worker that is silent for so long is stopped or starved: its deadline is in processor time."""
-START_SECONDS = 120.0
-"""For starting an interpreter and loading the algebra: a second, on a machine that is not swamped."""
+WALL_SECONDS = 60.0  # A worker that is silent for so long is stopped or starved: its deadline is in processor time
+START_SECONDS = 120.0  # For starting an interpreter and loading the algebra: a second, on a machine that is not swamped
 MAX_ATTEMPTS = 3
 """Workers that may die over a pair, or at their start. Two prove nothing: who kills them all takes the second too."""
 
@@ -67,6 +64,8 @@ class _Worker:
     """One process, and what it is doing."""
 
     process: "subprocess.Popen[bytes]"
+    pipes: tuple[IO[bytes], IO[bytes]]
+    """Its standard input and output."""
     silent_until: float
     """On the monotonic clock."""
     job: _Job | None = None
@@ -118,7 +117,8 @@ class ProofPool:
         """Let go of the workers without touching them: they belong to the process that this one was forked from."""
         for worker in self._workers:
             worker.process.returncode = 0
-            _close_pipes(worker)
+            for pipe in worker.pipes:
+                pipe.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
@@ -130,12 +130,16 @@ class ProofPool:
         """The owner's loop. However it ends, nobody is left waiting."""
         try:
             while not self._closed:
-                for key, _ in self._selector.select(self._patience()):
+                # Until the next worker has been silent for too long; for ever while all are idle.
+                busy = [worker.silent_until for worker in self._workers if worker.job or not worker.is_ready]
+                for key, _ in self._selector.select(max(0.0, min(busy) - time.monotonic()) if busy else None):
                     if key.data is None:
                         os.read(self._wake_read, MAX_LINE)
                     else:
                         self._hear(key.data)
-                self._give_up_on_the_silent()
+                for worker in list(self._workers):
+                    if worker.silent_until < time.monotonic() and (worker.job or not worker.is_ready):
+                        self._lose(worker)
                 self._hand_out()
         finally:
             self._closed = True
@@ -144,11 +148,6 @@ class ProofPool:
             for worker in list(self._workers):
                 self._bury(worker)
             self._fail_waiting("the workers were ended")
-
-    def _patience(self) -> float | None:
-        """Seconds until the next worker has been silent for too long; None while all are idle."""
-        busy = [worker.silent_until for worker in self._workers if worker.job or not worker.is_ready]
-        return max(0.0, min(busy) - time.monotonic()) if busy else None
 
     def _hand_out(self) -> None:
         """Give jobs to idle workers, and start workers for those that remain."""
@@ -161,7 +160,8 @@ class ProofPool:
         for worker in idle:
             if worker.job is not None:
                 worker.silent_until = time.monotonic() + self._wall_seconds
-                _write(worker, worker.job.line())
+                with suppress(BrokenPipeError):  # to a dead worker nothing is sent: its end is about to be read
+                    worker.pipes[0].write(worker.job.line())
         starting = sum(not worker.is_ready for worker in self._workers)
         for _ in range(min(self._size - len(self._workers), waiting - starting)):
             self._start()
@@ -183,32 +183,30 @@ class ProofPool:
         except OSError as error:
             self._do_with_less(f"a worker process does not start ({error}); {_REMEDY}")
             return
-        worker = _Worker(process=process, silent_until=time.monotonic() + START_SECONDS)
-        self._workers.append(worker)
+        assert process.stdin is not None
         assert process.stdout is not None
+        pipes = process.stdin, process.stdout
+        worker = _Worker(process=process, pipes=pipes, silent_until=time.monotonic() + START_SECONDS)
+        self._workers.append(worker)
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
 
     def _hear(self, worker: _Worker) -> None:
-        """Read what a worker says; nothing is its end."""
-        assert worker.process.stdout is not None
-        data = os.read(worker.process.stdout.fileno(), MAX_LINE)
+        data = os.read(worker.pipes[1].fileno(), MAX_LINE)
         worker.heard += data
         if not data or len(worker.heard) > MAX_LINE:
             self._lose(worker)
             return
         *lines, worker.heard = worker.heard.split(b"\n")
         for line in lines:
-            self._understand(worker, _message(line))
-
-    def _understand(self, worker: _Worker, message: ProverReply) -> None:
-        if "failed" in message:
-            self._do_with_less(f"a worker process does not start ({message['failed']}); {_REMEDY}")
-        elif "ready" in message:
-            worker.is_ready = True
-            self._failed_starts = 0
-        elif worker.job is not None and "equal" in message:
-            self._settle(worker.job, message)
-            worker.job = None
+            message = _message(line)
+            if "failed" in message:
+                self._do_with_less(f"a worker process does not start ({message['failed']}); {_REMEDY}")
+            elif "ready" in message:
+                worker.is_ready = True
+                self._failed_starts = 0
+            elif worker.job is not None and "equal" in message:
+                self._settle(worker.job, message)
+                worker.job = None
 
     def _settle(self, job: _Job, message: ProverReply) -> None:
         """Tell the result; a job whose first slice of time was too short goes behind all that have not had theirs."""
@@ -219,14 +217,7 @@ class ProofPool:
         with self._lock:
             self._slow_jobs.append(job)
 
-    def _give_up_on_the_silent(self) -> None:
-        now = time.monotonic()
-        for worker in list(self._workers):
-            if worker.silent_until < now and (worker.job or not worker.is_ready):
-                self._lose(worker)
-
     def _lose(self, worker: _Worker) -> None:
-        """Bury a worker that died or has to, and see to its job."""
         status = self._bury(worker)
         if worker.is_ready:
             self._try_again(worker, status)
@@ -257,12 +248,12 @@ class ProofPool:
         """Its exit status, once the process and its child are gone."""
         if worker in self._workers:
             self._workers.remove(worker)
-            assert worker.process.stdout is not None
-            self._selector.unregister(worker.process.stdout)
+            self._selector.unregister(worker.pipes[1])
         with suppress(ProcessLookupError, PermissionError):  # gone already
             os.killpg(worker.process.pid, signal.SIGKILL)
         status = worker.process.wait()
-        _close_pipes(worker)
+        for pipe in worker.pipes:
+            pipe.close()
         return status
 
     def _do_with_less(self, reason: str) -> None:
@@ -297,19 +288,6 @@ def _is_dead(worker: _Worker) -> bool:
         return os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # somebody else took the status: code that waits for any child, or SIGCHLD ignored
         return True
-
-
-def _write(worker: _Worker, line: bytes) -> None:
-    """Send a line. To a dead worker nothing is sent: its end is about to be read."""
-    assert worker.process.stdin is not None
-    with suppress(BrokenPipeError):
-        worker.process.stdin.write(line)
-
-
-def _close_pipes(worker: _Worker) -> None:
-    for pipe in (worker.process.stdin, worker.process.stdout):
-        if pipe is not None:
-            pipe.close()
 
 
 _pool: ProofPool | None = None

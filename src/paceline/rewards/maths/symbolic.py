@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-MAX_DIGITS = 10_000
-"""Digits of an integer power, a factorial or a binomial that is written out with numbers alone."""
+MAX_DIGITS = 10_000  # Digits of an integer power, a factorial or a binomial that is written out with numbers alone
 MAX_FACTORIAL = 3000
 MAX_FUNCTIONS = 12
 """Sines, logarithms and the like in one answer; simplifying takes exponential time in how deep they nest."""
@@ -98,16 +97,8 @@ def _sympy_errors() -> tuple[type[Exception], ...]:
     """What sympy raises on what makes no sense, such as a union of numbers: the text shows nothing to be equal."""
     from sympy.polys.polyerrors import BasePolynomialError
 
-    return (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        BasePolynomialError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    )
+    common = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+    return (*common, BasePolynomialError)
 
 
 @lru_cache(maxsize=1)
@@ -123,27 +114,20 @@ def _math_verify() -> Any:
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> list[Any]:
     """The expression in a list, as math-verify has it; an empty list for what it cannot read."""
-    package = _math_verify()
-    target = package.LatexExtractionConfig(boxed_match_priority=0, normalization_config=_reading())
-    latex = text.replace("°", r"^{\circ}")
-    found = package.parse(rf"\boxed{{{latex}}}", [target], fallback_mode="no_fallback", parsing_timeout=None)
-    return [_with_imaginary_unit(expression) for expression in found]
-
-
-def _reading() -> Any:
-    """How math-verify prepares LaTeX: as it does by default, but it removes no units, which may be variables."""
     from latex2sympy2_extended import NormalizationConfig
-
-    return NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all")
-
-
-def _with_imaginary_unit(expression: Any) -> Any:
-    """The expression with `i` for the imaginary unit, which math-verify reads as a variable: (1+i)^2 is 2i."""
     from sympy import Expr, I
 
-    if not isinstance(expression, Expr):
-        return expression
-    return expression.xreplace({symbol: I for symbol in expression.free_symbols if str(symbol) == "i"})
+    package = _math_verify()
+    # As math-verify does by default, but it removes no units, which may be variables.
+    reading = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all")
+    target = package.LatexExtractionConfig(boxed_match_priority=0, normalization_config=reading)
+    latex = text.replace("°", r"^{\circ}")
+    found = package.parse(rf"\boxed{{{latex}}}", [target], fallback_mode="no_fallback", parsing_timeout=None)
+    # math-verify reads `i` as a variable, and it is the imaginary unit: (1+i)^2 is 2i.
+    return [
+        one.xreplace({symbol: I for symbol in one.free_symbols if str(symbol) == "i"}) if isinstance(one, Expr) else one
+        for one in found
+    ]
 
 
 def _in_the_symbols_of(gold: Any, answer: Any) -> Any:
@@ -158,23 +142,17 @@ def _in_the_symbols_of(gold: Any, answer: Any) -> Any:
 
 def _values_differ(gold: Any, answer: Any) -> bool:
     """Return whether two expressions have different finite values where their variables are the same real numbers."""
-    from sympy import Expr
+    from sympy import Expr, Rational
 
     if not isinstance(gold, Expr) or not isinstance(answer, Expr):
         return False
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
-    point = {symbol: _coordinate(place) for place, symbol in enumerate(symbols)}
+    # Positive numbers that no textbook formula treats in a special way.
+    point = {symbol: Rational(1117 + 389 * place, 1009 + 97 * place) for place, symbol in enumerate(symbols)}
     values = [_value(expression, point) for expression in (gold, answer)]
     if values[0] is None or values[1] is None:
         return False
     return bool(abs(values[0] - values[1]) > 1e-9 * max(abs(values[0]), abs(values[1])))
-
-
-def _coordinate(place: int) -> Any:
-    """A positive number that no textbook formula treats in a special way."""
-    from sympy import Rational
-
-    return Rational(1117 + 389 * place, 1009 + 97 * place)
 
 
 def _value(expression: Any, point: Mapping[Any, Any]) -> Any:

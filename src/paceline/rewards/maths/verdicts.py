@@ -33,13 +33,95 @@ workers seconds at most, and the batch by 2.3 n / workers; most of them are wron
 milliseconds.
 """
 
-from collections.abc import Sequence
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from paceline.errors import RewardError
-from paceline.rewards.maths.equality import EqualityVerdict, recognises
-from paceline.rewards.maths.proving import ProverReply, proofs
-from paceline.rewards.maths.remembering import Pair, memory, verdict_of
+from paceline.rewards.maths.equality import EqualityVerdict, decide, recognises
+from paceline.rewards.maths.proving import ProofPool, ProverReply, proofs
+
+MAX_PAIRS = 65_536
+MAX_CHARACTERS = 16 << 20  # Total length of the remembered pairs; the least recently used are dropped
+
+Pair = tuple[str, str]
+
+
+class VerdictMemory:
+    """Verdicts by pair, for any number of threads."""
+
+    def __init__(self, pool: Callable[[], ProofPool] = proofs) -> None:
+        """`pool` gives the pool that proves; it is asked for when there is something to prove."""
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Pair, EqualityVerdict] = OrderedDict()
+        self._characters = 0
+        self._pending: dict[Pair, Future[ProverReply]] = {}
+
+    def begin(self, pair: Pair) -> "EqualityVerdict | Future[ProverReply]":
+        """The verdict where it is known or cheap, else the reply that the pool will give, asked for once."""
+        pair = pair[0].strip(), pair[1].strip()  # what bounds their length, and so a worker's line, looks at this
+        with self._lock:
+            if pair in self._known:
+                self._known.move_to_end(pair)
+                return self._known[pair]
+            if pair in self._pending:
+                return self._pending[pair]
+        verdict = decide(*pair)
+        if verdict is not None:
+            self._keep(pair, verdict)
+            return verdict
+        with self._lock:
+            if pair in self._known:
+                return self._known[pair]
+            if pair in self._pending:
+                return self._pending[pair]
+            future = self._pending[pair] = self._pool().submit({"gold": pair[0], "answer": pair[1]})
+        future.add_done_callback(partial(self._land, pair))
+        return future
+
+    def _land(self, pair: Pair, future: "Future[ProverReply]") -> None:
+        """A failure is not remembered: the pair may be tried again."""
+        if future.exception() is None:
+            self._keep(pair, verdict_of(future.result()))
+        with self._lock:
+            if self._pending.get(pair) is future:
+                del self._pending[pair]
+
+    def _keep(self, pair: Pair, verdict: EqualityVerdict) -> None:
+        with self._lock:
+            if pair in self._known:
+                return
+            self._known[pair] = verdict
+            self._characters += len(pair[0]) + len(pair[1])
+            while len(self._known) > MAX_PAIRS or self._characters > MAX_CHARACTERS:
+                (gold, answer), _ = self._known.popitem(last=False)
+                self._characters -= len(gold) + len(answer)
+
+
+def verdict_of(reply: ProverReply) -> EqualityVerdict:
+    """What a worker said, as a verdict."""
+    return EqualityVerdict(equal=bool(reply["equal"]), rule=str(reply["rule"]))
+
+
+_memory = VerdictMemory()
+
+
+def memory() -> VerdictMemory:
+    """The one of this process."""
+    return _memory
+
+
+def forget_verdicts() -> None:
+    """Start anew; what is being worked on is not remembered when it is done. In a fork nobody works on it."""
+    global _memory
+    _memory = VerdictMemory()
+
+
+os.register_at_fork(after_in_child=forget_verdicts)
 
 
 def math_equal(gold: str, answer: str) -> bool:
@@ -70,31 +152,20 @@ def math_verdicts(pairs: Sequence[Pair]) -> list[EqualityVerdict]:
 
 def math_outcomes(pairs: Sequence[Pair]) -> list[EqualityVerdict | RewardError]:
     """As `math_verdicts`, with the failure of the grader in the place of the pair that it failed on."""
-    return [_outcome(found) for found in [memory().begin(pair) for pair in pairs]]
-
-
-def _outcome(found: "EqualityVerdict | Future[ProverReply]") -> EqualityVerdict | RewardError:
-    """The verdict, waited for if need be: the pool ends every pair at its deadline."""
-    if isinstance(found, EqualityVerdict):
-        return found
-    failure = found.exception()
-    return verdict_of(found.result()) if failure is None else RewardError(str(failure))
+    outcomes = list[EqualityVerdict | RewardError]()
+    for found in [_memory.begin(pair) for pair in pairs]:
+        if isinstance(found, EqualityVerdict):
+            outcomes.append(found)
+        else:  # waited for: the pool ends every pair at its deadline
+            failure = found.exception()
+            outcomes.append(verdict_of(found.result()) if failure is None else RewardError(str(failure)))
+    return outcomes
 
 
 def begin_verdicts(pairs: Sequence[Pair]) -> None:
     """Start working on pairs whose verdicts will be asked for; returns without waiting for a proof."""
     for pair in pairs:
-        memory().begin(pair)
-
-
-def forget_verdicts() -> None:
-    """Judge anew what was judged before. The result is the same: this is for measurements."""
-    memory().forget()
-
-
-def is_verifiable(gold: str) -> bool:
-    """Return whether a gold answer can be recognised in another spelling than its own; see `unverifiable`."""
-    return not unverifiable([gold])
+        _memory.begin(pair)
 
 
 def unverifiable(golds: Sequence[str]) -> list[int]:

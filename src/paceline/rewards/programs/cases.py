@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import NoReturn
 
+from paceline.data.formats import CASES_COLUMNS, cases_column
 from paceline.errors import DataError
 from paceline.rewards.programs.comparing import same_value
 
-COLUMNS = ("test_cases", "verification_info", "input_output", "reward_model")
 PYTHON = ("python", "python3", "py")
 LARGEST_CELL = 10_000_000
 """Bytes of a row's tests: more than that is no test of a program, and waits for every completion."""
@@ -59,20 +59,23 @@ def parse_cases(columns: Mapping[str, object], row_id: str) -> Cases:
     Raises:
         DataError: they cannot be used; the sentence names the row, what is wrong, and what to do.
     """
-    column = _column(columns)
+    column = cases_column(columns)
     if column is None:
-        _refuse(row_id, f"has no test cases in any of the columns {', '.join(COLUMNS)}", "add them")
+        _refuse(row_id, f"has no test cases in any of the columns {', '.join(CASES_COLUMNS)}", "add them")
     value = columns[column]
     place = "reward_model.ground_truth" if column == "reward_model" else column
     if column == "reward_model" and isinstance(value, Mapping):
         value = value["ground_truth"]
-    _check_size(value, row_id, place)
+    size = _size(value)
+    if size > LARGEST_CELL:
+        limit = f"above {LARGEST_CELL / 1e6:.0f} MB"
+        _refuse(row_id, f"{place} has {size / 1e6:.1f} MB, {limit}", "use fewer or smaller tests")
     return _Reader(row_id=row_id, place=place, is_apps=column == "input_output").cases(value)
 
 
 def has_cases(columns: Mapping[str, object]) -> bool:
     """Return whether a row means to have test cases, usable or not."""
-    return _column(columns) is not None
+    return cases_column(columns) is not None
 
 
 def code_row_check(columns: Mapping[str, object], row_id: str) -> None:
@@ -83,18 +86,6 @@ def code_row_check(columns: Mapping[str, object], row_id: str) -> None:
     """
     if has_cases(columns):
         parse_cases(columns, row_id)
-
-
-def _column(columns: Mapping[str, object]) -> str | None:
-    for column in COLUMNS[:-1]:
-        if columns.get(column) is not None:
-            return column
-    reward_model = columns.get("reward_model")
-    truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
-    if isinstance(truth, str):
-        # An answer may start with a brace too, such as the set {1, 2}; the quoted key is in none.
-        return "reward_model" if truth.lstrip().startswith("{") and '"inputs"' in truth else None
-    return "reward_model" if isinstance(truth, Mapping | list | tuple) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,25 +119,20 @@ class _Reader:
             if not isinstance(test, Mapping) or not {"input", "output"} <= test.keys():
                 self._refuse(f"has no input and output in test {number}", "give both in each test")
             self._check_language(test.get("language"))
-            functions.add(self._function_of(test, name, number))
+            kind = test.get("type")
+            if kind is not None and (not isinstance(kind, str) or kind not in TYPES):
+                self._refuse(f"has the type {kind!r} in test {number}", f"the types are {' and '.join(TYPES)}")
+            named = test["fn_name"] if test.get("fn_name") else name
+            function = None if kind == "stdin_stdout" else self._function(named)
+            if kind == "function_call" and function is None:
+                self._refuse(f"calls a function in test {number} and has no fn_name", "name the function")
+            functions.add(function)
             inputs.append(test["input"])
             outputs.append(test["output"])
         if len(functions) > 1:
             named = ", ".join(sorted(str(one) for one in functions))
             self._refuse(f"calls different functions in one row ({named})", "give each its own row")
         return self._made(inputs, outputs, next(iter(functions), None))
-
-    def _function_of(self, test: Mapping[str, object], name: object, number: int) -> str | None:
-        kind = test.get("type")
-        if kind is not None and (not isinstance(kind, str) or kind not in TYPES):
-            types = " and ".join(TYPES)
-            self._refuse(f"has the type {kind!r} in test {number}", f"the types are {types}")
-        if kind == "stdin_stdout":
-            return None
-        function = self._function(test["fn_name"] if test.get("fn_name") else name)
-        if kind == "function_call" and function is None:
-            self._refuse(f"calls a function in test {number} and has no fn_name", "name the function")
-        return function
 
     def _made(self, inputs: Sequence[object], outputs: Sequence[object], function: str | None) -> Cases:
         if len(inputs) != len(outputs):
@@ -239,14 +225,6 @@ def _refuse(row_id: str, fact: str, remedy: str) -> NoReturn:
     raise DataError(
         f"row {row_id}: {fact}; {remedy}, or remove such rows (--on-bad-row skip leaves them out)"
     ) from None
-
-
-def _check_size(value: object, row_id: str, place: str) -> None:
-    size = _size(value)
-    if size > LARGEST_CELL:
-        _refuse(
-            row_id, f"{place} has {size / 1e6:.1f} MB, above {LARGEST_CELL / 1e6:.0f} MB", "use fewer or smaller tests"
-        )
 
 
 def _size(value: object) -> int:

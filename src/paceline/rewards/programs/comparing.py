@@ -16,12 +16,9 @@ compared as the checkers of programming contests do, token by token: how tokens 
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
 
-TOLERANCE = 1e-6
-"""As judges of programming contests have it: relative to the expected number, or absolute."""
-MAX_DEPTH = 100
-"""Lists within lists of a value; deeper ones are equal to nothing."""
+TOLERANCE = 1e-6  # As judges of programming contests have it: relative to the expected number, or absolute
+MAX_DEPTH = 100  # Lists within lists of a value; deeper ones are equal to nothing
 
 # ASCII digits: `float` alone would also take `1_000`, `nan` and the digits of other scripts.
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -57,10 +54,13 @@ def same_value(expected: object, returned: object, *, depth: int = MAX_DEPTH) ->
         return isinstance(returned, int | float) and not isinstance(returned, bool) and _close(expected, returned)
     if type(expected) is not type(returned):
         return False
-    if isinstance(expected, list):
-        return depth > 0 and _same_list(expected, returned, depth)
-    if isinstance(expected, dict):
-        return depth > 0 and _same_object(expected, returned, depth)
+    if isinstance(expected, list) and isinstance(returned, list):
+        items = zip(expected, returned, strict=False)
+        is_alike = depth > 0 and len(expected) == len(returned)
+        return is_alike and all(same_value(one, other, depth=depth - 1) for one, other in items)
+    if isinstance(expected, dict) and isinstance(returned, dict):
+        is_alike = depth > 0 and expected.keys() == returned.keys()
+        return is_alike and all(same_value(value, returned[key], depth=depth - 1) for key, value in expected.items())
     return expected == returned
 
 
@@ -77,22 +77,6 @@ def _same_token(expected: bytes, printed: bytes) -> bool:
         return True
     is_float = _NUMBER.fullmatch(expected) is not None and _MARKS_OF_A_FLOAT.search(expected) is not None
     return is_float and _NUMBER.fullmatch(printed) is not None and _close(float(expected), float(printed))
-
-
-def _same_list(expected: Sequence[object], returned: object, depth: int) -> bool:
-    return (
-        isinstance(returned, list)
-        and len(expected) == len(returned)
-        and all(same_value(one, other, depth=depth - 1) for one, other in zip(expected, returned, strict=True))
-    )
-
-
-def _same_object(expected: Mapping[str, object], returned: object, depth: int) -> bool:
-    return (
-        isinstance(returned, dict)
-        and expected.keys() == returned.keys()
-        and all(same_value(value, returned[key], depth=depth - 1) for key, value in expected.items())
-    )
 
 
 def _close(expected: float, got: float) -> bool:

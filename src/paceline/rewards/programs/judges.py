@@ -22,18 +22,13 @@ from paceline.rewards.programs.cases import Cases
 from paceline.rewards.programs.judging import Judgement, Trial
 from paceline.sandbox.programs import Limits, Sandbox
 
-KEPT = 4096
-"""Programs remembered: those of a step's completions, and of later ones that are the same."""
+KEPT = 4096  # Programs remembered: those of a step's completions, and of later ones that are the same
 LEAST_ALLOWANCE, PROGRAMS_PER_LIMIT = 4, 64
 """The allowance of a batch, in limits of one test: at least so many, and one for so many programs."""
-START_SECONDS = 60.0
-"""What verdicts may take beyond the programs' own time, the opening of the sandbox included."""
-TRIES = 2
-"""How often a sandbox runs a program before it gives up: each may take the program's whole time."""
-SLICE_SECONDS = 0.2
-"""A wait is cut into these, so that a limit on the whole call can end it between two."""
-FIRST, REST = 0, 1
-"""Priorities: first programs are judged before the rest of the queue."""
+START_SECONDS = 60.0  # What verdicts may take beyond the programs' own time, the opening of the sandbox included
+TRIES = 2  # How often a sandbox runs a program before it gives up: each may take the program's whole time
+SLICE_SECONDS = 0.2  # A wait is cut into these, so that a limit on the whole call can end it between two
+FIRST, REST = 0, 1  # Priorities: first programs are judged before the rest of the queue
 
 Work = Callable[[Sandbox, Callable[[], None]], None]
 """What a thread does; the second argument is called once it holds no processor any more."""
@@ -113,7 +108,6 @@ class Judges:
         return [failures[program] if program in failures else known[program] for program in batch]
 
     def _put(self, order: int, work: Work) -> Future[None]:
-        """Have a thread do something with the sandbox."""
         future = Future[None]()
         self._queue.put((order, next(self._numbers), future, work))
         with self._lock:

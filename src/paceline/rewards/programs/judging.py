@@ -5,7 +5,7 @@ can reach it. Every program gets a first slice of processor time, in which most 
 slow, and goes on when all others had theirs (`judges`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -28,13 +28,10 @@ ProgramVerdict = Literal[
 """`not_run`: left out after others that failed; `cut_short`: left out as the batch had used up its time."""
 
 SAME_FOR_EVERY_INPUT: tuple[ExecutionStatus, ...] = ("syntax_error", "no_function")
-MAX_TIMEOUTS = 2
-"""Tests that one program may spend its whole time on; what it has not run by then, it has not passed."""
-FIRST_SECONDS = 0.25
-"""Processor time of a test, and of all tests that a program fails, after which the program is slow."""
+MAX_TIMEOUTS = 2  # Tests that one program may spend its whole time on; what it has not run by then, it has not passed
+FIRST_SECONDS = 0.25  # Processor time of a test, and of all tests that a program fails, after which the program is slow
 OUT_OF_TIME = f"it needs more than {FIRST_SECONDS:g} s, and the batch had used up its time for slow programs"
-ERROR_LENGTH = 160
-"""Characters of a program's own message in a note."""
+ERROR_LENGTH = 160  # Characters of a program's own message in a note
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,15 +54,10 @@ class Judgement:
         return self.verdicts.count("pass")
 
     @property
-    def passed_all(self) -> bool:
-        """True if it passed every test."""
-        return self.passed == len(self.verdicts)
-
-    @property
     def note(self) -> str:
         """One line for a person, such as `passed 2 of 5 tests; test 3: timeout`."""
         head = f"passed {self.passed} of {len(self.verdicts)} tests"
-        if self.passed_all:
+        if self.passed == len(self.verdicts):
             return head
         place, verdict = next((place, one) for place, one in enumerate(self.verdicts, start=1) if one != "pass")
         return f"{head}; test {place}: {verdict}{f' ({self.error})' if self.error else ''}"
@@ -142,10 +134,8 @@ class Trial:
 
     def _execute(self, sandbox: Sandbox, limits: Limits, on_sleep: Callable[[], None]) -> Execution:
         given, _ = self._tests[0]
-        if self._function is None:
-            job = Job(source=self._source, stdin=given, limits=limits)
-        else:
-            job = Job(source=self._source, function=self._function, arguments=given, limits=limits)
+        stdin, arguments = (given, "[]") if self._function is None else ("", given)
+        job = Job(source=self._source, stdin=stdin, function=self._function, arguments=arguments, limits=limits)
         return sandbox.execute(job, on_sleep)
 
     def _note(self, execution: Execution) -> ProgramVerdict:
@@ -155,7 +145,8 @@ class Trial:
         if verdict not in ("pass", "wrong") and not self._error and set(self._verdicts) <= {"pass"}:
             self._error = _last_line(execution.error)
         self._verdicts.append(verdict)
-        if _is_enough(self._verdicts, stop_at_first=self._stop_at_first):
+        is_told = verdict in SAME_FOR_EVERY_INPUT or self._verdicts.count("timeout") >= MAX_TIMEOUTS
+        if verdict != "pass" and (self._stop_at_first or is_told):
             self._tests.clear()
         return verdict
 
@@ -164,7 +155,12 @@ class Trial:
             return execution.status
         if self._function is None:
             return "pass" if same_output(expected, execution.output) else "wrong"
-        return "pass" if _returned(expected, execution.output, in_list=self._in_list) else "wrong"
+        is_readable, wanted = parse_value(expected)
+        is_plain, value = parse_value(execution.output)
+        if not is_readable or not is_plain:
+            return "wrong"
+        is_listed = self._in_list and isinstance(wanted, list) and same_value(wanted[0], value)
+        return "pass" if is_listed or same_value(wanted, value) else "wrong"
 
 
 def output_limit(cases: Cases, least: int) -> int:
@@ -175,21 +171,6 @@ def output_limit(cases: Cases, least: int) -> int:
     """
     room = 2 * max(len(one.encode("utf-8", "surrogatepass")) for one in cases.outputs)
     return least if room <= least else 1 << (room - 1).bit_length()
-
-
-def _returned(expected: str, output: str, *, in_list: bool) -> bool:
-    is_readable, wanted = parse_value(expected)
-    is_plain, value = parse_value(output)
-    if not is_readable or not is_plain:
-        return False
-    return same_value(wanted, value) or (in_list and isinstance(wanted, list) and same_value(wanted[0], value))
-
-
-def _is_enough(verdicts: Sequence[ProgramVerdict], *, stop_at_first: bool) -> bool:
-    last = verdicts[-1]
-    if last == "pass":
-        return False
-    return stop_at_first or last in SAME_FOR_EVERY_INPUT or verdicts.count("timeout") >= MAX_TIMEOUTS
 
 
 def _last_line(text: str) -> str:

@@ -1,27 +1,39 @@
-"""Calls reward functions: plain ones one after another, then all async ones together on one event loop."""
+"""Calls reward functions: plain ones one after another, then all async ones together on one event loop.
+
+Each call has a deadline. Code that swallows every exception (`except:` around each row) is interrupted again and again,
+and what it returns in the end is no result: a row that was cut short so has a made-up score.
+"""
 
 import asyncio
+import copy
 import inspect
 import os
 import threading
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
 
+from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardFunction
-from paceline.rewards.scoring.arguments import Arguments, owned
-from paceline.rewards.scoring.deadline import RewardTimeout, deadline
-from paceline.runtime.heartbeat import HEARTBEAT
-from paceline.runtime.progress import NULL_PROGRESS, Progress
+from paceline.rewards.selecting import is_for
+from paceline.runtime.activity import ACTIVITY
+from paceline.runtime.interrupts import Interrupt
+from paceline.types import Completion, Task
 
+Arguments = Mapping[str, list[object]]  # By name, one value per completion
+
+# Types whose values nobody can change: they are given as they are.
+UNCHANGING = frozenset({str, int, float, complex, bool, bytes, type(None)})
 GRACE_SECONDS = 1.0
 """Async functions are cancelled at their deadline; one that then still blocks the event loop is interrupted."""
+AGAIN_SECONDS = 1.0  # Seconds from one interruption of a late function to the next, as long as it continues
 
-CallResult = TypeVar("CallResult")
+
+class RewardTimeout(BaseException):
+    """The call took longer than it may. No `Exception`: a function that swallows those must not swallow this."""
 
 
 class TooSlow(Exception):
@@ -39,23 +51,82 @@ class CallOutcome:
     """Wall time; calls that wait at the same time count it each."""
 
 
-def outcomes(
-    calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: float, progress: Progress = NULL_PROGRESS
-) -> list[CallOutcome]:
+def check_arguments(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) -> None:
+    """Refuse, before the first step, a function that asks for what the tasks of a dataset do not have.
+
+    Raises:
+        RewardError: it names function and argument, and the arguments that there are.
+    """
+    for name, function in functions.items():
+        accepted(name, function, arguments_of(tasks[:1], ()))
+
+
+def arguments_of(tasks: Sequence[Task], completions: Sequence[Completion]) -> Arguments:
+    """What every reward function may ask for; a column that not every task has is None where it is missing."""
+    columns = dict.fromkeys(name for task in tasks for name in task.columns)
+    return {
+        **{name: [task.columns.get(name) for task in tasks] for name in columns},
+        "answer": [task.answer for task in tasks],
+        "prompts": [task.prompt for task in tasks],
+        "prompt_messages": [None if task.messages is None else [dict(one) for one in task.messages] for task in tasks],
+        "completions": [completion.text for completion in completions],
+        "completion_ids": [list(completion.token_ids) for completion in completions],
+    }
+
+
+def _own(value: object) -> object:
+    """Copy an argument to the bottom for one call of a function that may change what it is given.
+
+    Completions of one prompt share their row, and so do functions and steps: what one call does must reach no other.
+    """
+    kind = type(value)
+    if kind in UNCHANGING:
+        return value
+    if isinstance(value, list) and kind is list:
+        return value.copy() if UNCHANGING.issuperset(map(type, value)) else [_own(item) for item in value]
+    if isinstance(value, dict) and kind is dict:
+        return {key: _own(item) for key, item in value.items()}
+    try:
+        return copy.deepcopy(value)
+    except TypeError:  # a lock, a client: a program's own object, of which there is no second one
+        return value
+
+
+def accepted(name: str, function: RewardFunction, arguments: Arguments) -> Arguments:
+    """The arguments that the function's signature takes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise RewardError(
+            f"reward function {name!r} has no signature that can be read ({error}); wrap it in a function of Python"
+        ) from error
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    missing = [one.name for one in named if one.default is one.empty and one.name not in arguments]
+    missing += [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
+    if missing:
+        raise RewardError(
+            f"reward function {name!r} asks for the argument {missing[0]!r}, which it cannot get by name; "
+            f"it can have {', '.join(arguments)}"
+        )
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return arguments
+    return {one.name: arguments[one.name] for one in named if one.name in arguments}
+
+
+def outcomes(calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: float) -> list[CallOutcome]:
     """Call each function with arguments of its own; nothing that a grader raises passes.
 
     A call that takes more than `timeout` seconds fails; built-in functions keep deadlines of their own, per answer.
     """
     called = []
     for number, (function, arguments) in enumerate(calls, start=1):
-        HEARTBEAT.beat("rewards", f"function {number} of {len(calls)}")
-        progress.phase("reward", number - 1, len(calls))
+        ACTIVITY.advance("reward", number - 1, len(calls))
         called.append(_call(function, arguments, timeout))
     waiting = {place: one for place, one in enumerate(called) if inspect.isawaitable(one.result)}
     if waiting:
         for place, outcome in zip(waiting, _together(list(waiting.values()), timeout), strict=True):
             called[place] = outcome
-    progress.phase("reward", len(calls), len(calls))
+    ACTIVITY.advance("reward", len(calls), len(calls))
     return called
 
 
@@ -64,7 +135,9 @@ def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> Cal
     limit = nullcontext() if isinstance(function, BuiltIn) else deadline(timeout)
     try:
         with limit:
-            result: object = function(**(arguments if isinstance(function, BuiltIn) else owned(arguments)))
+            if not isinstance(function, BuiltIn):
+                arguments = {name: [_own(value) for value in values] for name, values in arguments.items()}
+            result: object = function(**arguments)
     except RewardTimeout:
         return CallOutcome(error=_too_slow(timeout), seconds=time.perf_counter() - started)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a grader raises is counted, not fatal
@@ -79,10 +152,30 @@ def _too_slow(timeout: float) -> TooSlow:
 def _together(called: Sequence[CallOutcome], timeout: float) -> list[CallOutcome]:
     """All of them awaited at once; a task of theirs that leaves the program takes this call with it, not the run."""
     started, finished = time.perf_counter(), dict[int, CallOutcome]()
+
+    async def finish(place: int) -> None:
+        began, one = time.perf_counter(), called[place]
+        assert isinstance(one.result, Awaitable)
+        result, failure = None, None
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                result = await one.result
+        except (Exception, SystemExit, RewardTimeout, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
+            failure = _too_slow(timeout) if limit.expired() or isinstance(error, RewardTimeout) else error
+        finished[place] = CallOutcome(result=result, error=failure, seconds=one.seconds + time.perf_counter() - began)
+
+    async def finish_all() -> None:
+        await asyncio.gather(*map(finish, range(len(called))))
+
     error: BaseException | None = None
     try:
         with deadline(timeout + GRACE_SECONDS):
-            _wait(_all(called, timeout, finished))
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                _run(finish_all())
+            else:  # a notebook, whose own loop is running in the thread that calls
+                _thread().submit(_run, finish_all()).result()
     except RewardTimeout:
         error = _too_slow(timeout)
         _thread.cache_clear()  # it may be blocked for good
@@ -92,37 +185,8 @@ def _together(called: Sequence[CallOutcome], timeout: float) -> list[CallOutcome
     return [finished.get(place, unfinished) for place in range(len(called))]
 
 
-async def _all(called: Sequence[CallOutcome], timeout: float, finished: dict[int, CallOutcome]) -> None:
-    """Awaits all of them and notes each as soon as it is done."""
-
-    async def note(place: int) -> None:
-        finished[place] = await _finished(called[place], timeout)
-
-    await asyncio.gather(*map(note, range(len(called))))
-
-
-async def _finished(called: CallOutcome, timeout: float) -> CallOutcome:
-    assert isinstance(called.result, Awaitable)
-    started = time.perf_counter()
-    try:
-        async with asyncio.timeout(timeout) as limit:
-            result = await called.result
-    except (Exception, SystemExit, RewardTimeout, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
-        failure = _too_slow(timeout) if limit.expired() or isinstance(error, RewardTimeout) else error
-        return CallOutcome(error=failure, seconds=called.seconds + time.perf_counter() - started)
-    return CallOutcome(result=result, seconds=called.seconds + time.perf_counter() - started)
-
-
-def _wait(coroutine: Coroutine[object, object, CallResult]) -> CallResult:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _run(coroutine)
-    return _thread().submit(_run, coroutine).result()
-
-
-def _run(coroutine: Coroutine[object, object, CallResult]) -> CallResult:
-    return _runner(os.getpid(), threading.get_ident()).run(coroutine)
+def _run(coroutine: Coroutine[object, object, None]) -> None:
+    _runner(os.getpid(), threading.get_ident()).run(coroutine)
 
 
 @lru_cache
@@ -133,5 +197,57 @@ def _runner(process: int, thread: int) -> asyncio.Runner:
 
 @lru_cache
 def _thread() -> ThreadPoolExecutor:
-    """For a notebook, whose own loop is running in the thread that calls."""
     return ThreadPoolExecutor(max_workers=1)
+
+
+def early_start(
+    functions: Mapping[str, RewardFunction], tasks: Sequence[Task]
+) -> Callable[[int, tuple[int, ...], str], None] | None:
+    """What an engine is to call with a completion that has ended: index of its request, its tokens, its text.
+
+    `tasks[i]` is the task of request i.
+
+    None where no function has work that can start early. What is started here is only begun: `score` asks for all
+    results, and a function that could not begin does the work then.
+    """
+    starting = {name: one for name, one in functions.items() if isinstance(one, BuiltIn) and one.begin is not None}
+    if not starting:
+        return None
+
+    def start(request: int, token_ids: tuple[int, ...], text: str) -> None:
+        task = tasks[request]
+        sampled = Completion(token_ids=token_ids, logprobs=(), finish_reason="stop", text=text, policy_version=0)
+        for name, function in starting.items():
+            if function.begin is not None and is_for(task, name):
+                function.begin(**arguments_of([task], [sampled]))
+
+    return start
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Raise RewardTimeout inside the block once it has taken `seconds`, and at its end if the block swallowed that."""
+    interrupt = Interrupt()
+
+    def watch() -> None:
+        pause = seconds
+        while not interrupt.over.wait(pause):
+            interrupt.send(RewardTimeout())
+            pause = AGAIN_SECONDS
+
+    interrupt.open()
+    try:
+        threading.Thread(target=watch, name="reward-deadline", daemon=True).start()
+        try:
+            yield
+        finally:
+            interrupt.over.set()
+    except Exception as error:
+        if interrupt.has_raised:
+            raise RewardTimeout from error
+        raise
+    finally:
+        # not in the inner block: that one may itself be interrupted
+        interrupt.close()
+    if interrupt.has_raised:
+        raise RewardTimeout

@@ -2,15 +2,93 @@
 
 import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Complex, Real
+from types import NoneType, UnionType
 
+from paceline.errors import RewardError
 from paceline.rewards.function import Grade, RewardFunction, compares_group, takes_nan_for_none
-from paceline.rewards.scoring.arguments import Arguments, accepted, arguments_of
-from paceline.rewards.scoring.calling import CallOutcome, TooSlow, outcomes
-from paceline.rewards.scoring.results import RowGrade, checked
+from paceline.rewards.scoring.calling import Arguments, CallOutcome, TooSlow, accepted, arguments_of, outcomes
 from paceline.rewards.selecting import is_for
 from paceline.types import Completion, Task
+
+RowGrade = float | Grade | BaseException | None
+
+
+def checked(name: str, result: object, expected: int) -> list[RowGrade]:
+    """The result as one number, `Grade`, None or exception per completion; booleans count 1 and 0.
+
+    Arrays and tensors of one dimension are taken for lists, those of none for numbers. An exception in the place of a
+    number, as `asyncio.gather(..., return_exceptions=True)` leaves it, is the failure of that completion.
+
+    Raises:
+        RewardError: anything else; the sentence names function, value and remedy.
+    """
+    items = _listed(result)
+    if not isinstance(items, list | tuple):
+        raise _refusal(name, _short(result), expected, _remedy(result))
+    if len(items) != expected:
+        raise _refusal(name, f"{len(items)} items", expected, "return one for each completion, None where it has none")
+    return [_item(name, item, place, expected) for place, item in enumerate(items)]
+
+
+def _item(name: str, item: object, place: int, expected: int) -> RowGrade:
+    plain = _listed(item)
+    if isinstance(plain, Grade):
+        return replace(plain, value=_number(name, plain.value, place, expected), note=str(plain.note))
+    if plain is None or isinstance(plain, BaseException):
+        return plain
+    return _number(name, plain, place, expected)
+
+
+def _number(name: str, item: object, place: int, expected: int) -> float | None:
+    plain = _listed(item)
+    if plain is None:
+        return None
+    if not isinstance(plain, Real):
+        raise _refusal(name, f"{_short(item)} at {place}", expected, _item_remedy(plain))
+    try:
+        return float(plain)
+    except OverflowError:  # a whole number of more than 308 digits
+        return -math.inf if plain < 0 else math.inf
+
+
+def _listed(value: object) -> object:
+    """Arrays and tensors of any library as lists and numbers of Python."""
+    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "shape") else value
+
+
+def _refusal(name: str, got: str, expected: int, remedy: str) -> RewardError:
+    return RewardError(
+        f"reward function {name!r} returned {got}, expected a list of {expected} numbers or None, one per completion; "
+        f"{remedy}"
+    )
+
+
+def _remedy(result: object) -> str:
+    remedies: tuple[tuple[type | UnionType, str], ...] = (
+        (NoneType, "let it end with a return statement"),
+        (Mapping, "return its values as a list in the order of the completions"),
+        (set | frozenset, "a set has no order and drops what is equal: build a list"),
+        (Real, "return one number for each completion, not one for all"),
+        (str, "return numbers, not text"),
+        (Iterable, "wrap it in list(...)"),
+    )
+    return next((remedy for kind, remedy in remedies if isinstance(result, kind)), "build a list")
+
+
+def _item_remedy(item: object) -> str:
+    if isinstance(item, list | tuple):
+        return "return one number for each completion, not a list for each"
+    if isinstance(item, str):
+        return "return a number, such as float(text), or None"
+    return "return its real part" if isinstance(item, Complex) else "return a number or None"
+
+
+def _short(value: object) -> str:
+    return f"{' '.join(repr(value).split())[:60]} of type {type(value).__name__}"
+
 
 LARGEST = 3.4e38
 """What float32, in which advantages become gradients, can hold; the square of it still fits Python's own floats."""
@@ -93,10 +171,16 @@ def grade(batch: Batch, outcome: CallOutcome, timeout: float) -> Graded:
     elif is_last:
         items = [error] * size
     else:
-        alone = _row_by_row(batch, timeout)
-        items = [item for one in alone for item in _items_of(batch.name, one)]
-        items += [alone[-1].error] * (size - len(items))  # where one took too long, all that was left
-        tried += alone
+        # Up to the first row that takes too long: what is left would be waited for row by row.
+        items = []
+        for row in range(size):
+            alone = {key: values[row : row + 1] for key, values in batch.arguments.items()}
+            tried += outcomes([(batch.function, alone)], timeout=timeout)
+            one = tried[-1]
+            items += checked(batch.name, one.result, 1) if one.error is None else [one.error]
+            if isinstance(one.error, TooSlow):
+                items += [one.error] * (size - len(items))
+                break
     graded = _graded(batch, items)
     tally = Tally(
         failed_calls=sum(one.error is not None for one in tried),
@@ -106,21 +190,6 @@ def grade(batch: Batch, outcome: CallOutcome, timeout: float) -> Graded:
     )
     failure = None if outcome.error is None else _failure(batch.name, "the whole batch", outcome.error)
     return replace(graded, tally=tally, seconds=sum(one.seconds for one in tried), batch_failure=failure)
-
-
-def _row_by_row(batch: Batch, timeout: float) -> list[CallOutcome]:
-    """One call per row, up to the first that takes too long: what is left would be waited for row by row."""
-    found = list[CallOutcome]()
-    for row in range(len(batch.rows)):
-        alone = {key: values[row : row + 1] for key, values in batch.arguments.items()}
-        found += outcomes([(batch.function, alone)], timeout=timeout)
-        if isinstance(found[-1].error, TooSlow):
-            break
-    return found
-
-
-def _items_of(name: str, alone: CallOutcome) -> list[RowGrade]:
-    return checked(name, alone.result, 1) if alone.error is None else [alone.error]
 
 
 def _graded(batch: Batch, items: Sequence[RowGrade]) -> Graded:

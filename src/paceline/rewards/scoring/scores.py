@@ -5,15 +5,14 @@ the wrong shape is no failure but a mistake in the function, and ends the run at
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.errors import TrainingError
 from paceline.rewards.function import RewardFunction
-from paceline.rewards.reading import has_format
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import Tally, batch_of, grade, spread, ungraded
-from paceline.runtime.progress import NULL_PROGRESS, Progress
+from paceline.rewards.selecting import has_format
 from paceline.types import Completion, Task
 
 
@@ -54,7 +53,6 @@ def score(
     completions: Sequence[Completion],
     *,
     timeout: float,
-    progress: Progress = NULL_PROGRESS,
 ) -> Scores:
     """Grade completions; `tasks[i]` is the task of `completions[i]`.
 
@@ -70,11 +68,10 @@ def score(
     """
     if len(tasks) != len(completions):
         raise ValueError(f"one task per completion is needed, got {len(tasks)} tasks, {len(completions)} completions")
-    if not tasks:
-        return _nothing(functions)
-    batches = [batch for name, one in functions.items() if (batch := batch_of(name, one, tasks, completions)).rows]
+    batches = [batch_of(name, one, tasks, completions) for name, one in functions.items()] if tasks else []
+    batches = [batch for batch in batches if batch.rows]
     calls = [(batch.function, batch.arguments) for batch in batches]
-    results = outcomes(calls, timeout=timeout, progress=progress)
+    results = outcomes(calls, timeout=timeout) if tasks else []
     graded = dict.fromkeys(functions, ungraded(len(tasks)))
     for batch, outcome in zip(batches, results, strict=True):
         graded[batch.name] = spread(grade(batch, outcome, timeout), batch.rows, len(tasks))
@@ -141,23 +138,10 @@ def check_any_reward(scores: Scores) -> None:
     )
 
 
-def _nothing(names: Iterable[str]) -> Scores:
-    """The scores of an empty batch, for which no function is called."""
-    return Scores(
-        values=dict.fromkeys(names, ()),
-        failed=dict.fromkeys(names, ()),
-        seconds=dict.fromkeys(names, 0.0),
-        first_failures={},
-        notes=dict.fromkeys(names, ()),
-        tallies=dict.fromkeys(names, Tally()),
-        formed=(),
-    )
-
-
 def merge_scores(parts: Sequence[Scores]) -> Scores:
     """The scores of the parts end to end; there is at least one, and all have the same functions."""
     names = parts[0].values.keys()
-    starts = [sum(_count(part) for part in parts[:index]) for index in range(len(parts))]
+    starts = [sum(len(part.formed) for part in parts[:index]) for index in range(len(parts))]
     return Scores(
         values={name: tuple(value for part in parts for value in part.values[name]) for name in names},
         failed={
@@ -182,7 +166,3 @@ def part_of(scores: Scores, first: int, size: int) -> Scores:
         notes={name: notes[first : first + size] for name, notes in scores.notes.items()},
         formed=scores.formed[first : first + size],
     )
-
-
-def _count(scores: Scores) -> int:
-    return len(next(iter(scores.values.values())))

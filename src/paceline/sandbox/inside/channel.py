@@ -6,11 +6,9 @@ import struct
 from typing import Any
 
 PREFIX = struct.Struct(">Q")
-MESSAGE_BYTES = 1 << 16
-"""Largest message, except a job and its output, whose lengths are announced."""
+MESSAGE_BYTES = 1 << 16  # Largest message, except a job and its output, whose lengths are announced
 
-ASLEEP = {"asleep": True}
-"""Sent once of a running program that waits without computing."""
+ASLEEP = {"asleep": True}  # Sent once of a running program that waits without computing
 
 
 class BrokenChannelError(Exception):
@@ -28,11 +26,7 @@ def send_bytes(channel: socket.socket, data: bytes) -> None:
 
 
 def receive_message(channel: socket.socket) -> dict[str, Any]:
-    """Receive the next JSON object.
-
-    Raises:
-        BrokenChannelError: see there.
-    """
+    """Receive the next JSON object."""
     (length,) = PREFIX.unpack(receive_bytes(channel, PREFIX.size))
     if length > MESSAGE_BYTES:
         raise BrokenChannelError(f"a message of {length} bytes, at most {MESSAGE_BYTES} are allowed")
@@ -46,11 +40,7 @@ def receive_message(channel: socket.socket) -> dict[str, Any]:
 
 
 def receive_bytes(channel: socket.socket, length: int) -> bytes:
-    """Receive exactly `length` bytes.
-
-    Raises:
-        BrokenChannelError: see there.
-    """
+    """Receive exactly `length` bytes."""
     received = bytearray()
     while len(received) < length:
         try:

@@ -1,10 +1,12 @@
 """Confinement of the zygote at one level: what it takes on once, and what is left for each child."""
 
+import contextlib
 import os
 import random
+import struct
 from typing import NamedTuple
 
-from paceline.sandbox.inside import filtering, kernel, landlock, libraries, tree
+from paceline.sandbox.inside import filtering, kernel, landlock, tree
 
 SEPARATE = (
     kernel.CLONE_NEWNS
@@ -18,8 +20,7 @@ OWNERS = (0x40000000, 0x70000000)
 OWNERS_OF_CONTAINERS = (60000, 65000)
 """Range of user numbers that exist nowhere; containers often know the first 65536 only. Each zygote of root's draws
 one, so that no two share the limit on threads."""
-LANDLOCK_FOR_FILES = 3
-"""First version of Landlock that withholds truncation."""
+LANDLOCK_FOR_FILES = 3  # First version of Landlock that withholds truncation
 
 
 class Identity(NamedTuple):
@@ -60,21 +61,15 @@ def separate(level: str) -> Identity:
     owner = _unused_owner() if user == 0 else None
     if level == "landlock":
         return Identity(owner or user, owner or group, drop=owner is not None, threads_counted=owner is not None)
-    if owner is not None and _unshared(SEPARATE):
-        return Identity(owner, owner, drop=True, threads_counted=True)
+    if owner is not None:
+        with contextlib.suppress(PermissionError):
+            kernel.call("unshare", SEPARATE)
+            return Identity(owner, owner, drop=True, threads_counted=True)
     kernel.call("unshare", SEPARATE | kernel.CLONE_NEWUSER)
     for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{file}", "w") as opened:
             opened.write(text)
     return Identity(user, group, drop=False, threads_counted=True)
-
-
-def _unshared(flags: int) -> bool:
-    try:
-        kernel.call("unshare", flags)
-    except PermissionError:
-        return False
-    return True
 
 
 def _unused_owner() -> int | None:
@@ -98,7 +93,9 @@ def confine(level: str, scratch: str, identity: Identity) -> Confinement:
     if level == "landlock":
         return _confine_by_landlock(scratch, identity)
     streams = tree.enter_new_root(identity.user, identity.group)
-    interface = _landlock_version()
+    interface = 0
+    with contextlib.suppress(OSError):
+        interface = landlock.version()
     _renounce(identity)
     if interface >= 2:  # before, files could not change directories, which emptying the scratch directory does
         writable = ["/dev/null", *(f"/dev/{name}" for name in tree.STREAMS)]
@@ -122,9 +119,14 @@ def _confine_by_landlock(scratch: str, identity: Identity) -> Confinement:
     if identity.drop:
         os.chown(scratch, identity.user, identity.group)
     _renounce(identity)
-    _check_libraries()
-    paths, hidden = libraries.readable(), libraries.hidden()
-    devices = [f"/dev/{name}" for name in libraries.DEVICES]
+    directory = os.path.dirname(os.__file__)
+    if not os.access(directory, os.R_OK | os.X_OK):
+        raise OSError(
+            f"programs run as a user of their own who cannot read {directory}: let others pass through its parent "
+            f"directories (chmod o+x), or run as an unprivileged user"
+        )
+    paths, hidden = tree.readable(), tree.hidden()
+    devices = [f"/dev/{name}" for name in tree.DEVICES]
     rules = landlock.ruleset(landlock.readable_without(paths, hidden) + devices, ["/dev/null"], scratch)
     landlock.allow_listing(rules, [path for path in paths if os.path.isdir(path)])
     return Confinement(
@@ -138,30 +140,18 @@ def _confine_by_landlock(scratch: str, identity: Identity) -> Confinement:
     )
 
 
-def _landlock_version() -> int:
-    try:
-        return landlock.version()
-    except OSError:
-        return 0
-
-
 def _renounce(identity: Identity) -> None:
     """Become the user of programs, without capabilities, and never gain any again."""
-    kernel.bar_capabilities()
+    for capability in range(kernel.LAST_CAPABILITY + 1):  # bars programs that are started from here on
+        try:
+            kernel.control_process(kernel.PR_CAPBSET_DROP, capability)
+        except OSError:  # beyond the kernel's last one, or not allowed
+            break
     if identity.drop:
         os.setgroups([])
         os.setresgid(identity.group, identity.group, identity.group)
         os.setresuid(identity.user, identity.user, identity.user)
-    kernel.drop_capabilities()
+    kernel.call("capset", struct.pack("Ii", kernel.CAPABILITY_VERSION, 0), bytes(24))
+    kernel.control_process(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
     kernel.control_process(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.control_process(kernel.PR_SET_DUMPABLE, 0)
-
-
-def _check_libraries() -> None:
-    """Check that the interpreter's files are still in reach."""
-    directory = os.path.dirname(os.__file__)
-    if not os.access(directory, os.R_OK | os.X_OK):
-        raise OSError(
-            f"programs run as a user of their own who cannot read {directory}: let others pass through its parent "
-            f"directories (chmod o+x), or run as an unprivileged user"
-        )

@@ -8,15 +8,13 @@ nobody but the program itself, whose process number is written into the filter.
 import errno
 import struct
 
-from paceline.sandbox.inside.numbers import FREE, ON_CONDITION, ON_OWN_FILES, SyscallNumbers
+from paceline.sandbox.inside.kernel import FREE, ON_CONDITION, ON_OWN_FILES, SyscallNumbers
 
-Instruction = tuple[int, int, int, int]
-"""Instruction `struct sock_filter`: code, jump if true, jump if false, constant."""
+Instruction = tuple[int, int, int, int]  # Instruction `struct sock_filter`: code, jump if true, jump if false, constant
 
 ARCHITECTURES = (0xC000003E, 0xC00000B7)
 X32_BIT = 0x40000000
-FIRST_UNKNOWN = 440
-"""Number beyond which calls differ from kernel to kernel, and libraries only try them."""
+FIRST_UNKNOWN = 440  # Number beyond which calls differ from kernel to kernel, and libraries only try them
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, JUMP, RETURN, AND = 0x20, 0x15, 0x35, 0x45, 0x05, 0x06, 0x54
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
@@ -29,11 +27,9 @@ IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS (is it a terminal?), TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 FCNTLS = (*range(8), 36, 37, 38, 1030, 1032)
 """Duplicates, flags and locks; F_DUPFD_CLOEXEC, F_GETPIPE_SZ. Not F_SETOWN: it sends signals to others."""
-PRCTLS = (3, 15, 16, 39)
-"""PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME, PR_GET_NO_NEW_PRIVS."""
+PRCTLS = (3, 15, 16, 39)  # PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME, PR_GET_NO_NEW_PRIVS
 
-OWN_PID = 0x7EADBEE5
-"""Placeholder of the process number until it is known."""
+OWN_PID = 0x7EADBEE5  # Placeholder of the process number until it is known
 
 
 def template(machine: int, *, on_own_files: bool) -> bytes:

@@ -11,13 +11,11 @@ from paceline.sandbox.inside import kernel
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
 CREATE_SYMLINK, REFER, TRUNCATE, IOCTL_DEVICE = 1 << 12, 1 << 13, 1 << 14, 1 << 15
 WRITE_FILE = 1 << 1
-DEVICES_AND_SOCKETS = (1 << 6) | (1 << 9) | (1 << 11)
-"""Rights to make character devices, sockets and block devices."""
+DEVICES_AND_SOCKETS = (1 << 6) | (1 << 9) | (1 << 11)  # Rights to make character devices, sockets and block devices
 ALL_OF_VERSION_1 = (1 << 13) - 1
 READ = READ_FILE | READ_DIR
 NETWORK = 3
-SCOPES = 3
-"""Scopes of abstract sockets and signals: only within the domain."""
+SCOPES = 3  # Scopes of abstract sockets and signals: only within the domain
 
 VERSION_WITH_NETWORK, VERSION_WITH_SCOPES = 4, 6
 RULE_PATH_BENEATH = 1
@@ -33,18 +31,12 @@ def version() -> int:
     return kernel.call("landlock_create_ruleset", None, 0, CREATE_RULESET_VERSION)
 
 
-def handled_rights(interface: int) -> int:
-    """Return all rights on files that this version can withhold."""
-    rights = ALL_OF_VERSION_1
-    for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEVICE)):
-        rights |= right if interface >= since else 0
-    return rights
-
-
 def ruleset(readable: list[str], writable: list[str], scratch: str) -> int:
     """Return a descriptor of rules: read these, write into those, everything usual below the scratch directory."""
     interface = version()
-    handled = handled_rights(interface)
+    handled = ALL_OF_VERSION_1  # and what later versions can withhold
+    for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEVICE)):
+        handled |= right if interface >= since else 0
     wanted = struct.pack("Q", handled)
     if interface >= VERSION_WITH_NETWORK:
         wanted += struct.pack("Q", NETWORK)

@@ -14,14 +14,16 @@ from typing import Any
 from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.channel import BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.confining import separate
-from paceline.sandbox.inside.holding import hold_new, remove_left
-from paceline.sandbox.inside.scratch import make_empty
+from paceline.sandbox.inside.scratch import hold_new, make_empty, remove_left
 from paceline.sandbox.inside.serving import end_children, serve
 
 
 def main() -> None:
     """Serve the holder of the other end of standard input, until one of the two ends."""
-    control = _take_over_stdin()
+    control = socket.socket(fileno=os.dup(0))  # away from standard input
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     try:
         setup = receive_message(control)
     except BrokenChannelError:
@@ -45,17 +47,7 @@ def main() -> None:
             os.rmdir(scratch)
 
 
-def _take_over_stdin() -> socket.socket:
-    """Move the control channel away from descriptor 0 and return it."""
-    control = socket.socket(fileno=os.dup(0))
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    return control
-
-
 def _run(control: socket.socket, parent: int, setup: dict[str, Any], scratch: str) -> None:
-    """Fork the zygote, and wait until it or the trainer ends."""
     identity = separate(setup["level"])
     own = os.pidfd_open(os.getpid())
     kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)  # a zygote that ends early leaves its program to this

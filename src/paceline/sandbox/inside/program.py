@@ -4,22 +4,23 @@ import atexit
 import builtins
 import gc
 import io
+import json
 import os
 import sys
 import threading
 import types
 from _sitebuiltins import Quitter
-from typing import NoReturn
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NoReturn
 
 PROGRAM_FILE = "main.py"
 OUR_NAMES = "paceline"
 
-NO_SYNTAX, NO_MEMORY, NO_FUNCTION, VALUE = b"S", b"M", b"N", b"V"
-"""First byte of a report; after VALUE, JSON follows."""
+NO_SYNTAX, NO_MEMORY, NO_FUNCTION, VALUE = b"S", b"M", b"N", b"V"  # First byte of a report; after VALUE, JSON follows
 _FILE, _TEXT = io.IOBase.__mro__[1], io.TextIOBase.__mro__[1]
 """Base classes of files; the names in `io` are for `isinstance`, which a program can deceive."""
-FLUSH_FAILED = 120
-"""Python's exit status for buffered output that could not be written."""
+FLUSH_FAILED = 120  # Python's exit status for buffered output that could not be written
 
 
 def run_main(source: str, report: int) -> NoReturn:
@@ -50,7 +51,6 @@ def new_module(name: str) -> types.ModuleType:
 
 
 def _open_standard_streams() -> None:
-    """Open the standard streams as Python does with UTF-8 and no terminal."""
     for number, (name, mode, errors) in enumerate(
         [("stdin", "rb", "surrogateescape"), ("stdout", "wb", "surrogateescape"), ("stderr", "wb", "backslashreplace")]
     ):
@@ -79,7 +79,10 @@ def compiled(source: str, report: int) -> types.CodeType:
 def status_of(error: BaseException, report: int) -> int:
     """Show an exception of the program and return its exit status."""
     if isinstance(error, SystemExit):
-        return _status_of_exit(error.code)
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        print(error.code, file=sys.stderr)
+        return 1
     if isinstance(error, MemoryError):
         os.write(report, NO_MEMORY)
     if error.__traceback__ is not None:
@@ -88,15 +91,6 @@ def status_of(error: BaseException, report: int) -> int:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as second:  # noqa: BLE001
         sys.__excepthook__(type(second), second, second.__traceback__)
-    return 1
-
-
-def _status_of_exit(code: object) -> int:
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code & 0xFF
-    print(code, file=sys.stderr)
     return 1
 
 
@@ -110,18 +104,13 @@ def leave(status: int) -> NoReturn:
         atexit._run_exitfuncs()
     except BaseException as error:  # noqa: BLE001
         sys.__excepthook__(type(error), error, error.__traceback__)
-    status = _flush(status)
-    os._exit(status)
-
-
-def _flush(status: int) -> int:
-    """Write out what is still in a buffer, also of files that the program never closed."""
+    # Write out what is still in a buffer, also of files that the program never closed.
     for stream in (sys.stdout, sys.__stdout__):
         if stream is not None and not _flushed(stream):
             status = status or FLUSH_FAILED
     for file in _open_files():
         _flushed(file)
-    return status
+    os._exit(status)
 
 
 def _open_files() -> list[object]:
@@ -148,3 +137,69 @@ def _flushed(file: object) -> bool:
     except BaseException:  # noqa: BLE001
         return False
     return True
+
+
+MODULE = "solution"
+"""Name of the program's module; under `__main__`, code below `if __name__ == "__main__"` would read stdin."""
+
+GIVEN: dict[str, str] = {
+    "typing": "Any Callable Deque DefaultDict Dict FrozenSet Generator Iterable Iterator List Optional Sequence Set "
+    "Tuple Type TypeVar Union",
+    "collections": "ChainMap Counter OrderedDict defaultdict deque namedtuple",
+    "itertools": "accumulate chain combinations combinations_with_replacement count cycle groupby islice pairwise "
+    "permutations product repeat starmap takewhile zip_longest",
+    "functools": "cache cmp_to_key lru_cache partial reduce",
+    "heapq": "heapify heappop heappush heappushpop heapreplace nlargest nsmallest",
+    "bisect": "bisect bisect_left bisect_right insort insort_left insort_right",
+    "math": "ceil comb factorial floor gcd inf isqrt lcm log log10 log2 pi prod sqrt",
+    "string": "ascii_letters ascii_lowercase ascii_uppercase digits",
+    "copy": "copy deepcopy",
+    "dataclasses": "dataclass field",
+    "random": "",
+    "re": "",
+    "operator": "",
+    "json": "",
+    "sys": "",
+    "datetime": "",
+}
+"""Modules and names that programs of this kind use without importing them. No built-in name is among them."""
+
+
+def call_function(source: str, name: str, arguments: str, report: int) -> NoReturn:
+    """Define the program, call its function, write the value into the report and leave."""
+    # Taken before the program can replace them; NaN and infinities are written as Python reads them.
+    encode = json.JSONEncoder(ensure_ascii=True, check_circular=True, allow_nan=True).encode
+    put = os.write
+    values = json.loads(arguments)
+    module = new_module(MODULE)
+    try:
+        module.__dict__["__builtins__"] = {**vars(builtins), **_given()}  # beneath the program's own names
+        exec(compiled(source, report), module.__dict__)
+        function = _find(module, name)
+        if function is None:
+            os.write(report, NO_FUNCTION)
+            leave(1)
+        data = memoryview(VALUE + encode(function(*values)).encode())
+        while data:
+            data = data[put(report, data) :]
+    except BaseException as error:  # noqa: BLE001
+        leave(status_of(error, report) or 1)
+    os._exit(0)
+
+
+def _given() -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for module in GIVEN:
+        names[module] = import_module(module)
+    for module, members in GIVEN.items():
+        names.update((member, getattr(names[module], member)) for member in members.split() if member != module)
+    return names
+
+
+def _find(module: types.ModuleType, name: str) -> Callable[..., Any] | None:
+    """Return the method of a class `Solution`, or the function of that name."""
+    solution = module.__dict__.get("Solution")
+    if isinstance(solution, type) and callable(getattr(solution, name, None)):
+        return getattr(solution(), name)  # type: ignore[no-any-return]
+    function = module.__dict__.get(name)
+    return function if callable(function) else None

@@ -1,7 +1,12 @@
 """Emptying of a directory, whatever a program has left in it."""
 
+import contextlib
+import fcntl
 import os
+import tempfile
 from itertools import count
+
+from paceline.sandbox.inside.confining import OWNERS, OWNERS_OF_CONTAINERS
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -39,3 +44,60 @@ def _directories_left(directory: int) -> list[str]:
             os.chmod(name, 0o700, dir_fd=directory)
             left.append(name)
     return left
+
+
+PREFIX = "paceline-scratch-held-"
+
+
+def hold_new(directory: str) -> str:
+    """Make a new directory in `directory`, locked until this process and all its forks have ended.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    while True:
+        path = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX, dir=directory))
+        try:
+            held = os.open(path, OPEN_DIRECTORY)
+            if _is_locked(held) and os.path.samestat(os.fstat(held), os.stat(path)):
+                return path
+            os.close(held)
+        except FileNotFoundError:  # somebody took it for left, before it was held
+            continue
+        except OSError:  # a file system without locks: then nobody takes it for left either
+            return path
+
+
+def remove_left(directory: str) -> None:
+    """Remove unlocked scratch directories of this user, and of those that root's programs run as."""
+    with contextlib.suppress(OSError), os.scandir(directory) as found:
+        names = [entry.path for entry in found if entry.name.startswith(PREFIX)]
+        for path in names:
+            with contextlib.suppress(OSError):  # another start removes it too, or its rights have been taken away
+                _remove_if_left(path)
+
+
+def _remove_if_left(path: str) -> None:
+    held = os.open(path, OPEN_DIRECTORY)
+    try:
+        owner = os.fstat(held).st_uid
+        numbers = (OWNERS, OWNERS_OF_CONTAINERS) if os.geteuid() == 0 else ()
+        is_ours = owner == os.geteuid() or any(low <= owner < high for low, high in numbers)
+        if is_ours and _is_locked(held):
+            make_empty(path)
+            os.rmdir(path)
+    finally:
+        os.close(held)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Try to lock a descriptor; return True if this process has the lock.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

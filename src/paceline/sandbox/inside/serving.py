@@ -30,8 +30,7 @@ USUAL_MODULES = (
 """Modules loaded once, and therefore free for every program."""
 
 ABANDONED = "abandoned"
-STDERR_BYTES = 4096
-"""Bytes kept from the end of standard error."""
+STDERR_BYTES = 4096  # Bytes kept from the end of standard error
 WATCH_SECONDS = 0.05
 SHORTEST_WAIT = 0.005
 NAP_SECONDS, NAP_SHARE = 0.25, 0.05
@@ -85,7 +84,11 @@ def _end_with(monitor: int) -> None:
 
 
 def _run_job(control: socket.socket, limits: dict[str, Any], confinement: Confinement, memory: int) -> None:
-    files = _files(confinement)
+    names, again = ("stdin", "stdout", "stderr"), None
+    streams = confinement.streams
+    if streams is None:
+        streams, again = {name: os.memfd_create(name) for name in names}, "/proc/self/fd/{}"
+    files = Files(streams["stdin"], streams["stdout"], streams["stderr"], os.memfd_create("report"), again)
     ready, started = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -102,17 +105,7 @@ def _run_job(control: socket.socket, limits: dict[str, Any], confinement: Confin
     _clean(files, confinement)
 
 
-def _files(confinement: Confinement) -> Files:
-    """Open the files of one job."""
-    names, again = ("stdin", "stdout", "stderr"), None
-    streams = confinement.streams
-    if streams is None:
-        streams, again = {name: os.memfd_create(name) for name in names}, "/proc/self/fd/{}"
-    return Files(streams["stdin"], streams["stdout"], streams["stderr"], os.memfd_create("report"), again)
-
-
 def _clean(files: Files, confinement: Confinement) -> None:
-    """Remove everything that the next job could see."""
     if confinement.streams is None:
         for descriptor in (files.stdin, files.stdout, files.stderr):
             os.close(descriptor)
@@ -214,12 +207,8 @@ def _reply(control: socket.socket, end: End, files: Files, output_bytes: int) ->
     lengths = {name: length for name, (_, length) in parts.items()}
     send_message(control, {**end._asdict(), "exceeded": exceeded, **lengths})
     for name, (offset, length) in parts.items():
-        _hand_on(control, getattr(files, name), offset, length)
-
-
-def _hand_on(control: socket.socket, source: int, offset: int, length: int) -> None:
-    while length > 0:
-        sent = os.sendfile(control.fileno(), source, offset, length)
-        if sent == 0:
-            raise BrokenChannelError("a file shrank while it was sent")
-        offset, length = offset + sent, length - sent
+        while length > 0:
+            sent = os.sendfile(control.fileno(), getattr(files, name), offset, length)
+            if sent == 0:
+                raise BrokenChannelError("a file shrank while it was sent")
+            offset, length = offset + sent, length - sent

@@ -9,30 +9,22 @@ import socket
 from typing import Any, NamedTuple, NoReturn
 
 from paceline.sandbox.inside import filtering, kernel, landlock
-from paceline.sandbox.inside.calling import call_function
 from paceline.sandbox.inside.channel import PREFIX, receive_bytes
 from paceline.sandbox.inside.confining import Confinement
-from paceline.sandbox.inside.program import PROGRAM_FILE, run_main
+from paceline.sandbox.inside.program import PROGRAM_FILE, call_function, run_main
 
-STARTED = b"s"
-"""Written when everything is in place, into a pipe the program does not have: it cannot claim otherwise."""
-MOST_SAID = 500
-"""Most bytes of a reason written there instead, if something could not be put in place."""
-REPORT = 3
-"""Descriptor of the private file for the program's result."""
-BEFORE_REPORT, RULES, LAST = 61, 62, 63
-"""Temporary places of descriptors; the zygote has far fewer open."""
+STARTED = b"s"  # Written when everything is in place, into a pipe the program does not have: it cannot claim otherwise
+MOST_SAID = 500  # Most bytes of a reason written there instead, if something could not be put in place
+REPORT = 3  # Descriptor of the private file for the program's result
+BEFORE_REPORT, RULES, LAST = 61, 62, 63  # Temporary places of descriptors; the zygote has far fewer open
 ALL_DESCRIPTORS = 1 << 20
 OPEN_FILES = 64
 THREADS = 256
 PENDING_SIGNALS = 64
 """Limit of pending signals: the kernel counts them by user, and timers of the user's other processes need some."""
-NO_CORE = 1
-"""Limit of core dumps in bytes: at 0 the kernel still starts the host's dump program, at 1 it makes no dump."""
-STACK_BYTES = 128 << 20
-"""Bytes of the main thread's stack; the kernel leaves this much room below it."""
-FILES_PER_OUTPUT, LARGE_FILE = 16, 16 << 20
-"""Factor and threshold of `largest_file`."""
+NO_CORE = 1  # Limit of core dumps in bytes: at 0 the kernel still starts the host's dump program, at 1 it makes no dump
+STACK_BYTES = 128 << 20  # Bytes of the main thread's stack; the kernel leaves this much room below it
+FILES_PER_OUTPUT, LARGE_FILE = 16, 16 << 20  # Factor and threshold of `largest_file`
 
 
 class Files(NamedTuple):
@@ -120,7 +112,11 @@ def _limit(limits: dict[str, Any], confinement: Confinement, memory: int) -> Non
     _hold(resource.RLIMIT_AS, memory + (limits["memory_mb"] << 20))
     _hold(resource.RLIMIT_FSIZE, largest_file(limits["output_bytes"]))
     _hold(resource.RLIMIT_NOFILE, OPEN_FILES)
-    _hold(resource.RLIMIT_NPROC, THREADS + (0 if confinement.threads_counted else _threads_of_the_machine()))
+    others = 0
+    if not confinement.threads_counted:  # all threads of the machine count then, and no lower limit is safe
+        with open("/proc/loadavg") as file:
+            others = int(file.read().split()[3].partition("/")[2])
+    _hold(resource.RLIMIT_NPROC, THREADS + others)
     _hold(resource.RLIMIT_SIGPENDING, PENDING_SIGNALS)
     _hold(resource.RLIMIT_CORE, NO_CORE)
     for kind in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
@@ -133,12 +129,6 @@ def _limit(limits: dict[str, Any], confinement: Confinement, memory: int) -> Non
 def largest_file(output_bytes: int) -> int:
     """Return the most bytes of a file, and of standard error: sixteen times the output, above 16 MiB twice."""
     return max(min(FILES_PER_OUTPUT * output_bytes, LARGE_FILE), 2 * output_bytes)
-
-
-def _threads_of_the_machine() -> int:
-    """Count all threads of the machine: where other programs' count too, no lower limit is safe."""
-    with open("/proc/loadavg") as file:
-        return int(file.read().split()[3].partition("/")[2])
 
 
 def _hold(kind: int, value: int) -> None:

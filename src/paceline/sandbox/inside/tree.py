@@ -1,17 +1,38 @@
 """The root of the namespaces level: read-only libraries, four devices, the standard streams, scratch."""
 
+import glob
 import os
 import stat
+import sys
 
 from paceline.sandbox.inside import kernel
-from paceline.sandbox.inside.libraries import DEVICES, hidden, readable
 
-ASSEMBLY = "/tmp"
-"""Directory in which the new root is assembled: every system has it."""
+SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/local/lib", "/usr/local/lib64", "/lib", "/lib64", "/lib32")
+SINGLE = ("/usr/share/zoneinfo", "/etc/ld.so.cache", "/nix/store", "/gnu/store")
+PACKAGES = ("site-packages", "dist-packages")
+DEVICES = ("null", "zero", "random", "urandom")
+
+
+def readable() -> list[str]:
+    """Return the absolute paths a program may read, outermost first; the interpreter's under the name that it knows."""
+    own = [os.path.dirname(os.path.dirname(path)) for path in sys.path if path.endswith("lib-dynload")]
+    own.append(os.path.dirname(os.path.dirname(os.__file__)))
+    paths = {*SYSTEM, *SINGLE, *own, *(os.path.realpath(path) for path in own)}
+    return sorted(path for path in paths if os.path.exists(path))
+
+
+def hidden() -> list[str]:
+    """Return directories of installed packages below those: a program's abilities must not depend on them."""
+    patterns = (f"{path}/python3*/{name}" for path in readable() for name in PACKAGES)
+    return sorted({os.path.realpath(found) for pattern in patterns for found in glob.glob(pattern)})
+
+
+ASSEMBLY = "/tmp"  # Directory in which the new root is assembled: every system has it
 SCRATCH = "/program"
 """Scratch directory as the program sees it; `/tmp` leads there, unless the interpreter lies below `/tmp`."""
 STREAMS = ("stdin", "stdout", "stderr")
 READ_ONLY = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID
+RESTRICTED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 
 
 def enter_new_root(owner: int, group: int) -> dict[str, int]:
@@ -27,18 +48,32 @@ def enter_new_root(owner: int, group: int) -> dict[str, int]:
     os.chdir(ASSEMBLY)
     for path, source in libraries:
         _place(path, source)
-    _hide(packages)
+    # Directories of installed packages are covered by an empty one.
+    os.mkdir("empty")
+    for path in packages:
+        if os.path.isdir(path.lstrip("/")):
+            cover = kernel.tree_of(f"{ASSEMBLY}/empty")
+            kernel.set_attributes(cover, "", READ_ONLY | kernel.ATTR_NODEV, recursive=True)
+            kernel.attach(cover, ASSEMBLY + path)
+            os.close(cover)
     os.makedirs("dev", exist_ok=True)
     for name, tree in devices:
         _bind_file(tree, f"dev/{name}", READ_ONLY | kernel.ATTR_NOEXEC)
     streams = _streams()
-    _scratch(owner, group)
-    _leave_old_root()
+    os.mkdir(SCRATCH.lstrip("/"))
+    options = f"size=64m,nr_inodes=16k,mode=700,uid={owner},gid={group}"
+    kernel.mount("tmpfs", ASSEMBLY + SCRATCH, RESTRICTED, options)
+    if not os.path.lexists("tmp"):
+        os.symlink(SCRATCH, "tmp")
+    # Make the assembled directory the root, by giving old and new root the same place.
+    kernel.call("pivot_root", b".", b".")
+    kernel.call("umount2", b".", kernel.MNT_DETACH)
+    os.chdir("/")
+    kernel.set_attributes(kernel.AT_FDCWD, "/", READ_ONLY | kernel.ATTR_NODEV, recursive=False)
     return streams
 
 
 def _source(path: str) -> int | str:
-    """Return a copy of the mounts below a directory or file, or the target of a symbolic link."""
     return os.readlink(path) if os.path.islink(path) and path.count("/") == 1 else kernel.tree_of(path)
 
 
@@ -59,17 +94,6 @@ def _place(path: str, source: int | str) -> None:
     os.close(source)
 
 
-def _hide(packages: list[str]) -> None:
-    """Cover directories of installed packages by an empty one."""
-    os.mkdir("empty")
-    for path in packages:
-        if os.path.isdir(path.lstrip("/")):
-            cover = kernel.tree_of(f"{ASSEMBLY}/empty")
-            kernel.set_attributes(cover, "", READ_ONLY | kernel.ATTR_NODEV, recursive=True)
-            kernel.attach(cover, ASSEMBLY + path)
-            os.close(cover)
-
-
 def _bind_file(tree: int, inner: str, attributes: int) -> None:
     os.close(os.open(inner, os.O_CREAT, 0o444))
     kernel.set_attributes(tree, "", attributes, recursive=True)
@@ -80,8 +104,7 @@ def _bind_file(tree: int, inner: str, attributes: int) -> None:
 def _streams() -> dict[str, int]:
     """Make the files behind /dev/stdin, stdout and stderr, in a file system whose own place disappears."""
     os.mkdir("streams")
-    restricted = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-    kernel.mount("tmpfs", f"{ASSEMBLY}/streams", restricted, "size=512m,nr_inodes=8,mode=700")
+    kernel.mount("tmpfs", f"{ASSEMBLY}/streams", RESTRICTED, "size=512m,nr_inodes=8,mode=700")
     opened = {}
     for name in STREAMS:
         opened[name] = os.open(f"streams/{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -91,20 +114,3 @@ def _streams() -> dict[str, int]:
     kernel.call("umount2", f"{ASSEMBLY}/streams".encode(), kernel.MNT_DETACH)
     os.rmdir("streams")
     return opened
-
-
-def _scratch(owner: int, group: int) -> None:
-    os.mkdir(SCRATCH.lstrip("/"))
-    restricted = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-    options = f"size=64m,nr_inodes=16k,mode=700,uid={owner},gid={group}"
-    kernel.mount("tmpfs", ASSEMBLY + SCRATCH, restricted, options)
-    if not os.path.lexists("tmp"):
-        os.symlink(SCRATCH, "tmp")
-
-
-def _leave_old_root() -> None:
-    """Make the assembled directory the root, by giving old and new root the same place."""
-    kernel.call("pivot_root", b".", b".")
-    kernel.call("umount2", b".", kernel.MNT_DETACH)
-    os.chdir("/")
-    kernel.set_attributes(kernel.AT_FDCWD, "/", READ_ONLY | kernel.ATTR_NODEV, recursive=False)

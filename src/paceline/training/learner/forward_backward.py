@@ -16,10 +16,9 @@ from paceline.kernels.logprobs import LogitPasses, token_logprobs
 from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.ranks import WHOLE, ParallelLayout
-from paceline.models.parallel.tokens import Tokens
+from paceline.models.parallel.ranks import WHOLE, ParallelLayout, Tokens
 from paceline.objective.micro_batches import MicroBatch
-from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.memory import return_free_memory
 
 
@@ -63,7 +62,7 @@ class WholeModel(ForwardBackward):
         with torch.no_grad():
             found = list[TokenValues | None]()
             for number, batch in enumerate(batches):
-                HEARTBEAT.beat("learner", f"pass {number + 1} of {len(batches)}, without gradient")
+                ACTIVITY.beat("learner", f"pass {number + 1} of {len(batches)}, without gradient")
                 found.append(self._values(loaded, batch))
         self.parallel_layout.rest(loaded.model)
         return found
@@ -74,7 +73,6 @@ class WholeModel(ForwardBackward):
         for number, batch in enumerate(batches):
             if is_short:
                 return_free_memory(loaded.model.device)
-            HEARTBEAT.beat("learner", f"pass {number + 1} of {len(batches)}")
             self.parallel_layout.begin_pass(loaded.model, last=number == len(batches) - 1)
             value = loss(number, self._values(loaded, batch))
             if is_short:

@@ -13,7 +13,7 @@ from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
-from paceline.models.records import on_device
+from paceline.models.rows import on_device
 from paceline.objective.micro_batches import (
     MicroBatch,
     Sample,
@@ -24,8 +24,8 @@ from paceline.objective.micro_batches import (
     shortest,
     token_weights,
 )
+from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.memory import is_out_of_memory
-from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.learner.budget import Budget, MicroBatchSize
 from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.objective import Logprobs, token_losses
@@ -77,7 +77,6 @@ class Learner:
         max_completion_length: int,
         optimizer: torch.optim.Optimizer | None = None,
         ranks: Ranks = ONE_RANK,
-        progress: Progress = NULL_PROGRESS,
     ) -> None:
         """Take the parts; `optimizer` None: as `optim` says.
 
@@ -95,7 +94,7 @@ class Learner:
             tokens=optim.micro_batches(policy.model.device.type)[0], ranks=ranks, device=policy.model.device
         )
         self.policy_version = 0
-        self._progress, self._passed, self._passes_of_step = progress, 0, 0
+        self._passed, self._passes_of_step = 0, 0
 
     def step(
         self,
@@ -112,7 +111,7 @@ class Learner:
         Raises:
             TrainingError: memory ran out, and smaller micro-batches are no way out.
         """
-        self._progress.phase("update", 0, 1)
+        ACTIVITY.advance("update", 0, 1)
         # choose: which completions have a gradient, and which update each belongs to
         samples = samples_of(groups, over=self.loss.average_over)
         runs = minibatches(len(samples), self.optim.num_minibatches)
@@ -130,7 +129,7 @@ class Learner:
                 updates.append(sums)
                 if after_update is not None and not sums.skipped:
                     after_update()
-        self._progress.phase("update", of := max(self._passes_of_step, 1), of)
+        ACTIVITY.advance("update", of := max(self._passes_of_step, 1), of)
         return summarise_updates(updates, micro_batch_tokens=self.budget.tokens, halved=self.budget.take_halved())
 
     def _has_gradient(self, sample: Sample) -> bool:
@@ -197,28 +196,25 @@ class Learner:
         self, minibatch: Minibatch, *, first: bool, learning_rate: float | None
     ) -> tuple[Minibatch, UpdateSums]:
         """Compute one gradient over the micro-batches of all ranks; step the optimiser if every number is finite."""
-        minibatch, sums = self._gradient(minibatch, first=first)
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        self.ranks.add_up_gradients(self.policy.model)
-        norm = self.ranks.clip_gradients(parameters, limit=self.optim.max_grad_norm or float("inf"))
-        found = self._sums(minibatch.parts, sums, norm, first=first)
-        if all(map(math.isfinite, found.values.values())):  # numbers of all ranks, so that all decide alike
-            self._step_optimizer(learning_rate)
-        else:
-            found = replace(found, skipped=True)
-        self.optimizer.zero_grad(set_to_none=True)
-        return minibatch, found
 
-    def _gradient(self, minibatch: Minibatch, *, first: bool) -> tuple[Minibatch, list[dict[str, Tensor]]]:
-        """Compute this rank's share of the gradient, in micro-batches that memory has room for."""
-
-        def work() -> tuple[Minibatch, list[dict[str, Tensor]]]:
+        def gradient() -> tuple[Minibatch, list[dict[str, Tensor]]]:
             self.optimizer.zero_grad(set_to_none=True)  # of passes before the one that ran out of memory
             whole = self._cut_again(minibatch)
             parts, sums = self.backward(whole.parts, first=first)
             return replace(whole, parts=tuple(parts)), sums
 
-        return self.budget.fit(work, lambda: self._sizes(minibatch.samples, minibatch.trained))
+        # this rank's share, in micro-batches that memory has room for
+        computed, sums = self.budget.fit(gradient, lambda: self._sizes(minibatch.samples, minibatch.trained))
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.ranks.add_up_gradients(self.policy.model)
+        norm = self.ranks.clip_gradients(parameters, limit=self.optim.max_grad_norm or float("inf"))
+        found = self._sums(computed.parts, sums, norm, first=first)
+        if all(map(math.isfinite, found.values.values())):  # numbers of all ranks, so that all decide alike
+            self._step_optimizer(learning_rate)
+        else:
+            found = replace(found, skipped=True)
+        self.optimizer.zero_grad(set_to_none=True)
+        return computed, found
 
     def _cut_again(self, minibatch: Minibatch) -> Minibatch:
         """Cut the minibatch by the current budget; its old logprobs stay, as the weights behind them may be gone."""
@@ -245,7 +241,7 @@ class Learner:
 
         def loss(number: int, values: TokenValues) -> Tensor:
             self._passed += 1  # more than were foreseen where memory ran out and they were cut again
-            self._progress.phase("update", min(self._passed, self._passes_of_step), self._passes_of_step)
+            ACTIVITY.advance("update", min(self._passed, self._passes_of_step), self._passes_of_step)
             if parts[number].is_idle:
                 return 0.0 * values.logprobs.sum()
             value, parts[number], found = self._loss(parts[number], values, first=first)
@@ -292,8 +288,9 @@ class Learner:
                 raise
             raise TrainingError(
                 f"memory ran out in the optimiser's update {self.policy_version + 1}, which cannot be done again in "
-                "parts; give --optimizer adamw_8bit, --optimizer-offload or --lora-rank, then start again "
-                f"({str(error).partition(chr(10))[0]})"
+                "parts",
+                remedies=["give --optimizer adamw_8bit, --offload optimizer or --lora-rank"],
+                then=f"start again ({str(error).partition(chr(10))[0]})",
             ) from None
         self.policy_version += 1
 
@@ -322,8 +319,9 @@ class Learner:
         broken = [name for name in self.ranks.all_gather_text(found[0] if found else "") if name]
         if broken:
             raise TrainingError(
-                f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved; lower "
-                "--learning-rate, then --resume continues from the last checkpoint"
+                f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved",
+                remedies=["lower --learning-rate"],
+                then="--resume continues from the last checkpoint",
             )
 
     def sync_reference(self) -> None:

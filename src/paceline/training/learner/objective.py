@@ -10,12 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paceline.config.objective import LossConfig
-from paceline.objective.kl import kl_estimate, kl_penalty
 from paceline.objective.micro_batches import MicroBatch
 from paceline.objective.policy_loss import (
     cispo_policy_loss,
     clipped_policy_loss,
     gated_policy_loss,
+    kl_estimate,
+    kl_penalty,
     policy_ratio,
     unbounded_policy_loss,
 )
@@ -78,8 +79,7 @@ def _policy_term(
             logprobs.old,
             batch.rollout_logprobs,
             batch.lengths,
-            kind=loss.rollout_correction,
-            level=loss.correction_level,
+            mode=loss.rollout_correction,
             maximum=loss.correction_max,
         )
         losses = losses * weight
@@ -109,7 +109,7 @@ def policy_loss(
             dual_clip=loss.dual_clip,
         )
     if loss.bound == "cispo":
-        return cispo_policy_loss(ratio, logprobs, advantages, max_ratio=loss.cispo_max_ratio)
+        return cispo_policy_loss(ratio, logprobs, advantages, max_ratio=1 + loss.clip_eps_high)
     if loss.bound == "sapo":
         return gated_policy_loss(ratio, advantages)
     return unbounded_policy_loss(ratio, advantages)
@@ -122,5 +122,5 @@ def _held(ratio: Tensor, advantages: Tensor, loss: LossConfig) -> dict[str, Tens
         high = (ratio > 1 + loss.clip_eps_high) & (advantages > 0)
         return {"clip_low": low.sum(), "clip_high": high.sum()}
     none = torch.zeros((), dtype=torch.int64, device=ratio.device)
-    high = (ratio > loss.cispo_max_ratio).sum() if loss.bound == "cispo" else none
+    high = (ratio > 1 + loss.clip_eps_high).sum() if loss.bound == "cispo" else none
     return {"clip_low": none, "clip_high": high}

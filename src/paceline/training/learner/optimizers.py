@@ -30,7 +30,7 @@ def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.Optimizer:
     }
     if optim.optimizer == "adamw_8bit":
         return _eight_bit_class()(groups, **common)
-    return (OffloadedAdamW if optim.optimizer_offload else torch.optim.AdamW)(groups, **common, fused=True)
+    return (OffloadedAdamW if "optimizer" in optim.offload else torch.optim.AdamW)(groups, **common, fused=True)
 
 
 def _alike(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -1,11 +1,9 @@
 """What a configuration amounts to, before anything is loaded.
 
 batches.py     completions, tokens, updates, steps
-shape.py       a decoder's numbers, from its config.json
-reading.py     finds that file, and counts parameters
+shape.py       a decoder's numbers, from its config.json, which it finds, and its weights' headers
 hardware.py    kinds of devices: memory, rates
-held.py        what of a model a process holds in a layout
-memory.py      bytes of a process that trains, by part and phase
+memory.py      what of a model a process holds in a layout; its bytes by part and phase
 seconds.py     how long a step takes at best
 fitting.py     what fits a device: micro-batches, layouts, the one change that would
 describing.py  all that as texts

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from paceline.config.layout import Sizes
+from paceline.reports.format import gibibytes
 from paceline.training.plan.batches import table
 from paceline.training.plan.fitting import Fitting, LayoutChange
 from paceline.training.plan.hardware import Device, Rates
@@ -48,10 +49,10 @@ def describe_memory(memory: MemoryPlan) -> str:
 
 def describe_room(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
     """Compare the peak with the device's memory, and say how large micro-batches may be."""
-    device, peak = fitting.device, f"Peak {_size(memory.peak)}"
+    device, peak = fitting.device, f"Peak {gibibytes(memory.peak)}"
     if device.memory is None:
         return f"{peak}. How much {device.name} has is not known."
-    lines = [f"{peak} of the {_size(device.memory)} of {device.name}."]
+    lines = [f"{peak} of the {gibibytes(device.memory)} of {device.name}."]
     if memory.cut.layers:
         lines.append(
             f"{memory.cut.layers} of {fitting.shape.num_layers} layers are computed again in the backward pass."
@@ -88,19 +89,15 @@ def refusal(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
     assert device.memory is not None  # all fits what is not known
     change = fitting.one_change(sizes)
     if change is not None:
-        remedy = f"{change.words} would make it {_size(change.memory.peak)}"
+        remedy = f"{change.words} would make it {gibibytes(change.memory.peak)}"
     else:
         least = fitting.smallest(sizes)
-        remedy = f"no one change is enough, {least.words} leaves least, {_size(least.memory.peak)}"
+        remedy = f"no one change is enough, {least.words} leaves least, {gibibytes(least.memory.peak)}"
     return (
-        f"--model {fitting.config.model.model} takes {_size(memory.peak)} of each process, which must be at most "
-        f"{_size(fitting.usable)} on {device.name}; {remedy}"
+        f"--model {fitting.config.model.model} takes {gibibytes(memory.peak)} of each process, which must be at most "
+        f"{gibibytes(fitting.usable)} on {device.name}; {remedy}"
     )
 
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:10.3f}" if size else " " * 10
-
-
-def _size(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"

@@ -99,8 +99,8 @@ class Fitting:
         if self.device.kind == "cpu":
             yield self._changed({"loop": {"background_save": False}}, sizes)
         elif not config.parallel.zero_stage and config.optim.optimizer == "adamw":
-            yield self._changed({"optim": {"optimizer_offload": True}}, sizes)
-        if not config.parallel.zero_stage and not config.optim.optimizer_offload:
+            yield self._changed({"optim": {"offload": (*config.optim.offload, "optimizer")}}, sizes)
+        if not config.parallel.zero_stage and "optimizer" not in config.optim.offload:
             yield self._changed({"optim": {"optimizer": "adamw_8bit"}}, sizes)
         if not config.lora.lora_rank:
             yield self._changed({"lora": {"lora_rank": ADAPTER_RANK}}, sizes)
@@ -117,7 +117,7 @@ class Fitting:
     def _changed(self, changes: dict[str, dict[str, Any]], sizes: Sizes) -> LayoutChange:
         ((_, options),) = changes.items()
         ((name, value),) = options.items()
-        said = str(value).lower() if isinstance(value, bool) else value
+        said = " ".join(value) if isinstance(value, tuple) else str(value).lower()
         memory = self.plan(_with(self.config, **changes), sizes)
         return LayoutChange(words=f"--{name.replace('_', '-')} {said}", memory=memory)
 

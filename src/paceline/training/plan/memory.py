@@ -14,8 +14,74 @@ from paceline.config.sections import Config
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, RecomputedLayers, choose_cut
 from paceline.training.plan.batches import considered_micro_batches, even_tokens, forwarded_tokens
 from paceline.training.plan.hardware import CPU, Device
-from paceline.training.plan.held import Held, held
 from paceline.training.plan.shape import ModelShape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """Numbers held by the process that holds the most."""
+
+    weights: int
+    """An adapter's among them."""
+    base: int
+    """What a copy of the model without adapter has."""
+    trained: int
+    """Weights with optimiser moments."""
+    gradients: int
+    fetched: int
+    """Most numbers at a time of weights fetched from other processes, and of whole gradients on their way to them."""
+
+
+def held(config: Config, shape: ModelShape, sizes: Sizes) -> Held:
+    """An adapter counts as if it were on every linear layer."""
+    rank = config.lora.lora_rank
+    adapter = rank * shape.num_layers * shape.linear_widths
+    here = _before_slices(shape, sizes)
+    moved = adapter // (sizes.tensor * sizes.pipeline) if rank else here
+    parts = _Slicing(config.parallel.zero_stage, sizes.shard)
+    return Held(
+        weights=(here + moved * (rank > 0)) // sizes.shard,
+        base=here // sizes.shard,
+        trained=moved // sizes.shard,
+        gradients=parts.gradients(moved),
+        fetched=parts.fetched(here, shape, sizes, is_whole=not rank),
+    )
+
+
+def _before_slices(shape: ModelShape, sizes: Sizes) -> int:
+    """Count the process at a pipeline's end: its layers and one of the two embeddings."""
+    if sizes.pipeline == 1:
+        return shape.parameters // sizes.tensor
+    layers = math.ceil(shape.num_layers / sizes.pipeline) * shape.layer
+    return (layers + shape.matrix) // sizes.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Slicing:
+    """What a stage of ZeRO leaves whole, in parameters. See `models/parallel/sharding.py`."""
+
+    stage: int
+    ranks: int
+
+    def gradients(self, trained: int) -> int:
+        """Until an update's last micro-batch stage 1 has them whole."""
+        return trained // self.ranks + (trained if self.stage == 1 and self.ranks > 1 else 0)
+
+    def fetched(self, here: int, shape: ModelShape, sizes: Sizes, *, is_whole: bool) -> int:
+        """Below stage 3 all weights, and of stage 2 the gradients of embedding and head, and of a layer with the
+        message that is made of it. At stage 3 embedding and head with their gradients, or these gradients with two
+        layers and theirs."""
+        if self.ranks == 1:
+            return 0
+        ends = shape.embeddings if sizes.pipeline == 1 else shape.matrix
+        if self.stage == 1:
+            return here
+        if self.stage == 2:
+            return here + (ends + 2 * shape.layer) // sizes.tensor * is_whole
+        if not is_whole:
+            return (ends + 2 * shape.layer) // sizes.tensor
+        return max(2 * ends, ends + 4 * shape.layer) // sizes.tensor
+
 
 FLOAT32_BYTES = 4
 HELD_BY_PASSES = (0.0, 0.0, 0.3, 0.6)
@@ -81,7 +147,7 @@ class MemoryPlan:
     weights: int
     gradients: int
     optimizer: int
-    """Bytes of the optimiser's moments; none lie on the device with `optimizer_offload`."""
+    """Bytes of the optimiser's moments; none lie on the device with `--offload optimizer`."""
     optimizer_on_device: bool
     reference: int
     """The reference model, with `beta` above 0."""
@@ -161,7 +227,7 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
         weights=parts.weights * FLOAT32_BYTES,
         gradients=parts.gradients * FLOAT32_BYTES,
         optimizer=parts.trained * config.optim.moment_bytes,
-        optimizer_on_device=not config.optim.optimizer_offload,
+        optimizer_on_device="optimizer" not in config.optim.offload,
         reference=parts.base * FLOAT32_BYTES if config.loss.beta > 0 and not config.lora.lora_rank else 0,
         fetched=parts.fetched * FLOAT32_BYTES,
         resident=shape.parameters * FLOAT32_BYTES if sizes.splits_the_model and samples_here(config) else 0,
@@ -236,10 +302,10 @@ def _joined(config: Config, shape: ModelShape, number_bytes: int) -> int:
 
 def _vllm(config: Config, shape: ModelShape, on: Device, cache: int) -> int:
     """Count a copy of the weights and its cache, in addition to the run's own."""
-    if on.kind == "cuda" and on.memory is not None:
+    asked = config.engine.vllm_cache_bytes
+    if on.kind == "cuda" and on.memory is not None and asked is None:
         return round(config.engine.vllm_gpu_share * on.memory)
-    asked = config.engine.vllm_cache_gib
-    return shape.parameters * BFLOAT16_BYTES + (cache if asked is None else round(asked * (1 << 30)))
+    return shape.parameters * BFLOAT16_BYTES + (cache if asked is None else asked)
 
 
 def _head(shape: ModelShape, on: Device, number_bytes: int) -> int:

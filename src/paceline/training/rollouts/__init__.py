@@ -4,9 +4,7 @@ Knows no process, file or loop. Every completion comes out again, in a group, wi
 
 rounds.py     tasks to scored completions, one round
 sampler.py    rounds to a step's groups
-sharing.py    the same by several processes
 grouping.py   scores to groups with advantages
 records.py    what a step writes down for readers
-lines.py      the same with all that is needed to make its groups again
-restoring.py  the groups from those lines
+restoring.py  the same with all that is needed to make its groups again, and the groups from it
 """

@@ -68,7 +68,7 @@ def make_groups(
     max_completion_length: int,
 ) -> tuple[RolloutGroup, ...]:
     """One group per task, in order; `weights` is by reward function."""
-    all_weights = {**weights, OVERLONG: options.overlong_weight}
+    all_weights = {**weights, OVERLONG: 1.0}
     share = options.overlong_share
     buffer = overlong_buffer(share, max_length=max_completion_length) if share else 0
     rewards = [

@@ -14,9 +14,8 @@ from typing_extensions import override
 from paceline.config.objective import AdvantageConfig
 from paceline.engines import Engine, Request, Sampling, sample_key
 from paceline.rewards.function import RewardFunction
-from paceline.rewards.scoring.early import early_start
+from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import Scores, merge_scores, part_of, score
-from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.rollouts.grouping import ScoredGroup, is_inside
 from paceline.types import Completion, Task
 
@@ -61,7 +60,6 @@ class EngineSampler(RoundSampler):
     seed: int
     purpose: str = "train"
     """Part of every completion's key, so that training and evaluation do not draw alike."""
-    progress: Progress = NULL_PROGRESS
 
     @override
     def sample(self, drawn: Drawn) -> Round:
@@ -72,7 +70,7 @@ class EngineSampler(RoundSampler):
         generated = time.perf_counter()
         repeated = [task for task in tasks for _ in range(self.num_generations)]
         answers = [one for group in completions for one in group]
-        scores = score(self.functions, repeated, answers, timeout=self.reward_timeout, progress=self.progress)
+        scores = score(self.functions, repeated, answers, timeout=self.reward_timeout)
         size = self.num_generations
         scored = (
             self._scored(task, tuple(group), part_of(scores, index * size, size))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from paceline.config.sections import Config
 from paceline.engines import Engine
 from paceline.rewards.function import RewardFunction
-from paceline.rewards.reading import stated_answer
+from paceline.rewards.selecting import stated_answer
 from paceline.training.rollouts.records import rollout_metrics, rollout_records
 from paceline.training.rollouts.sampler import RolloutBatch, Sampler
 from paceline.training.setup.samplers import training_rounds, training_sampler

@@ -8,21 +8,16 @@ from transformers import PreTrainedTokenizerBase
 from paceline.config.sections import Config
 from paceline.data.prompts import Tokenizer
 from paceline.data.sources import has_split, load_rows
-from paceline.data.system_message import system_prompt
 from paceline.data.tasks import build_tasks
 from paceline.engines import Sampling
 from paceline.errors import ConfigError
 from paceline.models.places import check_completion_fits
 from paceline.models.pretrained import context_length
-from paceline.rewards.context import reward_context
 from paceline.rewards.function import BuiltIn
-from paceline.rewards.parameters import base_name
-from paceline.rewards.prompts import default_system_prompt
-from paceline.rewards.registry import BUILT_IN
-from paceline.rewards.resolving import resolve
-from paceline.rewards.rows import row_check
+from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.training.evaluation import AccuracyEvaluator, EvalSet
+from paceline.training.setup.checks import Checked
 from paceline.training.setup.notices import of_graders, of_rows
 from paceline.types import Task
 
@@ -34,27 +29,32 @@ def has_held_out(config: Config) -> bool:
     )
 
 
-def make_evaluators(config: Config, tokenizer: PreTrainedTokenizerBase) -> tuple[AccuracyEvaluator, ...]:
+def make_evaluators(
+    config: Config, tokenizer: PreTrainedTokenizerBase, checked: Checked
+) -> tuple[AccuracyEvaluator, ...]:
     """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`."""
     sets = config.data.held_out
     if config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
         sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split)) or sets
-    return tuple(_evaluator(config, tokenizer, name, dataset) for name, dataset in sets)
+    return tuple(_evaluator(config, tokenizer, checked, name, dataset) for name, dataset in sets)
 
 
-def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | None, dataset: str) -> AccuracyEvaluator:
-    options = config.evaluation
-    split = config.data.eval_split if has_split(dataset, config.data.eval_split) else None
-    rows = load_rows(dataset, split=split or config.data.dataset_split, size=options.eval_size, seed=config.loop.seed)
-    system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
-    context = reward_context(config.rewards, config.sampling)
-    function = {options.eval_reward_func: resolve(options.eval_reward_func, context)}
-    built = build_tasks(
-        rows, cast(Tokenizer, tokenizer), config.data, system=system, check=row_check(function), whole=True
+def _evaluator(
+    config: Config, tokenizer: PreTrainedTokenizerBase, checked: Checked, name: str | None, dataset: str
+) -> AccuracyEvaluator:
+    options, data, function = config.evaluation, config.data, checked.measure
+    split = data.eval_split if has_split(dataset, data.eval_split) else None
+    rows = load_rows(
+        dataset,
+        split=split or data.dataset_split,
+        size=options.eval_size,
+        seed=config.loop.seed,
+        files=checked.files,
     )
+    check = row_check(function)
+    built = build_tasks(rows, cast(Tokenizer, tokenizer), data, system=checked.system, check=check, whole=True)
     tasks = built.looked_at
     check_prompts_fit(tasks, limit=context_length(config.model), completion=config.sampling.max_completion_length)
-    training = {name: resolve(name, context) for name in config.rewards.functions if base_name(name) in BUILT_IN}
     self_test(
         function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
     )
@@ -77,7 +77,11 @@ def _evaluator(config: Config, tokenizer: PreTrainedTokenizerBase, name: str | N
         max_failure_rate=config.rewards.max_reward_failure_rate,
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
-        asking={name: one for name, one in training.items() if isinstance(one, BuiltIn) and one.is_formed is not None},
+        asking={
+            name: one
+            for name, one in checked.functions.items()
+            if isinstance(one, BuiltIn) and one.is_formed is not None
+        },
     )
 
 
@@ -89,12 +93,18 @@ def check_prompts_fit(tasks: Sequence[Task], *, limit: int | None, completion: i
     if limit is not None and prompt >= limit:
         raise ConfigError(
             f"prompts must leave room for a completion within the model's {limit} positions, got {prompt} tokens in "
-            f"row {longest.task_id}; give --max-prompt-length {limit - completion} with --long-prompts drop, or take "
-            "a model with more"
+            f"row {longest.task_id}",
+            remedies=[
+                f"give --max-prompt-length {limit - completion} with --long-prompts drop",
+                "take a model with more",
+            ],
         )
     if limit is not None and prompt + completion > limit:
         raise ConfigError(
             f"--max-completion-length must leave room for the prompt within the model's {limit} positions, got "
-            f"{completion} with {prompt} prompt tokens in row {longest.task_id}; give at most {limit - prompt}, or "
-            f"--max-prompt-length {limit - completion} with --long-prompts drop"
+            f"{completion} with {prompt} prompt tokens in row {longest.task_id}",
+            remedies=[
+                f"give at most {limit - prompt}",
+                f"--max-prompt-length {limit - completion} with --long-prompts drop",
+            ],
         )

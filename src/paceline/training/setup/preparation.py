@@ -14,7 +14,6 @@ from paceline.config.rules import require
 from paceline.config.sections import Config, ModelConfig
 from paceline.data.prompts import Tokenizer
 from paceline.data.sources import load_rows
-from paceline.data.system_message import system_prompt
 from paceline.data.tasks import TaskSet, build_tasks
 from paceline.errors import ConfigError, ModelError
 from paceline.models.places import check_completion_fits, model_place
@@ -27,41 +26,41 @@ from paceline.models.pretrained import (
     vocabulary_size,
 )
 from paceline.models.weight_headers import check_quantised
-from paceline.rewards.context import reward_context
 from paceline.rewards.function import RewardFunction
-from paceline.rewards.prompts import default_system_prompt
-from paceline.rewards.resolving import resolve
-from paceline.rewards.rows import row_check
-from paceline.rewards.selecting import check_selections
+from paceline.rewards.selecting import check_selections, row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.runtime.devices import choose_device
+from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
+from paceline.training.setup.checks import Checked, resolved
 from paceline.training.setup.evaluators import Evaluator, reward_evaluator
-from paceline.training.setup.functions import configured_functions, with_reward_models
 from paceline.training.setup.held_out import check_prompts_fit, has_held_out, make_evaluators
-from paceline.training.setup.overrides import Overrides
-from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_inputs import Overrides, RunInputs
+from paceline.training.setup.samplers import with_reward_models
 from paceline.types import Task
 
 if TYPE_CHECKING:
     import torch
 
 
-def prepare(config: Config, overrides: Overrides | None = None) -> RunInputs:
-    """Tokenizer, reward functions, tasks and held-out tasks.
+def prepare(config: Config, overrides: Overrides | None = None, checked: Checked | None = None) -> RunInputs:
+    """Tokenizer, reward functions, tasks and held-out tasks, from what the cheap stage has found where it was made.
 
     Raises:
         ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
     """
     overrides = overrides or Overrides()
-    functions = dict(configured_functions(config) if overrides.functions is None else overrides.functions)
+    if overrides.functions is not None:
+        checked = Checked(functions=overrides.functions)
+    checked = checked or resolved(config)
+    functions = dict(checked.functions)
     check_memory_options(config, choose_device(config.model))
     check_quantisation(config, overrides)
     check_logits(config, overrides)
     limit, completion = positions(config, overrides), config.sampling.max_completion_length
     check_completion_fits(completion, limit=limit)
     tokenizer = overrides.tokenizer or load_tokenizer(config.model)
-    tasks = overrides.tasks or _configured_tasks(config, tokenizer, functions)
+    tasks = overrides.tasks or _configured_tasks(config, tokenizer, checked)
     tasks.hold_to(partial(_check_tasks, config, overrides, limit))
     for some in (overrides.held_out or {}).values():
         check_prompts_fit(some, limit=limit, completion=completion)
@@ -74,8 +73,11 @@ def prepare(config: Config, overrides: Overrides | None = None) -> RunInputs:
     )
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
-    evaluators = make_evaluators(config, tokenizer) if overrides.tasks is None and has_held_out(config) else ()
-    functions = with_reward_models(functions, config, overrides)
+    held_out = overrides.tasks is None and has_held_out(config)
+    evaluators = make_evaluators(config, tokenizer, checked) if held_out else ()
+    functions = with_reward_models(
+        functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
+    )
     return RunInputs(
         tokenizer=tokenizer,
         functions=functions,
@@ -83,6 +85,12 @@ def prepare(config: Config, overrides: Overrides | None = None) -> RunInputs:
         unverified=unverified,
         unmet=unmet_needs(functions, tasks.looked_at),
         evaluators=evaluators or _reward_evaluators(config, overrides, functions),
+        model_digests=model_digests(
+            config,
+            tokenizer,
+            overrides.model,
+            has_adapter=overrides.adapter is not None or hasattr(overrides.model, "peft_config"),
+        ),
         plan=plan,
         total_steps=plan.steps,
     )
@@ -148,15 +156,13 @@ def positions(config: Config, overrides: Overrides) -> int | None:
     return getattr(overrides.model.config.get_text_config(), "max_position_embeddings", None)
 
 
-def _configured_tasks(
-    config: Config, tokenizer: PreTrainedTokenizerBase, functions: Mapping[str, RewardFunction]
-) -> TaskSet:
-    resolve(config.evaluation.eval_reward_func, reward_context(config.rewards, config.sampling))
+def _configured_tasks(config: Config, tokenizer: PreTrainedTokenizerBase, checked: Checked) -> TaskSet:
+    data = config.data
     rows = load_rows(
-        config.data.dataset, split=config.data.dataset_split, size=config.data.dataset_size, seed=config.loop.seed
+        data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
     )
-    system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
-    return build_tasks(rows, cast(Tokenizer, tokenizer), config.data, system=system, check=row_check(functions))
+    check = row_check(checked.functions)
+    return build_tasks(rows, cast(Tokenizer, tokenizer), data, system=checked.system, check=check)
 
 
 def _reward_evaluators(
@@ -174,11 +180,9 @@ def check_memory_options(config: Config, device: "torch.device") -> None:
     Raises:
         ConfigError: the sentence names the option and the remedy.
     """
-    for name, value in (
-        ("activation_offload", config.model.activation_offload),
-        ("optimizer_offload", config.optim.optimizer_offload),
-    ):
-        right = not value or device.type == "cuda"
-        require(right, name, value, "be false on a CPU", "everything lies in main memory already")
+    moved = config.optim.offload
+    for name in ("activations", "optimizer"):
+        right = name not in moved or device.type == "cuda"
+        require(right, "offload", moved, f"not name {name} on a CPU", "everything lies in main memory already")
     if config.optim.optimizer == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
         raise ConfigError("--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'`")

@@ -1,15 +1,19 @@
-"""A run before any weight of the policy is read."""
+"""What setup is given in the place of options, and what it gives: a run before any weight of the policy is read."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
 from paceline.data.tasks import TaskSet
 from paceline.rewards.function import RewardFunction
-from paceline.runtime.progress import NULL_PROGRESS, Progress
 from paceline.training.plan.batches import BatchPlan
 from paceline.training.setup.evaluators import Evaluator
+from paceline.types import Task
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +38,35 @@ class RunInputs:
     """What tasks lack that a reward function needs, a sentence each: it gives them no number."""
     evaluators: tuple[Evaluator, ...]
     """One per held-out set; none when there are no held-out tasks."""
+    model_digests: Mapping[str, str]
+    """By name, digests of the model and its tokenizer: a resumed run has the same (see `identity.model_digests`)."""
     plan: BatchPlan
     total_steps: int
-    progress: Progress = NULL_PROGRESS
-    """Who is told how far the work at hand has come."""
 
     @property
     def run_size(self) -> RunSize:
         """What the trainer must know of all this."""
         return RunSize(total_steps=self.total_steps, longest_prompt=self.tasks.longest_prompt)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overrides:
+    """Objects of a program's own, each in the place of what the configuration names; None: as configured."""
+
+    model: Any = None
+    """A transformers model, with or without an adapter; it is trained in place."""
+    adapter: Any = None
+    """A configuration of `peft` for a new adapter."""
+    tokenizer: PreTrainedTokenizerBase | None = None
+    functions: Mapping[str, RewardFunction] | None = None
+    reward_models: Mapping[str, str] | None = None
+    """Name to directory or Hub name; loaded after everything that is cheap to refuse."""
+    reward_tokenizers: Mapping[str, PreTrainedTokenizerBase] = field(default_factory=dict)
+    """Tokenizers of `reward_models` by the same names; where there is none, the model's own is read."""
+    tasks: TaskSet | None = None
+    held_out: Mapping[str, tuple[Task, ...]] | None = None
+    """Sets to measure the training rewards on, by name; with `tasks` None means none."""
+    optimizer: "torch.optim.Optimizer | None" = None
+    """Over parameters of `model`."""
+    make_scheduler: "Callable[[torch.optim.Optimizer, int], Any] | None" = None
+    """From the optimiser and the updates of the run to the torch scheduler that sets its rate, `step()` per update."""

@@ -1,18 +1,19 @@
-"""The sampler as the options want it for training, around an engine that is there."""
+"""The sampler as the options want it for training, and the reward models that it grades with."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
+
+from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
 from paceline.engines import Engine, Sampling
 from paceline.rewards.function import RewardFunction
-from paceline.runtime.progress import NULL_PROGRESS, Progress
+from paceline.runtime.devices import choose_device
 from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
 from paceline.training.rollouts.sampler import Sampler
 
 
-def training_rounds(
-    config: Config, engine: Engine, functions: Mapping[str, RewardFunction], *, progress: Progress = NULL_PROGRESS
-) -> EngineSampler:
+def training_rounds(config: Config, engine: Engine, functions: Mapping[str, RewardFunction]) -> EngineSampler:
     """Sampling and scoring as the options want it for training."""
     sampling = config.sampling
     return EngineSampler(
@@ -30,7 +31,6 @@ def training_rounds(
         advantage=config.advantage,
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
-        progress=progress,
     )
 
 
@@ -43,3 +43,26 @@ def training_sampler(config: Config, rounds: RoundSampler) -> Sampler:
         max_completion_length=config.sampling.max_completion_length,
         max_failure_rate=config.rewards.max_reward_failure_rate,
     )
+
+
+def with_reward_models(
+    functions: Mapping[str, RewardFunction],
+    config: Config,
+    *,
+    addresses: Mapping[str, str] | None = None,
+    tokenizers: Mapping[str, PreTrainedTokenizerBase] = MappingProxyType({}),
+) -> dict[str, RewardFunction]:
+    """Functions, and the models that are read now, in the order of the configuration's names.
+
+    `addresses` and `tokenizers` are a program's own, by name of the model.
+    """
+    addresses = addresses or {name: name for name in config.rewards.reward_models}
+    models = dict[str, RewardFunction]()
+    if addresses:
+        # imported here: the models of transformers take seconds to import, and most runs have no reward model
+        from paceline.rewards.model import load_reward_model
+
+        device = choose_device(config.model)
+        for name, address in addresses.items():
+            models[name] = load_reward_model(address, device=device, tokenizer=tokenizers.get(name))
+    return {name: functions[name] if name in functions else models[name] for name in config.rewards.names}

@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,18 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
 from paceline.errors import ConfigError, EngineError, TrainingError, first_line
-from paceline.models.parallel.process_group import Meeting
-from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.models.loading import load_model
+from paceline.models.parallel.mesh_ranks import make_ranks
+from paceline.models.parallel.process_group import Meeting, process_group
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
+from paceline.runtime.activity import ACTIVITY
+from paceline.runtime.devices import choose_device
 from paceline.runtime.watchdog import write_stacks
 from paceline.training.setup.run_inputs import RunSize
-from paceline.workers.ray.consumers import KeepingWorkers
-from paceline.workers.ray.consuming import ConsumerContext, ConsumingProcess
-from paceline.workers.ray.producing import ProducingProcess
-from paceline.workers.ray.weights import Manifest
-from paceline.workers.ray.worker_group import Lost
+from paceline.workers.group import Lost, Workers
+from paceline.workers.sampler import SamplerWorker
+from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerWorker
+from paceline.workers.weight_sync import Manifest
 
 START_SECONDS = 600.0
 """Deadline of an actor for reading its model; after it the actor counts as lost."""
@@ -54,7 +57,7 @@ class Sign:
     process: int
     """Process id there."""
     heartbeat: int
-    """Number of events so far: see `Heartbeat`."""
+    """Number of events so far: see `Activity`."""
     latest: str
 
 
@@ -65,7 +68,7 @@ class _Watch:
     def ping(self) -> Sign:
         """A heartbeat; none comes from an actor that is gone or stopped."""
         node, process = ray.get_runtime_context().get_node_id(), os.getpid()
-        return Sign(node=node, process=process, heartbeat=HEARTBEAT.count, latest=HEARTBEAT.latest)
+        return Sign(node=node, process=process, heartbeat=ACTIVITY.count, latest=ACTIVITY.latest)
 
     @ray.method(concurrency_group="watch")
     def stacks(self) -> str:
@@ -76,18 +79,44 @@ class _Watch:
 
 
 @_TOLD
-class ProducerActor(_Watch, ProducingProcess):
-    """A producer."""
+class SamplerActor(_Watch, SamplerWorker):
+    """A sampler. It samples nothing before its first weights."""
+
+    def __init__(self, config: Config, directory: Path, number: int) -> None:
+        """`directory` is what the configuration's paths are relative to."""
+        os.chdir(directory)
+        super().__init__(config, load_model(config.model, config.lora, seed=config.loop.seed))
 
     @ray.method(concurrency_group="tell")
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
-        """As `ProducingProcess.offer`, in a thread of its own while the actor samples."""
+        """As `SamplerWorker.offer`, in a thread of its own while the actor samples."""
         super().offer(manifest, *buckets)
 
 
 @_WATCHED
-class ConsumerActor(_Watch, ConsumingProcess):
-    """A consumer."""
+class TrainerActor(_Watch, TrainerWorker):
+    """A trainer."""
+
+    def __init__(
+        self,
+        config: Config,
+        directory: Path,
+        number: int,
+        meeting: Meeting | None,
+        run_size: RunSize,
+        checkpoint: Path | None,
+    ) -> None:
+        """Join the other trainers; `meeting` is None for a single one."""
+        os.chdir(directory)
+        ranks: Ranks = ONE_RANK
+        if meeting is not None:
+            device, size = choose_device(config.model), config.cluster.num_consumers
+            self._open = ExitStack()  # for as long as the process lives
+            self._open.enter_context(
+                process_group(meeting, rank=number, size=size, device=device, timeout=COLLECTIVE_SECONDS)
+            )
+            ranks = make_ranks(config.parallel, device, offload="parameters" in config.optim.offload)
+        super().__init__(config, run_size, checkpoint, ranks=ranks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +137,7 @@ def ray_cluster(options: ClusterConfig, share: Share) -> Iterator[None]:
     """
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "paceline"}
     if options.ray_address is None:
-        # a producer that was lost may hold its share until it is gone
+        # a sampler that was lost may hold its share until it is gone
         actors = 2 * options.num_producers + options.num_consumers
         own: dict[str, Any] = {"address": "local", "num_cpus": actors * share.cpus, "_node_ip_address": "127.0.0.1"}
         ray.init(include_dashboard=False, **own, **common)
@@ -117,8 +146,8 @@ def ray_cluster(options: ClusterConfig, share: Share) -> Iterator[None]:
             ray.init(address=options.ray_address, **common)
         except ConnectionError as error:
             raise ConfigError(
-                f"--ray-address must be a running Ray cluster's, got {options.ray_address!r}; start one with "
-                f"`ray start --head`, or leave it out ({error})"
+                f"--cluster must be a running Ray cluster's, got {options.ray_address!r}; start one with "
+                f"`ray start --head`, or give --cluster alone ({error})"
             ) from None
     try:
         yield
@@ -134,11 +163,7 @@ class WatchedActor:
         self.name, self.actor, self.timeout = name, actor, timeout
         self.call: Any = None
         self._first_ping, self._silence, self._heartbeat = actor.ping.remote(), "", -1
-        HEARTBEAT.stack_dumps[name] = self._write_stacks
-
-    def start(self, method: str, arguments: Sequence[object]) -> None:
-        """Begin a call."""
-        self.call = getattr(self.actor, method).remote(*arguments)
+        ACTIVITY.stack_dumps[name] = self._write_stacks
 
     def is_silent(self) -> bool:
         """True if no heartbeat comes in time; then the call counts as lost."""
@@ -147,27 +172,23 @@ class WatchedActor:
         ping = self.actor.ping.remote()
         found, _ = ray.wait([ping, self.call], timeout=limit)
         if ping in found:
-            self._note(ping)
+            with suppress(RayActorError):  # the call's answer will say so
+                sign: Sign = ray.get(ping)
+                if sign.heartbeat != self._heartbeat:  # what happens there is progress of the run
+                    self._heartbeat = sign.heartbeat
+                    ACTIVITY.beat(self.name, sign.latest)
         self._silence = "" if found else f"{self.name} gave no sign of life for {limit:g} s"
         return not found
 
-    def _note(self, ping: Any) -> None:
-        """Count events in the actor as progress of the run."""
-        with suppress(RayActorError):  # the call's answer will say so
-            sign: Sign = ray.get(ping)
-            if sign.heartbeat != self._heartbeat:
-                self._heartbeat = sign.heartbeat
-                HEARTBEAT.beat(self.name, sign.latest)
-
     def _write_stacks(self, folder: Path) -> None:
-        """Write a stack dump of the actor, a `Heartbeat.stack_dumps`; nothing if it is gone or stopped."""
+        """Write a stack dump of the actor, a `Activity.stack_dumps`; nothing if it is gone or stopped."""
         with suppress(RayActorError, GetTimeoutError):
             text = ray.get(self.actor.stacks.remote(), timeout=STACKS_SECONDS)
             (folder / f"{self.name.replace(' ', '-')}.txt").write_text(text)
 
     def end(self) -> None:
         """End the process, also one that is stopped and cannot hear Ray."""
-        HEARTBEAT.stack_dumps.pop(self.name, None)
+        ACTIVITY.stack_dumps.pop(self.name, None)
         ray.kill(self.actor)
         if not ray.wait([self._first_ping], timeout=0)[0]:
             return
@@ -201,42 +222,57 @@ def reason_of(error: RayActorError) -> str:
     return str(error).strip().splitlines()[-1].strip() if "creation task" in first else first
 
 
-def first_to_end(actors: Sequence[WatchedActor]) -> WatchedActor:
-    """The first of these actors whose call has ended, or which is silent."""
-    calls = {one.call: one for one in actors}
-    while True:
-        ended, _ = ray.wait(list(calls), timeout=actors[0].timeout / LOOK_UPS)
-        if ended:
-            return calls[ended[0]]
-        for one in actors:
-            if one.is_silent():
-                return one
+class RayWorkers(Workers):
+    """`Workers` that are actors of Ray."""
 
+    def __init__(
+        self, kind: Any, who: str, count: int, share: Share, config: Config, *arguments: object, spread: bool = False
+    ) -> None:
+        """Start all actors; they read their models at the same time.
 
-class RayWorkers(KeepingWorkers):
-    """`KeepingWorkers` on actors of Ray."""
+        Args:
+            kind: class of the actors.
+            who: the word for one of them.
+            count: number of actors.
+            share: resources of each.
+            config: the run's.
+            arguments: further ones of an actor's constructor, behind its number.
+            spread: place them on as many machines as there are.
+        """
+        options = {"num_cpus": share.cpus, "num_gpus": share.gpus}
+        remote = kind.options(**options, scheduling_strategy="SPREAD" if spread else "DEFAULT").remote
 
-    def __init__(self, start: Callable[[int], WatchedActor], count: int) -> None:
-        """Start all actors; they read their models at the same time."""
+        def start(number: int) -> WatchedActor:
+            actor = remote(config, Path.cwd(), number, *arguments)
+            return WatchedActor(f"{who} {number}", actor, timeout=config.cluster.actor_timeout)
+
         self._start, self._ended = start, False
         self._actors = [start(number) for number in range(count)]
 
     @property
     @override
-    def count(self) -> int:
-        return len(self._actors)
+    def numbers(self) -> Sequence[int]:
+        return range(len(self._actors))
 
     @override
-    def start(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
-        self._actors[worker].start(method, arguments)
+    def start(self, workers: Collection[int], method: str, arguments: tuple[Any, ...]) -> None:
+        for worker in workers:
+            self._actors[worker].call = self.keep(worker, method, arguments)
 
     @override
     def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
-        getattr(self._actors[worker].actor, method).remote(*arguments)
+        self.keep(worker, method, arguments)
 
     @override
     def wait(self, busy: Collection[int]) -> int:
-        return self._actors.index(first_to_end([self._actors[worker] for worker in busy]))
+        calls = {self._actors[worker].call: worker for worker in busy}
+        while True:
+            ended, _ = ray.wait(list(calls), timeout=self._actors[0].timeout / LOOK_UPS)
+            if ended:
+                return calls[ended[0]]
+            for worker in busy:
+                if self._actors[worker].is_silent():
+                    return worker
 
     @override
     def answer(self, worker: int) -> Any:
@@ -259,37 +295,6 @@ class RayWorkers(KeepingWorkers):
         self._ended = True
         for one in self._actors:
             one.end()
-
-
-def ray_producers(config: Config, share: Share) -> RayWorkers:
-    """All samplers, one `ProducingProcess` each."""
-    scheduling = "SPREAD" if config.cluster.placement == "spread" else "DEFAULT"
-
-    def start(number: int) -> WatchedActor:
-        return _watched(ProducerActor, share, f"producer {number}", config, scheduling=scheduling)
-
-    return RayWorkers(start, config.cluster.num_producers)
-
-
-def ray_consumers(
-    config: Config, share: Share, meeting: Meeting | None, run_size: RunSize, checkpoint: Path | None
-) -> RayWorkers:
-    """All trainers, one `ConsumingProcess` each; `meeting` is None for a single one."""
-    size = config.cluster.num_consumers
-
-    def start(number: int) -> WatchedActor:
-        context = ConsumerContext(rank=number, size=size, meeting=meeting)
-        return _watched(ConsumerActor, share, f"consumer {number}", config, context, run_size, checkpoint)
-
-    return RayWorkers(start, size)
-
-
-def _watched(
-    kind: Any, share: Share, name: str, config: Config, *arguments: object, scheduling: str = "DEFAULT"
-) -> WatchedActor:
-    options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "scheduling_strategy": scheduling}
-    actor = kind.options(**options).remote(config, Path.cwd(), *arguments)
-    return WatchedActor(name, actor, timeout=config.cluster.actor_timeout)
 
 
 def driver_address() -> str:

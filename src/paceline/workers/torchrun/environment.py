@@ -94,7 +94,7 @@ def check_launched(config: Config, place: Launched) -> None:
     if config.engine.engine != "local":
         raise ConfigError(
             f"--engine must be local where a launcher starts the processes, got {config.engine.engine!r}; "
-            "vLLM makes a process group of its own, and samples in producers of --cluster"
+            "vLLM makes a process group of its own, and runs in the samplers of --cluster"
         )
     layout(config.parallel, training_ranks(config.parallel, place.size))
     if place.secret is None and not place.is_one_machine:

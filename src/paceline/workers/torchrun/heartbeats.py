@@ -6,7 +6,6 @@ interrupted, as in a collective that waits for a lost rank, the process is ended
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -16,13 +15,13 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType
 from typing import Any, Self
 
 from paceline import errors
 from paceline.errors import PacelineError, ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
-from paceline.runtime.heartbeat import HEARTBEAT
+from paceline.runtime.activity import ACTIVITY
+from paceline.runtime.interrupts import Interrupt
 from paceline.runtime.watchdog import write_stacks
 
 HEARTBEAT_SECONDS = 1.0
@@ -39,8 +38,6 @@ LATEST = 200
 """Longest text on a rank's latest activity, in characters."""
 FRAMES = 20
 """Number of innermost traceback frames to report."""
-ALARM = signal.SIGURG
-"""Signal that wakes the main thread: no launcher sends it, and by default it is ignored."""
 
 KINDS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PacelineError)
@@ -65,7 +62,6 @@ class PeerHeartbeats:
         *,
         limit: float,
         force: Callable[[BaseException], None],
-        alarm: Callable[[], None] | None = None,
         beat: float = HEARTBEAT_SECONDS,
     ) -> None:
         """Take channels by rank; only the first rank has more than one.
@@ -74,24 +70,19 @@ class PeerHeartbeats:
             peers: channels whose other ends are PeerHeartbeats too.
             limit: seconds without a heartbeat after which a rank counts as lost.
             force: ends the process if the main thread does not stop; called with the reason.
-            alarm: makes the main thread run `raise_verdict`; None: by a signal.
             beat: seconds between two heartbeats.
         """
         self._peers, self._limit, self._force, self._beat = dict(peers), limit, force, beat
-        self._alarm = alarm or _wake_main_thread
-        self._uses_signal = alarm is None
         self._silent, self._heartbeats = dict.fromkeys(peers, 0), dict[int, int]()
         self._candidates = list[tuple[float, BaseException]]()
         self._verdict: BaseException | None = None
-        self._known, self._left = threading.Event(), threading.Event()
-        self._is_raised = False
+        self._known, self._interrupt = threading.Event(), Interrupt()
         self._telling = threading.Lock()
         self._wake, self._waker = Pipe(duplex=False)
         self._thread = threading.Thread(target=self._listen, name="heartbeats", daemon=True)
 
     def __enter__(self) -> Self:
-        if self._uses_signal:
-            self._previous = signal.signal(ALARM, lambda number, frame: self.raise_verdict(number, frame))
+        self._interrupt.open()
         self._thread.start()
         return self
 
@@ -99,12 +90,11 @@ class PeerHeartbeats:
         self.leave()
         self._waker.close()
         self._thread.join()
-        if self._uses_signal:
-            signal.signal(ALARM, self._previous)
+        self._interrupt.close()
 
     def leave(self) -> None:
         """Stop interrupting: the main thread is on its way out."""
-        self._left.set()
+        self._interrupt.over.set()
 
     def tell_end(self, status: int) -> None:
         """Tell the others that the run is over, with this exit status."""
@@ -125,11 +115,9 @@ class PeerHeartbeats:
         self._known.wait(seconds)
         return self._verdict
 
-    def raise_verdict(self, number: int = 0, frame: FrameType | None = None) -> None:
+    def raise_verdict(self) -> None:
         """Raise the reason why the run is over, once, in the main thread."""
-        if self._verdict is not None and not self._is_raised and not self._left.is_set():
-            self._is_raised = True
-            raise self._verdict
+        self._interrupt.raise_here(self._verdict)
 
     def _tell(self, words: Mapping[str, Any], ranks: Collection[int] | None = None) -> None:
         """Send a message to some ranks, or to all for None."""
@@ -158,7 +146,7 @@ class PeerHeartbeats:
             if decided:
                 self._verdict = decided[0]
         self._known.set()
-        self._insist()
+        self._interrupt.insist(self._verdict, seconds=GRACE * self._beat, force=self._force)
 
     def _hear(self, rank: int) -> None:
         try:
@@ -176,13 +164,13 @@ class PeerHeartbeats:
         # the first rank's own is none of theirs: each would take the other's answer for progress
         elif "heartbeat" in words and rank > 0 and words["heartbeat"] != self._heartbeats.get(rank):
             self._heartbeats[rank] = words["heartbeat"]
-            HEARTBEAT.beat(f"rank {rank}", words["latest"])
+            ACTIVITY.beat(f"rank {rank}", words["latest"])
         elif "failed" in words:
             is_culprit = words["failed"] != RankLost.__name__
             self._propose(PATIENCE if is_culprit else DOUBT, error_of(rank, words))
 
     def _count(self) -> None:
-        self._tell({"heartbeat": HEARTBEAT.count, "latest": HEARTBEAT.latest[:LATEST]})
+        self._tell({"heartbeat": ACTIVITY.count, "latest": ACTIVITY.latest[:LATEST]})
         for rank in list(self._peers):
             self._silent[rank] += 1
             if self._silent[rank] * self._beat > self._limit:
@@ -193,17 +181,6 @@ class PeerHeartbeats:
 
     def _propose(self, beats: int, error: BaseException) -> None:
         self._candidates.append((time.monotonic() + beats * self._beat, error))
-
-    def _insist(self) -> None:
-        """Wake the main thread until it stops: one signal may arrive just before it blocks again."""
-        assert self._verdict is not None
-        deadline = time.monotonic() + GRACE * self._beat
-        while not self._left.is_set() and time.monotonic() < deadline:
-            self._alarm()
-            if wait([self._wake], timeout=self._beat / 4):
-                return
-        if not self._left.is_set():
-            self._force(self._verdict)
 
 
 def words_of(error: BaseException) -> dict[str, str]:
@@ -233,9 +210,3 @@ def end_leader(verdict: BaseException) -> None:
 def end_follower(verdict: BaseException) -> None:
     """End this process, whose main thread is stuck."""
     os._exit(verdict.status if isinstance(verdict, Ended) else PacelineError.exit_status)
-
-
-def _wake_main_thread() -> None:
-    ident = threading.main_thread().ident
-    assert ident is not None
-    signal.pthread_kill(ident, ALARM)

@@ -10,12 +10,15 @@ import os
 import secrets
 import socket
 import struct
+import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -23,8 +26,7 @@ import torch.distributed as dist
 from paceline.errors import ProcessLost, first_line
 from paceline.models.parallel.process_group import JOIN_SECONDS
 from paceline.models.parallel.ranks import RankLost
-from paceline.workers.torchrun.environment import Launched
-from paceline.workers.torchrun.secret import REMEDY, offered_key, shared_key
+from paceline.workers.torchrun.environment import SECRET, Launched
 
 HELLO_SECONDS = 10.0
 """Timeout of each message in the handshake, in seconds."""
@@ -32,6 +34,7 @@ HELLO_BYTES = 4096
 PLACE = "channels"
 """Key of the first rank's address in the store."""
 KINDS = ("calls", "life")
+REMEDY = f"set {SECRET} to the same random text for every rank"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,3 +186,63 @@ def _be_patient(channel: Connection, seconds: float) -> None:
     """Set the timeout of one part of a message; 0 means none, as heartbeats report the end of a rank."""
     with socket.socket(fileno=os.dup(channel.fileno())) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), 0))
+
+
+# --- the shared secret of a launch
+#
+# Channels between ranks carry pickles, so whoever connects can run code. The store answers whoever reaches its port, so
+# it holds no secret. On one machine the secret is a file that only its user may read; on several machines it is a
+# variable of the launch.
+
+
+@contextmanager
+def offered_key(place: Launched) -> Iterator[bytes]:
+    """Publish the first rank's key to the others, for the duration of the context.
+
+    Raises:
+        ProcessLost: the file cannot be made.
+    """
+    if place.secret is not None:
+        yield place.secret.encode()
+        return
+    file, key = _file(place), secrets.token_hex(32)
+    try:
+        file.unlink(missing_ok=True)  # of a launch that was killed
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise ProcessLost(
+            f"{file}, by which ranks know each other, cannot be made ({error.strerror}); {REMEDY}"
+        ) from None
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(key)
+        yield key.encode()
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def shared_key(place: Launched) -> bytes:
+    """Key of any other rank, once the first rank has published it.
+
+    Raises:
+        ProcessLost: the file is not there, or another user can read or has made it.
+    """
+    if place.secret is not None:
+        return place.secret.encode()
+    file = _file(place)
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise ProcessLost(
+            f"{file}, by which ranks know each other, cannot be read ({error.strerror}); {REMEDY}"
+        ) from None
+    with os.fdopen(descriptor) as stream:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise ProcessLost(f"{file}, by which ranks know each other, is not this user's alone; {REMEDY}")
+        return stream.read().encode()
+
+
+def _file(place: Launched) -> Path:
+    """Path that is the same on all ranks and never comes from the store, which could name any file."""
+    return Path(tempfile.gettempdir()) / f"paceline-ranks-{os.getuid()}-{place.port}-{place.attempt}"

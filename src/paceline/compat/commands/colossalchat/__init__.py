@@ -1,11 +1,9 @@
 """ColossalChat's distributed reinforcement learning: the flags of `rl_example.py` and its zero-bubble variant.
 
 arguments.py  every flag with its default, and argv parsed as the scripts parse it
-batches.py    divisibility rules of batch sizes, and the nearest valid sizes
-rounds.py     batch sizes, processes and staleness in Paceline's options
+batches.py    divisibility rules of batch sizes, the nearest valid sizes, and the options: sizes, processes, staleness
 tasks.py      model, rows, prompts, rewards, evaluation
-objective.py  the four algorithms and the optimiser
-sampling.py   sampling options
+objective.py  the four algorithms, the optimiser and sampling
 """
 
 from pathlib import PurePosixPath
@@ -19,10 +17,8 @@ from paceline.compat.commands.colossalchat.arguments import (
     read,
     script_of,
 )
-from paceline.compat.commands.colossalchat.batches import settle
-from paceline.compat.commands.colossalchat.objective import objective
-from paceline.compat.commands.colossalchat.rounds import rounds
-from paceline.compat.commands.colossalchat.sampling import sampling
+from paceline.compat.commands.colossalchat.batches import rounds, settle
+from paceline.compat.commands.colossalchat.objective import objective, sampling
 from paceline.compat.commands.colossalchat.tasks import tasks
 from paceline.compat.commands.translation import CommandReader, ForeignCommand, Note, Translation
 
@@ -37,22 +33,18 @@ def _directory(one: ColossalChatArguments) -> Translation:
     options = {"output_dir": place, "save_steps": one.save_interval, "project": one.project}
     notes = (
         Note(
-            kind="changed",
-            about="-sd -esd -rsd",
-            text=f"one run directory, {place}, holds checkpoints/, evals/ and rollouts/, every completion of every "
+            "changed",
+            "-sd -esd -rsd",
+            f"one run directory, {place}, holds checkpoints/, evals/ and rollouts/, every completion of every "
             "step instead of a few of every twentieth; a directory that holds a run is refused",
         ),
         Note(
-            kind="mended",
-            about="-si",
-            text="a checkpoint holds all that makes the next step, and `paceline train --resume` goes on from it, "
+            "mended",
+            "-si",
+            "a checkpoint holds all that makes the next step, and `paceline train --resume` goes on from it, "
             "where theirs waited for ever; the newest two are kept (--save-total-limit)",
         ),
-        Note(
-            kind="changed",
-            about="-p",
-            text="no account is needed; --report-to wandb sends the numbers to one, under this project",
-        ),
+        Note("changed", "-p", "no account is needed; --report-to wandb sends the numbers to one, under this project"),
     )
     return Translation(options=options, notes=notes)
 
@@ -61,7 +53,7 @@ def _profile(one: ColossalChatArguments) -> Translation:
     if not one.enable_profiling:
         return Translation()
     text = "writes timeline.json, which Perfetto opens; completions end where they end, where there all ran to -mnt"
-    return Translation(options={"profile": True}, notes=(Note(kind="changed", about="--enable-profiling", text=text),))
+    return Translation(options={"profile": True}, notes=(Note("changed", "--enable-profiling", text),))
 
 
 PARTS = (tasks, sampling, objective, rounds, keeping)

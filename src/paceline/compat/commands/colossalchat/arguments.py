@@ -175,7 +175,7 @@ def read(words: Sequence[str]) -> ColossalChatCommand:
     texts = _parse(script, _spelt_alike(words[start + 1 :]))
     values = {name: _value(name, given[-1]) for name, given in texts.items()}
     repeated = tuple(
-        Note(kind="settled", about=flag(name), text=f"given as {', '.join(given)}; the last counts")
+        Note("settled", flag(name), f"given as {', '.join(given)}; the last counts")
         for name, given in texts.items()
         if len(set(given)) > 1
     )

@@ -1,4 +1,4 @@
-"""The four algorithms and the optimiser, as options."""
+"""The four algorithms, the optimiser and sampling, as options."""
 
 from paceline.compat.commands.colossalchat.arguments import ZERO_BUBBLE, ColossalChatArguments, ColossalChatCommand
 from paceline.compat.commands.translation import Note, Translation
@@ -12,15 +12,15 @@ SKIP_THRESHOLD = 20.0
 FALLING_EPISODES = 4
 
 AVERAGE = Note(
-    kind="mended",
-    about="-tmbs -tbs -t",
-    text="gradients of micro-batches were added up, so that an update grew with their number and depended on the "
+    "mended",
+    "-tmbs -tbs -t",
+    "gradients of micro-batches were added up, so that an update grew with their number and depended on the "
     "layout; here an average is over the whole update",
 )
 DIRECTION = Note(
-    kind="changed",
-    about="-kl",
-    text="the penalty is the estimator that is differentiated there, with the gradient of KL(reference || policy); "
+    "changed",
+    "-kl",
+    "the penalty is the estimator that is differentiated there, with the gradient of KL(reference || policy); "
     "leave --kl out for the KL that it is called after",
 )
 
@@ -42,25 +42,25 @@ def _dapo(read: ColossalChatCommand) -> Translation:
     notes = [
         AVERAGE,
         Note(
-            kind="mended",
-            about="-a DAPO",
-            text=f"a completion cut at -mnt got 0 and one a token shorter less; here the penalty of the last "
+            "mended",
+            "-a DAPO",
+            f"a completion cut at -mnt got 0 and one a token shorter less; here the penalty of the last "
             f"{cache} tokens falls to -1 and stays there, whether the answer is right or wrong",
         ),
         Note(
-            kind="mended",
-            about="-a DAPO",
-            text="skip_threshold was read nowhere; here a completion whose mean ratio is above it is left out",
+            "mended",
+            "-a DAPO",
+            "skip_threshold was read nowhere; here a completion whose mean ratio is above it is left out",
         ),
         Note(
-            kind="changed",
-            about="-a DAPO",
-            text=f"groups outside the filter are replaced within their step, in {REFILLS} more rounds at most "
+            "changed",
+            "-a DAPO",
+            f"groups outside the filter are replaced within their step, in {REFILLS} more rounds at most "
             "(--max-refills), where an update waited for groups of later rounds",
         ),
     ]
     if "kl_coeff" in read.given:
-        notes.append(Note(kind="idle", about="-kl", text="DAPO has no penalty, there as here; --beta sets one"))
+        notes.append(Note("idle", "-kl", "DAPO has no penalty, there as here; --beta sets one"))
     options = {
         "preset": "dapo",
         # of accuracy, strictly inside: a reward of 1 or 0 has the accuracy for its mean
@@ -75,9 +75,9 @@ def _dapo(read: ColossalChatCommand) -> Translation:
 
 def _rloo(read: ColossalChatCommand) -> Translation:
     scale = Note(
-        kind="changed",
-        about="-a RLOO",
-        text=f"a right answer weighs {RIGHT:g} as there: no standard deviation divides it, and -kl is relative to it",
+        "changed",
+        "-a RLOO",
+        f"a right answer weighs {RIGHT:g} as there: no standard deviation divides it, and -kl is relative to it",
     )
     options = {
         "advantage": "leave_one_out",
@@ -94,9 +94,9 @@ def _reinforce(read: ColossalChatCommand) -> Translation:
     notes = (
         AVERAGE,
         Note(
-            kind="mended",
-            about="-a REINFORCE_PPB",
-            text="advantages were multiplied by the standard deviation of a micro-batch, and the penalty stood inside "
+            "mended",
+            "-a REINFORCE_PPB",
+            "advantages were multiplied by the standard deviation of a micro-batch, and the penalty stood inside "
             "them with a gradient of its own; here they are divided by the step's, and the penalty stands in the loss",
         ),
     )
@@ -123,4 +123,63 @@ def _optimiser(one: ColossalChatArguments) -> Translation:
     if one.num_episodes <= FALLING_EPISODES:
         return Translation(options=options)
     text = f"the learning rate rose again from episode {FALLING_EPISODES + 1} on; here it falls to the end of the run"
-    return Translation(options=options, notes=(Note(kind="mended", about=f"-e {one.num_episodes}", text=text),))
+    return Translation(options=options, notes=(Note("mended", f"-e {one.num_episodes}", text),))
+
+
+ANNEALED = 0.9
+HF_TOP_K = 50
+END = "</answer>"
+GPU_SHARE = 0.7
+"""Share of a producer's device for vLLM."""
+
+
+def sampling(read: ColossalChatCommand) -> Translation:
+    """Options that shape a completion."""
+    one = read.arguments
+    return _distribution(one) + _end(one) + _engine(one)
+
+
+def _distribution(one: ColossalChatArguments) -> Translation:
+    notes = []
+    if one.temperature != ANNEALED:
+        text = (
+            f"went on to {ANNEALED:g} over the first episode, while trainers went on dividing by {one.temperature:g}; "
+            "here one temperature holds for both"
+        )
+        notes.append(Note("mended", f"-temp {one.temperature:g}", text))
+    top_k = one.top_k
+    if top_k is None:
+        top_k = HF_TOP_K if one.backend == "transformers" else 0
+        if top_k:
+            text = f"the transformers backend has {top_k} for its default; --top-k 0 samples what is trained"
+            notes.append(Note("changed", "-topk", text))
+    options = {
+        "max_completion_length": one.max_new_tokens,
+        "temperature": one.temperature,
+        "top_p": one.top_p,
+        "top_k": max(0, top_k),
+    }
+    return Translation(options=options, notes=tuple(notes))
+
+
+def _end(one: ColossalChatArguments) -> Translation:
+    if one.reward_type != "think_answer_tags":
+        return Translation()
+    text = (
+        f"the end of the text did not end a completion that had no {END}, which then ran to -mnt; here either ends it"
+    )
+    note = Note("mended", "-rt think_answer_tags", text)
+    return Translation(options={"stop": (END,)}, notes=(note,))
+
+
+def _engine(one: ColossalChatArguments) -> Translation:
+    if one.backend == "vllm":
+        layers = one.producer_tensor_parallel_size
+        options = {"engine": "vllm", "vllm_tensor_parallel": layers, "vllm_memory": GPU_SHARE}
+        return Translation(options=options)
+    text = "the default backend cannot run; here completions come from the engine in the producers' own processes"
+    notes = [Note("mended", "-b transformers", text)]
+    if one.producer_tensor_parallel_size > 1:
+        text = "without -b vllm a producer is one process with one device, so that the model has to fit it"
+        notes.append(Note("missing", f"-ptp {one.producer_tensor_parallel_size}", text))
+    return Translation(notes=tuple(notes))

@@ -4,7 +4,7 @@ import json
 import math
 
 from paceline.compat.commands.colossalchat.arguments import ColossalChatArguments, ColossalChatCommand
-from paceline.compat.commands.colossalchat.rounds import updates_per_round
+from paceline.compat.commands.colossalchat.batches import updates_per_round
 from paceline.compat.commands.translation import Note, Translation
 from paceline.errors import ConfigError
 
@@ -35,43 +35,43 @@ def _model(one: ColossalChatArguments) -> Translation:
         )
     notes: tuple[Note, ...] = ()
     if one.tokenizer_path is not None:
-        notes = (Note(kind="idle", about="--tokenizer-path", text="the tokenizer is read from the model's directory"),)
+        notes = (Note("idle", "--tokenizer-path", "the tokenizer is read from the model's directory"),)
     return Translation(options={"model": one.model, "dataset": one.dataset}, notes=notes)
 
 
 def _prompts(one: ColossalChatArguments) -> Translation:
     options: dict[str, object] = {"max_prompt_length": one.max_prompt_tokens, "long_prompts": "drop"}
     long = Note(
-        kind="mended",
-        about="-mpt",
-        text=f"prompts above {one.max_prompt_tokens} tokens lost the end of their question without a word; here they "
+        "mended",
+        "-mpt",
+        f"prompts above {one.max_prompt_tokens} tokens lost the end of their question without a word; here they "
         "are left out and counted, or the run stops with --long-prompts error",
     )
     if one.system_prompt is not None:
         return Translation(options={**options, "system_prompt": one.system_prompt}, notes=(long,))
     said = "there is none without -s" if one.reward_type == "code" else "the reward function's own asks for its format"
-    own = Note(kind="changed", about="-s", text=f"the default system message has other words: {said}")
+    own = Note("changed", "-s", f"the default system message has other words: {said}")
     return Translation(options=options, notes=(long, own))
 
 
 def _rewards(one: ColossalChatArguments) -> Translation:
-    notes = [Note(kind="mended", about=f"-rt {one.reward_type}", text=JUDGED[one.reward_type])]
+    notes = [Note("mended", f"-rt {one.reward_type}", JUDGED[one.reward_type])]
     if one.algo != "RLOO":
         text = "what is right is worth 1 instead of 10; advantages are divided by the std, so that they are the same"
-        notes.append(Note(kind="changed", about=f"-rt {one.reward_type}", text=text))
+        notes.append(Note("changed", f"-rt {one.reward_type}", text))
     if one.code_verifier_api_url is not None:
         text = (
-            "their own client asked at another address; programs run in this machine's sandbox, or with --sandbox-url "
+            "their own client asked at another address; programs run in this machine's sandbox, or with --sandbox "
             "by a service that speaks SandboxFusion's interface, which theirs does not"
         )
-        notes.append(Note(kind="idle", about="-cv", text=text))
+        notes.append(Note("idle", "-cv", text))
     return Translation(options={"reward_funcs": (one.reward_type,)}, notes=tuple(notes))
 
 
 def _evaluation(read: ColossalChatCommand) -> Translation:
     one = read.arguments
     if one.eval_dataset is None:
-        idle = Note(kind="idle", about="-ei", text="nothing is measured without held-out rows, which -ed names")
+        idle = Note("idle", "-ei", "nothing is measured without held-out rows, which -ed names")
         return Translation(notes=(idle,) if "eval_interval" in read.given else ())
     sets = _named_sets(one.eval_dataset)
     updates = updates_per_round(one)
@@ -79,11 +79,11 @@ def _evaluation(read: ColossalChatCommand) -> Translation:
     often = "after every step, " if every == 1 else f"every {every} steps, " * (every > 0)
     when = f"{often}before the first and after the last"
     notes = (
-        Note(kind="changed", about="-ei", text=f"counted in steps, {updates} update{'s' * (updates > 1)} each: {when}"),
+        Note("changed", "-ei", f"counted in steps, {updates} update{'s' * (updates > 1)} each: {when}"),
         Note(
-            kind="mended",
-            about="-ed",
-            text="nothing was measured after the last update, and rows that did not share out evenly counted twice; "
+            "mended",
+            "-ed",
+            "nothing was measured after the last update, and rows that did not share out evenly counted twice; "
             "here every row counts once, and each set has its interval",
         ),
     )

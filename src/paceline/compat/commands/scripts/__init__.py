@@ -1,7 +1,6 @@
 """Python scripts that call TRL's `GRPOTrainer` or the tutorial's `train_with_grpo`: parsed, never run.
 
-reading.py   the calls of a script and their arguments, as far as they are literal
-datasets.py  load_dataset as an address, a split and a number of rows
+reading.py   the calls of a script and their arguments, as far as they are literal; load_dataset as an address
 trainers.py  GRPOTrainer, GRPOConfig, LoraConfig and load_dataset, as flags of `trl grpo`
 tutorial.py  train_with_grpo
 """

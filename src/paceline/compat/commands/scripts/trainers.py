@@ -1,15 +1,15 @@
 """A script around TRL's trainer, as flags of `trl grpo`."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.flags import FlagWords, GivenFlags
 from paceline.compat.commands.launching import Started
-from paceline.compat.commands.scripts.datasets import ScriptRows, rows_of
-from paceline.compat.commands.scripts.reading import Argument, Made, Script, ScriptCall, Written
-from paceline.compat.commands.translation import ForeignCommand, Note, NoteKind, Translation
+from paceline.compat.commands.scripts.reading import Argument, Made, Script, ScriptCall, ScriptRows, Written, rows_of
+from paceline.compat.commands.translation import ForeignCommand, Note, Translation
 from paceline.compat.commands.trl import translated
+from paceline.compat.commands.trl.reading import flag_words
+from paceline.compat.vocabulary import NoteKind
 from paceline.errors import ConfigError
 
 RUN_IT = "change the import to `from paceline import GRPOConfig, GRPOTrainer` and run the script"
@@ -80,7 +80,7 @@ def from_trainer(script: Script, start: Started, command: ForeignCommand) -> Tra
 def _note(about: str, text: str, argument: Argument | None = None) -> Note:
     """Note on something that a script computes or does and a command line cannot."""
     source = f" ({argument.source})" if isinstance(argument, Made) else ""
-    return Note(kind="missing", about=about, text=f"{text}{source}: {RUN_IT}")
+    return Note("missing", about, f"{text}{source}: {RUN_IT}")
 
 
 def _arguments(function: str, call: ScriptCall, positions: Sequence[str]) -> dict[str, Argument]:
@@ -126,21 +126,11 @@ def _config(argument: Argument | None, notes: list[Note]) -> GivenFlags:
         if name not in known:
             raise ConfigError(f"GRPOConfig has no {name}; leave it out")
         if isinstance(one, Written):
-            given[name] = _words(one.value)
+            given[name] = flag_words(one.value)
         else:
             text = f"is computed ({one.source}); give the option beside the others"
-            notes.append(Note(kind="missing", about=name, text=text))
+            notes.append(Note("missing", name, text))
     return given
-
-
-def _words(value: object) -> FlagWords:
-    if isinstance(value, list | tuple):
-        return tuple(str(item) for item in value)
-    if isinstance(value, dict):
-        return (json.dumps(value),)
-    if value is None:
-        return ("none",)
-    return (str(value).lower(),) if isinstance(value, bool) else (str(value),)
 
 
 def _model(argument: Argument | None, script: Script, notes: list[Note]) -> GivenFlags:
@@ -148,7 +138,7 @@ def _model(argument: Argument | None, script: Script, notes: list[Note]) -> Give
     for change in script.changes_behind(argument):
         kind: NoteKind = "idle" if change.attribute in NO_MATTER else "missing"
         text = NO_MATTER[change.attribute] if kind == "idle" else f"is not done here; {RUN_IT}"
-        notes.append(Note(kind=kind, about=change.source, text=text))
+        notes.append(Note(kind, change.source, text))
     if isinstance(argument, Written) and isinstance(argument.value, str):
         return {"model_name_or_path": (argument.value,)}
     call = _made_by(argument, "from_pretrained")
@@ -170,7 +160,7 @@ def _model(argument: Argument | None, script: Script, notes: list[Note]) -> Give
         if key in ("torch_dtype", "dtype") and dtype.isidentifier():
             found["dtype"] = (dtype,)
         elif key in ("revision", "trust_remote_code", "load_in_8bit", "load_in_4bit") and isinstance(one, Written):
-            found["model_revision" if key == "revision" else key] = _words(one.value)
+            found["model_revision" if key == "revision" else key] = flag_words(one.value)
         else:
             notes.append(_of_a_call("from_pretrained", key, one))
     return found
@@ -179,8 +169,8 @@ def _model(argument: Argument | None, script: Script, notes: list[Note]) -> Give
 def _of_a_call(function: str, name: str, argument: Argument) -> Note:
     """Note on an argument of a model, a tokenizer or a dataset without a flag."""
     if name in NO_MATTER:
-        return Note(kind="idle", about=f"{function} {name}", text=NO_MATTER[name])
-    return Note(kind="missing", about=f"{function} {name}", text=f"{_source(argument)} is not looked at; {RUN_IT}")
+        return Note("idle", f"{function} {name}", NO_MATTER[name])
+    return Note("missing", f"{function} {name}", f"{_source(argument)} is not looked at; {RUN_IT}")
 
 
 def _rows(argument: Argument | None, notes: list[Note]) -> ScriptRows:
@@ -216,7 +206,7 @@ def _held_out(
     rows = rows_of(argument)
     if rows is None or script.changes_behind(argument):
         text = "the split `test` of the dataset is measured, unless --eval-dataset names another"
-        notes.append(Note(kind="missing", about="eval_dataset", text=f"is computed ({_source(argument)}); {text}"))
+        notes.append(Note("missing", "eval_dataset", f"is computed ({_source(argument)}); {text}"))
         return {}, {}
     if rows.count is not None:
         notes.append(_note("eval_dataset", f"all rows are measured, not {rows.count}"))
@@ -233,15 +223,15 @@ def _rewards(arguments: Mapping[str, Argument], script: Script, notes: list[Note
     if (model := arguments.get("reward_model")) is not None:
         if not isinstance(model, Written):
             raise ConfigError("GRPOTrainer's reward_model must be written out as a text to be translated")
-        given["reward_model_name_or_path"] = _words(model.value)
+        given["reward_model_name_or_path"] = flag_words(model.value)
         text = (
             "is of TRL's first version, where a batch counted prompts, not completions, temperature was 0.9, beta 0.04 "
             "and a completion 256 tokens; what is not given has the defaults of TRL 1.16 here"
         )
-        notes.append(Note(kind="changed", about="reward_model", text=text))
+        notes.append(Note("changed", "reward_model", text))
     functions = arguments.get("reward_funcs")
     if isinstance(functions, Written):
-        given["reward_model_name_or_path"] = _words(functions.value)
+        given["reward_model_name_or_path"] = flag_words(functions.value)
     elif functions is not None:
         names = [one.name if isinstance(one, Made) else None for one in functions.items or (functions,)]
         if None in names or script.functions & set(names):
@@ -267,7 +257,7 @@ def _adapter(argument: Argument | None) -> GivenFlags:
         if isinstance(one, Made):
             raise ConfigError(f"LoraConfig's {name} must be written out to be translated, got {one.source}; {RUN_IT}")
         if name in LORA:
-            given[LORA[name]] = _words(one.value)
+            given[LORA[name]] = flag_words(one.value)
         elif not (name == "bias" and one.value == "none"):
             raise ConfigError(f"LoraConfig's {name} is not offered; there are {', '.join(LORA)}")
     return given
@@ -282,16 +272,14 @@ def _tokenizer(argument: Argument | None, model: str, script: Script) -> Iterabl
     name = given.pop("pretrained_model_name_or_path", None)
     if not (isinstance(name, Written) and name.value == model):
         text = f"the tokenizer is the one that lies with {model}, and not {_source(name or argument)}"
-        yield Note(kind="missing", about="processing_class", text=f"{text}; {RUN_IT}")
+        yield Note("missing", "processing_class", f"{text}; {RUN_IT}")
     for key, one in given.items():
         yield _of_a_call("processing_class", key, one)
     for change in script.changes_behind(argument):
         if change.attribute in NO_MATTER:
-            yield Note(kind="idle", about=change.source, text=NO_MATTER[change.attribute])
+            yield Note("idle", change.source, NO_MATTER[change.attribute])
         else:
-            yield Note(
-                kind="missing", about=change.source, text=f"the tokenizer is as it lies with the model; {RUN_IT}"
-            )
+            yield Note("missing", change.source, f"the tokenizer is as it lies with the model; {RUN_IT}")
 
 
 def _around(script: Script) -> Iterable[Note]:
@@ -301,7 +289,7 @@ def _around(script: Script) -> Iterable[Note]:
         if call.name == "train":
             yield from (_note(name, "is not done here; `paceline train --resume RUN` goes on") for name in given)
         elif call.name == "save_model":
-            yield Note(kind="changed", about="save_model", text="the trained model lies in the run directory's final/")
+            yield Note("changed", "save_model", "the trained model lies in the run directory's final/")
         else:
             yield _note(f"trainer.{call.name}", "is Python, and stays so")
     for name in sorted(script.trainer_names):

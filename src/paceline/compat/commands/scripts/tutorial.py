@@ -70,43 +70,35 @@ def from_tutorial(script: Script) -> Translation:
 
 def _notes(arguments: Mapping[str, Argument], steps: int, rounds: int) -> tuple[Note, ...]:
     notes = [
-        Note(kind="changed", about="batch_size num_generations", text="prompts, and completions of each, as there"),
-        Note(kind="changed", about="mu", text="updates of one batch: --num-iterations"),
+        Note("changed", "batch_size num_generations", "prompts, and completions of each, as there"),
+        Note("changed", "mu", "updates of one batch: --num-iterations"),
         Note(
-            kind="mended",
-            about="reward_function",
-            text="is taken for combined_reward, --reward-funcs gsm8k here: a tag counts once and in order, and no "
+            "mended",
+            "reward_function",
+            "is taken for combined_reward, --reward-funcs gsm8k here: a tag counts once and in order, and no "
             "answer is not equal to none; name another as file.py:function",
         ),
         Note(
-            kind="mended",
-            about="train_data",
-            text=f"{DATASET}, each row once an epoch, where rows were drawn anew each step; its held-out set was "
+            "mended",
+            "train_data",
+            f"{DATASET}, each row once an epoch, where rows were drawn anew each step; its held-out set was "
             f"{HELD_OUT} of the training rows, sampled; here it is the split test, greedy, with an interval",
         ),
         Note(
-            kind="mended",
-            about="tokenizer",
-            text="prompts go through the chat template, so that a completion ends; there they were bare lines, and "
+            "mended",
+            "tokenizer",
+            "prompts go through the chat template, so that a completion ends; there they were bare lines, and "
             "text ran on past its answer",
         ),
-        Note(
-            kind="mended",
-            about="model",
-            text="weights are float32, where AdamW's steps on bfloat16 ones were mostly rounded away",
-        ),
-        Note(
-            kind="changed",
-            about="optimiser",
-            text="a gradient's norm is held at 0.1 and the rate is constant, as there",
-        ),
+        Note("mended", "model", "weights are float32, where AdamW's steps on bfloat16 ones were mostly rounded away"),
+        Note("changed", "optimiser", "a gradient's norm is held at 0.1 and the rate is constant, as there"),
     ]
     if rounds > 1:
         text = f"{rounds} rounds of {steps} steps with a new reference each: here one run of {steps * rounds}"
-        notes.append(Note(kind="missing", about="num_iterations", text=text))
+        notes.append(Note("missing", "num_iterations", text))
     if "device_ids" in arguments:
         text = "DataParallel was passed by, and one device did all; torchrun -m paceline train shares steps out"
-        notes.append(Note(kind="mended", about="device_ids", text=text))
+        notes.append(Note("mended", "device_ids", text))
     return tuple(notes)
 
 
@@ -130,10 +122,10 @@ def _model(script: Script) -> tuple[str, tuple[Note, ...]]:
         names.add(str(first.value))
         about = [name for name in given if name not in IDLE]
         text = "is not looked at: the model is loaded as its files say"
-        notes += [Note(kind="missing", about=f"from_pretrained {name}", text=text) for name in about]
+        notes += [Note("missing", f"from_pretrained {name}", text) for name in about]
     if len(names) > 1:
         raise ConfigError(f"a script must load one model to be translated, got {', '.join(sorted(names))}")
     if not names:
         text = f"{MODEL}, the tutorial's own, as the script loads none; give another as --model"
-        return MODEL, (Note(kind="settled", about="model", text=text),)
+        return MODEL, (Note("settled", "model", text),)
     return names.pop(), tuple(notes)

@@ -1,21 +1,19 @@
 """ms-swift's command line, `swift rlhf --rlhf_type grpo`: its flags count batches and updates as TRL's do.
 
 tables.py   every flag and its meaning here
-rewards.py  its reward functions
-tasks.py    model, rows, prompts, adapter
-running.py  devices, vLLM, and rules that they must satisfy
+tasks.py    model, rows, prompts, adapter, reward functions
 """
+
+from dataclasses import replace
 
 from typing_extensions import override
 
-from paceline.compat.commands.devices import model_length
 from paceline.compat.commands.fields import Around, field_names, from_fields
-from paceline.compat.commands.flags import FlagWords, GivenFlags, is_on, one, read_flags, says_nothing
-from paceline.compat.commands.launching import started
-from paceline.compat.commands.swift.rewards import reward_names
-from paceline.compat.commands.swift.running import running
-from paceline.compat.commands.swift.tables import DEFAULTS, FIELDS, HARMLESS, IDLE, KNOWN, REFUSED
-from paceline.compat.commands.swift.tasks import is_full, tasks
+from paceline.compat.commands.flags import FlagWords, GivenFlags, is_on, notes_on, number, one, read_flags, says_nothing
+from paceline.compat.commands.launching import Started, started, visible_devices
+from paceline.compat.commands.layouts import model_length, placed, slices
+from paceline.compat.commands.swift.tables import DEFAULTS, FIELDS, KNOWN, MEANINGS
+from paceline.compat.commands.swift.tasks import is_full, reward_names, tasks
 from paceline.compat.commands.translation import CommandReader, ForeignCommand, Note, Translation
 from paceline.errors import ConfigError
 
@@ -69,7 +67,15 @@ class Swift(CommandReader):
         start_notes = Translation(notes=(*start.notes, *repeated), environment=dict(start.environment))
         if is_on(given, "use_vllm"):
             translated += model_length(given, "vllm_max_model_len", {**options, **about_rows.options})
-        return start_notes + found + translated + about_rows + advantage + _rest(given)
+        return (
+            start_notes
+            + found
+            + translated
+            + about_rows
+            + advantage
+            + _threshold_note(given)
+            + notes_on(given, MEANINGS)
+        )
 
 
 def _script_at(words: FlagWords) -> int:
@@ -149,9 +155,9 @@ def _unsaid(fields: GivenFlags, around: Around) -> tuple[Note, ...]:
     bold = (
         (
             Note(
-                kind="mended",
-                about=f"--learning_rate {rates[0]}",
-                text=f"kept, though bold where all weights are trained: above {BOLD_RATE:g} runs tend to fall apart, "
+                "mended",
+                f"--learning_rate {rates[0]}",
+                f"kept, though bold where all weights are trained: above {BOLD_RATE:g} runs tend to fall apart, "
                 "and ms-swift's own example came down to 1e-6",
             ),
         )
@@ -159,7 +165,7 @@ def _unsaid(fields: GivenFlags, around: Around) -> tuple[Note, ...]:
         else ()
     )
     text = f"where nothing is given ms-swift's default holds: {values}"
-    return (*bold, *((Note(kind="settled", about="what is left out", text=text),) if values else ()))
+    return (*bold, *((Note("settled", "what is left out", text),) if values else ()))
 
 
 def _plain(value: object) -> str:
@@ -184,7 +190,7 @@ def _advantage(given: GivenFlags) -> Translation:
         options["advantage"] = advantage
     if is_on(given, "kl_in_reward", otherwise=estimator != "grpo"):
         text = "stood in the reward of a whole completion; here it stands in the loss, token by token"
-        notes.append(Note(kind="changed", about="--kl_in_reward", text=text))
+        notes.append(Note("changed", "--kl_in_reward", text))
     if is_on(given, "dynamic_sample"):
         times = one(given, "max_resample_times") or "3"
         if not times.isdecimal():
@@ -195,23 +201,103 @@ def _advantage(given: GivenFlags) -> Translation:
             "was trained on as it was; here a group is kept whose mean of --filter-func lies inside --filter-range, "
             "and what was found is trained on"
         )
-        notes.append(Note(kind="mended", about="--dynamic_sample", text=text))
+        notes.append(Note("mended", "--dynamic_sample", text))
     elif "max_resample_times" in given:
-        notes.append(Note(kind="idle", about="--max_resample_times", text="dynamic_sample is off"))
+        notes.append(Note("idle", "--max_resample_times", "dynamic_sample is off"))
     return Translation(options=options, notes=tuple(notes))
 
 
-def _rest(given: GivenFlags) -> Translation:
-    notes = []
-    if "rollout_importance_sampling_threshold" in given and one(given, "rollout_importance_sampling_mode") is None:
-        text = "rollout_importance_sampling_mode is off"
-        notes.append(Note(kind="idle", about="--rollout_importance_sampling_threshold", text=text))
-    for name, words in given.items():
-        if name in IDLE:
-            notes.append(Note(kind="idle", about=f"--{name}", text=IDLE[name]))
-        if name in REFUSED:
-            if not says_nothing(words) and not (words and set(words) <= set(HARMLESS.get(name, ()))):
-                got = " ".join(words) or "true"
-                raise ConfigError(f"--{name} must be left out, got {got!r}: {REFUSED[name]}")
-            notes.append(Note(kind="idle", about=f"--{name}", text="at the value that changes nothing"))
-    return Translation(notes=tuple(notes))
+def _threshold_note(given: GivenFlags) -> Translation:
+    if "rollout_importance_sampling_threshold" not in given or one(given, "rollout_importance_sampling_mode"):
+        return Translation()
+    text = "rollout_importance_sampling_mode is off"
+    return Translation(notes=(Note("idle", "--rollout_importance_sampling_threshold", text),))
+
+
+def running(given: GivenFlags, start: Started, command: ForeignCommand, *, repair: bool) -> tuple[Translation, Started]:
+    """Options for engine, processes and sharding, and a launch with as many processes as devices.
+
+    Raises:
+        ConfigError: vLLM's device is one that trains, or is not there, without `repair`.
+    """
+    vllm, mode = is_on(given, "use_vllm"), one(given, "vllm_mode")
+    if mode not in (None, "server", "colocate"):
+        raise ConfigError(f"--vllm_mode must be server or colocate, got {mode!r}")
+    notes = list[Note]()
+    apart = mode == "server"
+    if vllm and mode is None and "vllm_device" in given:
+        start, apart, notes = _own_device(given, start, command, repair=repair)
+    behind = is_on(given, "async_generate")
+    if behind and not (vllm and mode == "server"):
+        raise ConfigError("--async_generate must be left out without --use_vllm true --vllm_mode server")
+    where = placed(
+        start,
+        vllm=vllm,
+        apart=apart,
+        share=number(given, "vllm_gpu_memory_utilization"),
+        tensor=int(number(given, "vllm_tensor_parallel_size", int) or 1),
+    )
+    options: dict[str, object] = {"max_staleness": 1} if behind else {}
+    for name in ("deepspeed", "fsdp"):
+        if value := one(given, name):
+            options |= slices(f"--{name}", value, command.read)
+    if start.zero_stage is not None and "zero_stage" not in options:
+        options["zero_stage"] = start.zero_stage
+    if (tensor := number(given, "deepspeed_autotp_size", int)) is not None:
+        options["tensor_parallel"] = int(tensor)
+    if (parts := number(given, "sequence_parallel_size", int)) is not None:
+        options["context_parallel"] = _context(int(parts), start.ranks)
+    options |= _engine(given, vllm=vllm and "engine" in where.options)
+    idle = tuple(
+        Note("idle", f"--{name}", "use_vllm is off") for name in given if name.startswith("vllm_") and not vllm
+    )
+    return where + Translation(options=options, notes=(*notes, *idle)), start
+
+
+def _context(parts: int, ranks: int) -> int:
+    if parts < 1 or ranks % parts:
+        raise ConfigError(
+            f"--sequence_parallel_size must divide the number of processes that train, {ranks}, got {parts}; start "
+            "more by NPROC_PER_NODE"
+        )
+    return parts
+
+
+def _engine(given: GivenFlags, *, vllm: bool) -> dict[str, object]:
+    options: dict[str, object] = {}
+    if vllm and "vllm_enforce_eager" in given:
+        options["vllm_eager"] = str(is_on(given, "vllm_enforce_eager")).lower()
+    if (most := number(given, "vllm_max_num_seqs", int)) is not None:
+        options["concurrent_sequences"] = int(most)
+    return options
+
+
+def _own_device(
+    given: GivenFlags, start: Started, command: ForeignCommand, *, repair: bool
+) -> tuple[Started, bool, list[Note]]:
+    """Meaning of version 1's `--vllm_device`: the first device that does not train."""
+    device, devices = one(given, "vllm_device") or "auto", visible_devices(command)
+    if device != "auto":
+        index = device.rpartition(":")[2]
+        apart = index.isdecimal() and int(index) >= start.processes
+        text = f"is {'none of those that train' if apart else 'one of those that train, which it shares'}"
+        return start, apart, [Note("changed", f"--vllm_device {device}", text)]
+    if devices > start.processes:
+        text = f"device {start.processes}, the first that does not train, is the producer's"
+        return start, True, [Note("changed", "--vllm_device auto", text)]
+    rule = (
+        f"auto is device {start.processes}, and CUDA_VISIBLE_DEVICES has {devices} device{'s' * (devices > 1)}, of "
+        f"which {start.processes} train{'s' * (start.processes == 1)}"
+    )
+    if start.processes == 1:
+        text = f"{rule}: its first version could not start so; here vLLM shares the device with the trainer"
+        return start, False, [Note("mended", "--vllm_device auto", text)]
+    fewer = start.processes - 1
+    if not repair:
+        raise ConfigError(
+            f"ms-swift refuses these numbers itself: --vllm_device {rule}. The nearest that fit: "
+            f"NPROC_PER_NODE={fewer}, or give `paceline translate --repair`"
+        )
+    text = f"{rule}: taken as NPROC_PER_NODE={fewer}"
+    launch = ("--nproc-per-node", str(fewer), *start.torchrun[2:])
+    return replace(start, processes=fewer, torchrun=launch), True, [Note("settled", "--vllm_device auto", text)]

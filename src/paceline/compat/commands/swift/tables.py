@@ -1,27 +1,17 @@
-"""Every flag of `swift rlhf --rlhf_type grpo`, in exactly one table.
+"""Every flag of `swift rlhf --rlhf_type grpo` that is no field of `GRPOConfig` under the same name, in one row each."""
 
-Flags of transformers' TrainingArguments are fields of `GRPOConfig`; `paceline.compat.trl` has their tables.
-"""
+from collections.abc import Mapping
 
-from collections.abc import Iterable, Mapping
+from paceline.compat.vocabulary import Meaning, flags
 
-
-def _because(reason: str, names: Iterable[str]) -> dict[str, str]:
-    return dict.fromkeys(names, reason)
-
-
+SAME = (
+    "num_generations num_generations_eval generation_batch_size steps_per_generation num_iterations epsilon "
+    "epsilon_high delta beta loss_type importance_sampling_level max_completion_length temperature top_p top_k "
+    "min_p repetition_penalty reward_weights scale_rewards log_completions top_entropy_quantile warmup_ratio "
+    "sync_ref_model ref_model_sync_steps ref_model_mixup_alpha router_aux_loss_coef ds3_gather_for_generation "
+)
 FIELDS: Mapping[str, str] = {
-    **{
-        name: name
-        for name in (
-            *("num_generations", "num_generations_eval", "generation_batch_size", "steps_per_generation"),
-            *("num_iterations", "epsilon", "epsilon_high", "delta", "beta", "loss_type", "importance_sampling_level"),
-            *("max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
-            *("reward_weights", "scale_rewards", "log_completions", "top_entropy_quantile", "warmup_ratio"),
-            *("sync_ref_model", "ref_model_sync_steps", "ref_model_mixup_alpha", "router_aux_loss_coef"),
-            *("ds3_gather_for_generation",),
-        )
-    },
+    **{name: name for name in SAME.split()},
     "overlong_filter": "mask_truncated_completions",
     "off_policy_sequence_mask_delta": "off_policy_mask_threshold",
     "tau_pos": "sapo_temperature_pos",
@@ -47,12 +37,12 @@ OWN: Mapping[str, str] = {
     "torch_dtype": "dtype",
     "dataset": "dataset, with #N as dataset_size",
     "val_dataset": "eval_dataset",
-    "system": "system_prompt, or system_prompt_file",
+    "system": "system_prompt",
     "enable_thinking": "enable_thinking",
     "truncation_strategy": "long_prompts: left is truncate_left, delete is drop",
     "stop_words": "stop",
     "reward_funcs": "reward_funcs",
-    "reward_model": "reward_models",
+    "reward_model": "reward_funcs: model:NAME",
     "cosine_min_len_value_wrong": "min_wrong of the reward cosine",
     "cosine_max_len_value_wrong": "max_wrong of the reward cosine",
     "cosine_min_len_value_correct": "max_correct of the reward cosine",
@@ -69,7 +59,7 @@ OWN: Mapping[str, str] = {
     "use_vllm": "engine",
     "vllm_mode": "cluster, for server",
     "vllm_device": "cluster, where the device is one more than those that train",
-    "vllm_gpu_memory_utilization": "vllm_gpu_share",
+    "vllm_gpu_memory_utilization": "vllm_memory",
     "vllm_tensor_parallel_size": "vllm_tensor_parallel",
     "vllm_enforce_eager": "vllm_eager",
     "vllm_max_model_len": "max_completion_length: what is below the longest prompt and completion is refused",
@@ -84,168 +74,134 @@ OWN: Mapping[str, str] = {
 }
 """Flags that become options."""
 
-IDLE: Mapping[str, str] = {
-    **_because(
-        "it is an option of another --rlhf_type",
-        (
-            *("num_ppo_epochs", "whiten_rewards", "kl_coef", "cliprange", "vf_coef", "cliprange_value", "gamma", "lam"),
-            *("num_mini_batches", "local_rollout_forward_batch_size", "num_sample_generations", "response_length"),
-            *("missing_eos_penalty", "label_smoothing", "rpo_alpha", "ld_alpha", "discopop_tau", "loss_weights"),
-            *("cpo_alpha", "simpo_gamma", "desirable_weight", "undesirable_weight", "center_rewards_coefficient"),
-            *("sft_alpha", "lmbda", "seq_kd", "gkd_logits_topk", "max_new_tokens"),
-        ),
+MEANINGS: Mapping[str, Meaning] = {
+    **{name: Meaning(kind="option", text=text) for name, text in OWN.items()},
+    **flags(
+        "idle",
+        {
+            "it is an option of another --rlhf_type": (
+                "num_ppo_epochs whiten_rewards kl_coef cliprange vf_coef cliprange_value gamma lam num_mini_batches "
+                "local_rollout_forward_batch_size num_sample_generations response_length missing_eos_penalty "
+                "label_smoothing rpo_alpha ld_alpha discopop_tau loss_weights cpo_alpha simpo_gamma "
+                "desirable_weight undesirable_weight center_rewards_coefficient sft_alpha lmbda seq_kd "
+                "gkd_logits_topk max_new_tokens"
+            ),
+            "its own feature is off": (
+                "teacher_adapters teacher_model_type teacher_model_revision teacher_deepspeed offload_teacher_model "
+                "teacher_kl_coef teacher_tag_key rlsd_lambda rlsd_reweight_clip_range rlsd_lambda_warmup_steps "
+                "rlsd_lambda_decay_steps rlsd_negative_only sdar_gate_beta real_tau fipo_decay_rate fipo_clip_range "
+                "fipo_clip_high_only fipo_safety_threshold chord_sft_per_device_train_batch_size "
+                "chord_enable_phi_function chord_mu_warmup_steps chord_mu_decay_steps chord_mu_peak chord_mu_valley "
+                "max_turns completion_length_limit_scope vllm_server_pass_dataset reward_adapters reward_model_type "
+                "reward_model_revision reward_template ref_adapters ref_model_type ref_model_revision "
+                "packing_length packing_num_proc packing_strategy interleave_prob stopping_strategy "
+                "shuffle_buffer_size lora_dtype lorap_lr_ratio hqq_axis bnb_4bit_compute_dtype bnb_4bit_quant_type "
+                "bnb_4bit_use_double_quant bnb_4bit_quant_storage target_parameters galore_target_modules "
+                "galore_rank galore_update_proj_gap galore_scale galore_proj_type galore_optim_per_parameter "
+                "galore_with_embedding galore_quantization galore_proj_quant galore_proj_bits "
+                "galore_proj_group_size galore_cos_threshold galore_gamma_proj galore_queue_size lisa_step_interval "
+                "eval_dataset_args eval_limit eval_generation_config extra_eval_args early_stop_interval mrl_dims "
+                "init_strategy num_labels problem_type lora_ga_batch_size lora_ga_iters lora_ga_max_length "
+                "lora_ga_direction lora_ga_scale lora_ga_stable_gamma fourier_n_frequency fourier_scaling "
+                "boft_block_size boft_block_num boft_n_butterfly_factor boft_dropout vera_rank "
+                "vera_projection_prng_key vera_dropout vera_d_initial adapter_act adapter_length adalora_target_r "
+                "adalora_init_r adalora_tinit adalora_tfinal adalora_deltaT adalora_beta1 adalora_beta2 "
+                "adalora_orth_reg_weight llamapro_num_new_blocks llamapro_num_groups reft_layer_key reft_layers "
+                "reft_rank reft_intervention_type reft_args lora_bias init_weights"
+            ),
+            "there are no images": (
+                "freeze_vit freeze_aligner vit_gradient_checkpointing vit_lr aligner_lr max_pixels norm_bbox "
+                "vllm_limit_mm_per_prompt vllm_mm_processor_cache_gb"
+            ),
+            "rows are read and tokenised once, before the first step": (
+                "dataset_num_proc load_from_cache_file streaming download_mode lazy_tokenize strict "
+                "val_dataset_shuffle custom_dataset_info disable_auto_column_mapping"
+            ),
+            "the tokenizer's own chat template makes the prompt": (
+                "template template_backend use_chat_template add_non_thinking_prefix preserve_thinking "
+                "disable_ignore_empty_think is_binary_loss_scale loss_scale padding_side agent_template"
+            ),
+            "micro-batches are always packed, without padding": "padding_free packing acc_strategy use_logits_to_keep",
+            "the built-in engine and vLLM find their own way": (
+                "vllm_pipeline_parallel_size vllm_enable_expert_parallel vllm_disable_custom_all_reduce "
+                "vllm_max_lora_rank vllm_enable_prefix_caching vllm_use_async_engine vllm_disable_cascade_attn "
+                "vllm_engine_kwargs vllm_enable_lora enable_flattened_weight_sync sleep_level move_model_batches "
+                "offload_model offload_optimizer vllm_data_parallel_size"
+            ),
+            "producers of the run's own cluster sample, and find each other; no server is started beside it": (
+                "vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_server_group_port"
+            ),
+            "every step measures it": "log_entropy log_rollout_offpolicy_metrics",
+            "weights are safetensors, in files as transformers sizes them": "safe_serialization max_shard_size",
+            "no account of SwanLab's is used": (
+                "swanlab_token swanlab_project swanlab_workspace swanlab_exp_name swanlab_mode "
+                "swanlab_notification_method swanlab_webhook_url swanlab_secret swanlab_sender_email "
+                "swanlab_receiver_email swanlab_smtp_server swanlab_smtp_port swanlab_email_language"
+            ),
+            "the run directory is the one that is named": "add_version create_checkpoint_symlink logging_dir",
+            "attention is the built-in one, or torch's": "attn_impl experts_impl",
+            "the model's own files say it": (
+                "model_type task_type check_model local_repo_path enable_npu_model_patch model_kwargs"
+            ),
+            "an earlier run's arguments are not read": "load_args load_data_args ignore_args_error",
+            "names are looked up at Hugging Face": "use_hf",
+            "memory is for the processes to share out": "max_memory device_map zero_hpz_partition_size",
+            "adapters are peft's": "tuner_backend use_swift_lora lora_dropout",
+            "its reward functions are named as file.py:function in --reward_funcs": "external_plugins",
+            "it is of the older plugin mechanism": "custom_register_path",
+            "files do not end with a name of a model": "model_name model_author",
+            "the greatest length is --max-prompt-length and --max-completion-length": "max_model_len",
+            "accuracy of sampled answers is what is measured": "eval_metric",
+            "checkpoints are written while nothing else runs": "use_flash_ckpt",
+            "a loss by channel is not recorded; rewards are, by function and row": "enable_channel_loss",
+            "the length of a run is its epochs or --max_steps": "max_epochs",
+            "completions are printed as they are written": "stream logprobs top_logprobs num_beams",
+        },
     ),
-    **_because(
-        "its own feature is off",
-        (
-            *("teacher_adapters", "teacher_model_type", "teacher_model_revision", "teacher_deepspeed"),
-            *("offload_teacher_model", "teacher_kl_coef", "teacher_tag_key", "rlsd_lambda", "rlsd_reweight_clip_range"),
-            *("rlsd_lambda_warmup_steps", "rlsd_lambda_decay_steps", "rlsd_negative_only", "sdar_gate_beta"),
-            *("real_tau", "fipo_decay_rate", "fipo_clip_range", "fipo_clip_high_only", "fipo_safety_threshold"),
-            *("chord_sft_per_device_train_batch_size", "chord_enable_phi_function", "chord_mu_warmup_steps"),
-            *("chord_mu_decay_steps", "chord_mu_peak", "chord_mu_valley", "max_turns"),
-            *("completion_length_limit_scope", "vllm_server_pass_dataset", "reward_adapters", "reward_model_type"),
-            *("reward_model_revision", "reward_template", "ref_adapters", "ref_model_type", "ref_model_revision"),
-            *("packing_length", "packing_num_proc", "packing_strategy", "interleave_prob", "stopping_strategy"),
-            *("shuffle_buffer_size", "lora_dtype", "lorap_lr_ratio", "hqq_axis", "bnb_4bit_compute_dtype"),
-            *("bnb_4bit_quant_type", "bnb_4bit_use_double_quant", "bnb_4bit_quant_storage", "target_parameters"),
-            *("galore_target_modules", "galore_rank", "galore_update_proj_gap", "galore_scale", "galore_proj_type"),
-            *("galore_optim_per_parameter", "galore_with_embedding", "galore_quantization", "galore_proj_quant"),
-            *("galore_proj_bits", "galore_proj_group_size", "galore_cos_threshold", "galore_gamma_proj"),
-            *("galore_queue_size", "lisa_step_interval", "eval_dataset_args", "eval_limit", "eval_generation_config"),
-            *("extra_eval_args", "early_stop_interval", "mrl_dims", "init_strategy", "num_labels", "problem_type"),
-            *("lora_ga_batch_size", "lora_ga_iters", "lora_ga_max_length", "lora_ga_direction", "lora_ga_scale"),
-            *("lora_ga_stable_gamma", "fourier_n_frequency", "fourier_scaling", "boft_block_size", "boft_block_num"),
-            *("boft_n_butterfly_factor", "boft_dropout", "vera_rank", "vera_projection_prng_key", "vera_dropout"),
-            *("vera_d_initial", "adapter_act", "adapter_length", "adalora_target_r", "adalora_init_r"),
-            *("adalora_tinit", "adalora_tfinal", "adalora_deltaT", "adalora_beta1", "adalora_beta2"),
-            *("adalora_orth_reg_weight", "llamapro_num_new_blocks", "llamapro_num_groups", "reft_layer_key"),
-            *("reft_layers", "reft_rank", "reft_intervention_type", "reft_args", "lora_bias", "init_weights"),
-        ),
+    **flags(
+        "refused",
+        {
+            "no teacher is trained towards": "teacher_model teacher_model_server",
+            "advantages are of rewards alone": "advantage_reweight sdar_loss_coef",
+            "no loss of supervised rows is mixed in": "chord_sft_dataset enable_dft_loss",
+            "conversations of several turns are not offered": "multi_turn_scheduler use_gym_env gym_env",
+            "a reward model gives one number, by its own head": "reward_model_plugin",
+            "the reference is the model that the run starts from": "ref_model",
+            "an adapter to go on from is given as --model": "adapters",
+            "weights are not quantised": "quant_method quant_bits vllm_quantization",
+            "all weights are trained, or an adapter": (
+                "freeze_parameters freeze_parameters_regex freeze_parameters_ratio trainable_parameters "
+                "trainable_parameters_regex freeze_llm target_regex modules_to_save use_galore "
+                "lisa_activated_layers"
+            ),
+            "the adapter's scale is lora_alpha over its rank, without magnitudes": "use_rslora use_dora",
+            "AdamW is the optimiser, or adamw_8bit": "optimizer",
+            "no held-out set is cut from the training rows; give --val_dataset": "split_dataset_ratio",
+            "rows are read from a file, a directory or the Hub": "cached_dataset cached_val_dataset",
+            "name the columns with --prompt-column and --answer-column": "columns",
+            "a Hub name is read at its main branch; download the revision": "model_revision",
+            "the tokens of a model are those it came with": "new_special_tokens rope_scaling",
+            "a completion begins where the prompt ends": "response_prefix",
+            "the loss would be of another distribution than the one that was sampled from": (
+                "structured_outputs_regex vllm_reasoning_parser vllm_speculative_config"
+            ),
+            "evalscope is not called; `paceline eval` measures": "eval_use_evalscope eval_dataset",
+            "callbacks are for the GRPOTrainer of Python": "callbacks",
+            "a checkpoint holds all that resuming needs": "resume_only_model",
+            "no order by length is offered": "group_by_length",
+        },
+        also={
+            "sdar_loss_coef": ("0.0",),
+            "split_dataset_ratio": ("0.0",),
+            "freeze_parameters_ratio": ("0.0",),
+            "optimizer": ("adamw", "adamw_torch"),
+            "model_revision": ("main", "master"),
+        },
     ),
-    **_because(
-        "there are no images",
-        (
-            *("freeze_vit", "freeze_aligner", "vit_gradient_checkpointing", "vit_lr", "aligner_lr", "max_pixels"),
-            *("norm_bbox", "vllm_limit_mm_per_prompt", "vllm_mm_processor_cache_gb"),
-        ),
-    ),
-    **_because(
-        "rows are read and tokenised once, before the first step",
-        (
-            *("dataset_num_proc", "load_from_cache_file", "streaming", "download_mode", "lazy_tokenize", "strict"),
-            *("val_dataset_shuffle", "custom_dataset_info", "disable_auto_column_mapping"),
-        ),
-    ),
-    **_because(
-        "the tokenizer's own chat template makes the prompt",
-        (
-            *("template", "template_backend", "use_chat_template", "add_non_thinking_prefix", "preserve_thinking"),
-            *("disable_ignore_empty_think", "is_binary_loss_scale", "loss_scale", "padding_side", "agent_template"),
-        ),
-    ),
-    **_because(
-        "micro-batches are always packed, without padding",
-        ("padding_free", "packing", "acc_strategy", "use_logits_to_keep"),
-    ),
-    **_because(
-        "the built-in engine and vLLM find their own way",
-        (
-            *("vllm_pipeline_parallel_size", "vllm_enable_expert_parallel", "vllm_disable_custom_all_reduce"),
-            *("vllm_max_lora_rank", "vllm_enable_prefix_caching", "vllm_use_async_engine", "vllm_disable_cascade_attn"),
-            *("vllm_engine_kwargs", "vllm_enable_lora", "enable_flattened_weight_sync"),
-            *("sleep_level", "move_model_batches", "offload_model", "offload_optimizer", "vllm_data_parallel_size"),
-        ),
-    ),
-    **_because(
-        "producers of the run's own cluster sample, and find each other; no server is started beside it",
-        (
-            *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout"),
-            *("vllm_server_group_port",),
-        ),
-    ),
-    **_because("every step measures it", ("log_entropy", "log_rollout_offpolicy_metrics")),
-    **_because(
-        "weights are safetensors, in files as transformers sizes them", ("safe_serialization", "max_shard_size")
-    ),
-    **_because(
-        "no account of SwanLab's is used",
-        (
-            *("swanlab_token", "swanlab_project", "swanlab_workspace", "swanlab_exp_name", "swanlab_mode"),
-            *("swanlab_notification_method", "swanlab_webhook_url", "swanlab_secret", "swanlab_sender_email"),
-            *("swanlab_receiver_email", "swanlab_smtp_server", "swanlab_smtp_port", "swanlab_email_language"),
-        ),
-    ),
-    **_because(
-        "the run directory is the one that is named", ("add_version", "create_checkpoint_symlink", "logging_dir")
-    ),
-    **_because("attention is the built-in one, or torch's", ("attn_impl", "experts_impl")),
-    **_because(
-        "the model's own files say it",
-        ("model_type", "task_type", "check_model", "local_repo_path", "enable_npu_model_patch", "model_kwargs"),
-    ),
-    **_because("an earlier run's arguments are not read", ("load_args", "load_data_args", "ignore_args_error")),
-    **_because("names are looked up at Hugging Face", ("use_hf",)),
-    **_because("memory is for the processes to share out", ("max_memory", "device_map", "zero_hpz_partition_size")),
-    **_because("adapters are peft's", ("tuner_backend", "use_swift_lora", "lora_dropout")),
-    **_because("its reward functions are named as file.py:function in --reward_funcs", ("external_plugins",)),
-    **_because("it is of the older plugin mechanism", ("custom_register_path",)),
-    **_because("files do not end with a name of a model", ("model_name", "model_author")),
-    **_because("the greatest length is --max-prompt-length and --max-completion-length", ("max_model_len",)),
-    **_because("accuracy of sampled answers is what is measured", ("eval_metric",)),
-    **_because("checkpoints are written while nothing else runs", ("use_flash_ckpt",)),
-    **_because("a loss by channel is not recorded; rewards are, by function and row", ("enable_channel_loss",)),
-    **_because("the length of a run is its epochs or --max_steps", ("max_epochs",)),
-    **_because("completions are printed as they are written", ("stream", "logprobs", "top_logprobs", "num_beams")),
 }
-"""Flags on which no result here depends, with the reason."""
+"""Meaning of each flag that is no field; `also` are values with which a refused one means the same as its absence."""
 
-REFUSED: Mapping[str, str] = {
-    **_because("no teacher is trained towards", ("teacher_model", "teacher_model_server")),
-    **_because("advantages are of rewards alone", ("advantage_reweight", "sdar_loss_coef")),
-    **_because("no loss of supervised rows is mixed in", ("chord_sft_dataset", "enable_dft_loss")),
-    **_because("conversations of several turns are not offered", ("multi_turn_scheduler", "use_gym_env", "gym_env")),
-    **_because("a reward model gives one number, by its own head", ("reward_model_plugin",)),
-    **_because("the reference is the model that the run starts from", ("ref_model",)),
-    **_because("an adapter to go on from is given as --model", ("adapters",)),
-    **_because("weights are not quantised", ("quant_method", "quant_bits", "vllm_quantization")),
-    **_because(
-        "all weights are trained, or an adapter",
-        (
-            *("freeze_parameters", "freeze_parameters_regex", "freeze_parameters_ratio", "trainable_parameters"),
-            *("trainable_parameters_regex", "freeze_llm", "target_regex", "modules_to_save", "use_galore"),
-            *("lisa_activated_layers",),
-        ),
-    ),
-    **_because("the adapter's scale is lora_alpha over its rank, without magnitudes", ("use_rslora", "use_dora")),
-    **_because("AdamW is the optimiser, or adamw_8bit", ("optimizer",)),
-    **_because("no held-out set is cut from the training rows; give --val_dataset", ("split_dataset_ratio",)),
-    **_because("rows are read from a file, a directory or the Hub", ("cached_dataset", "cached_val_dataset")),
-    **_because("name the columns with --prompt-column and --answer-column", ("columns",)),
-    **_because("a Hub name is read at its main branch; download the revision", ("model_revision",)),
-    **_because("the tokens of a model are those it came with", ("new_special_tokens", "rope_scaling")),
-    **_because("a completion begins where the prompt ends", ("response_prefix",)),
-    **_because(
-        "the loss would be of another distribution than the one that was sampled from",
-        ("structured_outputs_regex", "vllm_reasoning_parser", "vllm_speculative_config"),
-    ),
-    **_because("evalscope is not called; `paceline eval` measures", ("eval_use_evalscope", "eval_dataset")),
-    **_because("callbacks are for the GRPOTrainer of Python", ("callbacks",)),
-    **_because("a checkpoint holds all that resuming needs", ("resume_only_model",)),
-    **_because("no order by length is offered", ("group_by_length",)),
-}
-"""Flags for results that are not offered, with the reason; switched off they are accepted."""
-
-HARMLESS: Mapping[str, tuple[str, ...]] = {
-    "sdar_loss_coef": ("0.0",),
-    "split_dataset_ratio": ("0.0",),
-    "freeze_parameters_ratio": ("0.0",),
-    "optimizer": ("adamw", "adamw_torch"),
-    "model_revision": ("main", "master"),
-}
-"""Values with which a refused flag means the same as its absence."""
-
-KNOWN = (*FIELDS, *OWN, *IDLE, *REFUSED)
+KNOWN = (*FIELDS, *MEANINGS)
 """All flags except TrainingArguments' own."""
 
 DEFAULTS: Mapping[str, object] = {

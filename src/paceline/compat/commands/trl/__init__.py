@@ -1,22 +1,22 @@
 """TRL's command line, `trl grpo`, and scripts that take its flags.
 
-tables.py   every flag and its meaning here; the trainer's fields are in `paceline.compat.trl`
-reading.py  flags, and the YAML file behind `--config`
+reading.py  every flag and its meaning, and the YAML file behind `--config`; the trainer's fields are in
+            `paceline.compat.trl`
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from typing_extensions import override
 
-from paceline.compat.commands.devices import model_length, placed
-from paceline.compat.commands.field_tables import TAKEN
 from paceline.compat.commands.fields import Around, field_names, from_fields
-from paceline.compat.commands.flags import GivenFlags, is_on, number, one, says_nothing
+from paceline.compat.commands.flags import GivenFlags, is_on, notes_on, number, one
 from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT, Started, numbers, started
-from paceline.compat.commands.layouts import slices
+from paceline.compat.commands.layouts import model_length, placed, slices
 from paceline.compat.commands.translation import CommandReader, ForeignCommand, Note, Translation
+from paceline.compat.commands.trl.reading import MEANINGS as SCRIPT_FLAGS
 from paceline.compat.commands.trl.reading import read
-from paceline.compat.commands.trl.tables import HARMLESS, SCRIPT_IDLE, SCRIPT_REFUSED
+from paceline.compat.trl.fields import MEANINGS
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
@@ -70,7 +70,15 @@ def translated(given: GivenFlags, start: Started, command: ForeignCommand) -> Tr
     found = from_fields(fields, around) + Translation(notes=about_rewards)
     if is_on(given, "use_vllm"):
         found += model_length(given, "vllm_max_model_length", found.options)
-    return found + _task(given) + _adapter(given) + _precision(given) + _places(given, start, command) + _rest(given)
+    return (
+        found
+        + _task(given)
+        + _adapter(given)
+        + _precision(given)
+        + _places(given, start, command)
+        + notes_on(given, SCRIPT_FLAGS)
+        + _launch_notes(given)
+    )
 
 
 def _is_script(words: tuple[str, ...]) -> bool:
@@ -96,15 +104,7 @@ def _with_launch_flags(start: Started, given: GivenFlags, command: ForeignComman
     if not named:
         return start
     told = numbers(named, command, start.environment)
-    return Started(
-        words=start.words,
-        processes=told.processes,
-        machines=told.machines,
-        torchrun=told.torchrun,
-        zero_stage=told.zero_stage,
-        notes=start.notes,
-        environment=start.environment,
-    )
+    return replace(told, words=start.words, notes=start.notes)
 
 
 def _rewards(given: GivenFlags) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Note, ...]]:
@@ -117,7 +117,7 @@ def _rewards(given: GivenFlags) -> tuple[tuple[str, ...], tuple[str, ...], tuple
         )
     if models and functions and "reward_weights" in given:
         text = "the model's weight comes first there, and last here"
-        notes += (Note(kind="changed", about="--reward_weights", text=text),)
+        notes += (Note("changed", "--reward_weights", text),)
     return functions, models, notes
 
 
@@ -138,16 +138,16 @@ def _task(given: GivenFlags) -> Translation:
         "has no limit there, and nothing is said of what does not fit; here a prompt above --max-prompt-length, 512 "
         "tokens, is an error before the first step"
     )
-    long = () if "max_prompt_length" in given else (Note(kind="mended", about="--dataset_name", text=text),)
+    long = () if "max_prompt_length" in given else (Note("mended", "--dataset_name", text),)
     return Translation(options=options, notes=long) + _trackers(given.get("report_to", ()))
 
 
 def _trackers(names: tuple[str, ...], flag: str = "--report_to") -> Translation:
     kept = tuple(name for name in names if name in TRACKERS)
     others = [name for name in names if name not in (*TRACKERS, "none", "all")]
-    notes = [Note(kind="missing", about=flag, text=f"{name}; there are {', '.join(TRACKERS)}") for name in others]
+    notes = [Note("missing", flag, f"{name}; there are {', '.join(TRACKERS)}") for name in others]
     if "all" in names:
-        notes.append(Note(kind="changed", about=flag, text="all: name those that are wanted, as --report-to wandb"))
+        notes.append(Note("changed", flag, "all: name those that are wanted, as --report-to wandb"))
     return Translation(options={"report_to": kept} if kept else {}, notes=tuple(notes))
 
 
@@ -155,7 +155,7 @@ def _adapter(given: GivenFlags) -> Translation:
     names = [name for name in ("lora_r", "lora_alpha", "lora_target_modules") if name in given]
     if not is_on(given, "use_peft"):
         text = "no adapter is trained without --use_peft"
-        return Translation(notes=tuple(Note(kind="idle", about=f"--{name}", text=text) for name in names))
+        return Translation(notes=tuple(Note("idle", f"--{name}", text) for name in names))
     options: dict[str, object] = {
         "lora_rank": int(number(given, "lora_r", int) or PEFT_RANK),
         "lora_alpha": number(given, "lora_alpha") or PEFT_ALPHA,
@@ -163,7 +163,7 @@ def _adapter(given: GivenFlags) -> Translation:
     if "lora_target_modules" in given:
         return Translation(options={**options, "lora_targets": given["lora_target_modules"]})
     text = "without --lora_target_modules all linear layers have an adapter, where peft takes some by the model's kind"
-    return Translation(options=options, notes=(Note(kind="changed", about="--use_peft", text=text),))
+    return Translation(options=options, notes=(Note("changed", "--use_peft", text),))
 
 
 def _precision(given: GivenFlags) -> Translation:
@@ -178,7 +178,7 @@ def _precision(given: GivenFlags) -> Translation:
     if is_on(given, "use_cpu"):
         options["device"] = "cpu"
     text = "weights, gradients and moments are float32; the products are of this precision"
-    notes = (Note(kind="changed", about="--dtype", text=text),) if "dtype" in given else ()
+    notes = (Note("changed", "--dtype", text),) if "dtype" in given else ()
     return Translation(options=options, notes=notes)
 
 
@@ -199,28 +199,17 @@ def _places(given: GivenFlags, start: Started, command: ForeignCommand) -> Trans
         tensor=int(number(given, "vllm_tensor_parallel_size", int) or 1),
     )
     idle = tuple(
-        Note(kind="idle", about=f"--{name}", text="use_vllm is off")
-        for name in TAKEN
-        if name.startswith("vllm_") and name in given and not is_on(given, "use_vllm")
+        Note("idle", f"--{name}", "use_vllm is off")
+        for name, one in MEANINGS.items()
+        if name.startswith("vllm_") and one.command and name in given and not is_on(given, "use_vllm")
     )
     return Translation(options=options, notes=idle) + where
 
 
-def _rest(given: GivenFlags) -> Translation:
-    notes = []
-    for name, words in given.items():
-        if name in SCRIPT_IDLE:
-            notes.append(Note(kind="idle", about=f"--{name}", text=SCRIPT_IDLE[name]))
-        if name in SCRIPT_REFUSED:
-            harmless = HARMLESS.get(name, ())
-            if not says_nothing(words) and not (words and set(words) <= set(harmless)):
-                got = " ".join(words) or "true"
-                raise ConfigError(f"--{name} must be left out, got {got!r}: {SCRIPT_REFUSED[name]}")
-            notes.append(Note(kind="idle", about=f"--{name}", text="at the value that changes nothing"))
-        if name in WITHOUT_EFFECT["accelerate"]:
-            text = "the layout and precision of a run are options of its own here"
-            notes.append(Note(kind="idle", about=f"--{name}", text=text))
-    return Translation(notes=tuple(notes))
+def _launch_notes(given: GivenFlags) -> Translation:
+    text = "the layout and precision of a run are options of its own here"
+    names = [name for name in given if name in WITHOUT_EFFECT["accelerate"]]
+    return Translation(notes=tuple(Note("idle", f"--{name}", text) for name in names))
 
 
 REWARDS: Mapping[str, tuple[str, str]] = {
@@ -245,7 +234,7 @@ def reward_names(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Note, ...
     for name in names:
         if name in REWARDS:
             ours, text = REWARDS[name]
-            notes.append(Note(kind="changed", about=f"--reward_funcs {name}", text=f"{ours}: {text}"))
+            notes.append(Note("changed", f"--reward_funcs {name}", f"{ours}: {text}"))
         elif "." in name:
             module, _, function = name.rpartition(".")
             ours = f"{module}:{function}"

@@ -1,4 +1,4 @@
-"""Flags of `trl grpo` and the file behind its `--config`: flags by line, `env` and `datasets`."""
+"""Flags of `trl grpo` in one row each, and the file behind its `--config`: flags by line, `env` and `datasets`."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.flags import FlagWords, GivenFlags, read_flags
 from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT
 from paceline.compat.commands.translation import ForeignCommand, Note
-from paceline.compat.commands.trl.tables import SCRIPT, SCRIPT_IDLE, SCRIPT_REFUSED
+from paceline.compat.vocabulary import Meaning, flags
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
@@ -30,7 +30,7 @@ class TrlCommand:
 
 def known_flags() -> tuple[str, ...]:
     """Every flag of `trl grpo`, including those that it passes on."""
-    own = (*SCRIPT, *SCRIPT_IDLE, *SCRIPT_REFUSED, *field_names(), "config")
+    own = (*MEANINGS, *field_names(), "config")
     return tuple(dict.fromkeys((*own, *ACCELERATE, *WITHOUT_EFFECT["accelerate"])))
 
 
@@ -61,17 +61,13 @@ def with_file(given: GivenFlags, notes: tuple[Note, ...], path: str, command: Fo
     environment = values.pop("env", {})
     if not isinstance(environment, dict):
         raise ConfigError(f"--config {path}: env must hold names and values, got {environment!r}")
-    lines = {**_dataset(values.pop("datasets", None), path), **{name: _words(one) for name, one in values.items()}}
+    lines = {**_dataset(values.pop("datasets", None), path), **{name: flag_words(one) for name, one in values.items()}}
     known = known_flags()
     for name in lines:
         if name not in known:
             raise ConfigError(f"--config {path}: TRL has no {name}; {suggest(name, known, otherwise='leave it out')}")
     over = tuple(
-        Note(
-            kind="settled",
-            about=f"--{name}",
-            text=f"{' '.join(given[name])}, where {path} has {' '.join(words)}; the flag counts",
-        )
+        Note("settled", f"--{name}", f"{' '.join(given[name])}, where {path} has {' '.join(words)}; the flag counts")
         for name, words in lines.items()
         if given.get(name, words) != words
     )
@@ -96,11 +92,67 @@ def _dataset(entries: object, path: str) -> GivenFlags:
     return {OF_A_DATASET[name]: (str(value),) for name, value in entry.items()}
 
 
-def _words(value: object) -> FlagWords:
-    if isinstance(value, list):
-        return tuple(word for item in value for word in _words(item))
+def flag_words(value: object) -> FlagWords:
+    """A value of a file or a script as the words of a flag."""
+    if isinstance(value, list | tuple):
+        return tuple(word for item in value for word in flag_words(item))
     if isinstance(value, dict):
         return (json.dumps(value),)
     if value is None:
         return ("none",)
     return (str(value).lower(),) if isinstance(value, bool) else (str(value),)
+
+
+SCRIPT: Mapping[str, str] = {
+    "dataset_name": "dataset",
+    "dataset_config": "dataset: NAME:CONFIG",
+    "dataset_train_split": "dataset_split",
+    "dataset_test_split": "eval_split",
+    "datasets": "dataset, where there is one",
+    "reward_model_name_or_path": "reward_funcs: model:NAME",
+    "reward_funcs": "reward_funcs",
+    "model_name_or_path": "model",
+    "dtype": "dtype: of the computation, weights are float32 always",
+    "use_peft": "lora_rank",
+    "lora_r": "lora_rank",
+    "lora_alpha": "lora_alpha",
+    "lora_target_modules": "lora_targets",
+}
+"""Flags of the script that become options."""
+
+MEANINGS: Mapping[str, Meaning] = {
+    **{name: Meaning(kind="option", text=text) for name, text in SCRIPT.items()},
+    **flags(
+        "idle",
+        {
+            "rows are read once, before the first step": "dataset_streaming streaming",
+            "there are none that would have to be left out": "ignore_bias_buffers",
+            "attention is the built-in one, or torch's": "attn_implementation",
+            "nothing is dropped: the policy that trains is the one that sampled": "lora_dropout",
+            "a causal language model is what is trained": "lora_task_type",
+            "they take no part in the loss": "output_router_logits",
+        },
+    ),
+    **flags(
+        "refused",
+        {
+            "no held-out set is cut from the training rows; "
+            "give a file of its own as --eval-dataset": "test_split_size",
+            "a Hub name is read at its main branch; download the revision and give its directory": "model_revision",
+            "adapters are of linear layers": "lora_target_parameters",
+            "an adapter holds its own matrices alone": "lora_modules_to_save",
+            "the adapter's scale is lora_alpha over its rank; "
+            "give --lora_alpha times the root of the rank": "use_rslora",
+            "adapters have no magnitudes of their own": "use_dora",
+            "weights are not quantised; --optimizer adamw_8bit, --zero-stage and --lora-rank save memory": (
+                "load_in_8bit load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage"
+            ),
+        },
+        also={
+            "model_revision": ("main",),
+            "bnb_4bit_quant_type": ("nf4", "fp4"),
+            "bnb_4bit_quant_storage": ("uint8",),
+        },
+    ),
+}
+"""`also`: values with which a refused flag means the same as its absence."""

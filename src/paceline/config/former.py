@@ -1,0 +1,131 @@
+"""Options of earlier versions, and what is written for them today.
+
+A file or a record of an earlier version is read in today's words. On the command line an old name is refused with the
+new one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Former:
+    """An option that exists no longer: its value became part of another option, or what is always done."""
+
+    now: str
+    """What to write today, as the end of `there is no option --name any more; ...`."""
+    default: object = None
+    """Value with which a file said nothing."""
+    option: str | None = None
+    """Option of today that takes another value; None: only the default can still be read."""
+    value: Callable[[object, Mapping[str, object]], object] = lambda old, _: old
+    """Value of `option`, from the old value and the file's other options in today's words."""
+    ignored: bool = False
+    """True if every old value computed the same, so that none needs a refusal."""
+
+
+def _offloaded(what: str) -> Former:
+    return Former(
+        now=f"write --offload {what}",
+        default=False,
+        option="offload",
+        value=lambda _, given: [*_listed(given.get("offload")), what],
+    )
+
+
+FORMER: Mapping[str, Former] = {
+    "system_prompt_file": Former(
+        now="write --system-prompt file:PATH", option="system_prompt", value=lambda path, _: f"file:{path}"
+    ),
+    "sandbox_url": Former(now="give the address as --sandbox http://HOST:PORT", option="sandbox"),
+    "ray_address": Former(now="give the address as --cluster HOST:PORT, or --cluster auto", option="cluster"),
+    "reward_models": Former(
+        now="name it as --reward-funcs model:NAME",
+        default=(),
+        option="reward_funcs",
+        value=lambda models, given: [*_listed(given.get("reward_funcs")), *(f"model:{one}" for one in _listed(models))],
+    ),
+    "optimizer_offload": _offloaded("optimizer"),
+    "activation_offload": _offloaded("activations"),
+    "parameter_offload": _offloaded("parameters"),
+    "cispo_max_ratio": Former(
+        now="give --clip-eps-high, which is that ratio less 1",
+        option="clip_eps_high",
+        value=lambda ratio, given: (
+            float(str(ratio)) - 1 if given.get("bound", "cispo") == "cispo" else given.get("clip_eps_high", 0.28)
+        ),
+    ),
+    "pipeline_schedule": Former(now="a pipeline's micro-batches go by 1F1B; leave it out", default="1f1b"),
+    "correction_level": Former(
+        now="it is part of --rollout-correction, as in token_mask and sequence_truncate",
+        option="rollout_correction",
+        value=lambda level, given: _correction(level, given.get("rollout_correction", "none")),
+    ),
+    "vllm_gpu_share": Former(now="give it as --vllm-memory 0.3", default=0.45, option="vllm_memory"),
+    "vllm_cache_gib": Former(
+        now="give it as --vllm-memory 2GiB", option="vllm_memory", value=lambda size, _: f"{size}GiB"
+    ),
+    "max_skipped_updates": Former(
+        now="a run always stops at three skipped updates in a row, and --resume continues", ignored=True
+    ),
+    "placement": Former(now="samplers are always spread over the machines that there are", ignored=True),
+    "shard_size": Former(now="slices lie on all processes that have samples of their own", ignored=True),
+    "overlong_weight": Former(now="scale --reward-weights instead: the penalty counts once", default=1.0),
+}
+"""By name; read in this order."""
+
+
+def _listed(value: object) -> list[str]:
+    """Return the names of a list, or of a text with commas; none of null."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return list(value)
+    return [] if value is None or str(value).lower() in ("", "none", "null") else str(value).split(",")
+
+
+def _correction(level: object, kind: object) -> object:
+    return f"{level}_{kind}" if kind in ("truncate", "mask") else kind
+
+
+def in_todays_words(given: Mapping[str, object]) -> dict[str, object]:
+    """Replace the options of earlier versions; values may be text, as in a file, or JSON.
+
+    >>> in_todays_words({"seed": "1", "overlong_weight": "1.0"})
+    {'seed': '1'}
+
+    Raises:
+        ConfigError: an old option has a value that nothing of today stands for.
+    """
+    values = {name: value for name, value in given.items() if name not in FORMER}
+    for name, former in FORMER.items():
+        if name in given and is_told(name, given[name]) and former.option is not None:
+            values[former.option] = former.value(given[name], values)
+    return values
+
+
+def is_told(name: str, value: object) -> bool:
+    """Return True if a former option's value means something today.
+
+    Raises:
+        ConfigError: nothing of today stands for it.
+    """
+    former = FORMER[name]
+    if former.ignored or _says_nothing(value, former.default):
+        return False
+    if former.option is None:
+        raise ConfigError(f"{name} is no option any more and can only be {former.default}", remedies=[former.now])
+    return True
+
+
+def _says_nothing(value: object, default: object) -> bool:
+    """Compare a file's text, or a JSON value, with a default: `1` and `1.0` are one number, `null` is None."""
+    if isinstance(default, float):
+        return float(str(value)) == default
+    if default is None:
+        return value is None or str(value).lower() in ("none", "null")
+    if isinstance(default, bool):
+        return str(value).lower() in ("false", "no", "0")
+    if default == ():
+        return not _listed(value)
+    return value == default or str(value).lower() == str(default).lower()

@@ -1,0 +1,145 @@
+"""Answers between `<answer>` and `</answer>`."""
+
+import re
+from collections.abc import Sequence
+
+OPEN_ANSWER, CLOSE_ANSWER = "<answer>", "</answer>"
+
+
+def last_answer_tag(text: str) -> str | None:
+    """Return the content of the last complete `<answer>...</answer>`, stripped; None without one.
+
+    >>> last_answer_tag("<answer>41</answer> no: <answer>42</answer> or <answer>43")
+    '42'
+    """
+    for part in reversed(text.split(OPEN_ANSWER)[1:]):
+        content, closed, _ = part.partition(CLOSE_ANSWER)
+        if closed:
+            return content.strip()
+    return None
+
+
+def stand_once_in_order(text: str, marks: Sequence[str]) -> bool:
+    """Return True if each mark stands exactly once in the text, in this order.
+
+    >>> stand_once_in_order("<answer>42</answer>", ["<answer>", "</answer>"])
+    True
+    """
+    if any(text.count(mark) != 1 for mark in marks):
+        return False
+    places = [text.index(mark) for mark in marks]
+    return places == sorted(places)
+
+
+_AROUND = re.compile(r"(?:[a-zA-Z']{2,}|(?<![a-zA-Z])[aAI](?![a-zA-Z])|[\s.,:;!$*])*")
+"""Words and their punctuation, which an answer may hold around its one box."""
+_BOX_TOKEN = re.compile(r"(?P<box>\\boxed\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+
+
+def _boxes(text: str) -> list[tuple[int, int, int]]:
+    r"""Find every complete brace-matched `\boxed{...}`: start, start of its content, and end; sorted by start.
+
+    Escaped braces (`\{`) are content. Places and not contents: boxes in boxes would be copied once per level.
+    """
+    found: list[tuple[int, int, int]] = []
+    unclosed: list[tuple[bool, int, int]] = []  # is a box, where it starts, where its content starts
+    for token in _BOX_TOKEN.finditer(text):
+        if token["box"] or token["open"]:
+            unclosed.append((bool(token["box"]), token.start(), token.end()))
+        elif token["close"] and unclosed:
+            is_box, start, content_start = unclosed.pop()
+            if is_box:
+                found.append((start, content_start, token.end()))
+    return sorted(found)
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Return the content of the last complete `\boxed{...}`; None without one. An inner box counts as later.
+
+    >>> last_boxed(r"\boxed{1}, so \boxed{\frac{1}{2}} and \boxed{")
+    '\\frac{1}{2}'
+    """
+    found = _boxes(text)
+    return text[found[-1][1] : found[-1][2] - 1].strip() if found else None
+
+
+def unboxed(answer: str) -> str:
+    r"""Return the innermost content of an answer that is one box, or one box among words; any other answer as it is.
+
+    >>> unboxed(r"$\boxed{42}$"), unboxed(r"The answer is \boxed{42}."), unboxed(r"2\boxed{42}")
+    ('42', '42', '2\\boxed{42}')
+    """
+    found = _boxes(answer)
+    if not found:
+        return answer
+    start, _, end = found[0]
+    around = answer[:start], answer[end:]
+    if not all(_AROUND.fullmatch(part) for part in around):
+        return answer
+    _, content_start, end = found[-1]
+    return answer[content_start : end - 1].strip()
+
+
+def last_hashes(text: str) -> str | None:
+    """Return the line after the last `####`, stripped; None without one.
+
+    >>> last_hashes("12 / 3 = <<12/3=4>>4\\n#### 4\\nDone.")
+    '4'
+    """
+    _, mark, tail = text.rpartition("####")
+    lines = tail.strip().splitlines()
+    return lines[0].strip() if mark and lines else None
+
+
+def closing_hashes(text: str) -> str | None:
+    """Return the text after the `####` that starts the last line; None if the text does not end so.
+
+    For a gold answer, in which a `####` further up is a heading or part of a drawing.
+    """
+    last_line = text.strip().rpartition("\n")[2].strip()
+    return last_hashes(last_line) if last_line.startswith("####") else None
+
+
+def final_answer(text: str, *, plain: bool = False) -> str | None:
+    r"""Return the answer of a visible text: last `<answer>`, else last `\boxed{}`, else the text after the last `####`.
+
+    `plain`: else what the last line states (`plain_answer`).
+    """
+    for find in (last_answer_tag, last_boxed, last_hashes, *((plain_answer,) if plain else ())):
+        answer = find(text)
+        if answer is not None:
+            return unboxed(answer)
+    return None
+
+
+_LEAD_IN = re.compile(r"\banswer(?:\s+is\b|\s*[:=])|[=≈]", re.IGNORECASE)
+_EMPHASIS = re.compile(r"\*\*|__")
+_NUMBER = re.compile(
+    r"(?<![\w^.,/+*-])[-\N{MINUS SIGN}]?[$€£]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:/[0-9]+)?%?(?![\w^/+*])"
+)
+_DENIAL = re.compile(
+    r"\b(?:not|no|never|neither|nor|wrong|cannot)\b|n't\b|n\N{RIGHT SINGLE QUOTATION MARK}t\b", re.IGNORECASE
+)
+_DIGITS = re.compile("[0-9]+")
+_WORDS = re.compile(r"[\w\s.,;:!?'\"()$€£%/\N{MINUS SIGN}-]*")
+
+
+def plain_answer(text: str) -> str | None:
+    """Return the answer that the last line states; None for an empty text.
+
+    It is the text after the line's last `answer is`, `answer:` or `=`. If words stand around exactly one number there,
+    and none of them denies it, it is that number. Several numbers are no answer: `41 or 42` stays as it is and equals
+    nothing. What stands before the `=` is not looked at: a wrong sum with the right result is right.
+
+    >>> [plain_answer(line) for line in ("The answer is 42.", "So 6 * 7 = 42 apples", "It is 41 or 42", "It is not 42")]
+    ['42', '42', 'It is 41 or 42', 'It is not 42']
+    """
+    lines = text.strip().splitlines()
+    if not lines:
+        return None
+    line = _EMPHASIS.sub("", lines[-1]).strip()
+    *_, end = (0, *(match.end() for match in _LEAD_IN.finditer(line)))
+    rest = line[end:].strip() or line
+    numbers = _NUMBER.findall(rest) if _WORDS.fullmatch(rest) else []
+    is_alone = len(numbers) == 1 and _DIGITS.findall(rest) == _DIGITS.findall(numbers[0]) and not _DENIAL.search(line)
+    return numbers[0] if is_alone else rest

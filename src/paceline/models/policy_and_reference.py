@@ -1,0 +1,152 @@
+"""A policy over several ranks, of which each reads its own part: no rank has all of the weights at any moment. And the
+reference that `beta` holds the policy to."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from paceline.config.sections import LoraConfig, ModelConfig
+from paceline.errors import ModelError, first_line
+from paceline.models.activation_checkpointing import Activations
+from paceline.models.activations import layers_of, measure_activations
+from paceline.models.filling import UNREADABLE, fill, give_memory, has_all, skeleton, weight_files
+from paceline.models.forward import PolicyForward, choose_forward, compute_alike
+from paceline.models.loaded import Loaded
+from paceline.models.loading import load_model, prepared, ready
+from paceline.models.parallel.mesh_layout import MeshLayout
+from paceline.models.parallel.stages import mark_both_ends
+from paceline.models.places import ADAPTER_CONFIG, model_place
+from paceline.models.plain_forward import without_noise
+from paceline.models.pretrained import read_config
+from paceline.runtime.devices import choose_device
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
+
+TWIN_LAYERS, TWIN_VOCABULARY = 2, 512
+"""Size of the small twin of a large model on which its forward pass is chosen."""
+
+
+def load_policy(
+    config: ModelConfig,
+    lora: "LoraConfig | PeftConfig | None" = None,
+    *,
+    parallel_layout: MeshLayout,
+    checkpoint: Path | None = None,
+    seed: int = 0,
+) -> tuple[Loaded, PolicyForward]:
+    """This rank's part of the model that `load_model` would give whole, and how its hidden states are computed.
+
+    A model with an adapter, and one whose tensors have other names in files than in transformers' classes, is read
+    whole into main memory and then split.
+
+    Raises:
+        ModelError: see `load_model`; quantised weights, with or without an adapter.
+    """
+    if read_config(config).to_dict().get("quantization_config"):
+        raise ModelError(f"--model {config.model} has quantised weights, which one process trains; start one alone")
+    place = model_place(config.model)
+    asked = lora.lora_rank > 0 if isinstance(lora, LoraConfig) else lora is not None
+    saved = checkpoint is not None and (checkpoint / ADAPTER_CONFIG).is_file()
+    if not (asked or saved or place.adapter is not None):
+        found = _in_parts(config, str(checkpoint or place.base), parallel_layout)
+        if found is not None:
+            return found
+    loaded = load_model(config, lora, checkpoint=checkpoint, seed=seed)
+    forward = choose_forward(loaded.model, loaded.compute_dtype)
+    parallel_layout.apply(loaded.model, loaded.compute_dtype)
+    return loaded, forward
+
+
+def _in_parts(config: ModelConfig, place: str, parallel_layout: MeshLayout) -> tuple[Loaded, PolicyForward] | None:
+    """None where the names in the files are others."""
+    device = choose_device(config)
+    try:
+        model, files = skeleton(place, trust_remote_code=config.trust_remote_code), weight_files(place)
+        if not has_all(model, files):
+            return None
+        loaded = ready(prepared(model, config, device), config)
+        twin = _twin(loaded, device)  # the model computes as its twin chooses to
+        forward = choose_forward(twin, loaded.compute_dtype)
+        compute_alike(model, twin)
+        parallel_layout.apply(model, loaded.compute_dtype)
+        give_memory(model, torch.device("cpu") if parallel_layout.sharding.offload else device)
+        mark_both_ends(model)  # parameters are others by now
+        fill(model, files)
+    except UNREADABLE as error:
+        raise ModelError(f"--model {place} cannot be loaded: {first_line(error)}") from error
+    return loaded, forward
+
+
+def measure_by_twin(loaded: Loaded, forward: PolicyForward) -> Activations:
+    """What a pass through this rank's part of a model keeps, by what one through its twin does."""
+    twin = _twin(loaded, loaded.model.device)
+    choose_forward(twin, loaded.compute_dtype)
+    found, layers = measure_activations(twin, forward, loaded.compute_dtype), len(layers_of(loaded.model))
+    return replace(found, all_layers=found.all_layers / found.layers * layers, layers=layers)
+
+
+def _twin(loaded: Loaded, device: torch.device) -> PreTrainedModel:
+    """A model of the same widths with few layers and tokens."""
+    config = copy.deepcopy(loaded.model.config)
+    text = config.get_text_config()
+    text.num_hidden_layers = min(text.num_hidden_layers, TWIN_LAYERS)
+    if getattr(text, "layer_types", None) is not None:
+        text.layer_types = text.layer_types[: text.num_hidden_layers]
+    text.vocab_size, text.pad_token_id = min(text.vocab_size, TWIN_VOCABULARY), None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        twin: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=loaded.model.dtype)
+    without_noise(twin)
+    cast(nn.Module, twin).to(device)
+    return twin
+
+
+def load_reference(loaded: Loaded, config: ModelConfig, *, parallel_layout: MeshLayout | None = None) -> Loaded:
+    """The model that `beta` holds the policy to: without the adapter where it has one, else as `config` names it.
+
+    With a `parallel_layout` it is this rank's part of it.
+
+    Under an adapter it is `loaded` itself, used within `without_adapter()`: no second model is read.
+
+    Raises:
+        ModelError: the adapter also trains biases of the base model, which are then no longer the reference's.
+    """
+    own = _itself_without_adapter(loaded)
+    if own is not None or parallel_layout is None:
+        return own or _frozen(load_model(config))
+    reference, _ = load_policy(config, parallel_layout=parallel_layout)
+    reference.model.requires_grad_(False)
+    return reference
+
+
+def frozen_copy(loaded: Loaded) -> Loaded:
+    """The reference of a model object, as it is now; under an adapter `loaded` itself, as `load_reference` says."""
+    return _itself_without_adapter(loaded) or _frozen(replace(loaded, model=copy.deepcopy(loaded.model)))
+
+
+def _itself_without_adapter(loaded: Loaded) -> Loaded | None:
+    """The policy as its own reference, None where it has no adapter.
+
+    Raises:
+        ModelError: peft's `bias` is not "none": the model without its adapter would change.
+    """
+    if loaded.adapter is None:
+        return None
+    trained = getattr(loaded.adapter.active_peft_config, "bias", "none")
+    if trained != "none":
+        raise ModelError(
+            f"the adapter's bias must be 'none' with --beta above 0, got {trained!r}; trained biases move the reference"
+        )
+    return loaded
+
+
+def _frozen(loaded: Loaded) -> Loaded:
+    loaded.model.requires_grad_(False)
+    choose_forward(loaded.model)
+    return loaded

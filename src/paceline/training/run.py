@@ -1,0 +1,268 @@
+"""A run under way: everything that its loop touches, and what happens around and between its steps."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from paceline.checkpoints.finding import Checkpoint, TrainingState
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.sections import Config
+from paceline.errors import PacelineError, ProcessLost
+from paceline.metrics.definitions import Record
+from paceline.reports.trackers.opening import Trackers
+from paceline.runtime.activity import ACTIVITY, RUN, trace
+from paceline.training.backend import Backend
+from paceline.training.guards import NOT_FINITE, Guards
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.records import step_clock, step_record, step_warnings
+from paceline.training.rollout_journal import Journal, SampledStep
+from paceline.training.rollouts.restoring import restorable_lines
+from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.setup.evaluators import EvalResult, Evaluator
+from paceline.training.setup.run_inputs import RunInputs
+
+START = TrainingState(step=0, position=0, policy_version=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requests:
+    """What should happen before the next step: first the evaluation, then the checkpoint, then the end."""
+
+    evaluate: bool = False
+    save: bool = False
+    stop: bool = False
+
+    def __or__(self, other: "Requests") -> "Requests":
+        return Requests(
+            evaluate=self.evaluate or other.evaluate, save=self.save or other.save, stop=self.stop or other.stop
+        )
+
+
+class Observer(Protocol):
+    """Is told what happens, in the order in which it happens; changes nothing but by its requests."""
+
+    def start(self, run: "Run", trackers: Trackers) -> None:
+        """Note that the run is open, at its first step or restored."""
+
+    def begin(self, steps_done: int) -> Requests:
+        """Note that the steps start, or continue after `steps_done` of them."""
+
+    def step_begin(self, number: int) -> None:
+        """Step 1, 2, ... starts."""
+
+    def step_end(self, record: Record, batch: RolloutBatch) -> Requests:
+        """A step is done and written down."""
+
+    def evaluated(self, results: Sequence[EvalResult]) -> Requests:
+        """Every held-out set was measured with the weights as they are."""
+
+    def saved(self, checkpoint: Checkpoint) -> Requests:
+        """A checkpoint is on disk."""
+
+    def notify(self, sentence: str) -> None:
+        """Something that a person should know."""
+
+    def end(self) -> None:
+        """No step follows."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Run:
+    """Everything that the loop touches, and where it stands."""
+
+    config: Config
+    inputs: RunInputs
+    backend: Backend
+    run_dir: RunDir
+    journal: Journal
+    observer: Observer
+    guards: Guards
+    state: TrainingState = START
+    stopping: bool = False
+    """The observer wished the run to end after this step."""
+    is_saving: bool = False
+    """A checkpoint was begun that the observer has not been told of."""
+    saved_step: int | None = None
+    """Step of the newest checkpoint on disk; None if there is none."""
+    checkpoint_seconds: float = 0.0
+    """Seconds that the run waited for checkpoints."""
+    clocked_until: float | None = None
+    """Up to where the steps' clocks have counted; None: what came last has a clock of its own."""
+    protected: set[Path] = field(default_factory=set)
+    """Checkpoints that stay, however many come after them."""
+
+
+@contextmanager
+def running(run: Run) -> Iterator[None]:
+    """Around all steps: the observer begins and ends, the last checkpoint is waited for, the timeline is written."""
+    try:
+        with ExitStack() as closing:
+            closing.push(partial(wait_at_end, run))
+            apply(run, run.observer.begin(run.state.step))
+            yield
+    finally:
+        if ACTIVITY.spans is not None:
+            run.run_dir.write_timeline(trace(ACTIVITY.spans))
+    run.observer.end()
+
+
+class StepClock:
+    """Seconds of a step and of its two phases, each of which the activity shows."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        """Begin the step: the observer and the display are told."""
+        # from where the last step's clock stopped: a step's own line can only be written once its clock has been read
+        self._started, self._number = run.clocked_until or time.perf_counter(), number
+        self._seconds = dict[str, float]()
+        run.observer.step_begin(number)
+        ACTIVITY.begin(f"step {number}")
+
+    @contextmanager
+    def phase(self, name: str, doing: str) -> Iterator[None]:
+        """Time the body of `with`."""
+        started = time.perf_counter()
+        with ACTIVITY.span(RUN, f"{doing} {self._number}"):
+            yield
+        self._seconds[name] = time.perf_counter() - started
+
+    def read(self, sampled: SampledStep, now: float) -> dict[str, float]:
+        """Sum up the step's seconds at `now`, by the names of the record's clock."""
+        return step_clock(
+            sampled.batch,
+            weights=sampled.transfer.seconds,
+            produce=sampled.seconds,
+            wait=self._seconds["wait"],
+            update=self._seconds["update"],
+            total=now - self._started,
+        )
+
+
+def record_step(
+    run: Run, number: int, sampled: SampledStep, stats: UpdateStats, learning_rate: float, clock: StepClock
+) -> dict[str, Any]:
+    """Move the run's state to behind the step, append its record to `metrics.jsonl`, and say what went wrong in it.
+
+    Raises:
+        StorageError: the disk refused the record, or the rollouts that belong to it.
+        TrainingError: too many updates in a row were skipped.
+    """
+    before, tasks, batch, stats = run.state.position, run.inputs.tasks, sampled.batch, run.guards.counted(stats)
+    run.state = TrainingState(step=number, position=sampled.position, policy_version=run.backend.policy_version)
+    run.clocked_until = time.perf_counter()
+    record = step_record(
+        run.state,
+        batch,
+        stats,
+        num_tasks=len(tasks.tasks),
+        learning_rate=learning_rate,
+        weights_bytes=sampled.transfer.nbytes,
+        clock=clock.read(sampled, run.clocked_until),
+    )
+    if tasks.is_large:
+        # rows that were passed over have a position and no group
+        record["rows_left_out"] = sampled.position - before - len(batch.groups)
+        record["prompts_truncated"] = sum(group.task.tokens_cut > 0 for group in batch.groups)
+    record["alarms"] = list(run.guards.see(record))
+    # a step whose rollouts are not on disk did not happen
+    run.journal.wait()
+    run.run_dir.append_metrics(record)
+    sentences = [
+        *run.backend.news(),
+        *step_warnings(number, batch, stats, max_refills=run.config.advantage.max_refills),
+    ]
+    if record.get("rows_left_out"):
+        sentences.append(f"step {number} left out {record['rows_left_out']} rows; the last: {tasks.last_left_out}")
+    notify(run, [*sentences, *run.guards.sentences(number, stats)])
+    if stats.updates_skipped:
+        kept = run.run_dir.keep_batch(number, restorable_lines(batch.groups), reason=NOT_FINITE)
+        run.guards.check(number, kept)
+    return record
+
+
+def after_step(run: Run, record: Record, batch: RolloutBatch) -> None:
+    """Show a step that is recorded, and do what the observer requests before the next."""
+    apply(run, run.observer.step_end(record, batch))
+    apply(run, wait_for_checkpoint(run, wait=False))
+
+
+def apply(run: Run, wanted: Requests) -> None:
+    """Do what the observer requests; an evaluation or a checkpoint may make it request more."""
+    if wanted.evaluate and run.inputs.evaluators:
+        results = evaluate(run, run.inputs.evaluators)
+        wanted |= run.observer.evaluated(results)
+    if wanted.save:
+        wanted |= save(run)
+    if wanted.evaluate or wanted.save:
+        run.clocked_until = None
+    run.stopping = run.stopping or wanted.stop
+
+
+def evaluate(run: Run, evaluators: Iterable[Evaluator]) -> list[EvalResult]:
+    """Evaluate held-out tasks with the current weights, and record the results."""
+    step = run.state.step
+    ACTIVITY.begin(f"evaluation after step {step}")
+    with ACTIVITY.span(RUN, f"evaluate {step}"):
+        results = [run.backend.evaluate(evaluator, step=step) for evaluator in evaluators]
+    for result in results:
+        run.run_dir.write_eval_completions(result.name, result.step, result.completion_records())
+        run.run_dir.append_eval(result.record())
+    return results
+
+
+def save(run: Run) -> Requests:
+    """Begin a checkpoint once the one before is on disk; in the foreground it is on disk on return."""
+    requests = wait_for_checkpoint(run, wait=True)
+    started = time.perf_counter()
+    ACTIVITY.begin(f"checkpoint of step {run.state.step}")
+    with ACTIVITY.span(RUN, f"checkpoint {run.state.step}"):
+        sentences = run.backend.save(run.run_dir.path / "checkpoints", run.state, run.protected)
+    run.checkpoint_seconds += time.perf_counter() - started
+    run.is_saving = True
+    notify(run, sentences)
+    return requests | wait_for_checkpoint(run, wait=not run.config.loop.background_save)
+
+
+def save_last(run: Run) -> None:
+    """Have a checkpoint of this moment on disk, where it is not there already."""
+    wait_for_checkpoint(run, wait=True)
+    if run.saved_step != run.state.step:
+        save(run)
+        wait_for_checkpoint(run, wait=True)
+
+
+def wait_for_checkpoint(run: Run, *, wait: bool) -> Requests:
+    """Tell the observer of the checkpoint that was begun, once it is on disk; what that makes it ask for."""
+    if not run.is_saving:
+        return Requests()
+    started = time.perf_counter()
+    checkpoint = run.backend.saved(wait=wait)
+    run.checkpoint_seconds += time.perf_counter() - started
+    if checkpoint is None:
+        return Requests()
+    run.is_saving, run.saved_step = False, checkpoint.state.step
+    return run.observer.saved(checkpoint)
+
+
+def wait_at_end(
+    run: Run, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+) -> None:
+    """Wait for the checkpoint that was begun, whatever ended the steps; but not where there is no time, or nobody who
+    could finish it: then it is not there."""
+    if error is None:
+        wait_for_checkpoint(run, wait=True)
+    elif not isinstance(error, KeyboardInterrupt | ProcessLost):
+        try:
+            wait_for_checkpoint(run, wait=True)
+        except PacelineError as second:  # what ended the run is what is raised
+            notify(run, [str(second)])
+
+
+def notify(run: Run, sentences: Iterable[str]) -> None:
+    """Pass sentences to the observer."""
+    for sentence in sentences:
+        run.observer.notify(sentence)

@@ -1,0 +1,157 @@
+"""The cheap stage of setup: what files and names alone can tell, before the libraries that take seconds are loaded."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paceline.config.sections import Config
+from paceline.data.formats import screen
+from paceline.data.prompts import system_prompt
+from paceline.data.rows import SAMPLE, WHOLE, Row, spread
+from paceline.data.sources import ReadFiles, has_split, is_file, load_rows
+from paceline.engines.vllm.window import check_vllm
+from paceline.models.places import (
+    ADAPTER_WEIGHTS,
+    check_completion_fits,
+    model_place,
+    positions_of,
+    read_model_config,
+)
+from paceline.models.weight_headers import check_quantised, check_weights, read_whole
+from paceline.reports.trackers.opening import check_trackers
+from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.model_files import check_reward_model
+from paceline.rewards.parameters import base_name
+from paceline.rewards.resolving import BUILT_IN, default_system_prompt, resolve, reward_context
+from paceline.rewards.selecting import row_check
+from paceline.types import RowCheck
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """What the cheap stage has found; the second stage, `prepare`, goes on from it and reads no file again."""
+
+    functions: Mapping[str, RewardFunction]
+    """Reward functions that the options name, without reward models."""
+    measure: Mapping[str, RewardFunction] = field(default_factory=dict)
+    """The one reward function that says what is right on held-out tasks, under its name."""
+    system: str | None = None
+    """System message of every prompt."""
+    files: ReadFiles = field(default_factory=dict)
+
+
+def resolved(config: Config, *, for_training: bool = True) -> Checked:
+    """Resolve the reward functions and the system message that the options name, without a look at anything else.
+
+    Not `for_training`, only built-in functions are: what they ask for is measured too.
+
+    Raises:
+        RewardError, ConfigError, DataError: one of them is not there.
+    """
+    measure, functions = config.evaluation.eval_reward_func, config.rewards.functions
+    wanted = functions if for_training else [name for name in functions if base_name(name) in BUILT_IN]
+    return Checked(
+        functions=_resolve(config, wanted),
+        measure=_resolve(config, [measure]),
+        system=system_prompt(config.data, default_system_prompt(functions)),
+    )
+
+
+def configured_functions(config: Config) -> dict[str, RewardFunction]:
+    """Every reward function that the options name, without reward models."""
+    return _resolve(config, config.rewards.functions)
+
+
+def check(config: Config, *, needs_weights: bool = True) -> Checked:
+    """Check that everything named by training's options exists, and the rows: all of a file, else the first.
+
+    Without `needs_weights` a model may be a config.json alone.
+
+    Raises:
+        PacelineError: something is not there or cannot be read.
+    """
+    positions = _look_at_model(config, needs_weights=needs_weights)
+    checked, data = resolved(config), config.data
+    for name in config.rewards.reward_models:
+        check_reward_model(name)
+    check_trackers(config.loop.report_to)
+    _look_at_engine(config)
+    # of several the first rows are taken of all together, so each is read whole
+    most = data.dataset_size if len(data.datasets) == 1 else None
+    by_functions = row_check(checked.functions)
+    for dataset in data.datasets:
+        rows = _rows(config, checked, dataset, split=data.dataset_split, size=most)
+        _screen(config, rows[: data.dataset_size] if data.dataset_size is not None else rows, dataset, by_functions)
+    if data.eval_dataset is not None:
+        _look_at_held_out_rows(config, checked)
+    _look_at_what_they_need((*checked.functions.values(), *checked.measure.values()))
+    check_completion_fits(config.sampling.max_completion_length, limit=positions)
+    return checked
+
+
+def check_held_out(config: Config) -> Checked:
+    """Check what evaluation's options name, and the first row of each held-out set.
+
+    Raises:
+        PacelineError: something is not there or cannot be read.
+    """
+    _look_at_model(config, needs_weights=True)
+    checked = resolved(config, for_training=False)
+    _look_at_engine(config)
+    _look_at_held_out_rows(config, checked)
+    _look_at_what_they_need(checked.measure.values())
+    return checked
+
+
+def _resolve(config: Config, names: Iterable[str]) -> dict[str, RewardFunction]:
+    context = reward_context(config.rewards, config.sampling)
+    return {name: resolve(name, context) for name in names}
+
+
+def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
+    """Check the files of a local model and the positions in its config.json; the Hub is not asked."""
+    label = f"--model {config.model.model}"
+    place = model_place(config.model.model, needs_weights=needs_weights)
+    if needs_weights and place.adapter is not None:
+        read_whole(place.adapter / ADAPTER_WEIGHTS, label)
+    base = Path(place.base)
+    if not base.is_dir():
+        return None
+    described = read_model_config(base, label)
+    is_adapter_new = config.lora.lora_rank > 0 and place.adapter is None
+    check_quantised(described, label, has_adapter=is_adapter_new or place.adapter is not None)
+    if needs_weights:
+        check_weights(base, described, label, targets=config.lora.lora_targets if is_adapter_new else ())
+    return positions_of(described)
+
+
+def _look_at_engine(config: Config) -> None:
+    if config.engine.engine == "vllm":
+        check_vllm(None)
+
+
+def _look_at_what_they_need(functions: Iterable[RewardFunction]) -> None:
+    """Refuse a host that cannot isolate programs if a function needs it; the sandbox stays open for the run."""
+    for one in functions:
+        if isinstance(one, BuiltIn) and one.describe is not None:
+            one.describe()
+
+
+def _look_at_held_out_rows(config: Config, checked: Checked) -> None:
+    data, by_measure = config.data, row_check(checked.measure)
+    for _, dataset in data.held_out:
+        split = data.eval_split if has_split(dataset, data.eval_split) else data.dataset_split
+        rows = _rows(config, checked, dataset, split=split, size=config.evaluation.eval_size)
+        _screen(config, rows, dataset, by_measure)
+
+
+def _rows(config: Config, checked: Checked, dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
+    """All rows of a file, and the first row of generated or remote data."""
+    size = size if is_file(dataset) else 1
+    return load_rows(dataset, split=split, size=size, seed=config.loop.seed, files=checked.files)
+
+
+def _screen(config: Config, rows: Sequence[Row], dataset: str, check: RowCheck | None) -> None:
+    # one row says nothing of the others, which may be all that is needed where bad ones are skipped
+    if is_file(dataset) or config.data.on_bad_row == "stop":
+        screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), config.data, check)

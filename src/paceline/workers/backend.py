@@ -1,0 +1,230 @@
+"""The backend of a run whose samplers and trainers are workers, on a cluster or on the ranks of a launch."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from paceline.checkpoints.finding import Checkpoint, TrainingState
+from paceline.config.sections import Config
+from paceline.runtime.activity import ACTIVITY, RUN
+from paceline.training.backend import Backend, sample_step
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.memory import Footprint
+from paceline.training.rollout_journal import NO_TRANSFER, Journal, SampledStep, WeightTransfer
+from paceline.training.setup.evaluators import EvalResult, Evaluator
+from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.samplers import training_sampler
+from paceline.training.task_sampler import TaskSampler
+from paceline.types import RolloutGroup
+from paceline.workers.group import SharedEngine, SharedRoundSampler, WorkerGroup
+from paceline.workers.sampler_thread import InTurn, SamplerThread, SamplerWeights
+from paceline.workers.staleness import StalenessSchedule, simulate, step_seconds
+from paceline.workers.trainer import TrainerUpdate
+from paceline.workers.weight_sync import Manifest, Renewed, check_copies
+
+
+class StoredWeights(SamplerWeights):
+    """The trainers' weights by reference, in versions that are kept while a sampler may load them."""
+
+    def __init__(self, trainers: WorkerGroup, samplers: WorkerGroup, *, done: int) -> None:
+        """`done` counts the steps that the trainers' weights have seen."""
+        self.trainers, self._samplers = trainers, samplers
+        self.transfer = NO_TRANSFER
+        """Cost of all loads until it is taken."""
+        manifests: list[Manifest] = trainers.call("manifest", done)
+        self._newest, self.policy_version = manifests[0], manifests[0].policy_version
+        check_copies([one.checksum for one in manifests], policy_version=self.policy_version, who=trainers.who)
+        self.kept = {done: (self._newest, self._fetch())}
+
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> TrainerUpdate:
+        """Run all updates of a step, whose weights can be loaded as version `number` then.
+
+        Raises:
+            ProcessLost: a trainer is gone, or silent.
+            TrainingError: trainers' copies of the same weights differ; or an update raised it.
+        """
+        self.trainers.begin("update", number, groups)
+        # calls are done in order: these read what this update makes, before the next one changes it
+        buckets = self._fetch()
+        answers: list[TrainerUpdate] = self.trainers.answers()
+        found = answers[0]
+        check_copies([one.held for one in answers], policy_version=found.policy_version, who=self.trainers.who)
+        assert found.manifest is not None  # samplers fetch from the store
+        self._newest, self.policy_version = found.manifest, found.policy_version
+        self.kept[number] = self._newest, buckets
+        return found
+
+    @override
+    def load(self, version: int) -> None:
+        started = time.perf_counter()
+        manifest, buckets = self.kept[version]
+        self._samplers.bring_to("load", manifest, *buckets)
+        self.transfer += WeightTransfer(seconds=time.perf_counter() - started, nbytes=manifest.nbytes)
+
+    @override
+    def offer(self) -> None:
+        manifest, buckets = self.kept[self._newest.version]
+        self._samplers.tell("offer", manifest, *buckets)
+
+    @override
+    def forget(self, older_than: int) -> None:
+        for version in [version for version in list(self.kept) if version < older_than]:  # another thread adds to it
+            del self.kept[version]
+
+    def _fetch(self) -> list[Any]:
+        """References to the first trainer's buckets; the other ones help to gather them."""
+        workers = self.trainers.workers
+        found = [
+            [workers.keep(number, "bucket", (names,)) for number in workers.numbers] for names in self._newest.buckets
+        ]
+        return [of_trainers[0] for of_trainers in found]
+
+
+class RankWeights:
+    """The trained weights of ranks; those that sample renew theirs when something is sampled."""
+
+    def __init__(self, ranks: WorkerGroup, trainers: WorkerGroup, *, policy_version: int) -> None:
+        """`ranks` are all of them, `policy_version` is that of their weights."""
+        self._ranks, self.trainers, self.policy_version = ranks, trainers, policy_version
+        self._renewed, self.transfer = policy_version, NO_TRANSFER
+
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> TrainerUpdate:
+        """Run all updates of a step; raises as that of `StoredWeights` does."""
+        answers: list[TrainerUpdate] = self.trainers.call("update", number, groups)
+        self.policy_version = answers[0].policy_version
+        check_copies([one.held for one in answers], policy_version=self.policy_version, who=self.trainers.who)
+        return answers[0]
+
+    def renew(self) -> None:
+        """Bring the ranks that sample to the trained weights, if theirs are older."""
+        if self._renewed == self.policy_version:
+            return
+        answers: list[Renewed] = self._ranks.call("renew", self.policy_version)
+        check_copies([one.held for one in answers], policy_version=self.policy_version, who=self._ranks.who)
+        self._renewed = self.policy_version
+        self.transfer += answers[0].transfer
+
+
+class WorkerBackend(Backend):
+    """A `Backend` whose samplers work ahead by up to `max_staleness` steps, or in turn with the trainers."""
+
+    def __init__(
+        self,
+        config: Config,
+        inputs: RunInputs,
+        task_sampler: TaskSampler,
+        *,
+        weights: StoredWeights | RankWeights,
+        samplers: WorkerGroup,
+        done: int,
+    ) -> None:
+        """`done` counts the steps that the trainers' weights have seen."""
+        self._config, self._task_sampler, self._done, self._last = config, task_sampler, done, inputs.total_steps
+        self._weights, self._trainers, self._samplers = weights, weights.trainers, samplers
+        self._sampler = training_sampler(config, SharedRoundSampler(workers=samplers))
+        self._is_cluster = isinstance(weights, StoredWeights)
+        self._journal: Journal
+        self._order: SamplerThread | InTurn | None = None
+
+    @override
+    def begin(self, journal: Journal) -> None:
+        """Go on behind the journal's steps; samplers that work ahead start at once."""
+        self._journal, self._task_sampler.position = journal, journal.position
+        if isinstance(self._weights, RankWeights):
+            self._order = InTurn(self._weights.renew, self._produce)
+            return
+        options = self._config.cluster
+        schedule = StalenessSchedule(
+            done=self._done,
+            last=self._last,
+            max_staleness=options.max_staleness,
+            again=journal.again,
+            takes_newest=options.on_new_weights == "continue",
+        )
+        self._order = SamplerThread(schedule, self._weights, self._produce)
+
+    @property
+    @override
+    def policy_version(self) -> int:
+        return self._weights.policy_version
+
+    @override
+    def sample(self, number: int) -> SampledStep:
+        found: SampledStep = self._begun.take(number)
+        return found
+
+    @override
+    def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
+        # on ranks the first one trains itself, and its learner says more
+        if self._is_cluster:
+            ACTIVITY.advance("update", 0, 1)
+        found = self._weights.update(number, groups)
+        if self._is_cluster:
+            ACTIVITY.advance("update", 1, 1)
+        self._begun.publish(number)
+        return found.stats, found.learning_rate
+
+    @override
+    def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
+        engine = SharedEngine(workers=self._samplers)
+        found: EvalResult = self._begun.measure(lambda: evaluator.evaluate(engine, step=step))
+        return found
+
+    @override
+    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
+        """Have the trainers write a checkpoint below `root`, which must be their path too.
+
+        A run that goes on from it has none of the weights before it, so what is sampled from those is committed first.
+        """
+        with ACTIVITY.span(RUN, f"wait for what is sampled from weights before {state.step}"):
+            self._begun.reach(min(state.step + self._config.cluster.max_staleness, self._last))
+            self._journal.wait()
+        found: tuple[str, ...] = self._trainers.call("save", root.absolute(), state, frozenset(protected))[0]
+        return found
+
+    @override
+    def saved(self, *, wait: bool) -> Checkpoint | None:
+        """The first trainer commits for all, so no other one is asked: on ranks this holds after an error too."""
+        found: Checkpoint | None = self._trainers.ask("saved", wait)
+        return found
+
+    @override
+    def footprint(self) -> Footprint:
+        found: Footprint = self._trainers.call("footprint")[0]
+        return found
+
+    @override
+    def export(self, folder: Path) -> None:
+        self._trainers.call("export", folder.absolute())
+
+    @override
+    def news(self) -> list[str]:
+        taken, self._samplers.news = self._samplers.news, []
+        return taken
+
+    @override
+    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
+        if not self._is_cluster:
+            return None
+        return simulate([step_seconds(one) for one in steps], max_staleness=self._config.cluster.max_staleness)[-1]
+
+    def close(self) -> None:
+        """Stop sampling and training, and end all processes."""
+        if self._order is not None:
+            self._order.close()
+        self._samplers.workers.end()
+        self._trainers.workers.end()
+        if self._order is not None:
+            self._order.join()
+
+    @property
+    def _begun(self) -> SamplerThread | InTurn:
+        assert self._order is not None  # see `Backend.begin`
+        return self._order
+
+    def _produce(self, number: int) -> SampledStep:
+        transfer, self._weights.transfer = self._weights.transfer, NO_TRANSFER
+        return sample_step(number, self._config, self._sampler, self._task_sampler, self._journal, transfer=transfer)

@@ -1,0 +1,84 @@
+"""A sampler's process: an engine on a copy of the weights, and the reward functions."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from paceline.config.sections import Config
+from paceline.engines import Request, Sampling
+from paceline.models.loaded import Loaded
+from paceline.models.pretrained import load_tokenizer
+from paceline.rewards.function import RewardFunction
+from paceline.training.assembly import make_engine
+from paceline.training.records import engine_sentences
+from paceline.training.rollouts.rounds import Drawn, Round
+from paceline.training.setup.checks import configured_functions
+from paceline.training.setup.samplers import training_rounds, with_reward_models
+from paceline.types import Completion
+from paceline.workers.weight_sync import Manifest, write_buckets
+
+
+class SamplerWorker:
+    """The methods of a sampler's process."""
+
+    def __init__(
+        self,
+        config: Config,
+        policy: Loaded,
+        functions: Mapping[str, RewardFunction] | None = None,
+    ) -> None:
+        """Build engine and scoring; `functions` is None for those of the configuration, on this machine's sandbox."""
+        self.policy = policy
+        self._version = -1  # of the weights from the store that the model has: none yet
+        self._offers: deque[tuple[Manifest, tuple[Sequence[np.ndarray], ...]]] = deque(maxlen=1)
+        take_newer = self._take_newer if config.cluster.on_new_weights == "continue" else None
+        tokenizer = load_tokenizer(config.model)
+        self.engine = make_engine(config, policy, tokenizer, take_newer=take_newer)
+        if functions is None:
+            functions = with_reward_models(configured_functions(config), config)
+        self._rounds = training_rounds(config, self.engine, functions)
+
+    def sentences(self) -> tuple[str, ...]:
+        """Sentences for the user on how completions are computed."""
+        return tuple(engine_sentences(self.engine))
+
+    def sample(self, drawn: Drawn) -> Round:
+        """Sample and score a share of a round."""
+        return self._rounds.sample(drawn)
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[tuple[Completion, ...]]:
+        """Generate a share of an evaluation; the caller grades it."""
+        return self.engine.generate(requests, sampling)
+
+    def load(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
+        """Load these weights and sample from them from now on.
+
+        Raises:
+            TrainingError: what arrived is not what was sent, or not what the engine then computes with.
+            EngineError: the engine failed.
+        """
+        if manifest.version != self._version:
+            self._write(manifest, buckets)
+        self.engine.take_weights(manifest.policy_version)
+
+    def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
+        """Offer newer weights, to be taken after the next token; the last offer counts.
+
+        From any thread: the one that samples takes them.
+        """
+        self._offers.append((manifest, buckets))
+
+    def _take_newer(self) -> int | None:
+        """Load the offered weights if they are newer and return their policy version, a `TakeNewer`."""
+        if not self._offers:
+            return None
+        manifest, buckets = self._offers.pop()
+        if manifest.version <= self._version:
+            return None
+        self._write(manifest, buckets)
+        return manifest.policy_version
+
+    def _write(self, manifest: Manifest, buckets: Sequence[Sequence[np.ndarray]]) -> None:
+        write_buckets(self.policy.model, manifest, buckets)
+        self._version = manifest.version

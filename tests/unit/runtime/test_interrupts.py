@@ -1,0 +1,89 @@
+"""A thread is interrupted by those that watch it, each once and in turn, and by signals to stop a run."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from paceline.runtime.interrupts import SIGNAL, GraceOver, Interrupt, StopRequest
+
+
+class Outer(Exception):
+    """What the outer one wants to raise."""
+
+
+class Inner(Exception):
+    """What the inner one wants to raise."""
+
+
+def test_of_two_that_want_to_raise_the_inner_does_and_then_the_outer_each_once():
+    outer, inner, error = Interrupt(), Interrupt(), Outer()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
+    outer.open()
+    inner.open()
+    outer.send(error)
+    inner.send(Inner())
+    with pytest.raises(Inner):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
+    with pytest.raises(Outer):
+        outer.send(error)
+    outer.send(error)
+    inner.close()
+    outer.close()
+
+
+def test_who_does_not_stop_is_ended_and_who_is_on_the_way_out_is_left_alone():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
+    forced, interrupt = [], Interrupt()
+    interrupt.open()
+    interrupt.insist(error := Outer(), seconds=0.1, force=forced.append)
+    assert forced == [error]
+    interrupt.over.set()
+    interrupt.insist(Inner(), seconds=0.1, force=forced.append)
+    interrupt.close()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
+    assert forced == [error]
+
+
+@pytest.mark.usefixtures("heeded_signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_first_signal_is_remembered_and_a_second_one_interrupts(number):
+    before = signal.getsignal(number)
+    with StopRequest() as stop:
+        assert stop.received is None
+        os.kill(os.getpid(), number)
+        assert stop.received == number.name
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_what_does_not_end_within_the_grace_is_interrupted():
+    def step() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(60)
+
+    with StopRequest(0.01), pytest.raises(GraceOver, match=r"SIGTERM: the step in hand did not end within 0\.01 s"):
+        step()
+
+
+def test_without_a_signal_there_is_no_limit_and_behind_the_block_none_is_left():
+    with StopRequest(0.01) as stop:
+        threading.Event().wait(0.05)
+    assert stop.received is None
+    with StopRequest(0.02) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(0.05)
+    assert stop.received == "SIGTERM"
+
+
+def test_a_hang_up_that_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.received is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
