@@ -13,11 +13,11 @@ layouts.py       other tools' names for parallel layouts, and placement of sampl
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from paceline.compat.commands.colossalchat import ColossalChat
-from paceline.compat.commands.scripts import Scripts
-from paceline.compat.commands.swift import Swift
+from paceline.compat.commands.colossalchat import from_colossalchat, is_colossalchat
+from paceline.compat.commands.scripts import from_script, is_script
+from paceline.compat.commands.swift import from_swift, is_swift
 from paceline.compat.commands.translation import (
     CommandReader,
     ForeignCommand,
@@ -26,15 +26,40 @@ from paceline.compat.commands.translation import (
     no_files,
     without_defaults,
 )
-from paceline.compat.commands.trl import Trl
+from paceline.compat.commands.trl import from_trl, is_trl
 from paceline.config.building import build_config
 from paceline.errors import ConfigError
 
-COMMAND_READERS: tuple[CommandReader, ...] = (ColossalChat(), Swift(), Trl(), Scripts())
+COMMAND_READERS = (
+    CommandReader(
+        name="ColossalChat",
+        example="python rl_example.py --dataset D --model M -t 4 -i 4 -b vllm ...",
+        recognises=is_colossalchat,
+        translate=from_colossalchat,
+    ),
+    CommandReader(
+        name="ms-swift",
+        example="swift rlhf --rlhf_type grpo --model M --dataset D ...",
+        recognises=is_swift,
+        translate=from_swift,
+    ),
+    CommandReader(
+        name="TRL",
+        example="trl grpo --model_name_or_path M --dataset_name D ...",
+        recognises=is_trl,
+        translate=from_trl,
+    ),
+    CommandReader(
+        name="a script of TRL or of GRPO From Scratch",
+        example="python train_grpo.py",
+        recognises=is_script,
+        translate=from_script,
+    ),
+)
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-COPIES: Mapping[str, str] = {"NPROC_PER_NODE": "nproc_per_node"}
-"""Variables that examples set from one of their own, which the shell has already replaced by nothing."""
+COPY, ORIGINAL = "NPROC_PER_NODE", "nproc_per_node"
+"""A variable that examples set from one of their own, which the shell has already replaced by nothing."""
 
 
 def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no_files) -> Translation:
@@ -53,12 +78,13 @@ def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no
         known = "; ".join(f"{one.name}'s `{one.example}`" for one in COMMAND_READERS)
         start = command.words[0] if command.words else "nothing"
         raise ConfigError(f"`paceline translate` knows {known}, got {start!r}; write the whole command after --")
-    found = reader.translate(command, repair=repair)
+    found = reader.translate(command, repair)
     try:
         build_config(found.options)
     except ConfigError as error:
         raise ConfigError(f"what {reader.name}'s command amounts to is refused: {error}") from None
-    return dataclasses.replace(found, options=without_defaults(found.options))
+    found.options = without_defaults(found.options)
+    return found
 
 
 def read_command(words: Sequence[str]) -> ForeignCommand:
@@ -71,17 +97,8 @@ def read_command(words: Sequence[str]) -> ForeignCommand:
     environment = dict[str, str]()
     for word in words[:count]:
         name, _, value = word.partition("=")
-        environment[name] = REFERENCE.sub(lambda found: _value(found, environment), value)
-    for name, source in COPIES.items():
-        if environment.get(name) == "" and source in environment:
-            environment[name] = environment[source]
-    used = {source for name, source in COPIES.items() if name in environment}
-    return ForeignCommand(
-        environment={name: value for name, value in environment.items() if name not in used},
-        words=tuple(words[count:]),
-    )
-
-
-def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
-    name = found[1] or found[2]
-    return environment[name] if name in environment else found[0]
+        environment[name] = REFERENCE.sub(lambda found: environment.get(found[1] or found[2], found[0]), value)
+    if COPY in environment and ORIGINAL in environment:
+        own = environment.pop(ORIGINAL)
+        environment[COPY] = environment[COPY] or own
+    return ForeignCommand(environment=environment, words=tuple(words[count:]))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, cast
 
-from paceline.compat.commands.flags import OFF, ON, FlagWords, GivenFlags, is_on
-from paceline.compat.commands.translation import Note, Translation
+from paceline.compat.commands.flags import NO_CHANGE, OFF, ON, FlagWords, GivenFlags, is_on
+from paceline.compat.commands.translation import Translation
 from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Fields, without_effect
 from paceline.compat.trl.training_fields import SCHEDULES
 from paceline.compat.trl.translation import Surroundings, translate
@@ -40,6 +40,9 @@ SAID_WHEN_GIVEN = (
     "rollout_correction",
 )
 """Options with a better default here than there, kept unless a field that decides them is given."""
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
+PRODUCTS = "weights, gradients and moments are float32; the products are of this precision"
+"""Note on a flag for the precision of a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +64,10 @@ class Around:
     spelling: Mapping[str, str] = field(default_factory=dict)
     """The tool's own name of each field."""
 
+    def flag(self, name: str) -> str:
+        """Flag of a field."""
+        return f"--{self.spelling.get(name, name)}"
+
 
 @functools.cache
 def field_names() -> tuple[str, ...]:
@@ -74,16 +81,23 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
     Raises:
         ConfigError: a field that is refused, wrong, or at odds with another; the sentence names it.
     """
+    found = Translation()
     values = {**around.defaults, **around.more, **{name: typed(name, words) for name, words in given.items()}}
-    notes = [*_batch_note(values, around)]
-    values, shares = _without_shares(values)
-    values["per_device_train_batch_size"] = _micro(values) * around.ranks
+    micro = values.get("per_device_train_batch_size", 8)
+    if not isinstance(micro, int) or micro < 1:
+        raise ConfigError(f"per_device_train_batch_size must be a whole number of at least 1, got {micro!r}")
+    _note_batch(micro, values, around, found)
+    # shares of a run whose length the rows decide are left out
+    steps = values.get("max_steps", -1)
+    shares = dict[str, object]() if isinstance(steps, int) and steps > 0 else _shares(values)
+    values = {name: value for name, value in values.items() if name not in shares}
+    values["per_device_train_batch_size"] = micro * around.ranks
     kept: dict[str, Any] = {
         name: value
         for name, value in values.items()
         if name.endswith(("_strategy", "_batch_size")) or not (MEANINGS[name].command or MEANINGS[name].note)
     }
-    refused = [name for name in kept if MEANINGS[name].kind == "refused"]
+    refused = [name for name in kept if name in given and MEANINGS[name].kind == "refused"]
     try:
         args = Fields(output_dir="run", use_cpu=True, bf16=False, **kept)
         surroundings = Surroundings(
@@ -92,27 +106,32 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
         # it has every field of a GRPOConfig that is read here
         fields = cast("GRPOConfig", args)
         config = translate(fields, surroundings)
-        _check_schedule(args)
+        if args.lr_scheduler_type not in SCHEDULES:
+            raise ConfigError(
+                f"lr_scheduler_type must be one of {', '.join(SCHEDULES)} for the command line, got "
+                f"{args.lr_scheduler_type!r}; the GRPOTrainer of Python takes any of transformers'"
+            )
     except ConfigError as error:
         raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
-    notes += [*shares, *_field_notes(given, without_effect(fields), around)]
-    notes += [
-        Note("idle", _flag(name, around), "at the value that changes nothing") for name in refused if name in given
-    ]
-    return Translation(options=_options(config, args, values, around), notes=tuple(notes))
-
-
-def _micro(values: Mapping[str, object]) -> int:
-    found = values.get("per_device_train_batch_size", 8)
-    if not isinstance(found, int) or found < 1:
-        raise ConfigError(f"per_device_train_batch_size must be a whole number of at least 1, got {found!r}")
+    for name, value in sorted(shares.items()):
+        option = "warmup-steps" if "warmup" in name else name.replace("_", "-")
+        text = f"{value} of a run whose length the rows decide: `paceline plan` prints its steps; give the number as"
+        found.note("missing", f"--{name}", f"{text} --{option}")
+    idle = without_effect(fields)
+    for name in given:
+        _note_field(name, idle, around, found)
+    for name in refused:
+        found.note("idle", around.flag(name), NO_CHANGE)
+    found.options = _options(config, args, values, around)
     return found
+
+
+def _shares(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name in SHARES if isinstance(value := values.get(name), float) and 0 < value < 1}
 
 
 def _options(config: Config, args: Fields, values: Mapping[str, object], around: Around) -> dict[str, object]:
     """Options that the fields decide; the rest keeps our defaults."""
-    kept = [one for one in options() if one.section not in ELSEWHERE]
-    found = {one.name: getattr(getattr(config, one.section), one.name) for one in kept}
     left_out = set(OF_OTHERS)
     left_out |= {name for name in SAID_WHEN_GIVEN if not values.keys() & set(DECIDED_BY[name])}
     if args.eval_strategy == "no":
@@ -121,84 +140,62 @@ def _options(config: Config, args: Fields, values: Mapping[str, object], around:
         left_out -= {"eval_generations", "eval_temperature"}
     if not config.loss.beta:
         left_out.add("kl")
-    if config.data.long_prompts == "error":
-        left_out |= {"max_prompt_length"} if "max_prompt_length" not in values else set()
+    if config.data.long_prompts == "error" and "max_prompt_length" not in values:
+        left_out.add("max_prompt_length")
     if "save_steps" in values and values["save_steps"] is None:
         left_out.add("save_steps")
-    options_here = {name: value for name, value in found.items() if name not in left_out}
+    found: dict[str, object] = {
+        one.name: getattr(getattr(config, one.section), one.name)
+        for one in options()
+        if one.section not in ELSEWHERE and one.name not in left_out
+    }
     functions = tuple(name for name in around.rewards if name not in around.models)
-    options_here["reward_funcs"] = (*functions, *(f"model:{name}" for name in around.models))
-    if "eval_reward_func" in options_here:
-        options_here["eval_reward_func"] = functions[0] if functions else "accuracy"
-    return options_here
+    found["reward_funcs"] = (*functions, *(f"model:{name}" for name in around.models))
+    if "eval_reward_func" in found:
+        found["eval_reward_func"] = functions[0] if functions else "accuracy"
+    return found
 
 
-def _without_shares(values: Mapping[str, object]) -> tuple[dict[str, object], tuple[Note, ...]]:
-    """Fields without shares of a run of unknown length, and a note on each share."""
-    steps = values.get("max_steps", -1)
-    if isinstance(steps, int) and steps > 0:
-        return dict(values), ()
-    shares = {name for name in SHARES if isinstance(values.get(name), float) and 0 < float(str(values[name])) < 1}
-    notes = tuple(
-        Note(
-            "missing",
-            f"--{name}",
-            f"{values[name]} of a run whose length the rows decide: `paceline plan` prints its steps; give the "
-            f"number as --{'warmup-steps' if 'warmup' in name else name.replace('_', '-')}",
-        )
-        for name in sorted(shares)
-    )
-    return {name: value for name, value in values.items() if name not in shares}, notes
-
-
-def _check_schedule(args: Fields) -> None:
-    if args.lr_scheduler_type not in SCHEDULES:
-        raise ConfigError(
-            f"lr_scheduler_type must be one of {', '.join(SCHEDULES)} for the command line, got "
-            f"{args.lr_scheduler_type!r}; the GRPOTrainer of Python takes any of transformers'"
-        )
-
-
-def _batch_note(values: Mapping[str, object], around: Around) -> list[Note]:
+def _note_batch(micro: int, values: Mapping[str, object], around: Around, found: Translation) -> None:
     """Note that counts a batch in both units."""
-    micro, group = _micro(values), values.get("num_generations", 8)
-    parts = values.get("steps_per_generation") or values.get("gradient_accumulation_steps") or 1
+    group = values.get("num_generations", 8)
+    accumulated = values.get("gradient_accumulation_steps") or 1
+    parts = values.get("steps_per_generation") or accumulated
     whole = values.get("generation_batch_size")
     if not (isinstance(parts, int) and isinstance(group, int) and group > 0):
-        return []
+        return
     # what is updated on at once may be more than what is generated at once
-    accumulated = values.get("gradient_accumulation_steps") or 1
     parts = max(parts, accumulated) if isinstance(accumulated, int) else parts
     total = whole if isinstance(whole, int) else micro * parts * around.ranks
-    if total % group:
-        return []
-    name = _flag("per_device_train_batch_size", around)
-    text = (
-        f"{micro} completions of {around.ranks} process{'es' * (around.ranks > 1)}, {parts} times, are {total} in a "
-        f"step: {total // group} prompts of {group}; memory is bounded by --micro-batch-tokens, which changes no "
-        "gradient"
-    )
-    return [Note("changed", name, text)]
+    if total % group == 0:
+        text = (
+            f"{micro} completions of {around.ranks} process{'es' * (around.ranks > 1)}, {parts} times, are {total} in "
+            f"a step: {total // group} prompts of {group}; memory is bounded by --micro-batch-tokens, which changes "
+            "no gradient"
+        )
+        found.note("changed", around.flag("per_device_train_batch_size"), text)
 
 
-def _field_notes(given: GivenFlags, idle: Mapping[str, str], around: Around) -> list[Note]:
-    """Note on each given field that is not an option with the same name and meaning."""
-    notes = []
-    for name in given:
-        one, about = MEANINGS[name], _flag(name, around)
-        if one.note is not None:
-            notes.append(Note(one.note[0], about, one.note[1]))
-        elif one.command:
-            continue
-        elif name in idle or one.kind == "idle":
-            notes.append(Note("idle", about, idle.get(name, one.text)))
-        elif one.kind == "option" and one.text:
-            notes.append(Note("changed", about, f"becomes {one.text}"))
-    return notes
+def _note_field(name: str, idle: Mapping[str, str], around: Around, found: Translation) -> None:
+    """Note on a given field that is not an option with the same name and meaning."""
+    row, about = MEANINGS[name], around.flag(name)
+    if row.note is not None:
+        found.note(row.note[0], about, row.note[1])
+    elif row.command:
+        return
+    elif name in idle or row.kind == "idle":
+        found.note("idle", about, idle.get(name, row.text))
+    elif row.kind == "option" and row.text:
+        found.note("changed", about, f"becomes {row.text}")
 
 
-def _flag(name: str, around: Around) -> str:
-    return f"--{around.spelling.get(name, name)}"
+def add_trackers(names: FlagWords, found: Translation, words: tuple[str, ...]) -> None:
+    """Add the trackers of `report_to` that there are, and note each other name that is not among `words`."""
+    if kept := tuple(name for name in names if name in TRACKERS):
+        found.decide(report_to=kept)
+    for name in names:
+        if name not in (*TRACKERS, *words):
+            found.note("missing", "--report_to", f"{name}; there are {', '.join(TRACKERS)}")
 
 
 def _in_their_words(sentence: str, around: Around) -> str:
@@ -228,7 +225,11 @@ def typed(name: str, words: FlagWords) -> Any:
     if len(words) != 1:
         raise ConfigError(f"--{name} must have one value, got {' '.join(words) or 'none'}; put quotes around it")
     if words[0].startswith("{") and plain & {dict, str}:
-        return _mapping(name, words[0])
+        try:
+            return json.loads(words[0])
+        except ValueError:
+            rule = "names and texts stand in double quotes"
+            raise ConfigError(f"--{name} must be JSON, got {words[0]!r}; {rule}") from None
     return _scalar(name, words[0], plain)
 
 
@@ -241,13 +242,6 @@ def _arms(annotation: Any) -> set[Any]:
     if typing.get_origin(annotation) in (typing.Union, UnionType):
         return {arm for one in typing.get_args(annotation) for arm in _arms(one)}
     return {annotation}
-
-
-def _mapping(name: str, text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise ConfigError(f"--{name} must be JSON, got {text!r}; names and texts stand in double quotes") from None
 
 
 def _scalar(name: str, word: str, kinds: set[Any]) -> object:

@@ -6,7 +6,7 @@ off. Of a repeated flag the last counts.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from paceline.compat.commands.translation import Note, Translation
+from paceline.compat.commands.translation import Translation
 from paceline.compat.vocabulary import Meaning
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
@@ -19,35 +19,33 @@ ON = ("true", "yes", "on", "1", "t", "y")
 OFF = ("false", "no", "off", "0", "f", "n")
 NOTHING = (*OFF, "none", "null", "")
 """Values that switch off a missing feature."""
+NO_CHANGE = "at the value that changes nothing"
+"""Note on a refused flag or field that asks for nothing."""
 
 
-def read_flags(words: Sequence[str], known: Collection[str], tool: str) -> tuple[GivenFlags, tuple[Note, ...]]:
+def read_flags(words: Sequence[str], known: Collection[str], tool: str, found: Translation) -> GivenFlags:
     """Every flag with its words, and a note on each repeated one with other words.
 
     Raises:
         ConfigError: a flag that is not among `known`, or a value without one.
     """
-    given, notes = GivenFlags(), list[Note]()
-    for flag, values in _pieces(words, tool):
-        name, values = _resolve(flag, values, known, tool)
-        if given.get(name, values) != values:
-            text = f"given as {' '.join(given[name])}, then as {' '.join(values)}; the last counts"
-            notes.append(Note("settled", f"--{name}", text))
-        given[name] = values
-    return given, tuple(notes)
-
-
-def _pieces(words: Sequence[str], tool: str) -> list[tuple[str, FlagWords]]:
-    found: list[tuple[str, list[str]]] = []
+    pieces: list[tuple[str, list[str]]] = []
     for word in words:
         if word.startswith("--"):
             flag, equals, value = word.partition("=")
-            found.append((flag, [value] if equals else []))
-        elif word == "-h" or not found:
+            pieces.append((flag, [value] if equals else []))
+        elif word == "-h" or not pieces:
             raise ConfigError(f"{tool}: {word!r} stands alone; write --flag before a value, and leave -h out")
         else:
-            found[-1][1].append(word)
-    return [(flag, tuple(values)) for flag, values in found]
+            pieces[-1][1].append(word)
+    given = GivenFlags()
+    for flag, texts in pieces:
+        name, values = _resolve(flag, tuple(texts), known, tool)
+        if given.get(name, values) != values:
+            text = f"given as {' '.join(given[name])}, then as {' '.join(values)}; the last counts"
+            found.note("settled", f"--{name}", text)
+        given[name] = values
+    return given
 
 
 def _resolve(flag: str, values: FlagWords, known: Collection[str], tool: str) -> tuple[str, FlagWords]:
@@ -106,21 +104,17 @@ def says_nothing(words: FlagWords) -> bool:
     return bool(words) and all(word.lower() in NOTHING for word in words)
 
 
-def notes_on(given: Mapping[str, FlagWords], meanings: Mapping[str, Meaning]) -> Translation:
-    """Note on each given flag without effect.
+def note_idle(given: Mapping[str, FlagWords], meanings: Mapping[str, Meaning], found: Translation) -> None:
+    """Note each given flag without effect.
 
     Raises:
         ConfigError: a flag that is refused, with a value that asks for what it is refused for.
     """
-    notes = []
     for name, words in given.items():
-        one = meanings.get(name)
-        if one is None or one.kind not in ("idle", "refused"):
-            continue
-        text = one.text
-        if one.kind == "refused":
-            if not says_nothing(words) and not (words and set(words) <= set(one.also)):
-                raise ConfigError(f"--{name} must be left out, got {' '.join(words) or 'true'!r}: {one.text}")
-            text = "at the value that changes nothing"
-        notes.append(Note("idle", f"--{name}", text))
-    return Translation(notes=tuple(notes))
+        row = meanings.get(name)
+        if row is not None and row.kind == "idle":
+            found.note("idle", f"--{name}", row.text)
+        elif row is not None and row.kind == "refused":
+            if not says_nothing(words) and not (words and set(words) <= set(row.also)):
+                raise ConfigError(f"--{name} must be left out, got {' '.join(words) or 'true'!r}: {row.text}")
+            found.note("idle", f"--{name}", NO_CHANGE)

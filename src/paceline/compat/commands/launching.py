@@ -4,24 +4,28 @@ All of them reduce to a few numbers, which become arguments of our own `torchrun
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 import yaml
 
-from paceline.compat.commands.translation import ForeignCommand, Note
+from paceline.compat.commands.translation import ForeignCommand, Note, ReadText
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
 PYTHON = re.compile(r"python[\d.]*")
-TORCHRUN: Mapping[str, str] = {
-    "nproc_per_node": "processes",
-    "nnodes": "machines",
-    "node_rank": "machine",
-    "master_addr": "address",
-    "master_port": "port",
+LAUNCHERS: Mapping[tuple[str, ...], str] = {
+    ("torchrun",): "torchrun",
+    ("python", "-m", "torch.distributed.run"): "torchrun",
+    ("python", "-m", "torch.distributed.launch"): "torchrun",
+    ("accelerate", "launch"): "accelerate",
+    ("python", "-m", "accelerate.commands.launch"): "accelerate",
+    ("deepspeed",): "deepspeed",
 }
+"""Words that start each launcher."""
+MEETING = {"node_rank": "machine", "master_addr": "address", "master_port": "port"}
+TORCHRUN: Mapping[str, str] = {"nproc_per_node": "processes", "nnodes": "machines", **MEETING}
 ACCELERATE: Mapping[str, str] = {
     "num_processes": "all_processes",
     "num_machines": "machines",
@@ -32,15 +36,13 @@ ACCELERATE: Mapping[str, str] = {
     "config_file": "file",
     "accelerate_config": "file",
 }
-DEEPSPEED: Mapping[str, str] = {
-    "num_gpus": "processes",
-    "num_nodes": "machines",
-    "node_rank": "machine",
-    "master_addr": "address",
-    "master_port": "port",
+NUMBERS_OF: Mapping[str, Mapping[str, str]] = {
+    "torchrun": TORCHRUN,
+    "accelerate": ACCELERATE,
+    "deepspeed": {"num_gpus": "processes", "num_nodes": "machines", **MEETING},
 }
-NUMBERS_OF: Mapping[str, Mapping[str, str]] = {"torchrun": TORCHRUN, "accelerate": ACCELERATE, "deepspeed": DEEPSPEED}
 """Flags of each launcher, with the number that each sets."""
+VARIABLES: Mapping[str, str] = {name.upper(): number for name, number in TORCHRUN.items()}
 WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
     "torchrun": (
         *("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "max_restarts", "log_dir", "redirects", "tee"),
@@ -52,17 +54,12 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
     ),
     "deepspeed": ("hostfile", "include", "exclude", "launcher"),
 }
+OWN_LAYOUT = "the layout and precision of a run are options of its own here"
+"""Note on each of them."""
 SWITCHES = frozenset(
     {"standalone", "no_python", "run_path", "multi_gpu", "use_deepspeed", "use_fsdp", "same_network", "debug", "module"}
 )
 """Flags of launchers without a value."""
-VARIABLES: Mapping[str, str] = {
-    "NPROC_PER_NODE": "processes",
-    "NNODES": "machines",
-    "NODE_RANK": "machine",
-    "MASTER_ADDR": "address",
-    "MASTER_PORT": "port",
-}
 PROFILES: Mapping[str, tuple[int, int]] = {
     "single_gpu": (1, 0),
     "multi_gpu": (8, 0),
@@ -88,7 +85,7 @@ class Started:
     """Arguments for our own launcher."""
     zero_stage: int | None = None
     notes: tuple[Note, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
+    environment: Mapping[str, str]
     """Variables that belong to no launcher."""
 
     @property
@@ -104,12 +101,13 @@ def started(command: ForeignCommand) -> Started:
         ConfigError: a launcher's flag that is not known, or a number that is none.
     """
     settings = {VARIABLES[name]: value for name, value in command.environment.items() if name in VARIABLES and value}
-    rest = tuple((name, value) for name, value in command.environment.items() if name not in VARIABLES)
-    launcher, words = _launcher(command.words)
-    notes: list[Note] = []
+    names = [PurePosixPath(word).name for word in command.words[:3]]
+    if names and PYTHON.fullmatch(names[0]):
+        names[0] = "python"
+    start = next((one for one in LAUNCHERS if tuple(names[: len(one)]) == one), ())
+    launcher, words, notes = LAUNCHERS.get(start), command.words[len(start) :], list[Note]()
     if launcher is not None:
-        found, words, notes = _flags(launcher, words)
-        settings |= found
+        words = _read_launcher(launcher, words, settings, notes)
     if launcher == "accelerate" and not {"all_processes", "file"} & settings.keys():
         devices = visible_devices(command)
         settings["all_processes"] = str(devices)
@@ -119,7 +117,8 @@ def started(command: ForeignCommand) -> Started:
             else "no number of processes is given: one is taken; name it with --num_processes"
         )
         notes.append(Note("settled", "accelerate launch", text))
-    return replace(numbers(settings, command, rest), words=tuple(words), notes=tuple(notes))
+    rest = {name: value for name, value in command.environment.items() if name not in VARIABLES}
+    return with_numbers(Started(words=words, notes=tuple(notes), environment=rest), settings, command.read)
 
 
 def visible_devices(command: ForeignCommand) -> int:
@@ -128,9 +127,13 @@ def visible_devices(command: ForeignCommand) -> int:
     return max(1, len([device for device in named.split(",") if device.strip()]))
 
 
-def numbers(settings: Mapping[str, str], command: ForeignCommand, rest: tuple[tuple[str, str], ...] = ()) -> Started:
-    """Settings by name, as numbers."""
-    processes, stage = _file(settings["file"], command) if "file" in settings else (1, None)
+def with_numbers(start: Started, settings: Mapping[str, str], read: ReadText) -> Started:
+    """The launch with processes, machines and sharding from settings by name.
+
+    Raises:
+        ConfigError: a number that is none, or a file that is not accelerate's.
+    """
+    processes, stage = _file(settings["file"], read) if "file" in settings else (1, None)
     machines = _count("machines", settings.get("machines", "1"))
     if "all_processes" in settings:
         processes = _count("num_processes", settings["all_processes"]) // machines
@@ -140,45 +143,27 @@ def numbers(settings: Mapping[str, str], command: ForeignCommand, rest: tuple[tu
         processes = _count("nproc_per_node", settings["processes"])
     if "zero_stage" in settings:
         stage = _count("zero_stage", settings["zero_stage"], least=0)
-    ranks = processes * machines
-    return Started(
-        words=(),
+    torchrun = ["--nproc-per-node", str(processes)]
+    if machines > 1:
+        torchrun += ["--nnodes", str(machines), "--node-rank", settings.get("machine", "0")]
+    for name, flag in (("address", "--master-addr"), ("port", "--master-port")):
+        if name in settings:
+            torchrun += [flag, settings[name]]
+    return replace(
+        start,
         processes=processes,
         machines=machines,
-        torchrun=_torchrun(settings, processes, machines) if ranks > 1 else (),
+        torchrun=tuple(torchrun) if processes * machines > 1 else (),
         zero_stage=stage or None,
-        environment=rest,
     )
 
 
-def _torchrun(settings: Mapping[str, str], processes: int, machines: int) -> tuple[str, ...]:
-    words = ["--nproc-per-node", str(processes)]
-    if machines > 1:
-        words += ["--nnodes", str(machines), "--node-rank", settings.get("machine", "0")]
-    for name, flag in (("address", "--master-addr"), ("port", "--master-port")):
-        if name in settings:
-            words += [flag, settings[name]]
-    return tuple(words)
-
-
-def _launcher(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    names = [PurePosixPath(word).name for word in words[:3]]
-    if names and PYTHON.fullmatch(names[0]) and names[1:2] == ["-m"]:
-        if names[2:] in (["torch.distributed.run"], ["torch.distributed.launch"]):
-            return "torchrun", list(words[3:])
-        if names[2:] == ["accelerate.commands.launch"]:
-            return "accelerate", list(words[3:])
-    if names[:1] == ["torchrun"] or names[:1] == ["deepspeed"]:
-        return names[0], list(words[1:])
-    if names[:2] == ["accelerate", "launch"]:
-        return "accelerate", list(words[2:])
-    return None, list(words)
-
-
-def _flags(launcher: str, words: list[str]) -> tuple[dict[str, str], list[str], list[Note]]:
-    """Flags of a launcher, up to the program that it starts."""
+def _read_launcher(
+    launcher: str, words: tuple[str, ...], settings: dict[str, str], notes: list[Note]
+) -> tuple[str, ...]:
+    """Add a launcher's flags to the settings; returns the words from the program on."""
     known, idle = NUMBERS_OF[launcher], WITHOUT_EFFECT[launcher]
-    found, notes, at = dict[str, str](), list[Note](), 0
+    at = 0
     while at < len(words) and words[at].startswith("--"):
         flag, equals, value = words[at].partition("=")
         name = flag.removeprefix("--").replace("-", "_")
@@ -191,11 +176,10 @@ def _flags(launcher: str, words: list[str]) -> tuple[dict[str, str], list[str], 
                 raise ConfigError(f"{flag} needs a value; write it behind the flag")
             value, at = words[at], at + 1
         if name in known:
-            found[known[name]] = value
+            settings[known[name]] = value
         else:
-            text = "the layout and precision of a run are options of its own here"
-            notes.append(Note("idle", f"{launcher} --{name}", text))
-    return found, words[at:], notes
+            notes.append(Note("idle", f"{launcher} --{name}", OWN_LAYOUT))
+    return words[at:]
 
 
 def _count(name: str, text: str, least: int = 1) -> int:
@@ -204,7 +188,7 @@ def _count(name: str, text: str, least: int = 1) -> int:
     return int(text)
 
 
-def _file(name: str, command: ForeignCommand) -> tuple[int, int | None]:
+def _file(name: str, read: ReadText) -> tuple[int, int | None]:
     """Processes and sharding from a profile or a configuration file of accelerate."""
     if name in PROFILES:
         return PROFILES[name]
@@ -214,7 +198,7 @@ def _file(name: str, command: ForeignCommand) -> tuple[int, int | None]:
             f"{suggest(name, PROFILES, otherwise='give its path')}"
         )
     try:
-        values = yaml.safe_load(command.read(name))
+        values = yaml.safe_load(read(name))
     except yaml.YAMLError as error:
         raise ConfigError(f"{name} is not YAML ({' '.join(str(error).split())}); mend it") from None
     if not isinstance(values, dict):

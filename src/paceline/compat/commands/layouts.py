@@ -10,35 +10,30 @@
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-from paceline.compat.commands.flags import FlagWords, GivenFlags, number
+from paceline.compat.commands.flags import GivenFlags, is_on, number, one
 from paceline.compat.commands.launching import Started
-from paceline.compat.commands.translation import Note, ReadText, Translation
-from paceline.config.reading import find_option, option_name, parse_value, suggest
+from paceline.compat.commands.translation import ReadText, Translation, as_words
+from paceline.config.reading import find_option, suggest
 from paceline.errors import ConfigError
 
-DEEPSPEED: Mapping[str, FlagWords] = {
-    **{f"zero{stage}": ("--zero-stage", str(stage)) for stage in range(4)},
-    **{f"zero{stage}_offload": ("--zero-stage", str(stage), "--offload", "parameters") for stage in (2, 3)},
+DEEPSPEED: Mapping[str, Mapping[str, object]] = {
+    **{f"zero{stage}": {"zero_stage": stage} for stage in range(4)},
+    **{f"zero{stage}_offload": {"zero_stage": stage, "offload": ("parameters",)} for stage in (2, 3)},
 }
-FSDP: Mapping[str, FlagWords] = {
-    "full_shard": ("--zero-stage", "3"),
-    "shard_grad_op": ("--zero-stage", "2"),
-    "no_shard": ("--zero-stage", "0"),
+FSDP: Mapping[str, Mapping[str, object]] = {
+    "full_shard": {"zero_stage": 3},
+    "shard_grad_op": {"zero_stage": 2},
+    "no_shard": {"zero_stage": 0},
 }
 VALUES = {"--deepspeed": DEEPSPEED, "--fsdp": FSDP}
-"""Flags whose value is a name of a layout."""
+"""Flags whose value is a name of a layout, with its options."""
 NUMBERS = {
     **dict.fromkeys(("--tp", "--tp-size", "--tensor-parallel-size"), "--tensor-parallel"),
     **dict.fromkeys(("--pp", "--pp-size", "--pipeline-parallel-size"), "--pipeline-parallel"),
-    **dict.fromkeys(
-        (
-            *("--cp", "--cp-size", "--context-parallel-size"),
-            *("--sequence-parallel-size", "--ulysses-sequence-parallel-size"),
-        ),
-        "--context-parallel",
-    ),
+    **dict.fromkeys(("--cp", "--cp-size", "--context-parallel-size"), "--context-parallel"),
+    **dict.fromkeys(("--sequence-parallel-size", "--ulysses-sequence-parallel-size"), "--context-parallel"),
 }
 """Flags whose value is a number, as in ours."""
 
@@ -57,24 +52,20 @@ def in_our_words(argv: Iterable[str]) -> list[str]:
         flag, equals, value = word.partition("=")
         flag = flag.replace("_", "-")
         if flag == "--fsdp2" and not equals:
-            found += FSDP["full_shard"]
+            found += as_words(FSDP["full_shard"])
         elif flag in NUMBERS:
             found += [f"{NUMBERS[flag]}{equals}{value}"]
         elif flag in VALUES:
-            found += _layout(flag, value if equals else _next(flag, words))
+            name = value if equals else next(words, None)
+            if name is None:
+                raise ConfigError(f"{flag} needs a value, such as {next(iter(VALUES[flag]))}")
+            found += as_words(_layout(flag, name))
         else:
             found.append(word)
     return found
 
 
-def _next(flag: str, words: Iterator[str]) -> str:
-    value = next(words, None)
-    if value is None:
-        raise ConfigError(f"{flag} needs a value, such as {next(iter(VALUES[flag]))}")
-    return value
-
-
-def _layout(flag: str, value: str) -> FlagWords:
+def _layout(flag: str, value: str) -> Mapping[str, object]:
     known = VALUES[flag]
     if value not in known:
         near = suggest(value, known, otherwise="a file's other settings are options of their own here")
@@ -82,21 +73,26 @@ def _layout(flag: str, value: str) -> FlagWords:
     return known[value]
 
 
-def slices(flag: str, value: str, read: ReadText) -> dict[str, object]:
-    """Options behind `--deepspeed` or `--fsdp`, from a name or from DeepSpeed's own file.
+def sharding(given: GivenFlags, start: Started, read: ReadText) -> dict[str, object]:
+    """Options behind `--deepspeed` and `--fsdp`, from a name or from DeepSpeed's own file, or behind the launcher.
 
     Raises:
         ConfigError: an unknown name, or a file that does not say which stage it is of.
     """
-    if value.endswith(".json"):
-        return _from_file(flag, value, read)
-    first = value.split()[0] if value.split() else value
-    words = FSDP["full_shard"] if flag == "--fsdp" and first == "fsdp2" else _layout(flag, first)
-    names = [option_name(word.removeprefix("--")) for word in words[::2]]
-    return {name: parse_value(find_option(name), word) for name, word in zip(names, words[1::2], strict=True)}
+    options: dict[str, object] = {}
+    for name in ("deepspeed", "fsdp"):
+        flag, value = f"--{name}", one(given, name)
+        if value and value.endswith(".json"):
+            options |= _from_file(flag, value, read)
+        elif value:
+            first = value.split()[0] if value.split() else value
+            options |= _layout(flag, "full_shard" if (flag, first) == ("--fsdp", "fsdp2") else first)
+    if start.zero_stage is not None:
+        options.setdefault("zero_stage", start.zero_stage)
+    return options
 
 
-def _from_file(flag: str, path: str, read: ReadText) -> dict[str, object]:
+def _from_file(flag: str, path: str, read: ReadText) -> Mapping[str, object]:
     try:
         found = json.loads(read(path))
     except ValueError:
@@ -110,64 +106,45 @@ def _from_file(flag: str, path: str, read: ReadText) -> dict[str, object]:
     return {"zero_stage": stage, **({"offload": ("parameters",)} if away and stage > 1 else {})}
 
 
-def placed(
-    start: Started, *, vllm: bool, apart: bool, share: float | None, tensor: int, flag: str = "--use_vllm"
-) -> Translation:
-    """Options for engine, processes and launcher.
-
-    Args:
-        start: launch settings of the command.
-        vllm: True if it samples with vLLM.
-        apart: True if vLLM has devices of its own.
-        share: vLLM's share of a device's memory; None for the default.
-        tensor: vLLM's tensor-parallel size.
-        flag: subject of the notes.
-    """
-    if not vllm:
-        return _ranks(start)
-    options: dict[str, object] = {"engine": "vllm", "vllm_tensor_parallel": tensor}
-    if share is not None:
-        options["vllm_memory"] = share
-    if apart:
-        text = (
-            f"a producer samples on {tensor} device{'s' * (tensor > 1)} of its own and {start.ranks} "
-            f"process{'es' * (start.ranks > 1)} train, as actors of Ray; --num-producers takes more of them"
-        )
-        options |= {"cluster": True, "num_producers": 1, "num_consumers": start.ranks}
-        found = Translation(options=options, notes=(Note("changed", flag, text),))
-        return found + _without_meeting_place(start)
-    if start.ranks == 1:
-        return Translation(options=options)
+def place(given: GivenFlags, start: Started, found: Translation, *, apart: bool) -> None:
+    """Add the options for engine, processes and launcher; `apart`: vLLM has devices of its own."""
+    share = number(given, "vllm_gpu_memory_utilization")
+    tensor = int(number(given, "vllm_tensor_parallel_size", int) or 1)
+    vllm = is_on(given, "use_vllm")
+    if vllm and (apart or start.ranks == 1):
+        found.decide(engine="vllm", vllm_tensor_parallel=tensor)
+        if share is not None:
+            found.decide(vllm_memory=share)
+    if not (vllm and apart):
+        found.launch = start.torchrun
+        if vllm and start.ranks > 1:
+            text = (
+                f"vLLM beside the trainer in each of {start.ranks} processes is not offered: the built-in engine "
+                f"samples in all of them on the trained weights; --cluster --num-consumers {start.ranks} --engine vllm "
+                "has vLLM on devices of its own"
+            )
+            found.note("missing", "--use_vllm", text)
+        return
+    found.decide(cluster=True, num_producers=1, num_consumers=start.ranks)
     text = (
-        f"vLLM beside the trainer in each of {start.ranks} processes is not offered: the built-in engine samples in "
-        f"all of them on the trained weights; --cluster --num-consumers {start.ranks} --engine vllm has vLLM on "
-        "devices of its own"
+        f"a producer samples on {tensor} device{'s' * (tensor > 1)} of its own and {start.ranks} "
+        f"process{'es' * (start.ranks > 1)} train, as actors of Ray; --num-producers takes more of them"
     )
-    return _ranks(start) + Translation(notes=(Note("missing", flag, text),))
+    found.note("changed", "--use_vllm", text)
+    if flags := " ".join(word for word in start.torchrun[2:] if word.startswith("--")):
+        text = "actors of Ray find each other; machines are joined by `ray start` and --cluster HOST:PORT"
+        found.note("idle", flags, text)
 
 
-def _ranks(start: Started) -> Translation:
-    return Translation(launch=start.torchrun)
-
-
-def _without_meeting_place(start: Started) -> Translation:
-    """Note on launcher flags that mean nothing to actors."""
-    flags = " ".join(word for word in start.torchrun[2:] if word.startswith("--"))
-    if not flags:
-        return Translation()
-    text = "actors of Ray find each other; machines are joined by `ray start` and --cluster HOST:PORT"
-    return Translation(notes=(Note("idle", flags, text),))
-
-
-def model_length(given: GivenFlags, flag: str, options: Mapping[str, object]) -> Translation:
-    """Note on a flag for vLLM's maximum length, which follows from `options` here.
+def check_length(given: GivenFlags, flag: str, options: Mapping[str, object], found: Translation) -> None:
+    """Note a flag for vLLM's maximum length, which follows from `options` here.
 
     Raises:
         ConfigError: it is below the longest prompt and completion, which it would cut.
     """
-    most = number(given, flag, int)
+    most = number(given, flag, int) if is_on(given, "use_vllm") else None
     if most is None:
-        return Translation()
+        return
     names = ("max_prompt_length", "max_completion_length")
     prompt, completion = (int(str(options.get(name, find_option(name).default))) for name in names)
     if most < prompt + completion:
@@ -176,4 +153,4 @@ def model_length(given: GivenFlags, flag: str, options: Mapping[str, object]) ->
             f"{most:g}; shorten one of them, by --max_completion_length for example"
         )
     text = f"the greatest length is that of the longest prompt and completion, {prompt + completion} tokens"
-    return Translation(notes=(Note("idle", f"--{flag}", text),))
+    found.note("idle", f"--{flag}", text)

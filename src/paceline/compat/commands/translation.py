@@ -1,11 +1,11 @@
-"""Records of a foreign command and its translation, the protocol of a tool's reader, and a translation as text."""
+"""Records of a foreign command, its translation and a tool's reader; a translation as text."""
 
 import dataclasses
+import functools
 import shlex
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from paceline.compat.vocabulary import NoteKind
 from paceline.config.building import following_values
@@ -21,7 +21,6 @@ KINDS: Mapping[NoteKind, str] = {
     "missing": "not in this version of Paceline",
     "idle": "has no effect",
 }
-
 
 ReadText = Callable[[str], str]
 """Reads the text of a file that the command names.
@@ -57,53 +56,51 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Translation:
-    """Paceline's options, by name and with their types, and notes. Translations add up."""
+    """Paceline's options, by name and with their types, and notes; every part of a reader adds its own."""
 
-    options: Mapping[str, object] = field(default_factory=dict)
-    notes: tuple[Note, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
     """Assignments with the same meaning before `paceline train`."""
     launch: tuple[str, ...] = ()
     """Arguments of `torchrun` for several training processes; empty without a launcher."""
 
-    def __add__(self, other: "Translation") -> "Translation":
-        assert not self.options.keys() & other.options.keys(), "each option is decided in one place"
-        return Translation(
-            options={**self.options, **other.options},
-            notes=self.notes + other.notes,
-            environment={**self.environment, **other.environment},
-            launch=self.launch + other.launch,
-        )
+    def decide(self, **options: object) -> None:
+        """Add options, none of which is there yet."""
+        assert not self.options.keys() & options.keys(), "each option is decided in one place"
+        self.options |= options
+
+    def note(self, kind: NoteKind, about: str, text: str) -> None:
+        """Add a note."""
+        self.notes.append(Note(kind, about, text))
+
+    def add(self, other: "Translation") -> None:
+        """Add the options and notes of a part."""
+        self.decide(**other.options)
+        self.notes += other.notes
 
 
-class CommandReader(Protocol):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandReader:
     """Reader of one tool's commands. It reads no file except through the command's `read`."""
 
-    @property
-    def name(self) -> str:
-        """Name of the tool."""
+    name: str
+    example: str
+    """Beginning of its commands."""
+    recognises: Callable[[ForeignCommand], bool]
+    translate: Callable[[ForeignCommand, bool], Translation]
+    """Translates every flag; with True the nearest valid numbers are taken where the given ones clash.
 
-    @property
-    def example(self) -> str:
-        """Beginning of its commands."""
-
-    def recognises(self, command: ForeignCommand) -> bool:
-        """True for a command of the tool."""
-
-    def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
-        """Translate every flag; `repair` takes the nearest valid numbers where the given ones clash.
-
-        Raises:
-            ConfigError: a flag or value that the tool does not have, numbers that it refuses, or one of its features
-                that is not offered here in any form; the sentence names flag, value, rule and remedy.
-        """
+    Raises:
+        ConfigError: a flag or value that the tool does not have, numbers that it refuses, or one of its features that
+            is not offered here in any form; the sentence names flag, value, rule and remedy.
+    """
 
 
 WIDTH = 110
 """Columns of a comment."""
-INDENT = "#     "
 
 
 def without_defaults(values: Mapping[str, object]) -> dict[str, object]:
@@ -132,32 +129,24 @@ def as_yaml(values: Mapping[str, object]) -> str:
     return "".join(yaml_line(name, value) for name, value in values.items())
 
 
-def as_comments(notes: Iterable[Note]) -> str:
+def as_comments(notes: Sequence[Note]) -> str:
     """Notes by kind, each line after a `#`, so that neither shell nor YAML reads them."""
-    found = list(notes)
-    blocks = [
-        f"# {kind}: {meaning}\n{''.join(map(_comment, of_kind))}"
-        for kind, meaning in KINDS.items()
-        if (of_kind := [note for note in found if note.kind == kind])
-    ]
+    fill = functools.partial(textwrap.fill, width=WIDTH, initial_indent="#   ", subsequent_indent="#     ")
+    blocks = []
+    for kind, meaning in KINDS.items():
+        texts = [" ".join(f"{note.about}: {note.text}".split()) for note in notes if note.kind == kind]
+        if texts:
+            lines = (fill(text, break_on_hyphens=False) for text in texts)
+            blocks.append("\n".join((f"# {kind}: {meaning}", *lines, "")))
     return "#\n".join(blocks)
-
-
-def _comment(note: Note) -> str:
-    text = " ".join(f"{note.about}: {note.text}".split())
-    return textwrap.fill(text, WIDTH, initial_indent="#   ", subsequent_indent=INDENT, break_on_hyphens=False) + "\n"
 
 
 def _flag_words(name: str, value: object) -> list[str]:
     """Flag and value; a value that is empty or begins with a hyphen follows an equals sign."""
-    flag = find_option(name).flag
-    texts = [_text(item) for item in value] if isinstance(value, tuple) else [_text(value)]
+    flag, texts = find_option(name).flag, list[str]()
+    for item in value if isinstance(value, tuple) else (value,):
+        plain = "none" if item is None else str(item)
+        texts.append(plain.lower() if isinstance(item, bool) else plain)
     if len(texts) == 1 and (texts[0] == "" or texts[0].startswith("-")):
         return [f"{flag}={texts[0]}"]
     return [flag, *texts]
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,110 +8,103 @@ import argparse
 import dataclasses
 import functools
 import math
-import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from paceline.compat.commands.translation import Note
+from paceline.compat.commands.launching import PYTHON
+from paceline.compat.commands.translation import Translation
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
-PYTHON = re.compile(r"python[\d.]*")
 PLAIN = "rl_example.py"
 ZERO_BUBBLE = "rl_example_zero_bubble.py"
 SCRIPTS = (PLAIN, ZERO_BUBBLE)
+
+
+def _flag(short: str, default: object) -> Any:
+    return dataclasses.field(default=default, metadata={"short": short})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColossalChatArguments:
     """Arguments of the scripts under their own names and defaults; `batches` explains what the sizes count."""
 
-    model: str = "Qwen/Qwen2.5-7B"
-    checkpoint_path: str | None = None
-    dataset: str = "data.jsonl"
-    eval_dataset: str | None = None
-    project: str = "GRPO"
-    num_episodes: int = 1
-    num_trainers: int = 2
-    num_inferencer: int = 2
-    num_generations: int = 8
-    inference_batch_size: int = 64
-    inference_microbatch_size: int = 8
-    train_batch_size: int = 32
-    train_minibatch_size: int = 8
-    train_microbatch_size: int = 2
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    zero_stage: int = 0
+    model: str = _flag("m", "Qwen/Qwen2.5-7B")
+    checkpoint_path: str | None = _flag("cp", None)
+    dataset: str = _flag("d", "data.jsonl")
+    eval_dataset: str | None = _flag("ed", None)
+    project: str = _flag("p", "GRPO")
+    num_episodes: int = _flag("e", 1)
+    num_trainers: int = _flag("t", 2)
+    num_inferencer: int = _flag("i", 2)
+    num_generations: int = _flag("g", 8)
+    inference_batch_size: int = _flag("ibs", 64)
+    inference_microbatch_size: int = _flag("imbs", 8)
+    train_batch_size: int = _flag("tbs", 32)
+    train_minibatch_size: int = _flag("tMbs", 8)
+    train_microbatch_size: int = _flag("tmbs", 2)
+    tensor_parallel_size: int = _flag("tp", 1)
+    pipeline_parallel_size: int = _flag("pp", 1)
+    zero_stage: int = _flag("zero", 0)
     ray_dir: str | None = None
     master_address: str | None = None
     master_port: int = 29506
-    backend: str = "transformers"
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    system_prompt: str | None = None
-    max_new_tokens: int = 3584
-    max_prompt_tokens: int = 512
-    producer_tensor_parallel_size: int = 1
-    algo: str = "GRPO"
-    learning_rate: float = 1e-6
-    kl_coeff: float = 0.01
-    reward_type: str = "think_answer_tags"
-    code_verifier_api_url: str | None = None
-    eval_interval: int = -1
-    n_behind: int = 0
-    save_interval: int = 100
-    save_dir: str = "./model"
-    eval_save_dir: str = "./eval"
-    rollout_save_dir: str = "./rollouts"
+    backend: str = _flag("b", "transformers")
+    temperature: float = _flag("temp", 1.0)
+    top_k: int | None = _flag("topk", None)
+    top_p: float = _flag("topp", 1.0)
+    system_prompt: str | None = _flag("s", None)
+    max_new_tokens: int = _flag("mnt", 3584)
+    max_prompt_tokens: int = _flag("mpt", 512)
+    producer_tensor_parallel_size: int = _flag("ptp", 1)
+    algo: str = _flag("a", "GRPO")
+    learning_rate: float = _flag("lr", 1e-6)
+    kl_coeff: float = _flag("kl", 0.01)
+    reward_type: str = _flag("rt", "think_answer_tags")
+    code_verifier_api_url: str | None = _flag("cv", None)
+    eval_interval: int = _flag("ei", -1)
+    n_behind: int = _flag("nb", 0)
+    save_interval: int = _flag("si", 100)
+    save_dir: str = _flag("sd", "./model")
+    eval_save_dir: str = _flag("esd", "./eval")
+    rollout_save_dir: str = _flag("rsd", "./rollouts")
     enable_profiling: bool = False
-    data_actor_buffer_size_limit: int = -1
+    data_actor_buffer_size_limit: int = _flag("cbsl", -1)
     tokenizer_path: str | None = None
+    script: str = PLAIN
+    """Script that is called, no flag."""
+    given: frozenset[str] = frozenset()
+    """Names of the arguments in the command, no flag."""
+
+    @property
+    def groups(self) -> int:
+        """Number of model replicas: trainers that share one count once."""
+        return self.num_trainers // (self.tensor_parallel_size * self.pipeline_parallel_size)
+
+    @property
+    def prompts_per_round(self) -> int:
+        """Prompts that all producers sample between two weight transfers."""
+        return self.inference_batch_size * self.num_inferencer
+
+    @property
+    def prompts_per_update(self) -> int:
+        """Prompts of one update, over all replicas."""
+        return self.train_batch_size * self.groups
+
+    @property
+    def updates_per_round(self) -> int:
+        """Optimiser steps between two weight transfers."""
+        return self.prompts_per_round // self.prompts_per_update
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(ColossalChatArguments))
+FIELDS = tuple(
+    field.name for field in dataclasses.fields(ColossalChatArguments) if field.name not in ("script", "given")
+)
 SHORT: Mapping[str, str] = {
-    "model": "m",
-    "checkpoint_path": "cp",
-    "dataset": "d",
-    "eval_dataset": "ed",
-    "project": "p",
-    "num_episodes": "e",
-    "num_trainers": "t",
-    "num_inferencer": "i",
-    "num_generations": "g",
-    "inference_batch_size": "ibs",
-    "inference_microbatch_size": "imbs",
-    "train_batch_size": "tbs",
-    "train_minibatch_size": "tMbs",
-    "train_microbatch_size": "tmbs",
-    "tensor_parallel_size": "tp",
-    "pipeline_parallel_size": "pp",
-    "zero_stage": "zero",
-    "backend": "b",
-    "temperature": "temp",
-    "top_k": "topk",
-    "top_p": "topp",
-    "system_prompt": "s",
-    "max_new_tokens": "mnt",
-    "max_prompt_tokens": "mpt",
-    "producer_tensor_parallel_size": "ptp",
-    "algo": "a",
-    "learning_rate": "lr",
-    "kl_coeff": "kl",
-    "reward_type": "rt",
-    "code_verifier_api_url": "cv",
-    "eval_interval": "ei",
-    "n_behind": "nb",
-    "save_interval": "si",
-    "save_dir": "sd",
-    "eval_save_dir": "esd",
-    "rollout_save_dir": "rsd",
-    "data_actor_buffer_size_limit": "cbsl",
+    field.name: field.metadata["short"] for field in dataclasses.fields(ColossalChatArguments) if field.metadata
 }
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "backend": ("transformers", "vllm"),
@@ -123,23 +116,9 @@ LACKING: Mapping[str, tuple[str, ...]] = {
     ZERO_BUBBLE: ("checkpoint_path", "code_verifier_api_url", "n_behind"),
 }
 """Flags that a script does not have."""
-DEFAULTS: Mapping[str, Mapping[str, object]] = {PLAIN: {}, ZERO_BUBBLE: {"eval_interval": 100}}
-"""A script's own defaults."""
 OF_AGENTS = ("-ct", "--chat-template", "-pdp", "--producer-data-parallel-size", "--agentic-type")
 AGENT_BACKENDS = ("async-vllm", "async-agentic-vllm")
 NO_AGENTS = "is for agents with tools, and conversations of several turns are not offered here"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ColossalChatCommand:
-    """A parsed command."""
-
-    arguments: ColossalChatArguments
-    given: frozenset[str]
-    """Fields given in the command."""
-    script: str
-    repeated: tuple[Note, ...] = ()
-    """Notes on flags given more than once."""
 
 
 def script_of(words: Sequence[str]) -> str | None:
@@ -163,8 +142,8 @@ def long_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def read(words: Sequence[str]) -> ColossalChatCommand:
-    """Parse a script's command line.
+def read(words: Sequence[str], found: Translation) -> ColossalChatArguments:
+    """Parse a script's command line, and note each flag that is given more than once.
 
     Raises:
         ConfigError: a flag or a value that the script does not take.
@@ -172,15 +151,13 @@ def read(words: Sequence[str]) -> ColossalChatCommand:
     script = script_of(words)
     assert script in SCRIPTS
     start = next(at for at, word in enumerate(words) if PurePosixPath(word).name == script)
-    texts = _parse(script, _spelt_alike(words[start + 1 :]))
-    values = {name: _value(name, given[-1]) for name, given in texts.items()}
-    repeated = tuple(
-        Note("settled", flag(name), f"given as {', '.join(given)}; the last counts")
-        for name, given in texts.items()
-        if len(set(given)) > 1
-    )
-    arguments = ColossalChatArguments(**{**DEFAULTS[script], **values})  # type: ignore[arg-type]
-    return ColossalChatCommand(arguments=arguments, given=frozenset(texts), script=script, repeated=repeated)
+    texts = _parse(script, words[start + 1 :])
+    values: dict[str, Any] = {"eval_interval": 100} if script == ZERO_BUBBLE else {}
+    values |= {name: _value(name, given[-1]) for name, given in texts.items()}
+    for name, given in texts.items():
+        if len(set(given)) > 1:
+            found.note("settled", flag(name), f"given as {', '.join(given)}; the last counts")
+    return ColossalChatArguments(script=script, given=frozenset(texts), **values)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -192,38 +169,31 @@ class _Parser(argparse.ArgumentParser):
 
 def _parse(script: str, words: Sequence[str]) -> dict[str, list[str]]:
     """All values of each flag, in order."""
+    spelt = []
     for word in words:
-        if word.partition("=")[0] in OF_AGENTS:
-            raise ConfigError(f"{word.partition('=')[0]} {NO_AGENTS}; leave it out")
+        name, rest, value = word.partition("=")
+        # long flags are spelt with hyphens
+        name = name.replace("_", "-") if name.startswith("--") else name
+        if name in OF_AGENTS:
+            raise ConfigError(f"{name} {NO_AGENTS}; leave it out")
+        spelt.append(name + rest + value)
     parser = _Parser(prog=script, add_help=False, argument_default=argparse.SUPPRESS)
-    names = [name for name in FIELDS if name not in LACKING[script]]
-    for name in names:
-        spellings = ([f"-{SHORT[name]}"] if name in SHORT else []) + [long_flag(name)]
-        if _kind(name) is bool:
-            parser.add_argument(*spellings, dest=name, action="append_const", const="true")
-        else:
-            parser.add_argument(*spellings, dest=name, action="append")
-    namespace, unknown = parser.parse_known_args(words)
+    known = list[str]()
+    for name in FIELDS:
+        if name not in LACKING[script]:
+            spellings = dict.fromkeys((flag(name), long_flag(name)))
+            if _kind(name) is bool:
+                parser.add_argument(*spellings, dest=name, action="append_const", const="true")
+            else:
+                parser.add_argument(*spellings, dest=name, action="append")
+            known += spellings
+    namespace, unknown = parser.parse_known_args(spelt)
+    if unknown and not unknown[0].startswith("-"):
+        raise ConfigError(f"{script}: {unknown[0]!r} stands alone; put quotes around a value with spaces")
     if unknown:
-        raise ConfigError(_unknown(script, unknown[0], names))
+        near = suggest(unknown[0].partition("=")[0], known, otherwise="leave it out")
+        raise ConfigError(f"{script} has no flag {unknown[0]}; {near}")
     return vars(namespace)
-
-
-def _spelt_alike(words: Sequence[str]) -> list[str]:
-    """Spell long flags with hyphens."""
-    parts = (word.partition("=") for word in words)
-    return [
-        name.replace("_", "-") + rest + value if name[:2] == "--" else name + rest + value
-        for name, rest, value in parts
-    ]
-
-
-def _unknown(script: str, word: str, names: Sequence[str]) -> str:
-    if not word.startswith("-"):
-        return f"{script}: {word!r} stands alone; put quotes around a value with spaces"
-    known = dict.fromkeys(spelling for name in names for spelling in (flag(name), long_flag(name)))
-    near = suggest(word.partition("=")[0], known, otherwise="leave it out")
-    return f"{script} has no flag {word}; {near}"
 
 
 @functools.cache

@@ -2,10 +2,10 @@
 
 import json
 import math
+from collections.abc import Mapping
 
-from paceline.compat.commands.colossalchat.arguments import ColossalChatArguments, ColossalChatCommand
-from paceline.compat.commands.colossalchat.batches import updates_per_round
-from paceline.compat.commands.translation import Note, Translation
+from paceline.compat.commands.colossalchat.arguments import ColossalChatArguments
+from paceline.compat.commands.translation import Translation
 from paceline.errors import ConfigError
 
 EVAL_TEMPERATURE = 0.6
@@ -21,80 +21,65 @@ JUDGED = {
 }
 
 
-def tasks(read: ColossalChatCommand) -> Translation:
-    """Options on rows and their grading."""
-    one = read.arguments
-    return _model(one) + _prompts(one) + _rewards(one) + _evaluation(read)
-
-
-def _model(one: ColossalChatArguments) -> Translation:
+def tasks(one: ColossalChatArguments, found: Translation) -> None:
+    """Add the options of rows and their grading."""
     if one.checkpoint_path is not None:
         raise ConfigError(
             f"-cp {one.checkpoint_path} is a checkpoint of ColossalChat's, and no run can go on with it here; save its "
             "weights as a directory that transformers loads, give that as -m and leave -cp out"
         )
-    notes: tuple[Note, ...] = ()
+    found.decide(model=one.model, dataset=one.dataset)
     if one.tokenizer_path is not None:
-        notes = (Note("idle", "--tokenizer-path", "the tokenizer is read from the model's directory"),)
-    return Translation(options={"model": one.model, "dataset": one.dataset}, notes=notes)
-
-
-def _prompts(one: ColossalChatArguments) -> Translation:
-    options: dict[str, object] = {"max_prompt_length": one.max_prompt_tokens, "long_prompts": "drop"}
-    long = Note(
-        "mended",
-        "-mpt",
-        f"prompts above {one.max_prompt_tokens} tokens lost the end of their question without a word; here they "
-        "are left out and counted, or the run stops with --long-prompts error",
+        found.note("idle", "--tokenizer-path", "the tokenizer is read from the model's directory")
+    # prompts
+    found.decide(max_prompt_length=one.max_prompt_tokens, long_prompts="drop")
+    text = (
+        f"prompts above {one.max_prompt_tokens} tokens lost the end of their question without a word; here they are "
+        "left out and counted, or the run stops with --long-prompts error"
     )
+    found.note("mended", "-mpt", text)
     if one.system_prompt is not None:
-        return Translation(options={**options, "system_prompt": one.system_prompt}, notes=(long,))
-    said = "there is none without -s" if one.reward_type == "code" else "the reward function's own asks for its format"
-    own = Note("changed", "-s", f"the default system message has other words: {said}")
-    return Translation(options=options, notes=(long, own))
-
-
-def _rewards(one: ColossalChatArguments) -> Translation:
-    notes = [Note("mended", f"-rt {one.reward_type}", JUDGED[one.reward_type])]
+        found.decide(system_prompt=one.system_prompt)
+    else:
+        by_code = one.reward_type == "code"
+        said = "there is none without -s" if by_code else "the reward function's own asks for its format"
+        found.note("changed", "-s", f"the default system message has other words: {said}")
+    # rewards
+    found.decide(reward_funcs=(one.reward_type,))
+    found.note("mended", f"-rt {one.reward_type}", JUDGED[one.reward_type])
     if one.algo != "RLOO":
         text = "what is right is worth 1 instead of 10; advantages are divided by the std, so that they are the same"
-        notes.append(Note("changed", f"-rt {one.reward_type}", text))
+        found.note("changed", f"-rt {one.reward_type}", text)
     if one.code_verifier_api_url is not None:
         text = (
             "their own client asked at another address; programs run in this machine's sandbox, or with --sandbox "
             "by a service that speaks SandboxFusion's interface, which theirs does not"
         )
-        notes.append(Note("idle", "-cv", text))
-    return Translation(options={"reward_funcs": (one.reward_type,)}, notes=tuple(notes))
+        found.note("idle", "-cv", text)
+    if one.eval_dataset is not None:
+        _evaluation(_named_sets(one.eval_dataset), one, found)
+    elif "eval_interval" in one.given:
+        found.note("idle", "-ei", "nothing is measured without held-out rows, which -ed names")
 
 
-def _evaluation(read: ColossalChatCommand) -> Translation:
-    one = read.arguments
-    if one.eval_dataset is None:
-        idle = Note("idle", "-ei", "nothing is measured without held-out rows, which -ed names")
-        return Translation(notes=(idle,) if "eval_interval" in read.given else ())
-    sets = _named_sets(one.eval_dataset)
-    updates = updates_per_round(one)
+def _evaluation(sets: Mapping[str, str], one: ColossalChatArguments, found: Translation) -> None:
+    updates = one.updates_per_round
     every = math.ceil(one.eval_interval / updates) if one.eval_interval > 0 else 0
+    found.decide(
+        eval_dataset=tuple(f"{name}={path}" for name, path in sets.items()),
+        eval_steps=every,
+        eval_size=None,
+        eval_temperature=EVAL_TEMPERATURE,
+        eval_reward_func=EVAL_REWARD[one.reward_type],
+    )
     often = "after every step, " if every == 1 else f"every {every} steps, " * (every > 0)
     when = f"{often}before the first and after the last"
-    notes = (
-        Note("changed", "-ei", f"counted in steps, {updates} update{'s' * (updates > 1)} each: {when}"),
-        Note(
-            "mended",
-            "-ed",
-            "nothing was measured after the last update, and rows that did not share out evenly counted twice; "
-            "here every row counts once, and each set has its interval",
-        ),
+    found.note("changed", "-ei", f"counted in steps, {updates} update{'s' * (updates > 1)} each: {when}")
+    text = (
+        "nothing was measured after the last update, and rows that did not share out evenly counted twice; here every "
+        "row counts once, and each set has its interval"
     )
-    options = {
-        "eval_dataset": tuple(f"{name}={path}" for name, path in sets.items()),
-        "eval_steps": every,
-        "eval_size": None,
-        "eval_temperature": EVAL_TEMPERATURE,
-        "eval_reward_func": EVAL_REWARD[one.reward_type],
-    }
-    return Translation(options=options, notes=notes)
+    found.note("mended", "-ed", text)
 
 
 def _named_sets(text: str) -> dict[str, str]:

@@ -7,42 +7,36 @@ tutorial.py  train_with_grpo
 
 from pathlib import PurePosixPath
 
-from typing_extensions import override
-
+from paceline.compat.commands.colossalchat.arguments import SCRIPTS
 from paceline.compat.commands.launching import PYTHON, started
 from paceline.compat.commands.scripts.reading import read_script
 from paceline.compat.commands.scripts.trainers import from_trainer
 from paceline.compat.commands.scripts.tutorial import from_tutorial
-from paceline.compat.commands.translation import CommandReader, ForeignCommand, Translation
+from paceline.compat.commands.translation import ForeignCommand, Translation
 from paceline.errors import ConfigError
 
-OTHERS = ("rl_example.py", "rl_example_zero_bubble.py")
-"""Scripts with a reader of their own."""
+
+def is_script(command: ForeignCommand) -> bool:
+    """True for a Python script without flags that has no reader of its own."""
+    script = _script(started(command).words)
+    return script is not None and PurePosixPath(script).name not in SCRIPTS
 
 
-class Scripts(CommandReader):
-    """Reads commands that run a Python script of TRL."""
-
-    name = "a script of TRL or of GRPO From Scratch"
-    example = "python train_grpo.py"
-
-    @override
-    def recognises(self, command: ForeignCommand) -> bool:
-        script = _script(started(command).words)
-        return script is not None and PurePosixPath(script).name not in OTHERS
-
-    @override
-    def translate(self, command: ForeignCommand, *, repair: bool) -> Translation:
-        start = started(command)
-        place = _script(start.words)
-        assert place is not None
-        script = read_script(command.read(place), place)
-        about = Translation(notes=start.notes, environment=dict(start.environment))
-        if "GRPOTrainer" in script.calls:
-            return about + from_trainer(script, start, command)
-        if "train_with_grpo" in script.calls:
-            return about + from_tutorial(script) + Translation(launch=start.torchrun)
+def from_script(command: ForeignCommand, repair: bool) -> Translation:
+    """Translate the one call of a script; there is nothing to repair."""
+    start = started(command)
+    place = _script(start.words)
+    assert place is not None
+    script = read_script(command.read(place), place)
+    found = Translation(notes=list(start.notes), environment=dict(start.environment))
+    if "GRPOTrainer" in script.calls:
+        from_trainer(script, start, command, found)
+    elif "train_with_grpo" in script.calls:
+        from_tutorial(script, found)
+        found.launch = start.torchrun
+    else:
         raise ConfigError(f"{place} calls neither GRPOTrainer nor train_with_grpo; give a script that does")
+    return found
 
 
 def _script(words: tuple[str, ...]) -> str | None:

@@ -98,20 +98,25 @@ def read_script(text: str, place: str) -> Script:
         tree = ast.parse("\n".join(lines))
     except SyntaxError as error:
         raise ConfigError(f"{place} is not Python ({error.msg}, line {error.lineno}); give the script") from None
-    reader = _ScriptReader(tree)
+    reader, nodes = _ScriptReader(tree), list(ast.walk(tree))
     calls, methods = dict[str, tuple[ScriptCall, ...]](), list[ScriptCall]()
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
+    in_order = sorted(
+        (node for node in nodes if isinstance(node, ast.Call)), key=lambda one: (one.lineno, one.col_offset)
+    )
+    for node in in_order:
         if (name := _called(node)) in WANTED:
             calls[name] = (*calls.get(name, ()), reader.call(node))
         elif isinstance(node.func, ast.Attribute):
             receiver = reader.argument(node.func.value)
             if isinstance(receiver, Made) and receiver.call is not None and receiver.call.name == "GRPOTrainer":
                 methods.append(reader.call(node))
+    changes: dict[str, tuple[ScriptChange, ...]] = {}
+    for name, change in (found for node in nodes for found in _changed_by(node)):
+        changes[name] = (*changes.get(name, ()), change)
     return Script(
         calls=calls,
-        changes=_changes(tree),
-        functions=frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)),
+        changes=changes,
+        functions=frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef)),
         trainer=tuple(methods),
         trainer_names=frozenset(
             name
@@ -125,7 +130,12 @@ class _ScriptReader:
     """Expressions of a file, with each variable that is set once replaced by its value."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.times = Counter(_bound(tree))
+        # every variable, once per place that sets it; without functions and imports
+        self.times = Counter(
+            node.arg if isinstance(node, ast.arg) else node.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+        )
         self.values: dict[str, ast.expr] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
@@ -149,7 +159,12 @@ class _ScriptReader:
             source = f"{node.id}, which is set {times} times" if times > 1 else node.id
             return Made(source=source, name=node.id if not times else None, names=names | {node.id})
         if isinstance(node, ast.List | ast.Tuple):
-            return self._several(node, names)
+            items = tuple(self.argument(one) for one in node.elts)
+            names = names.union(*(item.names for item in items))
+            values = [item.value for item in items if isinstance(item, Written)]
+            if len(values) == len(items):
+                return Written(value=values, names=names)
+            return Made(source=ast.unparse(node), items=items, names=names)
         if isinstance(node, ast.Call | ast.Subscript):
             call = self.call(node)
             parts = (*call.positional, *call.named.values(), *([call.receiver] if call.receiver else []))
@@ -179,36 +194,11 @@ class _ScriptReader:
         positional = tuple(self.argument(one) for one in node.args)
         return ScriptCall(name=_called(node), receiver=receiver, positional=positional, named=named)
 
-    def _several(self, node: ast.List | ast.Tuple, names: frozenset[str]) -> Argument:
-        items = tuple(self.argument(one) for one in node.elts)
-        names = names.union(*(item.names for item in items))
-        values = [item.value for item in items if isinstance(item, Written)]
-        if len(values) == len(items):
-            return Written(value=values, names=names)
-        return Made(source=ast.unparse(node), items=items, names=names)
-
-
-def _bound(tree: ast.Module) -> Iterator[str]:
-    """Every variable, once per place that sets it; without functions and imports."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            yield node.id
-        elif isinstance(node, ast.arg):
-            yield node.arg
-
 
 def _called(node: ast.Call) -> str:
     if isinstance(node.func, ast.Name):
         return node.func.id
     return node.func.attr if isinstance(node.func, ast.Attribute) else ""
-
-
-def _changes(tree: ast.Module) -> dict[str, tuple[ScriptChange, ...]]:
-    found: dict[str, tuple[ScriptChange, ...]] = {}
-    for node in ast.walk(tree):
-        for name, change in _changed_by(node):
-            found[name] = (*found.get(name, ()), change)
-    return found
 
 
 def _changed_by(node: ast.AST) -> Iterator[tuple[str, ScriptChange]]:
@@ -286,18 +276,15 @@ def _loaded(call: ScriptCall) -> ScriptRows | None:
     found = FIRST_ROWS.fullmatch(split) if isinstance(split, str) else None
     if not isinstance(path, str) or texts.get("data_dir") is not None or (split is not None and found is None):
         return None
+    name = None if found is None else found["split"]
     count = int(found["count"]) if found is not None and found["count"] else None
-    others = {name: one for name, one in given.items() if name not in POSITIONS}
+    others = {key: one for key, one in given.items() if key not in POSITIONS}
     if path in FILES:
         is_one = isinstance(files, str) and "*" not in files and "://" not in files and config is None
-        only_split = found is None or found["split"] == "train"
-        return ScriptRows(place=str(files), count=count, is_file=True, others=others) if is_one and only_split else None
+        if not is_one or name not in (None, "train"):
+            return None
+        return ScriptRows(place=str(files), count=count, is_file=True, others=others)
     if files is not None:
         return None
-    return ScriptRows(
-        place=path,
-        config=None if config is None else str(config),
-        split=None if found is None else found["split"],
-        count=count,
-        others=others,
-    )
+    config = None if config is None else str(config)
+    return ScriptRows(place=path, config=config, split=name, count=count, others=others)

@@ -1,15 +1,14 @@
 """A script around TRL's trainer, as flags of `trl grpo`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.flags import FlagWords, GivenFlags
 from paceline.compat.commands.launching import Started
 from paceline.compat.commands.scripts.reading import Argument, Made, Script, ScriptCall, ScriptRows, Written, rows_of
-from paceline.compat.commands.translation import ForeignCommand, Note, Translation
-from paceline.compat.commands.trl import translated
+from paceline.compat.commands.translation import ForeignCommand, Translation
+from paceline.compat.commands.trl import translate_flags
 from paceline.compat.commands.trl.reading import flag_words
-from paceline.compat.vocabulary import NoteKind
 from paceline.errors import ConfigError
 
 RUN_IT = "change the import to `from paceline import GRPOConfig, GRPOTrainer` and run the script"
@@ -46,8 +45,8 @@ PEFT: Mapping[str, FlagWords] = {"lora_r": ("8",), "lora_alpha": ("8",)}
 """peft's own defaults, which differ from TRL's command line."""
 
 
-def from_trainer(script: Script, start: Started, command: ForeignCommand) -> Translation:
-    """Every literal argument as a flag; computed arguments are named in notes.
+def from_trainer(script: Script, start: Started, command: ForeignCommand, found: Translation) -> None:
+    """Add every literal argument as a flag; computed arguments are named in notes.
 
     Raises:
         ConfigError: args, model, dataset, adapter or reward is computed, or changed beside the calls; or an argument of
@@ -60,27 +59,21 @@ def from_trainer(script: Script, start: Started, command: ForeignCommand) -> Tra
     for name in NOT_TO_CHANGE:
         for change in script.changes_behind(arguments.get(name)):
             raise ConfigError(f"GRPOTrainer's {name} is changed by `{change.source}`: {RUN_IT}")
-    notes = list[Note]()
-    given = _config(arguments.get("args"), notes)
-    given = {**_model(arguments.get("model"), script, notes), **given}
-    rows = _rows(arguments.get("train_dataset"), notes)
-    given |= _dataset(rows)
-    held_out, options = _held_out(arguments.get("eval_dataset"), rows, script, notes)
-    given |= held_out
-    given |= _rewards(arguments, script, notes)
+    about = Translation()
+    given = _config(arguments.get("args"), about)
+    given = {**_model(arguments.get("model"), script, about), **given}
+    given |= _datasets(arguments.get("train_dataset"), arguments.get("eval_dataset"), script, about)
+    given |= _rewards(arguments, script, about)
     given |= _adapter(arguments.get("peft_config"))
-    notes += _tokenizer(arguments.get("processing_class"), given["model_name_or_path"][0], script)
-    notes += [_note(name, "is Python, and stays so", one) for name, one in arguments.items() if name not in TRANSLATED]
-    notes += _around(script)
-    if rows.count is not None:
-        options["dataset_size"] = rows.count
-    return Translation(options=options, notes=tuple(dict.fromkeys(notes))) + translated(given, start, command)
-
-
-def _note(about: str, text: str, argument: Argument | None = None) -> Note:
-    """Note on something that a script computes or does and a command line cannot."""
-    source = f" ({argument.source})" if isinstance(argument, Made) else ""
-    return Note("missing", about, f"{text}{source}: {RUN_IT}")
+    _note_tokenizer(arguments.get("processing_class"), given["model_name_or_path"][0], script, about)
+    for name, one in arguments.items():
+        if name not in TRANSLATED:
+            source = f" ({one.source})" if isinstance(one, Made) else ""
+            about.note("missing", name, f"is Python, and stays so{source}: {RUN_IT}")
+    _note_calls(script, about)
+    about.notes = list(dict.fromkeys(about.notes))
+    found.add(about)
+    translate_flags(given, start, command, found)
 
 
 def _arguments(function: str, call: ScriptCall, positions: Sequence[str]) -> dict[str, Argument]:
@@ -109,7 +102,7 @@ def _made_by(argument: Argument | None, function: str) -> ScriptCall | None:
     return call if call is not None and call.name == function else None
 
 
-def _config(argument: Argument | None, notes: list[Note]) -> GivenFlags:
+def _config(argument: Argument | None, about: Translation) -> GivenFlags:
     if argument is None:
         return {}
     call = _made_by(argument, "GRPOConfig")
@@ -128,22 +121,23 @@ def _config(argument: Argument | None, notes: list[Note]) -> GivenFlags:
         if isinstance(one, Written):
             given[name] = flag_words(one.value)
         else:
-            text = f"is computed ({one.source}); give the option beside the others"
-            notes.append(Note("missing", name, text))
+            about.note("missing", name, f"is computed ({one.source}); give the option beside the others")
     return given
 
 
-def _model(argument: Argument | None, script: Script, notes: list[Note]) -> GivenFlags:
-    """Flags of a model name, or of `from_pretrained(NAME, ...)`."""
-    for change in script.changes_behind(argument):
-        kind: NoteKind = "idle" if change.attribute in NO_MATTER else "missing"
-        text = NO_MATTER[change.attribute] if kind == "idle" else f"is not done here; {RUN_IT}"
-        notes.append(Note(kind, change.source, text))
-    if isinstance(argument, Written) and isinstance(argument.value, str):
-        return {"model_name_or_path": (argument.value,)}
+def _loaded(argument: Argument | None) -> tuple[Argument | None, dict[str, Argument]]:
+    """Name and other arguments of `from_pretrained(NAME, ...)`."""
     call = _made_by(argument, "from_pretrained")
     given = {} if call is None else _arguments("from_pretrained", call, ("pretrained_model_name_or_path",))
-    name = given.pop("pretrained_model_name_or_path", None)
+    return given.pop("pretrained_model_name_or_path", None), given
+
+
+def _model(argument: Argument | None, script: Script, about: Translation) -> GivenFlags:
+    """Flags of a model name, or of `from_pretrained(NAME, ...)`."""
+    _note_changes(argument, script, about, f"is not done here; {RUN_IT}")
+    if isinstance(argument, Written) and isinstance(argument.value, str):
+        return {"model_name_or_path": (argument.value,)}
+    name, given = _loaded(argument)
     if not (isinstance(name, Written) and isinstance(name.value, str)):
         raise ConfigError(
             f"GRPOTrainer's model must be written out as a text to be translated, got {_source(argument)}; write its "
@@ -162,63 +156,62 @@ def _model(argument: Argument | None, script: Script, notes: list[Note]) -> Give
         elif key in ("revision", "trust_remote_code", "load_in_8bit", "load_in_4bit") and isinstance(one, Written):
             found["model_revision" if key == "revision" else key] = flag_words(one.value)
         else:
-            notes.append(_of_a_call("from_pretrained", key, one))
+            _note_argument("from_pretrained", key, one, about)
     return found
 
 
-def _of_a_call(function: str, name: str, argument: Argument) -> Note:
-    """Note on an argument of a model, a tokenizer or a dataset without a flag."""
+def _note_changes(argument: Argument | None, script: Script, about: Translation, text: str) -> None:
+    """Note changes of a model or a tokenizer; `text` is of those that matter."""
+    for change in script.changes_behind(argument):
+        if change.attribute in NO_MATTER:
+            about.note("idle", change.source, NO_MATTER[change.attribute])
+        else:
+            about.note("missing", change.source, text)
+
+
+def _note_argument(function: str, name: str, argument: Argument, about: Translation) -> None:
+    """Note an argument of a model, a tokenizer or a dataset without a flag."""
     if name in NO_MATTER:
-        return Note("idle", f"{function} {name}", NO_MATTER[name])
-    return Note("missing", f"{function} {name}", f"{_source(argument)} is not looked at; {RUN_IT}")
+        about.note("idle", f"{function} {name}", NO_MATTER[name])
+    else:
+        about.note("missing", f"{function} {name}", f"{_source(argument)} is not looked at; {RUN_IT}")
 
 
-def _rows(argument: Argument | None, notes: list[Note]) -> ScriptRows:
+def _datasets(argument: Argument | None, held_out: Argument | None, script: Script, about: Translation) -> GivenFlags:
+    """Flags of the training rows and of held-out ones: a split of the same dataset, or another, which is an option."""
     rows = rows_of(argument)
     if rows is None:
         raise ConfigError(
             "GRPOTrainer's train_dataset must come from load_dataset(NAME), one file or a Hub name, with nothing but "
             f"[SPLIT] and .select(range(N)) behind it, to be translated, got {_source(argument)}; {RUN_IT}"
         )
-    notes += [_of_a_call("load_dataset", name, one) for name, one in rows.others.items() if _says_something(one)]
-    return rows
-
-
-def _says_something(argument: Argument) -> bool:
-    return not (isinstance(argument, Written) and argument.value in (None, "main"))
-
-
-def _dataset(rows: ScriptRows) -> GivenFlags:
-    given: GivenFlags = {"dataset_name": (rows.place,)}
-    if rows.config is not None:
-        given["dataset_config"] = (rows.config,)
-    if rows.split is not None:
-        given["dataset_train_split"] = (rows.split,)
-    return given
-
-
-def _held_out(
-    argument: Argument | None, trained: ScriptRows, script: Script, notes: list[Note]
-) -> tuple[GivenFlags, dict[str, object]]:
-    """Held-out flags: a split of the same dataset, or another dataset; otherwise a note and the split `test`."""
-    if argument is None:
-        return {}, {}
-    rows = rows_of(argument)
-    if rows is None or script.changes_behind(argument):
+    _note_others(rows, about)
+    texts = {"dataset_name": rows.place, "dataset_config": rows.config, "dataset_train_split": rows.split}
+    tested = None if script.changes_behind(held_out) else rows_of(held_out)
+    if tested is not None:
+        if tested.count is not None:
+            about.note("missing", "eval_dataset", f"all rows are measured, not {tested.count}: {RUN_IT}")
+        _note_others(tested, about)
+        texts["dataset_test_split"] = tested.split
+        if tested.split is None or (tested.place, tested.config) != (rows.place, rows.config):
+            address = tested.place if tested.config is None else f"{tested.place}:{tested.config}"
+            about.decide(eval_dataset=(address,))
+    elif held_out is not None:
         text = "the split `test` of the dataset is measured, unless --eval-dataset names another"
-        notes.append(Note("missing", "eval_dataset", f"is computed ({_source(argument)}); {text}"))
-        return {}, {}
+        about.note("missing", "eval_dataset", f"is computed ({_source(held_out)}); {text}")
     if rows.count is not None:
-        notes.append(_note("eval_dataset", f"all rows are measured, not {rows.count}"))
-    notes += [_of_a_call("load_dataset", name, one) for name, one in rows.others.items() if _says_something(one)]
-    given: GivenFlags = {} if rows.split is None else {"dataset_test_split": (rows.split,)}
-    if (rows.place, rows.config) == (trained.place, trained.config) and rows.split is not None:
-        return given, {}
-    address = rows.place if rows.config is None else f"{rows.place}:{rows.config}"
-    return given, {"eval_dataset": (address,)}
+        about.decide(dataset_size=rows.count)
+    return {name: (text,) for name, text in texts.items() if text is not None}
 
 
-def _rewards(arguments: Mapping[str, Argument], script: Script, notes: list[Note]) -> GivenFlags:
+def _note_others(rows: ScriptRows, about: Translation) -> None:
+    """Note the arguments of load_dataset that are not looked at."""
+    for name, one in rows.others.items():
+        if not (isinstance(one, Written) and one.value in (None, "main")):
+            _note_argument("load_dataset", name, one, about)
+
+
+def _rewards(arguments: Mapping[str, Argument], script: Script, about: Translation) -> GivenFlags:
     given: GivenFlags = {}
     if (model := arguments.get("reward_model")) is not None:
         if not isinstance(model, Written):
@@ -228,7 +221,7 @@ def _rewards(arguments: Mapping[str, Argument], script: Script, notes: list[Note
             "is of TRL's first version, where a batch counted prompts, not completions, temperature was 0.9, beta 0.04 "
             "and a completion 256 tokens; what is not given has the defaults of TRL 1.16 here"
         )
-        notes.append(Note("changed", "reward_model", text))
+        about.note("changed", "reward_model", text)
     functions = arguments.get("reward_funcs")
     if isinstance(functions, Written):
         given["reward_model_name_or_path"] = flag_words(functions.value)
@@ -263,36 +256,31 @@ def _adapter(argument: Argument | None) -> GivenFlags:
     return given
 
 
-def _tokenizer(argument: Argument | None, model: str, script: Script) -> Iterable[Note]:
-    """Notes on a tokenizer other than the model's own."""
+def _note_tokenizer(argument: Argument | None, model: str, script: Script, about: Translation) -> None:
+    """Note a tokenizer other than the model's own."""
     if argument is None:
         return
-    call = _made_by(argument, "from_pretrained")
-    given = {} if call is None else _arguments("from_pretrained", call, ("pretrained_model_name_or_path",))
-    name = given.pop("pretrained_model_name_or_path", None)
+    name, given = _loaded(argument)
     if not (isinstance(name, Written) and name.value == model):
         text = f"the tokenizer is the one that lies with {model}, and not {_source(name or argument)}"
-        yield Note("missing", "processing_class", f"{text}; {RUN_IT}")
+        about.note("missing", "processing_class", f"{text}; {RUN_IT}")
     for key, one in given.items():
-        yield _of_a_call("processing_class", key, one)
-    for change in script.changes_behind(argument):
-        if change.attribute in NO_MATTER:
-            yield Note("idle", change.source, NO_MATTER[change.attribute])
-        else:
-            yield Note("missing", change.source, f"the tokenizer is as it lies with the model; {RUN_IT}")
+        _note_argument("processing_class", key, one, about)
+    _note_changes(argument, script, about, f"the tokenizer is as it lies with the model; {RUN_IT}")
 
 
-def _around(script: Script) -> Iterable[Note]:
-    """Notes on what a script does with its trainer beyond `train()` and saving."""
+def _note_calls(script: Script, about: Translation) -> None:
+    """Note what a script does with its trainer beyond `train()` and saving."""
     for call in script.trainer:
         given = _arguments(f"trainer.{call.name}", call, ("resume_from_checkpoint",))
         if call.name == "train":
-            yield from (_note(name, "is not done here; `paceline train --resume RUN` goes on") for name in given)
+            for name in given:
+                about.note("missing", name, f"is not done here; `paceline train --resume RUN` goes on: {RUN_IT}")
         elif call.name == "save_model":
-            yield Note("changed", "save_model", "the trained model lies in the run directory's final/")
+            about.note("changed", "save_model", "the trained model lies in the run directory's final/")
         else:
-            yield _note(f"trainer.{call.name}", "is Python, and stays so")
+            about.note("missing", f"trainer.{call.name}", f"is Python, and stays so: {RUN_IT}")
     for name in sorted(script.trainer_names):
         for change in script.changes.get(name, ()):
             if not change.is_call:
-                yield _note(change.source, "is not done here")
+                about.note("missing", change.source, f"is not done here: {RUN_IT}")

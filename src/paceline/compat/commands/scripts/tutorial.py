@@ -27,10 +27,34 @@ IDLE = ("torch_dtype", "dtype", "device_map", "padding_side", "use_cache", "attn
 """Arguments of from_pretrained without effect here, or covered by the note on the model."""
 GRAD_NORM = 0.1
 HELD_OUT = 30
+NOTES = (
+    Note("changed", "batch_size num_generations", "prompts, and completions of each, as there"),
+    Note("changed", "mu", "updates of one batch: --num-iterations"),
+    Note(
+        "mended",
+        "reward_function",
+        "is taken for combined_reward, --reward-funcs gsm8k here: a tag counts once and in order, and no answer is not "
+        "equal to none; name another as file.py:function",
+    ),
+    Note(
+        "mended",
+        "train_data",
+        f"{DATASET}, each row once an epoch, where rows were drawn anew each step; its held-out set was {HELD_OUT} of "
+        "the training rows, sampled; here it is the split test, greedy, with an interval",
+    ),
+    Note(
+        "mended",
+        "tokenizer",
+        "prompts go through the chat template, so that a completion ends; there they were bare lines, and text ran on "
+        "past its answer",
+    ),
+    Note("mended", "model", "weights are float32, where AdamW's steps on bfloat16 ones were mostly rounded away"),
+    Note("changed", "optimiser", "a gradient's norm is held at 0.1 and the rate is constant, as there"),
+)
 
 
-def from_tutorial(script: Script) -> Translation:
-    """Options from the call's numbers, and from what the tutorial does around it.
+def from_tutorial(script: Script, found: Translation) -> None:
+    """Add options from the call's numbers, and from what the tutorial does around it.
 
     Raises:
         ConfigError: an argument that it does not have, a number that is computed, several calls, or several models.
@@ -40,66 +64,36 @@ def from_tutorial(script: Script) -> Translation:
         raise ConfigError(
             "train_with_grpo must be called once, with its own arguments, to be translated; split the script"
         )
-    model, about_model = _model(script)
+    about_model = Translation()
+    model = _model(script, about_model)
     arguments = {**dict(zip(POSITIONS, call.positional, strict=False)), **call.named}
     numbers = {**DEFAULTS, **{name: _number(name, one) for name, one in arguments.items() if name not in OBJECTS}}
     steps, rounds = int(numbers["num_steps"]), int(numbers["num_iterations"])
-    options: dict[str, object] = {
-        "model": model,
-        "dataset": DATASET,
-        "reward_funcs": ("gsm8k",),
-        "preset": "grpo",
-        "kl": "k3",
-        "beta": float(numbers["beta"]),
-        "clip_eps_low": float(numbers["epsilon"]),
-        "clip_eps_high": float(numbers["epsilon"]),
-        "max_steps": steps * rounds,
-        "prompts_per_step": int(numbers["batch_size"]),
-        "num_generations": int(numbers["num_generations"]),
-        "max_completion_length": int(numbers["max_completion_length"]),
-        "learning_rate": float(numbers["learning_rate"]),
-        "num_iterations": int(numbers["mu"]),
-        "max_grad_norm": GRAD_NORM,
-        "weight_decay": 0.01,
-        "output_dir": "grpo_finetuned_model",
-    }
-    if options["beta"] == 0:
-        del options["kl"]
-    return Translation(options=options, notes=(*_notes(arguments, steps, rounds), *about_model))
-
-
-def _notes(arguments: Mapping[str, Argument], steps: int, rounds: int) -> tuple[Note, ...]:
-    notes = [
-        Note("changed", "batch_size num_generations", "prompts, and completions of each, as there"),
-        Note("changed", "mu", "updates of one batch: --num-iterations"),
-        Note(
-            "mended",
-            "reward_function",
-            "is taken for combined_reward, --reward-funcs gsm8k here: a tag counts once and in order, and no "
-            "answer is not equal to none; name another as file.py:function",
-        ),
-        Note(
-            "mended",
-            "train_data",
-            f"{DATASET}, each row once an epoch, where rows were drawn anew each step; its held-out set was "
-            f"{HELD_OUT} of the training rows, sampled; here it is the split test, greedy, with an interval",
-        ),
-        Note(
-            "mended",
-            "tokenizer",
-            "prompts go through the chat template, so that a completion ends; there they were bare lines, and "
-            "text ran on past its answer",
-        ),
-        Note("mended", "model", "weights are float32, where AdamW's steps on bfloat16 ones were mostly rounded away"),
-        Note("changed", "optimiser", "a gradient's norm is held at 0.1 and the rate is constant, as there"),
-    ]
+    found.decide(model=model, dataset=DATASET, reward_funcs=("gsm8k",), preset="grpo")
+    if numbers["beta"] != 0:
+        found.decide(kl="k3")
+    found.decide(
+        beta=float(numbers["beta"]),
+        clip_eps_low=float(numbers["epsilon"]),
+        clip_eps_high=float(numbers["epsilon"]),
+        max_steps=steps * rounds,
+        prompts_per_step=int(numbers["batch_size"]),
+        num_generations=int(numbers["num_generations"]),
+        max_completion_length=int(numbers["max_completion_length"]),
+        learning_rate=float(numbers["learning_rate"]),
+        num_iterations=int(numbers["mu"]),
+        max_grad_norm=GRAD_NORM,
+        weight_decay=0.01,
+        output_dir="grpo_finetuned_model",
+    )
+    found.notes += NOTES
     if rounds > 1:
         text = f"{rounds} rounds of {steps} steps with a new reference each: here one run of {steps * rounds}"
-        notes.append(Note("missing", "num_iterations", text))
+        found.note("missing", "num_iterations", text)
     if "device_ids" in arguments:
         text = "DataParallel was passed by, and one device did all; torchrun -m paceline train shares steps out"
-        notes.append(Note("mended", "device_ids", text))
-    return tuple(notes)
+        found.note("mended", "device_ids", text)
+    found.add(about_model)
 
 
 def _number(name: str, argument: Argument) -> int | float:
@@ -111,21 +105,22 @@ def _number(name: str, argument: Argument) -> int | float:
     return argument.value
 
 
-def _model(script: Script) -> tuple[str, tuple[Note, ...]]:
+def _model(script: Script, found: Translation) -> str:
     """The one model that the script loads by name, also for its tokenizer; the tutorial's own by default."""
-    names, notes = set[str](), list[Note]()
+    names = set[str]()
     for call in script.calls.get("from_pretrained", ()):
         given = {**dict(zip(("pretrained_model_name_or_path",), call.positional, strict=False)), **call.named}
         first = given.pop("pretrained_model_name_or_path", None)
         if not isinstance(first, Written) or len(call.positional) > 1:
             raise ConfigError("from_pretrained must be given a name that is written out, to be translated")
         names.add(str(first.value))
-        about = [name for name in given if name not in IDLE]
-        text = "is not looked at: the model is loaded as its files say"
-        notes += [Note("missing", f"from_pretrained {name}", text) for name in about]
+        for name in given:
+            if name not in IDLE:
+                text = "is not looked at: the model is loaded as its files say"
+                found.note("missing", f"from_pretrained {name}", text)
     if len(names) > 1:
         raise ConfigError(f"a script must load one model to be translated, got {', '.join(sorted(names))}")
     if not names:
         text = f"{MODEL}, the tutorial's own, as the script loads none; give another as --model"
-        return MODEL, (Note("settled", "model", text),)
-    return names.pop(), tuple(notes)
+        found.note("settled", "model", text)
+    return names.pop() if names else MODEL

@@ -2,15 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
 
 import yaml
 
 from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.flags import FlagWords, GivenFlags, read_flags
 from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT
-from paceline.compat.commands.translation import ForeignCommand, Note
+from paceline.compat.commands.translation import ForeignCommand, Translation
 from paceline.compat.vocabulary import Meaning, flags
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
@@ -19,60 +17,51 @@ OF_A_DATASET: Mapping[str, str] = {"path": "dataset_name", "name": "dataset_conf
 """Keys in an entry of `datasets` that are flags as well."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrlCommand:
-    """A parsed command line with its file."""
-
-    given: GivenFlags
-    environment: Mapping[str, str]
-    notes: tuple[Note, ...]
-
-
 def known_flags() -> tuple[str, ...]:
     """Every flag of `trl grpo`, including those that it passes on."""
     own = (*MEANINGS, *field_names(), "config")
     return tuple(dict.fromkeys((*own, *ACCELERATE, *WITHOUT_EFFECT["accelerate"])))
 
 
-def read(words: FlagWords, command: ForeignCommand) -> TrlCommand:
-    """Parse flags over the lines of the file.
+def read(words: FlagWords, command: ForeignCommand, found: Translation) -> GivenFlags:
+    """Parse flags over the lines of their file.
 
     Raises:
         ConfigError: a flag or a line that TRL does not have, or a file that cannot be read.
     """
-    given, notes = read_flags(words, known_flags(), "TRL")
+    given = read_flags(words, known_flags(), "TRL", found)
     path = given.pop("config", None)
     if path is None:
-        return TrlCommand(given=given, environment={}, notes=notes)
+        return given
     if len(path) != 1:
         raise ConfigError(f"--config must name one file, got {' '.join(path) or 'none'}")
-    return with_file(given, notes, path[0], command)
+    lines = _lines(path[0], command, found)
+    for name, texts in lines.items():
+        if given.get(name, texts) != texts:
+            text = f"{' '.join(given[name])}, where {path[0]} has {' '.join(texts)}; the flag counts"
+            found.note("settled", f"--{name}", text)
+    return {**lines, **given}
 
 
-def with_file(given: GivenFlags, notes: tuple[Note, ...], path: str, command: ForeignCommand) -> TrlCommand:
-    """Lines of the file under the flags, which win."""
+def _lines(path: str, command: ForeignCommand, found: Translation) -> GivenFlags:
+    """Lines of the file as flags; its `env` is added to the environment."""
     try:
-        found = yaml.safe_load(command.read(path))
+        values = yaml.safe_load(command.read(path))
     except yaml.YAMLError as error:
         raise ConfigError(f"--config {path} is not YAML ({' '.join(str(error).split())}); mend it") from None
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise ConfigError(f"--config {path} must hold lines of `name: value`, got {type(found).__name__}")
-    values = cast(dict[str, object], found)
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise ConfigError(f"--config {path} must hold lines of `name: value`, got {type(values).__name__}")
     environment = values.pop("env", {})
     if not isinstance(environment, dict):
         raise ConfigError(f"--config {path}: env must hold names and values, got {environment!r}")
-    lines = {**_dataset(values.pop("datasets", None), path), **{name: flag_words(one) for name, one in values.items()}}
+    found.environment |= {name: str(value) for name, value in environment.items()}
+    lines = _dataset(values.pop("datasets", None), path)
+    lines |= {name: flag_words(value) for name, value in values.items()}
     known = known_flags()
     for name in lines:
         if name not in known:
             raise ConfigError(f"--config {path}: TRL has no {name}; {suggest(name, known, otherwise='leave it out')}")
-    over = tuple(
-        Note("settled", f"--{name}", f"{' '.join(given[name])}, where {path} has {' '.join(words)}; the flag counts")
-        for name, words in lines.items()
-        if given.get(name, words) != words
-    )
-    texts = {name: str(value) for name, value in environment.items()}
-    return TrlCommand(given={**lines, **given}, environment=texts, notes=notes + over)
+    return lines
 
 
 def _dataset(entries: object, path: str) -> GivenFlags:
@@ -103,25 +92,22 @@ def flag_words(value: object) -> FlagWords:
     return (str(value).lower(),) if isinstance(value, bool) else (str(value),)
 
 
-SCRIPT: Mapping[str, str] = {
-    "dataset_name": "dataset",
-    "dataset_config": "dataset: NAME:CONFIG",
-    "dataset_train_split": "dataset_split",
-    "dataset_test_split": "eval_split",
-    "datasets": "dataset, where there is one",
-    "reward_model_name_or_path": "reward_funcs: model:NAME",
-    "reward_funcs": "reward_funcs",
-    "model_name_or_path": "model",
-    "dtype": "dtype: of the computation, weights are float32 always",
-    "use_peft": "lora_rank",
-    "lora_r": "lora_rank",
-    "lora_alpha": "lora_alpha",
-    "lora_target_modules": "lora_targets",
-}
-"""Flags of the script that become options."""
-
 MEANINGS: Mapping[str, Meaning] = {
-    **{name: Meaning(kind="option", text=text) for name, text in SCRIPT.items()},
+    **flags(
+        "option",
+        {
+            "dataset": "dataset_name dataset_config datasets",
+            "dataset_split": "dataset_train_split",
+            "eval_split": "dataset_test_split",
+            "reward_funcs: model:NAME": "reward_model_name_or_path",
+            "reward_funcs": "reward_funcs",
+            "model": "model_name_or_path",
+            "dtype: of the computation, weights are float32 always": "dtype",
+            "lora_rank": "use_peft lora_r",
+            "lora_alpha": "lora_alpha",
+            "lora_targets": "lora_target_modules",
+        },
+    ),
     **flags(
         "idle",
         {
