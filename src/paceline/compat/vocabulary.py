@@ -1,6 +1,6 @@
 """What a field or flag of another tool means here, as one row, for `GRPOTrainer` and `paceline translate` alike."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -133,12 +133,9 @@ def same(value: object, other: object) -> bool:
 
 def fields_by_option(meanings: Mapping[str, Meaning]) -> dict[str, tuple[str, ...]]:
     """Fields that decide each option; those come first that decide it before any other option."""
-    found: dict[str, list[str]] = {}
-    for name, one in meanings.items():
-        for option in one.options:
-            found.setdefault(option, []).append(name)
-    return {option: tuple(_first(names, option, meanings)) for option, names in found.items()}
-
-
-def _first(names: Iterable[str], option: str, meanings: Mapping[str, Meaning]) -> list[str]:
-    return sorted(names, key=lambda name: (name != option, meanings[name].options[0] != option))
+    found: dict[str, tuple[str, ...]] = {}
+    for option in dict.fromkeys(option for one in meanings.values() for option in one.options):
+        names = [name for name, one in meanings.items() if option in one.options]
+        ranks = {name: (name != option, meanings[name].options[0] != option) for name in names}
+        found[option] = tuple(sorted(names, key=ranks.__getitem__))
+    return found

@@ -1,6 +1,6 @@
 """Other tools' command lines to Paceline's options: pure functions, text in, options and notes out.
 
-translation.py   records of a command and its translation, the protocol of a tool's reader, and a translation as text
+translation.py   records of a command, its translation and a tool's reader; a translation as text
 colossalchat/    ColossalChat's `rl_example.py`
 trl/             TRL's `trl grpo`, its files, and scripts that take its flags
 swift/           ms-swift's `swift rlhf --rlhf_type grpo`
@@ -15,9 +15,9 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from paceline.compat.commands.colossalchat import from_colossalchat, is_colossalchat
-from paceline.compat.commands.scripts import from_script, is_script
-from paceline.compat.commands.swift import from_swift, is_swift
+from paceline.compat.commands.colossalchat import from_colossalchat
+from paceline.compat.commands.scripts import from_script
+from paceline.compat.commands.swift import from_swift
 from paceline.compat.commands.translation import (
     CommandReader,
     ForeignCommand,
@@ -26,35 +26,17 @@ from paceline.compat.commands.translation import (
     no_files,
     without_defaults,
 )
-from paceline.compat.commands.trl import from_trl, is_trl
+from paceline.compat.commands.trl import from_trl
 from paceline.config.building import build_config
 from paceline.errors import ConfigError
 
 COMMAND_READERS = (
     CommandReader(
-        name="ColossalChat",
-        example="python rl_example.py --dataset D --model M -t 4 -i 4 -b vllm ...",
-        recognises=is_colossalchat,
-        translate=from_colossalchat,
+        "ColossalChat", "python rl_example.py --dataset D --model M -t 4 -i 4 -b vllm ...", from_colossalchat
     ),
-    CommandReader(
-        name="ms-swift",
-        example="swift rlhf --rlhf_type grpo --model M --dataset D ...",
-        recognises=is_swift,
-        translate=from_swift,
-    ),
-    CommandReader(
-        name="TRL",
-        example="trl grpo --model_name_or_path M --dataset_name D ...",
-        recognises=is_trl,
-        translate=from_trl,
-    ),
-    CommandReader(
-        name="a script of TRL or of GRPO From Scratch",
-        example="python train_grpo.py",
-        recognises=is_script,
-        translate=from_script,
-    ),
+    CommandReader("ms-swift", "swift rlhf --rlhf_type grpo --model M --dataset D ...", from_swift),
+    CommandReader("TRL", "trl grpo --model_name_or_path M --dataset_name D ...", from_trl),
+    CommandReader("a script of TRL or of GRPO From Scratch", "python train_grpo.py", from_script),
 )
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
@@ -73,18 +55,19 @@ def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no
         ConfigError: no known tool's command, a flag or value that it does not have, or options at odds.
     """
     command = dataclasses.replace(read_command(words), read=read)
-    reader = next((one for one in COMMAND_READERS if one.recognises(command)), None)
-    if reader is None:
-        known = "; ".join(f"{one.name}'s `{one.example}`" for one in COMMAND_READERS)
-        start = command.words[0] if command.words else "nothing"
-        raise ConfigError(f"`paceline translate` knows {known}, got {start!r}; write the whole command after --")
-    found = reader.translate(command, repair)
-    try:
-        build_config(found.options)
-    except ConfigError as error:
-        raise ConfigError(f"what {reader.name}'s command amounts to is refused: {error}") from None
-    found.options = without_defaults(found.options)
-    return found
+    for reader in COMMAND_READERS:
+        found = reader.translate(command, repair)
+        if found is None:
+            continue
+        try:
+            build_config(found.options)
+        except ConfigError as error:
+            raise ConfigError(f"what {reader.name}'s command amounts to is refused: {error}") from None
+        found.options = without_defaults(found.options)
+        return found
+    known = "; ".join(f"{one.name}'s `{one.example}`" for one in COMMAND_READERS)
+    start = command.words[0] if command.words else "nothing"
+    raise ConfigError(f"`paceline translate` knows {known}, got {start!r}; write the whole command after --")
 
 
 def read_command(words: Sequence[str]) -> ForeignCommand:

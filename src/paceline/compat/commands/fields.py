@@ -25,7 +25,7 @@ from paceline.errors import ConfigError
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
 
-SHARES = ("save_steps", "eval_steps", "warmup_steps", "warmup_ratio")
+SHARES = ("eval_steps", "save_steps", "warmup_ratio", "warmup_steps")
 """Fields that may be a share of the run, which depends on the number of rows."""
 ELSEWHERE = ("engine", "cluster", "parallel", "lora")
 """Sections without fields in the Python trainer; the caller decides them."""
@@ -40,6 +40,7 @@ SAID_WHEN_GIVEN = (
     "rollout_correction",
 )
 """Options with a better default here than there, kept unless a field that decides them is given."""
+ANNOTATIONS: Mapping[str, Any] = typing.get_type_hints(Fields)
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 PRODUCTS = "weights, gradients and moments are float32; the products are of this precision"
 """Note on a flag for the precision of a model."""
@@ -87,10 +88,15 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
     if not isinstance(micro, int) or micro < 1:
         raise ConfigError(f"per_device_train_batch_size must be a whole number of at least 1, got {micro!r}")
     _note_batch(micro, values, around, found)
-    # shares of a run whose length the rows decide are left out
+    # a share of a run is left out where the rows decide how long it is
     steps = values.get("max_steps", -1)
-    shares = dict[str, object]() if isinstance(steps, int) and steps > 0 else _shares(values)
-    values = {name: value for name, value in values.items() if name not in shares}
+    for name in SHARES:
+        share = values.get(name)
+        if isinstance(share, float) and 0 < share < 1 and not (isinstance(steps, int) and steps > 0):
+            del values[name]
+            option = "warmup-steps" if "warmup" in name else name.replace("_", "-")
+            text = "of a run whose length the rows decide: `paceline plan` prints its steps; give the number as"
+            found.note("missing", f"--{name}", f"{share} {text} --{option}")
     values["per_device_train_batch_size"] = micro * around.ranks
     kept: dict[str, Any] = {
         name: value
@@ -113,10 +119,6 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
             )
     except ConfigError as error:
         raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
-    for name, value in sorted(shares.items()):
-        option = "warmup-steps" if "warmup" in name else name.replace("_", "-")
-        text = f"{value} of a run whose length the rows decide: `paceline plan` prints its steps; give the number as"
-        found.note("missing", f"--{name}", f"{text} --{option}")
     idle = without_effect(fields)
     for name in given:
         _note_field(name, idle, around, found)
@@ -124,10 +126,6 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
         found.note("idle", around.flag(name), NO_CHANGE)
     found.options = _options(config, args, values, around)
     return found
-
-
-def _shares(values: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name in SHARES if isinstance(value := values.get(name), float) and 0 < value < 1}
 
 
 def _options(config: Config, args: Fields, values: Mapping[str, object], around: Around) -> dict[str, object]:
@@ -215,7 +213,9 @@ def typed(name: str, words: FlagWords) -> Any:
     Raises:
         ConfigError: they are none.
     """
-    kinds = _arms(_annotations()[name])
+    annotation = ANNOTATIONS[name]
+    united = typing.get_origin(annotation) in (typing.Union, UnionType)
+    kinds = set(typing.get_args(annotation)) if united else {annotation}
     items = next((typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) is list), None)
     plain = {kind for kind in kinds if typing.get_origin(kind) is None}
     if items is not None and (len(words) != 1 or str not in plain):
@@ -231,17 +231,6 @@ def typed(name: str, words: FlagWords) -> Any:
             rule = "names and texts stand in double quotes"
             raise ConfigError(f"--{name} must be JSON, got {words[0]!r}; {rule}") from None
     return _scalar(name, words[0], plain)
-
-
-@functools.cache
-def _annotations() -> dict[str, Any]:
-    return typing.get_type_hints(Fields)
-
-
-def _arms(annotation: Any) -> set[Any]:
-    if typing.get_origin(annotation) in (typing.Union, UnionType):
-        return {arm for one in typing.get_args(annotation) for arm in _arms(one)}
-    return {annotation}
 
 
 def _scalar(name: str, word: str, kinds: set[Any]) -> object:

@@ -73,11 +73,9 @@ PROFILES: Mapping[str, tuple[int, int]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Started:
-    """Launch settings of a command."""
+class Started(ForeignCommand):
+    """A command without its launcher and the launcher's variables, and the launch settings."""
 
-    words: tuple[str, ...]
-    """Command behind the launcher."""
     processes: int = 1
     """Processes per machine."""
     machines: int = 1
@@ -85,13 +83,17 @@ class Started:
     """Arguments for our own launcher."""
     zero_stage: int | None = None
     notes: tuple[Note, ...] = ()
-    environment: Mapping[str, str]
-    """Variables that belong to no launcher."""
 
     @property
     def ranks(self) -> int:
         """Processes on all machines."""
         return self.processes * self.machines
+
+    @property
+    def devices(self) -> int:
+        """Number of devices named by the command's environment; 1 if it names none."""
+        named = self.environment.get("CUDA_VISIBLE_DEVICES", "")
+        return max(1, len([device for device in named.split(",") if device.strip()]))
 
 
 def started(command: ForeignCommand) -> Started:
@@ -108,32 +110,23 @@ def started(command: ForeignCommand) -> Started:
     launcher, words, notes = LAUNCHERS.get(start), command.words[len(start) :], list[Note]()
     if launcher is not None:
         words = _read_launcher(launcher, words, settings, notes)
-    if launcher == "accelerate" and not {"all_processes", "file"} & settings.keys():
-        devices = visible_devices(command)
-        settings["all_processes"] = str(devices)
-        text = (
-            f"no number of processes is given: one for each of the {devices} of CUDA_VISIBLE_DEVICES"
-            if devices > 1
-            else "no number of processes is given: one is taken; name it with --num_processes"
-        )
-        notes.append(Note("settled", "accelerate launch", text))
     rest = {name: value for name, value in command.environment.items() if name not in VARIABLES}
-    return with_numbers(Started(words=words, notes=tuple(notes), environment=rest), settings, command.read)
+    found = Started(words=words, read=command.read, environment=rest)
+    if launcher == "accelerate" and not {"all_processes", "file"} & settings.keys():
+        settings["all_processes"] = str(found.devices)
+        some = f"one for each of the {found.devices} of CUDA_VISIBLE_DEVICES"
+        taken = some if found.devices > 1 else "one is taken; name it with --num_processes"
+        notes.append(Note("settled", "accelerate launch", f"no number of processes is given: {taken}"))
+    return with_numbers(replace(found, notes=tuple(notes)), settings)
 
 
-def visible_devices(command: ForeignCommand) -> int:
-    """Number of devices named by the command's environment; 1 if it names none."""
-    named = command.environment.get("CUDA_VISIBLE_DEVICES", "")
-    return max(1, len([device for device in named.split(",") if device.strip()]))
-
-
-def with_numbers(start: Started, settings: Mapping[str, str], read: ReadText) -> Started:
+def with_numbers(start: Started, settings: Mapping[str, str]) -> Started:
     """The launch with processes, machines and sharding from settings by name.
 
     Raises:
         ConfigError: a number that is none, or a file that is not accelerate's.
     """
-    processes, stage = _file(settings["file"], read) if "file" in settings else (1, None)
+    processes, stage = _file(settings["file"], start.read) if "file" in settings else (1, None)
     machines = _count("machines", settings.get("machines", "1"))
     if "all_processes" in settings:
         processes = _count("num_processes", settings["all_processes"]) // machines

@@ -73,7 +73,7 @@ def _layout(flag: str, value: str) -> Mapping[str, object]:
     return known[value]
 
 
-def sharding(given: GivenFlags, start: Started, read: ReadText) -> dict[str, object]:
+def sharding(given: GivenFlags, start: Started) -> dict[str, object]:
     """Options behind `--deepspeed` and `--fsdp`, from a name or from DeepSpeed's own file, or behind the launcher.
 
     Raises:
@@ -83,7 +83,7 @@ def sharding(given: GivenFlags, start: Started, read: ReadText) -> dict[str, obj
     for name in ("deepspeed", "fsdp"):
         flag, value = f"--{name}", one(given, name)
         if value and value.endswith(".json"):
-            options |= _from_file(flag, value, read)
+            options |= _from_file(flag, value, start.read)
         elif value:
             first = value.split()[0] if value.split() else value
             options |= _layout(flag, "full_shard" if (flag, first) == ("--fsdp", "fsdp2") else first)

@@ -82,16 +82,16 @@ class Translation:
         self.notes += other.notes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CommandReader:
     """Reader of one tool's commands. It reads no file except through the command's `read`."""
 
     name: str
     example: str
     """Beginning of its commands."""
-    recognises: Callable[[ForeignCommand], bool]
-    translate: Callable[[ForeignCommand, bool], Translation]
-    """Translates every flag; with True the nearest valid numbers are taken where the given ones clash.
+    translate: Callable[[ForeignCommand, bool], Translation | None]
+    """Translates every flag; with True the nearest valid numbers are taken where the given ones clash. None for a
+    command of another tool.
 
     Raises:
         ConfigError: a flag or value that the tool does not have, numbers that it refuses, or one of its features that

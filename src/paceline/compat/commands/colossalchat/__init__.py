@@ -15,13 +15,10 @@ from paceline.compat.commands.colossalchat.tasks import tasks
 from paceline.compat.commands.translation import ForeignCommand, Translation
 
 
-def is_colossalchat(command: ForeignCommand) -> bool:
-    """True for a command that runs one of the scripts."""
-    return script_of(command.words) in SCRIPTS
-
-
-def from_colossalchat(command: ForeignCommand, repair: bool) -> Translation:
-    """Translate a command of ColossalChat."""
+def from_colossalchat(command: ForeignCommand, repair: bool) -> Translation | None:
+    """Translate a command that runs one of the scripts."""
+    if script_of(command.words) not in SCRIPTS:
+        return None
     found = Translation(environment=dict(command.environment))
     one = settle(read(command.words, found), found, repair=repair)
     for part in (tasks, sampling, objective, rounds, keeping):

@@ -6,12 +6,12 @@ refused, and of a repeated flag the last counts.
 
 import argparse
 import dataclasses
-import functools
 import math
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from types import NoneType
 from typing import Any, NoReturn
 
 from paceline.compat.commands.launching import PYTHON
@@ -106,6 +106,10 @@ FIELDS = tuple(
 SHORT: Mapping[str, str] = {
     field.name: field.metadata["short"] for field in dataclasses.fields(ColossalChatArguments) if field.metadata
 }
+KINDS: Mapping[str, type] = {
+    name: next(arm for arm in typing.get_args(hint) or (hint,) if arm is not NoneType)
+    for name, hint in typing.get_type_hints(ColossalChatArguments).items()
+}
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "backend": ("transformers", "vllm"),
     "algo": ("DAPO", "GRPO", "REINFORCE_PPB", "RLOO"),
@@ -182,7 +186,7 @@ def _parse(script: str, words: Sequence[str]) -> dict[str, list[str]]:
     for name in FIELDS:
         if name not in LACKING[script]:
             spellings = dict.fromkeys((flag(name), long_flag(name)))
-            if _kind(name) is bool:
+            if KINDS[name] is bool:
                 parser.add_argument(*spellings, dest=name, action="append_const", const="true")
             else:
                 parser.add_argument(*spellings, dest=name, action="append")
@@ -196,15 +200,8 @@ def _parse(script: str, words: Sequence[str]) -> dict[str, list[str]]:
     return vars(namespace)
 
 
-@functools.cache
-def _kind(name: str) -> type:
-    hint = typing.get_type_hints(ColossalChatArguments)[name]
-    arms: tuple[type, ...] = typing.get_args(hint) or (hint,)
-    return next(arm for arm in arms if arm is not type(None))
-
-
 def _value(name: str, text: str) -> object:
-    kind = _kind(name)
+    kind = KINDS[name]
     if name in CHOICES and text not in CHOICES[name]:
         if name == "backend" and text in AGENT_BACKENDS:
             raise ConfigError(f"-b {text} {NO_AGENTS}; give -b vllm")

@@ -52,9 +52,9 @@ def settle(arguments: ColossalChatArguments, found: Translation, *, repair: bool
     return dataclasses.replace(arguments, **changes)  # type: ignore[arg-type]
 
 
-def clashes(arguments: ColossalChatArguments) -> list[str]:
+def clashes(one: ColossalChatArguments) -> list[str]:
     """Every broken rule, with its numbers."""
-    one, found = arguments, []
+    found = []
     layout = one.tensor_parallel_size * one.pipeline_parallel_size
     if one.num_trainers % layout:
         found.append(
@@ -81,16 +81,17 @@ def nearest(arguments: ColossalChatArguments) -> BatchNumbers:
 
     Producers, completions per prompt and the layout of a group stay as they are.
     """
-    least: tuple[tuple[int, float, bool], BatchNumbers] | None = None
-    for numbers in _candidates(arguments):
-        changes = {name: value for name, value in numbers.items() if value != getattr(arguments, name)}
+
+    def cost(changes: BatchNumbers) -> tuple[int, float, bool]:
         factors = math.fsum(abs(math.log2(value / getattr(arguments, name))) for name, value in changes.items())
         # of two that are as near the one that keeps the size of an update
-        cost = (len(changes), round(factors, 9), "train_batch_size" in changes)
-        if least is None or cost < least[0]:
-            least = cost, changes
-    assert least is not None  # an update of one prompt per group always fits
-    return least[1]
+        return len(changes), round(factors, 9), "train_batch_size" in changes
+
+    # an update of one prompt per group always fits
+    found = _candidates(arguments)
+    return min(
+        ({name: size for name, size in one.items() if size != getattr(arguments, name)} for one in found), key=cost
+    )
 
 
 def _candidates(given: ColossalChatArguments) -> Iterator[BatchNumbers]:

@@ -16,31 +16,21 @@ from paceline.compat.commands.translation import ForeignCommand, Translation
 from paceline.errors import ConfigError
 
 
-def is_script(command: ForeignCommand) -> bool:
-    """True for a Python script without flags that has no reader of its own."""
-    script = _script(started(command).words)
-    return script is not None and PurePosixPath(script).name not in SCRIPTS
-
-
-def from_script(command: ForeignCommand, repair: bool) -> Translation:
-    """Translate the one call of a script; there is nothing to repair."""
+def from_script(command: ForeignCommand, repair: bool) -> Translation | None:
+    """Translate the one call of a Python script without flags; there is nothing to repair."""
     start = started(command)
-    place = _script(start.words)
-    assert place is not None
-    script = read_script(command.read(place), place)
+    words = start.words
+    if words[:1] and PYTHON.fullmatch(PurePosixPath(words[0]).name):
+        words = words[1:]
+    if len(words) != 1 or not words[0].endswith(".py") or PurePosixPath(words[0]).name in SCRIPTS:
+        return None
+    script = read_script(command.read(words[0]), words[0])
     found = Translation(notes=list(start.notes), environment=dict(start.environment))
     if "GRPOTrainer" in script.calls:
-        from_trainer(script, start, command, found)
+        from_trainer(script, start, found)
     elif "train_with_grpo" in script.calls:
         from_tutorial(script, found)
         found.launch = start.torchrun
     else:
-        raise ConfigError(f"{place} calls neither GRPOTrainer nor train_with_grpo; give a script that does")
+        raise ConfigError(f"{words[0]} calls neither GRPOTrainer nor train_with_grpo; give a script that does")
     return found
-
-
-def _script(words: tuple[str, ...]) -> str | None:
-    """Script of a command without flags."""
-    if words[:1] and PYTHON.fullmatch(PurePosixPath(words[0]).name):
-        words = words[1:]
-    return words[0] if len(words) == 1 and words[0].endswith(".py") else None

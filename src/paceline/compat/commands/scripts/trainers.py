@@ -6,7 +6,7 @@ from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.flags import FlagWords, GivenFlags
 from paceline.compat.commands.launching import Started
 from paceline.compat.commands.scripts.reading import Argument, Made, Script, ScriptCall, ScriptRows, Written, rows_of
-from paceline.compat.commands.translation import ForeignCommand, Translation
+from paceline.compat.commands.translation import Translation
 from paceline.compat.commands.trl import translate_flags
 from paceline.compat.commands.trl.reading import flag_words
 from paceline.errors import ConfigError
@@ -45,7 +45,7 @@ PEFT: Mapping[str, FlagWords] = {"lora_r": ("8",), "lora_alpha": ("8",)}
 """peft's own defaults, which differ from TRL's command line."""
 
 
-def from_trainer(script: Script, start: Started, command: ForeignCommand, found: Translation) -> None:
+def from_trainer(script: Script, start: Started, found: Translation) -> None:
     """Add every literal argument as a flag; computed arguments are named in notes.
 
     Raises:
@@ -73,7 +73,7 @@ def from_trainer(script: Script, start: Started, command: ForeignCommand, found:
     _note_calls(script, about)
     about.notes = list(dict.fromkeys(about.notes))
     found.add(about)
-    translate_flags(given, start, command, found)
+    translate_flags(given, start, found)
 
 
 def _arguments(function: str, call: ScriptCall, positions: Sequence[str]) -> dict[str, Argument]:
@@ -134,7 +134,8 @@ def _loaded(argument: Argument | None) -> tuple[Argument | None, dict[str, Argum
 
 def _model(argument: Argument | None, script: Script, about: Translation) -> GivenFlags:
     """Flags of a model name, or of `from_pretrained(NAME, ...)`."""
-    _note_changes(argument, script, about, f"is not done here; {RUN_IT}")
+    for change in script.changes_behind(argument):
+        _note_part(about, change.source, change.attribute, "is not done here")
     if isinstance(argument, Written) and isinstance(argument.value, str):
         return {"model_name_or_path": (argument.value,)}
     name, given = _loaded(argument)
@@ -156,25 +157,16 @@ def _model(argument: Argument | None, script: Script, about: Translation) -> Giv
         elif key in ("revision", "trust_remote_code", "load_in_8bit", "load_in_4bit") and isinstance(one, Written):
             found["model_revision" if key == "revision" else key] = flag_words(one.value)
         else:
-            _note_argument("from_pretrained", key, one, about)
+            _note_part(about, f"from_pretrained {key}", key, f"{_source(one)} is not looked at")
     return found
 
 
-def _note_changes(argument: Argument | None, script: Script, about: Translation, text: str) -> None:
-    """Note changes of a model or a tokenizer; `text` is of those that matter."""
-    for change in script.changes_behind(argument):
-        if change.attribute in NO_MATTER:
-            about.note("idle", change.source, NO_MATTER[change.attribute])
-        else:
-            about.note("missing", change.source, text)
-
-
-def _note_argument(function: str, name: str, argument: Argument, about: Translation) -> None:
-    """Note an argument of a model, a tokenizer or a dataset without a flag."""
+def _note_part(about: Translation, subject: str, name: str, text: str) -> None:
+    """Note an argument or a change of a model, a tokenizer or a dataset without a flag."""
     if name in NO_MATTER:
-        about.note("idle", f"{function} {name}", NO_MATTER[name])
+        about.note("idle", subject, NO_MATTER[name])
     else:
-        about.note("missing", f"{function} {name}", f"{_source(argument)} is not looked at; {RUN_IT}")
+        about.note("missing", subject, f"{text}; {RUN_IT}")
 
 
 def _datasets(argument: Argument | None, held_out: Argument | None, script: Script, about: Translation) -> GivenFlags:
@@ -208,7 +200,7 @@ def _note_others(rows: ScriptRows, about: Translation) -> None:
     """Note the arguments of load_dataset that are not looked at."""
     for name, one in rows.others.items():
         if not (isinstance(one, Written) and one.value in (None, "main")):
-            _note_argument("load_dataset", name, one, about)
+            _note_part(about, f"load_dataset {name}", name, f"{_source(one)} is not looked at")
 
 
 def _rewards(arguments: Mapping[str, Argument], script: Script, about: Translation) -> GivenFlags:
@@ -265,8 +257,9 @@ def _note_tokenizer(argument: Argument | None, model: str, script: Script, about
         text = f"the tokenizer is the one that lies with {model}, and not {_source(name or argument)}"
         about.note("missing", "processing_class", f"{text}; {RUN_IT}")
     for key, one in given.items():
-        _note_argument("processing_class", key, one, about)
-    _note_changes(argument, script, about, f"the tokenizer is as it lies with the model; {RUN_IT}")
+        _note_part(about, f"processing_class {key}", key, f"{_source(one)} is not looked at")
+    for change in script.changes_behind(argument):
+        _note_part(about, change.source, change.attribute, "the tokenizer is as it lies with the model")
 
 
 def _note_calls(script: Script, about: Translation) -> None:

@@ -17,7 +17,7 @@ from paceline.compat.commands.flags import (
     read_flags,
     says_nothing,
 )
-from paceline.compat.commands.launching import Started, started, visible_devices
+from paceline.compat.commands.launching import Started, started
 from paceline.compat.commands.layouts import check_length, place, sharding
 from paceline.compat.commands.swift.tables import DEFAULTS, FIELDS, KNOWN, MEANINGS
 from paceline.compat.commands.swift.tasks import is_full, reward_names, tasks
@@ -33,39 +33,27 @@ ESTIMATORS = {"grpo": None, "rloo": "leave_one_out", "reinforce_plus_plus": "gro
 CORRECTION_MAX = 2.0
 
 
-def is_swift(command: ForeignCommand) -> bool:
-    """True for `swift`, `megatron`, and ms-swift's own script."""
-    words = started(command).words
-    return words[:1] in (("swift",), ("megatron",)) or _script_at(words) >= 0
-
-
-def from_swift(command: ForeignCommand, repair: bool) -> Translation:
-    """Translate a command of ms-swift."""
+def from_swift(command: ForeignCommand, repair: bool) -> Translation | None:
+    """Translate a command of `swift`, `megatron` or ms-swift's own script."""
     start = started(command)
+    flags = _after_rlhf(start.words)
+    if flags is None:
+        return None
     found = Translation(notes=list(start.notes), environment=dict(start.environment))
-    given = read_flags(_after_rlhf(start.words), (*field_names(), *KNOWN), "ms-swift", found)
+    given = read_flags(flags, (*field_names(), *KNOWN), "ms-swift", found)
     kind = one(given, "rlhf_type")
     if kind != "grpo":
         raise ConfigError(
             f"--rlhf_type must be grpo, got {kind or 'none, which is dpo'}; no other training is offered here"
         )
-    start = _add_places(given, start, command, found, repair=repair)
+    start = _add_places(given, start, found, repair=repair)
     about_rewards, advantage, about_rows = Translation(), Translation(), Translation()
     functions, models = reward_names(given, about_rewards), given.get("reward_model", ())
     if not functions and not models:
         raise ConfigError("ms-swift has no default reward; give --reward_funcs accuracy format, or --reward_model")
     _add_advantage(given, advantage)
     fields = _fields(given)
-    around = Around(
-        tool="ms-swift",
-        ranks=start.ranks,
-        rewards=functions + models,
-        models=models,
-        adapter=not is_full(given),
-        defaults=_defaults(given, fields),
-        more=_more(given),
-        spelling={field: flag for flag, field in FIELDS.items() if flag != field and flag in given},
-    )
+    around = _around(given, fields, start, functions, models)
     of_fields = from_fields(fields, around)
     tasks(given, about_rows)
     for name in (*advantage.options, *about_rows.options):
@@ -82,22 +70,17 @@ def from_swift(command: ForeignCommand, repair: bool) -> Translation:
     return found
 
 
-def _script_at(words: FlagWords) -> int:
-    """Index of ms-swift's own script, behind `python -m` or as a path."""
-    scripts = (
-        at for at, word in enumerate(words[:3]) if word == "swift.cli.rlhf" or word.endswith("swift/cli/rlhf.py")
-    )
-    return next(scripts, -1)
-
-
-def _after_rlhf(words: FlagWords) -> FlagWords:
-    at = _script_at(words)
-    if at >= 0:
-        return words[at + 1 :]
-    if words[0] == "megatron":
+def _after_rlhf(words: FlagWords) -> FlagWords | None:
+    """Flags behind `swift rlhf`, or behind ms-swift's own script as a module or a path."""
+    for at, word in enumerate(words[:3]):
+        if word == "swift.cli.rlhf" or word.endswith("swift/cli/rlhf.py"):
+            return words[at + 1 :]
+    if words[:1] == ("megatron",):
         raise ConfigError(
             "`megatron rlhf` names its layout in flags of Megatron's, and is not read; give the command of `swift rlhf`"
         )
+    if words[:1] != ("swift",):
+        return None
     if words[1:2] != ("rlhf",):
         what = words[1] if len(words) > 1 else "nothing"
         raise ConfigError(f"`swift` must be followed by rlhf, got {what!r}; no other training is offered here")
@@ -125,22 +108,28 @@ def _fields(given: GivenFlags) -> GivenFlags:
     return fields
 
 
-def _defaults(given: GivenFlags, fields: GivenFlags) -> dict[str, object]:
-    found = {**DEFAULTS, "learning_rate": FULL_RATE if is_full(given) else DEFAULTS["learning_rate"]}
+def _around(given: GivenFlags, fields: GivenFlags, start: Started, functions: FlagWords, models: FlagWords) -> Around:
+    is_whole = is_full(given)
+    defaults = {**DEFAULTS, "learning_rate": FULL_RATE if is_whole else DEFAULTS["learning_rate"]}
     if "vllm_importance_sampling_mode" in fields:
-        found["vllm_importance_sampling_clip_max"] = CORRECTION_MAX
+        defaults["vllm_importance_sampling_clip_max"] = CORRECTION_MAX
     if "val_dataset" in given:
-        found |= {"eval_strategy": "steps", "eval_steps": 500.0}
-    return {name: value for name, value in found.items() if name not in fields}
-
-
-def _more(given: GivenFlags) -> dict[str, object]:
-    found: dict[str, object] = {}
+        defaults |= {"eval_strategy": "steps", "eval_steps": 500.0}
+    more: dict[str, object] = {}
     if "enable_thinking" in given:
-        found["chat_template_kwargs"] = {"enable_thinking": is_on(given, "enable_thinking")}
+        more["chat_template_kwargs"] = {"enable_thinking": is_on(given, "enable_thinking")}
     if given.get("stop_words"):
-        found["generation_kwargs"] = {"stop_strings": list(given["stop_words"])}
-    return found
+        more["generation_kwargs"] = {"stop_strings": list(given["stop_words"])}
+    return Around(
+        tool="ms-swift",
+        ranks=start.ranks,
+        rewards=functions + models,
+        models=models,
+        adapter=not is_whole,
+        defaults={name: value for name, value in defaults.items() if name not in fields},
+        more=more,
+        spelling={field: flag for flag, field in FIELDS.items() if flag != field and flag in given},
+    )
 
 
 def _note_defaults(fields: GivenFlags, around: Around, found: Translation) -> None:
@@ -191,9 +180,7 @@ def _add_advantage(given: GivenFlags, found: Translation) -> None:
         found.note("idle", "--max_resample_times", "dynamic_sample is off")
 
 
-def _add_places(
-    given: GivenFlags, start: Started, command: ForeignCommand, found: Translation, *, repair: bool
-) -> Started:
+def _add_places(given: GivenFlags, start: Started, found: Translation, *, repair: bool) -> Started:
     """Add the options of engine, processes and sharding; returns a launch with as many processes as devices.
 
     Raises:
@@ -204,14 +191,14 @@ def _add_places(
         raise ConfigError(f"--vllm_mode must be server or colocate, got {mode!r}")
     apart, of_device = mode == "server", Translation()
     if vllm and mode is None and "vllm_device" in given:
-        start, apart = _own_device(given, start, command, of_device, repair=repair)
+        start, apart = _own_device(given, start, of_device, repair=repair)
     behind = is_on(given, "async_generate")
     if behind and not (vllm and mode == "server"):
         raise ConfigError("--async_generate must be left out without --use_vllm true --vllm_mode server")
     place(given, start, found, apart=apart)
     if behind:
         found.decide(max_staleness=1)
-    found.decide(**sharding(given, start, command.read))
+    found.decide(**sharding(given, start))
     _add_sizes(given, start.ranks, found)
     found.add(of_device)
     for name in given:
@@ -237,11 +224,9 @@ def _add_sizes(given: GivenFlags, ranks: int, found: Translation) -> None:
         found.decide(concurrent_sequences=int(most))
 
 
-def _own_device(
-    given: GivenFlags, start: Started, command: ForeignCommand, found: Translation, *, repair: bool
-) -> tuple[Started, bool]:
+def _own_device(given: GivenFlags, start: Started, found: Translation, *, repair: bool) -> tuple[Started, bool]:
     """The launch, and if vLLM is apart, by version 1's `--vllm_device`: the first device that does not train."""
-    device, devices = one(given, "vllm_device") or "auto", visible_devices(command)
+    device, devices = one(given, "vllm_device") or "auto", start.devices
     about, trains = f"--vllm_device {device}", start.processes
     if device != "auto":
         index = device.rpartition(":")[2]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from paceline.compat.commands.fields import PRODUCTS, add_trackers
 from paceline.compat.commands.flags import GivenFlags, is_on, number, one
+from paceline.compat.commands.swift.tables import PARAMETERS
 from paceline.compat.commands.translation import Translation
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
@@ -133,18 +134,6 @@ REWARDS: Mapping[str, tuple[str, str]] = {
     "math": ("boxed", "cut a box at its first closing brace; here braces match, and the last box counts"),
 }
 """Our name of each reward function, and the defect of theirs."""
-PARAMETERS: Mapping[str, Mapping[str, str]] = {
-    "cosine": {
-        "cosine_max_len": "max_length",
-        "cosine_min_len_value_wrong": "min_wrong",
-        "cosine_max_len_value_wrong": "max_wrong",
-        "cosine_min_len_value_correct": "max_correct",
-        "cosine_max_len_value_correct": "min_correct",
-    },
-    "repetition": {"repetition_n_grams": "ngram", "repetition_max_penalty": "max_penalty"},
-    "soft_overlong": {"soft_max_length": "max_length", "soft_cache_length": "cache"},
-}
-"""Flags of each reward, with our parameter."""
 
 
 def reward_names(given: GivenFlags, found: Translation) -> tuple[str, ...]:

@@ -21,42 +21,40 @@ PEFT_RANK, PEFT_ALPHA = 16, 32.0
 """TRL's own defaults."""
 
 
-def is_trl(command: ForeignCommand) -> bool:
-    """True for `trl` and for a Python script with flags."""
-    words = started(command).words
-    at = _script_at(words)
-    return words[:1] == ("trl",) or (at >= 0 and len(words) > at + 1 and words[at + 1].startswith("--"))
-
-
-def from_trl(command: ForeignCommand, repair: bool) -> Translation:
-    """Translate a command of TRL; there is nothing to repair."""
+def from_trl(command: ForeignCommand, repair: bool) -> Translation | None:
+    """Translate `trl grpo`, or a Python script with flags; there is nothing to repair."""
     start = started(command)
-    words = start.words
-    if words[0] == "trl" and words[1:2] != ("grpo",):
-        what = words[1] if len(words) > 1 else "nothing"
-        raise ConfigError(f"`trl` must be followed by grpo, got {what!r}; no other training is offered here")
+    flags = _flags(start.words)
+    if flags is None:
+        return None
     found = Translation(notes=list(start.notes), environment=dict(start.environment))
-    given = read(words[2:] if words[0] == "trl" else words[_script_at(words) + 1 :], command, found)
+    given = read(flags, start, found)
     # flags of accelerate, which `trl grpo` passes on
     if named := {ACCELERATE[name]: given[name][-1] for name in ACCELERATE if given.get(name)}:
-        start = with_numbers(start, named, command.read)
-    translate_flags(given, start, command, found)
+        start = with_numbers(start, named)
+    translate_flags(given, start, found)
     return found
 
 
-def _script_at(words: tuple[str, ...]) -> int:
-    """Index of a Python script with flags: first, or behind `python` or `python -m`."""
+def _flags(words: FlagWords) -> FlagWords | None:
+    """Flags behind `trl grpo`, or behind a Python script that comes first or after `python` or `python -m`."""
+    if words[:1] == ("trl",):
+        if words[1:2] != ("grpo",):
+            what = words[1] if len(words) > 1 else "nothing"
+            raise ConfigError(f"`trl` must be followed by grpo, got {what!r}; no other training is offered here")
+        return words[2:]
+    flags: FlagWords = ()
     if words[:1] and words[0].endswith(".py"):
-        return 0
-    if words[:1] and words[0].rpartition("/")[2].startswith("python"):
+        flags = words[1:]
+    elif words[:1] and words[0].rpartition("/")[2].startswith("python"):
         if words[1:3] == ("-m", "trl.scripts.grpo"):
-            return 2
-        if words[1:2] and words[1].endswith(".py"):
-            return 1
-    return -1
+            flags = words[3:]
+        elif words[1:2] and words[1].endswith(".py"):
+            flags = words[2:]
+    return flags if flags and flags[0].startswith("--") else None
 
 
-def translate_flags(given: GivenFlags, start: Started, command: ForeignCommand, found: Translation) -> None:
+def translate_flags(given: GivenFlags, start: Started, found: Translation) -> None:
     """Add the translation of parsed flags and fields from any source."""
     about_rewards = Translation()
     functions = reward_names(given.get("reward_funcs", ()), about_rewards)
@@ -84,7 +82,7 @@ def translate_flags(given: GivenFlags, start: Started, command: ForeignCommand, 
     _task(given, found)
     _adapter(given, found)
     _precision(given, found)
-    _places(given, start, command, found)
+    _places(given, start, found)
     note_idle(given, SCRIPT_FLAGS, found)
     for name in given:
         if name in WITHOUT_EFFECT["accelerate"]:
@@ -146,8 +144,8 @@ def _precision(given: GivenFlags, found: Translation) -> None:
         found.note("changed", "--dtype", PRODUCTS)
 
 
-def _places(given: GivenFlags, start: Started, command: ForeignCommand, found: Translation) -> None:
-    found.decide(**sharding(given, start, command.read))
+def _places(given: GivenFlags, start: Started, found: Translation) -> None:
+    found.decide(**sharding(given, start))
     mode = one(given, "vllm_mode") or "colocate"
     if mode not in ("colocate", "server"):
         raise ConfigError(f"--vllm_mode must be colocate or server, got {mode!r}")

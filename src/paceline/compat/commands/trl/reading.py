@@ -7,8 +7,8 @@ import yaml
 
 from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.flags import FlagWords, GivenFlags, read_flags
-from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT
-from paceline.compat.commands.translation import ForeignCommand, Translation
+from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT, Started
+from paceline.compat.commands.translation import Translation
 from paceline.compat.vocabulary import Meaning, flags
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
@@ -23,7 +23,7 @@ def known_flags() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*own, *ACCELERATE, *WITHOUT_EFFECT["accelerate"])))
 
 
-def read(words: FlagWords, command: ForeignCommand, found: Translation) -> GivenFlags:
+def read(words: FlagWords, start: Started, found: Translation) -> GivenFlags:
     """Parse flags over the lines of their file.
 
     Raises:
@@ -35,7 +35,7 @@ def read(words: FlagWords, command: ForeignCommand, found: Translation) -> Given
         return given
     if len(path) != 1:
         raise ConfigError(f"--config must name one file, got {' '.join(path) or 'none'}")
-    lines = _lines(path[0], command, found)
+    lines = _lines(path[0], start, found)
     for name, texts in lines.items():
         if given.get(name, texts) != texts:
             text = f"{' '.join(given[name])}, where {path[0]} has {' '.join(texts)}; the flag counts"
@@ -43,10 +43,10 @@ def read(words: FlagWords, command: ForeignCommand, found: Translation) -> Given
     return {**lines, **given}
 
 
-def _lines(path: str, command: ForeignCommand, found: Translation) -> GivenFlags:
+def _lines(path: str, start: Started, found: Translation) -> GivenFlags:
     """Lines of the file as flags; its `env` is added to the environment."""
     try:
-        values = yaml.safe_load(command.read(path))
+        values = yaml.safe_load(start.read(path))
     except yaml.YAMLError as error:
         raise ConfigError(f"--config {path} is not YAML ({' '.join(str(error).split())}); mend it") from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
