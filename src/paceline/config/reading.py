@@ -99,7 +99,7 @@ def options() -> tuple[Option, ...]:
             section=section,
             type=typing.get_type_hints(section_class)[field.name],
             default=field.default,
-            help=_field_docstrings()[section_class.__name__, field.name],
+            help=field_docstrings(section_class)[field.name],
         )
         for section, section_class in section_classes().items()
         for field in dataclasses.fields(section_class)
@@ -113,14 +113,12 @@ def section_classes() -> dict[str, typing.Any]:
 
 
 @functools.cache
-def _field_docstrings() -> dict[tuple[str, str], str]:
-    """Read the string under each annotated field, by class and field name: Python keeps them in the source only."""
-    sources = (inspect.getsource(section_class) for section_class in section_classes().values())
-    classes = [node for source in sources for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+def field_docstrings(of: type) -> dict[str, str]:
+    """Read the string under each annotated field of a class: Python keeps them in the source only."""
+    body = typing.cast(ast.ClassDef, ast.parse(inspect.getsource(of)).body[0]).body
     return {
-        (section.name, field.target.id): " ".join(text.value.value.split())
-        for section in classes
-        for field, text in zip(section.body, section.body[1:], strict=False)
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in zip(body, body[1:], strict=False)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
     }

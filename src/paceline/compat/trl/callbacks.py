@@ -61,12 +61,7 @@ class CallbackObserver:
     """
 
     def __init__(
-        self,
-        handler: CallbackHandler,
-        args: GRPOConfig,
-        state: TrainerState,
-        reward_log: RewardLog,
-        outlook: Outlook,
+        self, handler: CallbackHandler, args: GRPOConfig, state: TrainerState, reward_log: RewardLog, outlook: Outlook
     ) -> None:
         """Start without an open run."""
         self.handler, self.args, self.state, self.control = handler, args, state, TrainerControl()

@@ -1,4 +1,7 @@
-"""Fields that TRL 1.16 and Paceline add to `TrainingArguments`, with their meaning here; no torch."""
+"""Fields that TRL 1.16 and Paceline add to `TrainingArguments`, with their meaning here; no torch.
+
+The docstring of a field is its help text.
+"""
 
 # ruff: noqa: RUF009, RUF036 - rows hold no mutable default; HfArgumentParser wants None first
 
@@ -10,6 +13,7 @@ from paceline.compat.trl.training_fields import ONE_PROCESS, RISES, Keywords, Re
 from paceline.compat.vocabulary import (
     Meaning,
     Switch,
+    Table,
     becomes,
     changed,
     decides,
@@ -20,6 +24,7 @@ from paceline.compat.vocabulary import (
     table,
 )
 from paceline.config.presets import PRESETS
+from paceline.config.reading import field_docstrings
 
 
 def corrects_rollouts(args: Any) -> bool:
@@ -54,7 +59,15 @@ PRODUCERS: Remark = (
 ROLLOUTS: Remark = ("idle", "every completion is written to the run directory's rollouts/")
 
 
+def _documented(cls: Table) -> Table:
+    """Make the docstring of each field its help text, which HfArgumentParser shows."""
+    for name, text in field_docstrings(cls).items():
+        vars(cls)[name].metadata = {"help": text}
+    return cls
+
+
 @dataclass(repr=False)
+@_documented
 @table
 class GRPOFields:
     """Name, type, default, help text and meaning of each field."""
@@ -75,61 +88,40 @@ class GRPOFields:
     remove_unused_columns: bool | None = other_default(False, "Of no effect: reward functions get every column.")
 
     # Paceline's own
-    preset: str | None = decides(
-        None,
-        "preset",
-        choices=tuple(PRESETS),
-        help="A published objective (grpo, dapo, dr_grpo, gspo, ...); fields left at their defaults follow it.",
-    )
+    preset: str | None = decides(None, "preset", choices=tuple(PRESETS))
+    """A published objective (grpo, dapo, dr_grpo, gspo, ...); fields left at their defaults follow it."""
     max_prompt_length: int | None = decides(
         None,
         "max_prompt_length long_prompts",
         "max_prompt_length and long_prompts=truncate_left; None: the model's context",
-        help="Tokens of a prompt, at most; longer ones lose their beginning. None: as many as the model can see.",
     )
+    """Tokens of a prompt, at most; longer ones lose their beginning. None: as many as the model can see."""
     warmup_ratio: float | None = decides(
-        None,
-        "warmup_steps",
-        "a share of the run, as warmup_steps below 1",
-        switch=RISES,
-        help="Share of the run over which the learning rate rises, in [0, 1).",
+        None, "warmup_steps", "a share of the run, as warmup_steps below 1", switch=RISES
     )
-    micro_batch_tokens: int = becomes(
-        0,
-        "micro_batch_tokens",
-        help="Tokens forwarded at once: memory and speed, never the gradient; 0: by device.",
-    )
-    on_bad_row: str = becomes(
-        "stop",
-        "on_bad_row",
-        choices=("stop", "skip"),
-        help="What happens to a row that cannot be used: stop, or skip and count it.",
-    )
-    reward_timeout: float = becomes(
-        600.0, "reward_timeout", help="Seconds that one call of a reward function may take."
-    )
-    max_reward_failure_rate: float = becomes(
-        0.05,
-        "max_reward_failure_rate",
-        help="The run stops when a reward function fails on more than this share of a step's completions.",
-    )
-    step_timeout: float = becomes(
-        3600.0, "step_timeout", help="Seconds without any sign of progress, after which the run ends."
-    )
-    sandbox: str = becomes(
-        "auto",
-        "sandbox",
-        help="Isolation of what `code` runs: auto, a level by name, or a judge service's address.",
-    )
+    """Share of the run over which the learning rate rises, in [0, 1)."""
+    micro_batch_tokens: int = becomes(0, "micro_batch_tokens")
+    """Tokens forwarded at once: memory and speed, never the gradient; 0: by device."""
+    on_bad_row: str = becomes("stop", "on_bad_row", choices=("stop", "skip"))
+    """What happens to a row that cannot be used: stop, or skip and count it."""
+    reward_timeout: float = becomes(600.0, "reward_timeout")
+    """Seconds that one call of a reward function may take."""
+    max_reward_failure_rate: float = becomes(0.05, "max_reward_failure_rate")
+    """The run stops when a reward function fails on more than this share of a step's completions."""
+    step_timeout: float = becomes(3600.0, "step_timeout")
+    """Seconds without any sign of progress, after which the run ends."""
+    sandbox: str = becomes("auto", "sandbox")
+    """Isolation of what `code` runs: auto, a level by name, or a judge service's address."""
 
     # the model and its reference
     model_init_kwargs: dict[str, Any] | str | None = decides(
         None,
         "dtype trust_remote_code",
         "dtype and trust_remote_code; attn_implementation, device_map and use_cache say nothing here",
-        help="How a model given by name is loaded.",
     )
-    trust_remote_code: bool = becomes(False, "trust_remote_code", help="Run Python code that comes with the model.")
+    """How a model given by name is loaded."""
+    trust_remote_code: bool = becomes(False, "trust_remote_code")
+    """Run Python code that comes with the model."""
     router_aux_loss_coef: float | None = refused(None, "a router's auxiliary loss is not computed", also=(0, 0.0))
     disable_dropout: bool = idle(False, "dropout is always off, so that the policy that trains is the one that sampled")
     cast_lm_head_to_fp32: bool = refused(
@@ -144,50 +136,33 @@ class GRPOFields:
     )
 
     # prompts and completions
-    num_generations: int | None = becomes(8, "num_generations", help="Completions per prompt, at least 2.")
-    num_generations_eval: int | None = decides(
-        None,
-        "eval_generations",
-        "eval_generations, sampled at temperature",
-        help="Completions per prompt in evaluation; None: num_generations.",
-    )
-    max_completion_length: int | None = becomes(512, "max_completion_length", help="Tokens of a completion, at most.")
+    num_generations: int | None = becomes(8, "num_generations")
+    """Completions per prompt, at least 2."""
+    num_generations_eval: int | None = decides(None, "eval_generations", "eval_generations, sampled at temperature")
+    """Completions per prompt in evaluation; None: num_generations."""
+    max_completion_length: int | None = becomes(512, "max_completion_length")
+    """Tokens of a completion, at most."""
     ds3_gather_for_generation: bool = idle(True, ONE_PROCESS)
-    shuffle_dataset: bool | None = becomes(True, "shuffle", convert=bool, help="A new order each epoch, fixed by seed.")
+    shuffle_dataset: bool | None = becomes(True, "shuffle", convert=bool)
+    """A new order each epoch, fixed by seed."""
     pad_to_multiple_of: int | str | None = idle("auto", "padding never reaches the loss")
-    generation_batch_size: int | None = decides(
-        None, "prompts_per_step", help="Completions sampled together; None: by steps_per_generation."
-    )
+    generation_batch_size: int | None = decides(None, "prompts_per_step")
+    """Completions sampled together; None: by steps_per_generation."""
     # num_minibatches = steps_per_generation / gradient_accumulation_steps
-    steps_per_generation: int | None = decides(
-        None,
-        "num_minibatches prompts_per_step",
-        help="Micro-batches sampled together; None: gradient_accumulation_steps.",
-    )
-    temperature: float = becomes(1.0, "temperature", help="Divides the logits, in sampling and in the loss alike.")
-    top_p: float = becomes(
-        1.0, "top_p", help="Sample among the most probable tokens with this total probability; 1 is off."
-    )
-    top_k: int = becomes(
-        0,
-        "top_k",
-        convert=lambda count: count or 0,
-        may_be_none=True,
-        help="Sample among this many most probable tokens; 0 is off.",
-    )
-    min_p: float | None = becomes(
-        None,
-        "min_p",
-        convert=lambda share: share or 0.0,
-        help="Sample among tokens of at least this share of the top one's probability.",
-    )
-    generation_kwargs: Keywords = decides(
-        None,
-        "stop",
-        "top_p, top_k, min_p, and stop_strings as stop",
-        help="More about sampling: top_p, top_k, min_p, stop_strings.",
-    )
-    chat_template_kwargs: Keywords = decides(None, "enable_thinking", help="For the chat template: enable_thinking.")
+    steps_per_generation: int | None = decides(None, "num_minibatches prompts_per_step")
+    """Micro-batches sampled together; None: gradient_accumulation_steps."""
+    temperature: float = becomes(1.0, "temperature")
+    """Divides the logits, in sampling and in the loss alike."""
+    top_p: float = becomes(1.0, "top_p")
+    """Sample among the most probable tokens with this total probability; 1 is off."""
+    top_k: int = becomes(0, "top_k", convert=lambda count: count or 0, may_be_none=True)
+    """Sample among this many most probable tokens; 0 is off."""
+    min_p: float | None = becomes(None, "min_p", convert=lambda share: share or 0.0)
+    """Sample among tokens of at least this share of the top one's probability."""
+    generation_kwargs: Keywords = decides(None, "stop", "top_p, top_k, min_p, and stop_strings as stop")
+    """More about sampling: top_p, top_k, min_p, stop_strings."""
+    chat_template_kwargs: Keywords = decides(None, "enable_thinking")
+    """For the chat template: enable_thinking."""
     repetition_penalty: float = refused(
         1.0,
         "the loss would be of another distribution than the one that was sampled from",
@@ -225,40 +200,26 @@ class GRPOFields:
 
     # the objective
     scale_rewards: str = decides(
-        "group",
-        "advantage",
-        "advantage: group, group_mean_reward_std or none",
-        choices=("group", "batch", "none"),
-        help="What the advantage is divided by: the standard deviation of group, batch, or none.",
+        "group", "advantage", "advantage: group, group_mean_reward_std or none", choices=("group", "batch", "none")
     )
+    """What the advantage is divided by: the standard deviation of group, batch, or none."""
     # normalize_then_sum also sets advantage=batch
     multi_objective_aggregation: str = decides(
-        "sum_then_normalize",
-        "reward_aggregation advantage",
-        choices=("sum_then_normalize", "normalize_then_sum"),
-        help="Several rewards: sum_then_normalize or normalize_then_sum.",
+        "sum_then_normalize", "reward_aggregation advantage", choices=("sum_then_normalize", "normalize_then_sum")
     )
-    reward_weights: list[float] | None = decides(
-        None, "reward_weights", help="One weight per reward function; None: all 1."
-    )
-    filter_range: list[float] | None = becomes(
-        None,
-        "filter_range",
-        help="Train only on groups whose mean reward lies strictly between these two numbers, such as 0 1.",
-    )
-    max_refills: int = becomes(0, "max_refills", help="Rounds of sampling that replace groups outside filter_range.")
-    oversampling: float = becomes(
-        1.0,
-        "oversampling",
-        help="Prompts sampled at once for each group that is needed, where filter_range filters.",
-    )
-    num_iterations: int = becomes(1, "num_iterations", help="Passes over a batch of rollouts.")
-    importance_sampling_level: str = becomes(
-        "token",
-        "ratio_level",
-        choices=("token", "sequence"),
-        help="The ratio to the old policy: of a token or of a sequence.",
-    )
+    """Several rewards: sum_then_normalize or normalize_then_sum."""
+    reward_weights: list[float] | None = decides(None, "reward_weights")
+    """One weight per reward function; None: all 1."""
+    filter_range: list[float] | None = becomes(None, "filter_range")
+    """Train only on groups whose mean reward lies strictly between these two numbers, such as 0 1."""
+    max_refills: int = becomes(0, "max_refills")
+    """Rounds of sampling that replace groups outside filter_range."""
+    oversampling: float = becomes(1.0, "oversampling")
+    """Prompts sampled at once for each group that is needed, where filter_range filters."""
+    num_iterations: int = becomes(1, "num_iterations")
+    """Passes over a batch of rollouts."""
+    importance_sampling_level: str = becomes("token", "ratio_level", choices=("token", "sequence"))
+    """The ratio to the old policy: of a token or of a sequence."""
     loss_type: str = decides(
         "dapo",
         "bound average average_over",
@@ -268,99 +229,79 @@ class GRPOFields:
             "luspo": "a sequence's loss would grow with its length, an average that no option here has",
             "vespo": "its soft weights need a bound that no option here has",
         },
-        help="How tokens are bounded and averaged: grpo, bnpo, dr_grpo, dapo, cispo or sapo.",
     )
+    """How tokens are bounded and averaged: grpo, bnpo, dr_grpo, dapo, cispo or sapo."""
     epsilon: float = decides(
-        0.2,
-        "clip_eps_low clip_eps_high",
-        "clip_eps_low, and clip_eps_high while epsilon_high is None",
-        help="The ratio is held above 1 - epsilon.",
+        0.2, "clip_eps_low clip_eps_high", "clip_eps_low, and clip_eps_high while epsilon_high is None"
     )
-    epsilon_high: float | None = decides(
-        None,
-        "clip_eps_high",
-        help="The ratio is held below 1 + epsilon_high; with cispo its weight is this at most. "
-        "None: epsilon (cispo: 5).",
-    )
-    delta: float | None = decides(
-        None, "dual_clip", help="The ratio counts as this at most, also where the advantage is negative."
-    )
+    """The ratio is held above 1 - epsilon."""
+    epsilon_high: float | None = decides(None, "clip_eps_high")
+    """The ratio is held below 1 + epsilon_high; with cispo its weight is this at most. None: epsilon (cispo: 5)."""
+    delta: float | None = decides(None, "dual_clip")
+    """The ratio counts as this at most, also where the advantage is negative."""
     sapo_temperature_neg: float = refused(1.05, SAPO_GATE, switch=SAPO)
     sapo_temperature_pos: float = refused(1.0, SAPO_GATE, switch=SAPO)
     vespo_k_pos: float = idle(2.0, NOT_VESPO)
     vespo_lambda_pos: float = idle(3.0, NOT_VESPO)
     vespo_k_neg: float = idle(3.0, NOT_VESPO)
     vespo_lambda_neg: float = idle(2.0, NOT_VESPO)
-    beta: float = becomes(0.0, "beta", help="Weight of the KL divergence to the reference model; 0 loads none.")
+    beta: float = becomes(0.0, "beta")
+    """Weight of the KL divergence to the reference model; 0 loads none."""
     use_bias_correction_kl: bool = becomes(
-        True,
-        "kl",
-        "kl: k3_ratio or k3",
-        convert=lambda corrected: "k3_ratio" if corrected else "k3",
-        help="Multiply the KL estimator k3 by the ratio.",
+        True, "kl", "kl: k3_ratio or k3", convert=lambda corrected: "k3_ratio" if corrected else "k3"
     )
-    sync_ref_model: bool = decides(
-        False, "ref_sync_steps", "ref_sync_steps above 0", help="Move the reference towards the policy now and then."
-    )
-    ref_model_mixup_alpha: float = decides(
-        0.6,
-        "ref_sync_mix",
-        switch=REFERENCE_MOVES,
-        help="By how much: reference = alpha * policy + (1 - alpha) * reference.",
-    )
+    """Multiply the KL estimator k3 by the ratio."""
+    sync_ref_model: bool = decides(False, "ref_sync_steps", "ref_sync_steps above 0")
+    """Move the reference towards the policy now and then."""
+    ref_model_mixup_alpha: float = decides(0.6, "ref_sync_mix", switch=REFERENCE_MOVES)
+    """By how much: reference = alpha * policy + (1 - alpha) * reference."""
     ref_model_sync_steps: int = decides(
         512,
         "ref_sync_steps",
         "ref_sync_steps: updates, rounded up to whole batches of rollouts",
         switch=REFERENCE_MOVES,
-        help="Every so many updates.",
     )
+    """Every so many updates."""
     top_entropy_quantile: float = refused(1.0, "every token of a completion is trained on")
-    entropy_coef: float = becomes(0.0, "entropy_coef", help="Weight of the policy's entropy as a bonus.")
+    entropy_coef: float = becomes(0.0, "entropy_coef")
+    """Weight of the policy's entropy as a bonus."""
     use_adaptive_entropy: bool = refused(False, "the entropy coefficient stays what entropy_coef says")
     entropy_coef_min: float = idle(0.0, NOT_ADAPTIVE)
     entropy_coef_max: float = idle(1.0, NOT_ADAPTIVE)
     entropy_coef_delta: float = idle(0.005, NOT_ADAPTIVE)
     entropy_target: float = idle(0.2, NOT_ADAPTIVE)
-    mask_truncated_completions: bool = becomes(
-        False, "mask_truncated", help="No gradient from completions cut at max_completion_length."
-    )
-    off_policy_mask_threshold: float | None = becomes(
-        None,
-        "off_policy_threshold",
-        help="Drop bad completions whose mean log of rollout over policy probability is above this.",
-    )
+    mask_truncated_completions: bool = becomes(False, "mask_truncated")
+    """No gradient from completions cut at max_completion_length."""
+    off_policy_mask_threshold: float | None = becomes(None, "off_policy_threshold")
+    """Drop bad completions whose mean log of rollout over policy probability is above this."""
     vllm_importance_sampling_mode: str = decides(
         "sequence_mask",
         "rollout_correction",
         switch=MAY_CORRECT,
         choices=("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
-        help="token_truncate, token_mask, sequence_truncate or sequence_mask.",
     )
+    """token_truncate, token_mask, sequence_truncate or sequence_mask."""
     vllm_importance_sampling_correction: bool = decides(
-        True,
-        "rollout_correction",
-        "rollout_correction, when one of the next three is set as well",
-        help="Weigh by old over rollout probability, if configured.",
+        True, "rollout_correction", "rollout_correction, when one of the next three is set as well"
     )
+    """Weigh by old over rollout probability, if configured."""
     vllm_importance_sampling_clip_max: float | None = decides(
-        3.0, "correction_max rollout_correction", switch=MAY_CORRECT, help="Bound of that weight."
+        3.0, "correction_max rollout_correction", switch=MAY_CORRECT
     )
+    """Bound of that weight."""
     vllm_importance_sampling_clip_min: float | None = refused(
         None, "the weight of old over rollout probability has no lower bound here", switch=CORRECTION
     )
-    vllm_importance_sampling_cap: float | None = decides(
-        None,
-        "correction_max rollout_correction",
-        switch=MAY_CORRECT,
-        help="Older name of vllm_importance_sampling_clip_max.",
-    )
+    vllm_importance_sampling_cap: float | None = decides(None, "correction_max rollout_correction", switch=MAY_CORRECT)
+    """Older name of vllm_importance_sampling_clip_max."""
     max_tool_calling_iterations: int | None = refused(None, "there are no tools and no turns")
 
     # what is written down
-    log_completions: bool = kept(False, ROLLOUTS, help="Print the step's completions with every line of the log.")
+    log_completions: bool = kept(False, ROLLOUTS)
+    """Print the step's completions with every line of the log."""
     log_multimodal: bool = idle(True, "there are no images")
-    num_completions_to_print: int | None = kept(None, ROLLOUTS, help="How many of them; None: all.")
+    num_completions_to_print: int | None = kept(None, ROLLOUTS)
+    """How many of them; None: all."""
     log_unique_prompts: bool = idle(False, "every completion is written to the run directory's rollouts/")
     log_completions_hub_repo: str | None = refused(
         None, "completions are not uploaded; upload the run directory's rollouts/ instead"
