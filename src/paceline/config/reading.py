@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import itertools
 import math
 import re
 import types
@@ -118,7 +119,7 @@ def field_docstrings(of: type) -> dict[str, str]:
     body = typing.cast(ast.ClassDef, ast.parse(inspect.getsource(of)).body[0]).body
     return {
         field.target.id: " ".join(text.value.value.split())
-        for field, text in zip(body, body[1:], strict=False)
+        for field, text in itertools.pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
     }

@@ -8,11 +8,10 @@ batches.py          batches counted in completions, durations counted in updates
 objective.py        the fields of the objective as options
 keywords.py         fields that hold keywords for other libraries
 translation.py      a GRPOConfig to a Config, and errors about options in the names of fields
-schedule.py         the learning rate as transformers schedules it
 datasets.py         datasets as TRL takes them, to tasks; row loaders and an accelerator for scripts
 rewards.py          reward functions of TRL's kind as ours
-building.py         a run from the trainer's arguments, with every early refusal
-checks.py           checks of what a program overrides, wants as its best metric, or changes too late
+building.py         a run from the trainer's arguments; the learning rate as transformers schedules it
+checks.py           refusals of arguments, of what a program overrides, and of what changes too late
 callbacks.py        transformers' callbacks as an observer of the loop
 history.py          metrics under TRL's names
 checkpoints.py      the start of a run, and transformers' names of checkpoints

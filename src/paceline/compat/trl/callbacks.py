@@ -1,19 +1,18 @@
 """transformers' callbacks as an observer of the loop: events, state, control, log, best checkpoint."""
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from transformers import TrainerControl, TrainerState
-from transformers.trainer_callback import CallbackHandler
+from rich.console import Console
+from transformers import TrainerControl
 from transformers.trainer_utils import SaveStrategy
 
 from paceline.checkpoints.finding import Checkpoint
-from paceline.compat.trl.checkpoints import link_checkpoint, link_model_files
-from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.building import TrainingJob
+from paceline.compat.trl.checkpoints import link_checkpoint, link_model_files, write_state
+from paceline.compat.trl.display import print_completions
 from paceline.compat.trl.history import (
     LogNumbers,
     MetricsRecord,
@@ -25,47 +24,30 @@ from paceline.compat.trl.history import (
     tracker_numbers,
 )
 from paceline.compat.trl.rewards import RewardLog
+from paceline.compat.trl.translation import in_field_names
 from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import Trackers
-from paceline.training.learner.stats import UpdateStats
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.run import Requests, Run, save
 from paceline.training.setup.evaluators import EvalResult, RewardResult
-from paceline.types import RolloutGroup
+from paceline.training.trainer import updates_per_step
 
-STATE_FILE = "trainer_state.json"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outlook:
-    """Functions of a trainer that its observer calls."""
-
-    updates_per_step: int
-    entropy_coef: float
-    measure: Callable[[Sequence[RolloutGroup]], UpdateStats]
-    """Objective of an evaluation's groups."""
-    show: Callable[[RolloutBatch, int], None]
-    """Print a step's completions."""
-    say: Callable[[str], None]
-    """Print a sentence."""
-    log: Callable[[LogNumbers], None]
-    """The trainer's `log`, which a subclass may override; likewise the next two."""
-    evaluate: Callable[[], LogNumbers]
-    save_model: Callable[[str], None]
+if TYPE_CHECKING:
+    from paceline.compat.trl.trainer import GRPOTrainer
 
 
 class CallbackObserver:
     """Drives callbacks as transformers' own loop does; a step here is a step there.
 
-    Requests of callbacks are done here through the trainer's own methods, in transformers' order.
+    Requests of callbacks are done here through the trainer's own methods, which a subclass or a program may override,
+    in transformers' order.
     """
 
-    def __init__(
-        self, handler: CallbackHandler, args: GRPOConfig, state: TrainerState, reward_log: RewardLog, outlook: Outlook
-    ) -> None:
+    def __init__(self, trainer: "GRPOTrainer", job: TrainingJob, reward_log: RewardLog) -> None:
         """Start without an open run."""
-        self.handler, self.args, self.state, self.control = handler, args, state, TrainerControl()
-        self.reward_log, self.outlook = reward_log, outlook
+        self.trainer, self.job, self.reward_log = trainer, job, reward_log
+        self.handler, self.args, self.state = trainer.callback_handler, job.args, trainer.state
+        self.control, self.console = TrainerControl(), Console()
         self.run: Run | None = None
         self.trackers = Trackers(opened=())
         self._window: list[LogNumbers] = []
@@ -86,7 +68,7 @@ class CallbackObserver:
         """Fire on_train_begin, and evaluate if `eval_on_start` is set."""
         self._fire("on_train_begin")
         if self.args.eval_on_start and steps_done == 0:
-            self.outlook.evaluate()  # the weights at the start are no checkpoint: never the best
+            self.trainer.evaluate()  # the weights at the start are no checkpoint: never the best
         return Requests(stop=self.control.should_training_stop)
 
     def step_begin(self, number: int) -> None:
@@ -101,11 +83,12 @@ class CallbackObserver:
         """Fire on_step_end, on_epoch_end at the end of an epoch, and do what the callbacks request after each."""
         last = record["step"] == self._open_run().inputs.total_steps
         ended = last or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
-        self.state.global_step = record["step"] * self.outlook.updates_per_step
+        self.state.global_step = record["step"] * updates_per_step(self.job.config)
         self.state.epoch = record["epoch"]
         self.state.num_input_tokens_seen += num_tokens(batch)
         numbers = step_numbers(record, batch, num_tokens=self.state.num_input_tokens_seen)
-        bonus = {"entropy_coef": self.outlook.entropy_coef} if self.outlook.entropy_coef else {}
+        coef = self.job.config.loss.entropy_coef
+        bonus = {"entropy_coef": coef} if coef else {}
         self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
         self._fire("on_step_end")
         self._log_evaluate_save(batch)
@@ -117,12 +100,13 @@ class CallbackObserver:
 
     def _log_evaluate_save(self, batch: RolloutBatch) -> None:
         if self.control.should_log and self._window:
-            self.outlook.log(averaged(self._window))
+            self.trainer.log(averaged(self._window))
             self._window.clear()
             if self.args.log_completions:
-                self.outlook.show(batch, self.state.global_step)
+                limit, columns = self.args.num_completions_to_print, self.reward_log.columns
+                print_completions(self.console, batch, step=self.state.global_step, limit=limit, columns=columns)
         if self.control.should_evaluate:
-            self._note_best(self.outlook.evaluate())
+            self._note_best(self.trainer.evaluate())
         if self.control.should_save:
             save(self._open_run())
         # an overridden method need not have come to the callback that resets its wish
@@ -135,12 +119,12 @@ class CallbackObserver:
     def report(self, result: EvalResult, *, prefix: str) -> LogNumbers:
         """Log one result, tell the callbacks, and return its numbers."""
         assert isinstance(result, RewardResult)  # the trainer builds no other evaluator
-        stats = self.outlook.measure(result.batch.groups)
+        stats = self.job.backend.trainer.learner.measure(result.batch.groups)
         numbers = eval_numbers(result.record(), result.batch, stats, prefix=prefix)
         numbers[f"{prefix}_num_tokens"] = self.state.num_input_tokens_seen
         numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
         numbers["epoch"] = self.state.epoch
-        self.outlook.log(numbers)
+        self.trainer.log(numbers)
         self._fire("on_evaluate", metrics=numbers)
         return numbers
 
@@ -153,14 +137,14 @@ class CallbackObserver:
             protected.add(checkpoint.path)
         write_state(self.state, checkpoint.path)
         link = link_checkpoint(self._open_run().run_dir.path, checkpoint, self.state.global_step)
-        self.outlook.save_model(str(link))
+        self.trainer.save_model(str(link), _internal_call=True)
         link_model_files(checkpoint)
         self._fire("on_save")
         return Requests(stop=self.control.should_training_stop)
 
     def notify(self, sentence: str) -> None:
-        """Print a line as the trainer does."""
-        self.outlook.say(sentence)
+        """Print a line, in the names of fields."""
+        self.console.print(in_field_names(sentence), highlight=False, markup=False, soft_wrap=True)
 
     def end(self) -> None:
         """Fire on_epoch_end for an incomplete epoch; on_train_end follows the last numbers."""
@@ -177,7 +161,7 @@ class CallbackObserver:
 
     def finish(self, totals: LogNumbers) -> None:
         """Log the summary with what is not logged yet, and fire on_train_end."""
-        self.outlook.log(summary(totals, self._window))
+        self.trainer.log(summary(totals, self._window))
         self._window.clear()
         self._fire("on_train_end")
 
@@ -207,16 +191,3 @@ class CallbackObserver:
     def _fire(self, event: str, **more: Any) -> None:
         control = getattr(self.handler, event)(self.args, self.state, self.control, **more)
         self.control = self.control if control is None else control
-
-
-def write_state(state: TrainerState, folder: Path) -> None:
-    """Write the state of a checkpoint to a file, whole or not at all."""
-    draft = folder / f".{STATE_FILE}.new"
-    draft.write_text(json.dumps(asdict(state), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    draft.replace(folder / STATE_FILE)
-
-
-def read_state(folder: Path) -> TrainerState | None:
-    """Read the state beside a checkpoint; None if the run was killed between the two."""
-    file = folder / STATE_FILE
-    return TrainerState.load_from_json(str(file)) if file.is_file() else None

@@ -1,11 +1,19 @@
 """The start of a trainer's run, in an empty directory or at a checkpoint, and transformers' names of checkpoints."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+
+from transformers import TrainerState
 
 from paceline.checkpoints.existing_runs import holds_work
 from paceline.checkpoints.finding import Checkpoint
 from paceline.errors import CheckpointError, ConfigError
+
+STATE_FILE = "trainer_state.json"
+PREFIX = "checkpoint-"
+"""`output_dir/checkpoint-{global_step}` is a symbolic link; the files of `model/` are linked inside it too, so that
+`from_pretrained` opens that name as it opens one of TRL's."""
 
 Resume = str | Path | bool | None
 
@@ -23,7 +31,8 @@ def resume_point(output_dir: Path, resume: Resume) -> Path | bool:
             raise ConfigError(existing_run(output_dir))
         return False
     if resume is True or Path(resume).resolve() in (output_dir.resolve(), root.resolve()):
-        _refuse_trl_run(output_dir)
+        for place in sorted(output_dir.glob(f"{PREFIX}*")) if not (output_dir / "config.yaml").exists() else ():
+            _refuse_trl_checkpoint(place, place)
         return True
     place = Path(resume).resolve()
     _refuse_trl_checkpoint(place, resume)
@@ -43,25 +52,13 @@ def existing_run(output_dir: Path) -> str:
     )
 
 
-def _refuse_trl_run(output_dir: Path) -> None:
-    if (output_dir / "config.yaml").exists():
-        return
-    for place in sorted(output_dir.glob(f"{PREFIX}*")):
-        _refuse_trl_checkpoint(place, place)
-
-
 def _refuse_trl_checkpoint(place: Path, given: object) -> None:
     """Refuse transformers' own checkpoint: it has a trainer state, and no progress file."""
-    if (place / "trainer_state.json").exists() and not (place / "progress.json").exists():
+    if (place / STATE_FILE).exists() and not (place / "progress.json").exists():
         raise CheckpointError(
             f"{given} is a checkpoint that TRL (transformers' Trainer) wrote, whose optimiser state cannot be gone on "
             f"with here; start a new run from its weights with model={str(given)!r}"
         )
-
-
-# `output_dir/checkpoint-{global_step}` is a symbolic link; the files of `model/` are linked inside it too, so that
-# `from_pretrained` opens that name as it opens one of TRL's
-PREFIX = "checkpoint-"
 
 
 def link_checkpoint(output_dir: Path, checkpoint: Checkpoint, global_step: int) -> Path:
@@ -95,3 +92,16 @@ def updates_at(place: Path) -> int | None:
     """Updates that a checkpoint's weights have seen; None if the directory is no checkpoint."""
     file = place / "progress.json"
     return int(json.loads(file.read_text(encoding="utf-8"))["policy_version"]) if file.exists() else None
+
+
+def write_state(state: TrainerState, folder: Path) -> None:
+    """Write the state of a checkpoint to a file, whole or not at all."""
+    draft = folder / f".{STATE_FILE}.new"
+    draft.write_text(json.dumps(asdict(state), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    draft.replace(folder / STATE_FILE)
+
+
+def read_state(folder: Path) -> TrainerState | None:
+    """Read the state beside a checkpoint; None if the run was killed between the two."""
+    file = folder / STATE_FILE
+    return TrainerState.load_from_json(str(file)) if file.is_file() else None

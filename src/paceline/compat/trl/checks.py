@@ -1,52 +1,100 @@
-"""Checks of the program around a trainer: overridden methods, callbacks, the best metric, changed arguments."""
+"""Refusals of what a trainer is given, of what a program overrides, and of arguments that change too late."""
 
 import copy
 import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from torch import nn
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from paceline.compat.trl.batches import interval
 from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.datasets import held_out_sets
 from paceline.compat.trl.fields import MEANINGS
 from paceline.compat.trl.history import clip_numbers
 from paceline.config.reading import suggest
-from paceline.config.sections import Config
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, ModelError
+from paceline.models.lora import check_adapter_kind
 
 LOGGER = logging.getLogger(__name__)
 
-_LOSS = "choose the objective by loss_type, preset and the fields beside them"
-_OPTIMIZER = "give optimizers=(optimizer, scheduler)"
-_GENERATION = (
-    "the built-in engine samples; choose how by temperature, top_p, max_completion_length and generation_kwargs"
+NOT_OFFERED: Mapping[str, str] = {
+    "quantization_config": "a model is taken as it was loaded: give one with 4 bits of bitsandbytes and a peft_config",
+    "tools": "there are no tools and no turns",
+    "rollout_func": "the built-in engine samples, so that log-probabilities are known exactly",
+    "environment_factory": "there are no environments; grade completions with reward_funcs",
+    "data_collator": "prompts are tokenised once, before the first step, and nothing is collated",
+    "model_init": "one run trains one model, made once; give model=model_init()",
+    "compute_loss_func": "the loss is the objective that args describe; another one needs a new term in the source",
+    "compute_metrics": "there are no predictions to compute on; a reward function may call log_metric",
+    "preprocess_logits_for_metrics": "there are no predictions to compute on; a reward function may call log_metric",
+}
+ARGUMENTS = (
+    *("model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "peft_config"),
+    *("reward_processing_classes", "callbacks", "optimizers", "reward_model", "reward_processing_class"),
 )
-_REWARDS = "grade completions with reward_funcs and reward_weights"
-_LOOP = "watch the loop with callbacks"
+"""Arguments of the trainer, to suggest for a misspelt one."""
 
 NEVER_CALLED: Mapping[str, str] = {
-    **dict.fromkeys(("compute_loss", "_compute_loss", "_get_per_token_logps_and_entropies"), _LOSS),
-    **dict.fromkeys(
-        ("create_optimizer", "create_scheduler", "create_optimizer_and_scheduler", "get_decay_parameter_names"),
-        _OPTIMIZER,
+    "choose the objective by loss_type, preset and the fields beside them": (
+        "compute_loss _compute_loss _get_per_token_logps_and_entropies"
     ),
-    **dict.fromkeys(("_generate", "_generate_single_turn", "_generate_and_score_completions"), _GENERATION),
-    "_calculate_rewards": _REWARDS,
-    **dict.fromkeys(
-        ("training_step", "prediction_step", "evaluation_loop", "_prepare_inputs", "_inner_training_loop"), _LOOP
+    "give optimizers=(optimizer, scheduler)": (
+        "create_optimizer create_scheduler create_optimizer_and_scheduler get_decay_parameter_names"
     ),
-    **dict.fromkeys(("_maybe_log_save_evaluate", "_save_checkpoint"), "override log, evaluate or save_model"),
+    "the built-in engine samples; choose how by temperature, top_p, max_completion_length and generation_kwargs": (
+        "_generate _generate_single_turn _generate_and_score_completions"
+    ),
+    "grade completions with reward_funcs and reward_weights": "_calculate_rewards",
+    "watch the loop with callbacks": (
+        "training_step prediction_step evaluation_loop _prepare_inputs _inner_training_loop"
+    ),
+    "override log, evaluate or save_model": "_maybe_log_save_evaluate _save_checkpoint",
 }
-"""Methods of TRL's trainer without a counterpart here, and what does their work."""
-
+"""Methods of TRL's trainer without a counterpart here, under what does their work."""
 EVENTS_THAT_DO_NOT_OCCUR = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_prediction_step")
+EVALUATION_NAMES = (
+    *("loss", "reward", "reward_std", "entropy", "kl", "frac_reward_zero_std", *clip_numbers(0.0, 0.0)),
+    *("completions/mean_length", "completions/min_length", "completions/max_length", "completions/clipped_ratio"),
+    *(f"completions/{which}_terminated_length" for which in ("mean", "min", "max")),
+    *("num_samples", "num_tokens", "runtime", "samples_per_second", "steps_per_second"),
+)
+"""Names in `history.eval_numbers`, without single rewards."""
+OUTPUT_NAMES = ("lm_head", "embed_out")
+"""Usual names of the output embedding, for a model that is only named."""
 
 Callback = TrainerCallback | type[TrainerCallback]
+FieldValues = Mapping[str, Any]
+
+
+def refuse_what_is_not_offered(**given: object) -> None:
+    """Refuse TRL's arguments that have no meaning here.
+
+    Raises:
+        ConfigError: one is not None, or none of TRL's; the sentence names it and the reason.
+    """
+    for name, value in given.items():
+        if name not in NOT_OFFERED:
+            raise ConfigError(
+                f"GRPOTrainer has no argument {name}; {suggest(name, ARGUMENTS, otherwise='leave it out')}"
+            )
+        if value is not None:
+            raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
+
+
+def one_of(**given: Any) -> Any:
+    """Value of an argument that has two names.
+
+    Raises:
+        ConfigError: under both.
+    """
+    there = [value for value in given.values() if value is not None]
+    if len(there) > 1:
+        raise ConfigError(f"GRPOTrainer takes one of {' and '.join(given)}, which mean the same; leave one out")
+    return there[0] if there else None
 
 
 def refuse_hooks(trainer: type) -> None:
@@ -55,9 +103,10 @@ def refuse_hooks(trainer: type) -> None:
     Raises:
         ConfigError: the first of them, with the remedy.
     """
-    for name, remedy in NEVER_CALLED.items():
-        if hasattr(trainer, name):
-            raise ConfigError(f"{trainer.__name__}.{name} would never be called by this loop; {remedy}")
+    for remedy, names in NEVER_CALLED.items():
+        for name in names.split():
+            if hasattr(trainer, name):
+                raise ConfigError(f"{trainer.__name__}.{name} would never be called by this loop; {remedy}")
 
 
 def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
@@ -68,8 +117,16 @@ def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
     """
     for callback in callbacks:
         kind = callback if isinstance(callback, type) else type(callback)
-        if issubclass(kind, EarlyStoppingCallback):
-            _check_early_stopping(args)
+        if issubclass(kind, EarlyStoppingCallback) and args.metric_for_best_model is None:
+            raise ConfigError(
+                "EarlyStoppingCallback needs metric_for_best_model, got None; give one, such as 'eval_reward' with "
+                "greater_is_better=True"
+            )
+        if issubclass(kind, EarlyStoppingCallback) and args.eval_strategy == IntervalStrategy.NO:
+            raise ConfigError(
+                "EarlyStoppingCallback needs evaluations to compare, got eval_strategy 'no'; give "
+                "eval_strategy='steps', eval_steps and eval_dataset"
+            )
         silent = [
             name for name in EVENTS_THAT_DO_NOT_OCCUR if getattr(kind, name) is not getattr(TrainerCallback, name)
         ]
@@ -82,49 +139,13 @@ def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
             )
 
 
-def _check_early_stopping(args: GRPOConfig) -> None:
-    if args.metric_for_best_model is None:
+def check_evaluation(args: GRPOConfig, eval_dataset: Any) -> None:
+    """Refuse an evaluation without a dataset."""
+    if not held_out_sets(eval_dataset) and (args.eval_strategy != IntervalStrategy.NO or args.eval_on_start):
         raise ConfigError(
-            "EarlyStoppingCallback needs metric_for_best_model, got None; give one, such as 'eval_reward' with "
-            "greater_is_better=True"
+            f"eval_strategy must be 'no' without eval_dataset, got {IntervalStrategy(args.eval_strategy).value!r}; "
+            "give eval_dataset"
         )
-    if args.eval_strategy == IntervalStrategy.NO:
-        raise ConfigError(
-            "EarlyStoppingCallback needs evaluations to compare, got eval_strategy 'no'; give eval_strategy='steps', "
-            "eval_steps and eval_dataset"
-        )
-
-
-OF_EVALUATION = (
-    "loss",
-    "reward",
-    "reward_std",
-    "entropy",
-    "kl",
-    "frac_reward_zero_std",
-    "completions/mean_length",
-    "completions/min_length",
-    "completions/max_length",
-    "completions/clipped_ratio",
-    "completions/mean_terminated_length",
-    "completions/min_terminated_length",
-    "completions/max_terminated_length",
-    *clip_numbers(0.0, 0.0),
-    "num_samples",
-    "num_tokens",
-    "runtime",
-    "samples_per_second",
-    "steps_per_second",
-)
-"""Names in `history.eval_numbers`, without single rewards."""
-
-
-def evaluation_names(eval_dataset: Any, reward_names: Sequence[str]) -> tuple[str, ...]:
-    """Every metric name of an evaluation; several sets have a prefix each, and a mean of their rewards."""
-    names = [*OF_EVALUATION, *(f"rewards/{name}/{key}" for name in reward_names for key in ("mean", "std"))]
-    if not isinstance(eval_dataset, Mapping):
-        return tuple(f"eval_{name}" for name in names)
-    return ("eval_reward", *(f"eval_{one}_{name}" for one in eval_dataset for name in names))
 
 
 def check_best_metric(args: GRPOConfig, eval_dataset: Any, reward_names: Sequence[str], sources: Iterable[Any]) -> None:
@@ -141,12 +162,14 @@ def check_best_metric(args: GRPOConfig, eval_dataset: Any, reward_names: Sequenc
         args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST or eval_dataset is not None
     ):
         return
-    offered = evaluation_names(eval_dataset, reward_names)
+    # several sets have a prefix each, and a mean of their rewards
+    names = [*EVALUATION_NAMES, *(f"rewards/{reward}/{key}" for reward in reward_names for key in ("mean", "std"))]
+    offered = [f"eval_{one}" for one in names]
+    if isinstance(eval_dataset, Mapping):
+        offered = ["eval_reward", *(f"eval_{one}_{number}" for one in eval_dataset for number in names)]
     wanted = name if name.startswith("eval_") else f"eval_{name}"
-    if wanted in offered:
-        return
     near = suggest(wanted, offered, otherwise="")
-    if near or not any(_may_log(source) for source in sources):
+    if wanted not in offered and (near or not any(_may_log(source) for source in sources)):
         rewards = [one for one in offered if one.endswith("reward")]
         raise ConfigError(
             f"metric_for_best_model must be a number that evaluation gives, got {name!r}; "
@@ -162,7 +185,58 @@ def _may_log(source: Any) -> bool:
     return any(one.name == "log_metric" or one.kind is one.VAR_KEYWORD for one in parameters)
 
 
-FieldValues = Mapping[str, Any]
+def check_optimizers(optimizers: Any, model: Any, *, adapted: bool) -> None:
+    """Refuse an optimiser that is not one of the model's own parameters; `adapted`: the trainer makes an adapter."""
+    if not isinstance(optimizers, tuple | list) or len(optimizers) != 2:
+        raise ConfigError("optimizers must be a pair (optimizer, scheduler), either of them None")
+    optimizer, scheduler = optimizers
+    if optimizer is None and scheduler is not None:
+        raise ConfigError("optimizers must hold the optimizer too that the scheduler sets the rate of, got None")
+    if optimizer is None:
+        return
+    if isinstance(model, str) or adapted:
+        raise ConfigError(
+            "optimizers must be (None, None) while the trainer itself makes the model or its adapter; "
+            "give the model object whose parameters the optimizer has"
+        )
+    known = {id(parameter) for parameter in model.parameters()}
+    strange = [one for group in optimizer.param_groups for one in group["params"] if id(one) not in known]
+    if strange:
+        raise ConfigError(
+            f"optimizers: {len(strange)} parameters of the optimizer are not the model's; make it from "
+            "model.parameters()"
+        )
+
+
+def check_adapter(peft_config: Any, model: Any) -> None:
+    """Refuse an adapter configuration that cannot be trained here.
+
+    Raises:
+        ConfigError: the sentence names the field of `peft_config`, its value and the remedy.
+    """
+    if peft_config is None:
+        return
+    if not hasattr(peft_config, "peft_type"):
+        hint = f"give peft.LoraConfig(**{peft_config!r})" if isinstance(peft_config, dict) else "give a peft.LoraConfig"
+        raise ConfigError(f"peft_config must be a configuration of peft, got a {type(peft_config).__name__}; {hint}")
+    try:
+        check_adapter_kind(peft_config)
+    except ModelError as error:
+        raise ConfigError(f"peft_config: {error}") from error
+    # the output embedding's own weight gives the logprobs, so it cannot be replaced
+    outputs = OUTPUT_NAMES
+    if hasattr(model, "get_output_embeddings"):
+        head = model.get_output_embeddings()
+        found = tuple(name.rsplit(".", 1)[-1] for name, module in model.named_modules() if module is head)
+        outputs = found or OUTPUT_NAMES
+    for name in ("modules_to_save", "target_modules"):
+        modules = getattr(peft_config, name, None)
+        for module in [modules] if isinstance(modules, str) else list(modules or ()):
+            if str(module).rsplit(".", 1)[-1] in outputs:
+                raise ConfigError(
+                    f"peft_config.{name} must leave out the output embedding, got {module!r}: log-probabilities are "
+                    "computed from its own weight; target_modules='all-linear' leaves it out"
+                )
 
 
 def values_of(args: GRPOConfig) -> FieldValues:
@@ -171,15 +245,10 @@ def values_of(args: GRPOConfig) -> FieldValues:
 
 
 def refuse_changes(args: GRPOConfig, built: FieldValues, *, evaluates: bool) -> None:
-    """Refuse fields that changed since the trainer was built.
-
-    Args:
-        args: current fields.
-        built: fields when the trainer was built.
-        evaluates: True if the trainer has an evaluation dataset.
+    """Refuse fields that are no longer as they were when the trainer was built, or an evaluation without a dataset.
 
     Raises:
-        ConfigError: the names and values of what was changed too late, or an evaluation without a dataset.
+        ConfigError: the names and values of what was changed too late.
     """
     now = values_of(args)
     late = [name for name in now if not MEANINGS[name].late and now[name] != built[name]]
@@ -194,10 +263,3 @@ def refuse_changes(args: GRPOConfig, built: FieldValues, *, evaluates: bool) -> 
             f"eval_strategy must be 'no' without eval_dataset, got {args.eval_strategy!r}; make a new GRPOTrainer "
             "with eval_dataset"
         )
-
-
-def with_intervals(config: Config, args: GRPOConfig, num_prompts: int | None) -> Config:
-    """Configuration with the current intervals of saving and evaluation."""
-    loop = replace(config.loop, save_steps=interval(args, "save", num_prompts))
-    evaluation = replace(config.evaluation, eval_steps=interval(args, "eval", num_prompts))
-    return replace(config, loop=loop, evaluation=evaluation)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from paceline.training.learner.stats import UpdateStats
@@ -16,39 +15,15 @@ OF_TRAINING = ("loss", "grad_norm", "learning_rate")
 LATEST = ("num_tokens", "epoch", "learning_rate", "grad_norm", "policy_version")
 """Names logged by their last value; all others by the mean since the last log."""
 OURS = (
-    "policy_version",
-    "updates",
-    "reward_std_within",
-    "advantage_mean",
-    "sample_utilization",
-    "format_accuracy",
-    "tokens_generated",
-    "tokens_trained",
-    "tokens_forwarded",
-    "groups_zero_deviation",
-    "groups_no_reward",
-    "groups_filtered",
-    "groups_surplus",
-    "groups_missing",
-    "refills",
-    "rollouts_without_reward",
-    "rollouts_masked",
-    "correction_masked_fraction",
-    "off_policy_fraction",
-    "skipped_fraction",
-    "rows_left_out",
-    "prompts_truncated",
+    *("policy_version", "updates", "reward_std_within", "advantage_mean", "sample_utilization", "format_accuracy"),
+    *("tokens_generated", "tokens_trained", "tokens_forwarded"),
+    *("groups_zero_deviation", "groups_no_reward", "groups_filtered", "groups_surplus", "groups_missing", "refills"),
+    *("rollouts_without_reward", "rollouts_masked", "correction_masked_fraction", "off_policy_fraction"),
+    *("skipped_fraction", "rows_left_out", "prompts_truncated"),
 )
 """Metrics of a step without a name in TRL."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompletionLengths:
-    """Lengths of completions, in tokens."""
-
-    every: tuple[int, ...]
-    terminated: tuple[int, ...]
-    """Lengths of completions that ended by themselves."""
+_REFUSED = re.compile(r"[^\w.: /-]")
+"""Characters that some tracker refuses in a name: a reward function may be a lambda."""
 
 
 def step_numbers(record: MetricsRecord, batch: RolloutBatch, *, num_tokens: int) -> LogNumbers:
@@ -59,8 +34,7 @@ def step_numbers(record: MetricsRecord, batch: RolloutBatch, *, num_tokens: int)
         "grad_norm": record["grad_norm"],
         "learning_rate": record["learning_rate"],
         "num_tokens": num_tokens,
-        **rollout_numbers(record, lengths(batch)),
-        "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / record["prompts"],
+        **rollout_numbers(record, batch),
         # a step without an update measured neither
         **{name: record[name] for name in ("entropy", "kl") if record.get(name) is not None},
         **clip_numbers(record["clip_low_fraction"], record["clip_high_fraction"]),
@@ -84,16 +58,18 @@ def clip_numbers(low: float, high: float) -> LogNumbers:
     }
 
 
-def rollout_numbers(record: MetricsRecord, completions: CompletionLengths) -> LogNumbers:
-    """Rewards and lengths of a step's or an evaluation's completions."""
+def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
+    """Rewards and lengths of a step's or an evaluation's completions; terminated ones ended by themselves."""
+    completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
+    terminated = [len(one.token_ids) for one in completions if one.finish_reason == "stop"]
     return {
         "completions/mean_length": record["completion_length_mean"],
-        "completions/min_length": min(completions.every),
+        "completions/min_length": min(len(one.token_ids) for one in completions),
         "completions/max_length": record["completion_length_max"],
         "completions/clipped_ratio": record["truncated_fraction"],
-        "completions/mean_terminated_length": mean_of(completions.terminated) or 0.0,
-        "completions/min_terminated_length": min(completions.terminated, default=0),
-        "completions/max_terminated_length": max(completions.terminated, default=0),
+        "completions/mean_terminated_length": mean_of(terminated) or 0.0,
+        "completions/min_terminated_length": min(terminated, default=0),
+        "completions/max_terminated_length": max(terminated, default=0),
         "reward": record["reward_mean"],
         "reward_std": record["reward_std"],
         **{
@@ -101,16 +77,8 @@ def rollout_numbers(record: MetricsRecord, completions: CompletionLengths) -> Lo
             for name, numbers in record["rewards"].items()
             for key in ("mean", "std")
         },
+        "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / len(batch.groups),
     }
-
-
-def lengths(batch: RolloutBatch) -> CompletionLengths:
-    """Lengths of a batch's completions."""
-    completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
-    return CompletionLengths(
-        every=tuple(len(one.token_ids) for one in completions),
-        terminated=tuple(len(one.token_ids) for one in completions if one.finish_reason == "stop"),
-    )
 
 
 def eval_numbers(record: MetricsRecord, batch: RolloutBatch, stats: UpdateStats, *, prefix: str) -> LogNumbers:
@@ -121,11 +89,9 @@ def eval_numbers(record: MetricsRecord, batch: RolloutBatch, stats: UpdateStats,
     seconds = record["clock"]["seconds"]
     numbers = {
         "loss": stats.loss,
-        **({"entropy": stats.entropy} if stats.entropy is not None else {}),
-        **({"kl": stats.kl} if stats.kl is not None else {}),
+        **{name: value for name, value in (("entropy", stats.entropy), ("kl", stats.kl)) if value is not None},
         **clip_numbers(stats.clip_low_fraction, stats.clip_high_fraction),
-        **rollout_numbers(record, lengths(batch)),
-        "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / record["n"],
+        **rollout_numbers(record, batch),
         "num_samples": record["n"],
         "runtime": seconds,
         "samples_per_second": record["n"] / seconds if seconds else 0.0,
@@ -173,10 +139,6 @@ def tracker_numbers(logs: Mapping[str, Any]) -> dict[str, float]:
         for name, value in logs.items()
         if isinstance(value, int | float)
     }
-
-
-_REFUSED = re.compile(r"[^\w.: /-]")
-"""Characters that some tracker refuses in a name: a reward function may be a lambda."""
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:

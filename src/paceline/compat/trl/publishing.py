@@ -7,11 +7,11 @@ from typing import Any
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from transformers import TrainerState
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.objective import objective_fields
-from paceline.compat.trl.running import TrainingJob
 from paceline.compat.vocabulary import changed
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.reports.model_card.facts import named
@@ -20,33 +20,43 @@ from paceline.training.trainer import updates_per_step
 
 HERE = ("model", "train_dataset")
 """Replacement in the card for the program's own objects, which have no public name."""
+SHOWN = ("reward", "eval_reward", "train_loss", "entropy", "kl")
+"""Metrics whose newest values show whether the run learned."""
 
 
-def publish_card(
-    job: TrainingJob, folder: Path, *, name: str | None, dataset: str | None, tags: str | list[str] | None
-) -> Path:
-    """Write the model card into a folder with the trainer's own numbers; returns its path."""
-    state, policy = job.observer.state, job.backend.trainer.policy
-    chosen = job.args.load_best_model_at_end and state.best_model_checkpoint is not None
+def publish_card(job: TrainingJob, state: TrainerState, folder: Path, card: Mapping[str, Any]) -> Path:
+    """Write the model card into a folder with the trainer's own numbers; returns its path.
+
+    `card` may hold `model_name`, `dataset_name` and `tags`.
+    """
+    args, dataset, tags = job.args, card.get("dataset_name"), card.get("tags")
+    chosen = args.load_best_model_at_end and state.best_model_checkpoint is not None
     updates = state.best_global_step if chosen else state.global_step
     step = (updates or 0) // updates_per_step(job.config)
     found = card_facts(RunDir(job.output_dir), job.config, folder, step=step)
     known = found.dataset if job.config.data.dataset not in HERE else None
+    # fields that decide the objective; with a preset, the preset and the fields changed beside it
+    names = objective_fields()
+    if args.preset is None:
+        objective = {name: getattr(args, name) for name in ("loss_type", *names)}
+    else:
+        objective = {"preset": args.preset, **{name: getattr(args, name) for name in names if changed(args, name)}}
+    newest = {name: value for line in state.log_history for name, value in line.items()}
     facts = replace(
         found,
-        name=name or found.name,
+        name=card.get("model_name") or found.name,
         dataset=known if dataset is None else named(dataset, is_local=lambda path: Path(path).exists()),
-        is_adapter=policy.adapter is not None,
+        is_adapter=job.backend.trainer.policy.adapter is not None,
         prompting=replace(found.prompting, has_chat_template=job.inputs.tokenizer.chat_template is not None),
         tags=tuple([tags] if isinstance(tags, str) else tags or []),
-        numbers=_last_numbers(state.log_history),
-        fields=_objective_fields(job.args),
+        numbers={name: float(newest[name]) for name in SHOWN if isinstance(newest.get(name), int | float)},
+        fields=objective,
     )
     folder.mkdir(parents=True, exist_ok=True)
     return write_card(facts, folder)
 
 
-def upload(job: TrainingJob, message: str, card: Mapping[str, Any]) -> str:
+def upload(job: TrainingJob, state: TrainerState, message: str, card: Mapping[str, Any]) -> str:
     """Export the model with its card to `final/` and upload it; returns the commit's address.
 
     Raises:
@@ -60,7 +70,7 @@ def upload(job: TrainingJob, message: str, card: Mapping[str, Any]) -> str:
         )
     args, folder = job.args, job.output_dir / "final"
     job.backend.trainer.export(folder)
-    publish_card(job, folder, name=card.get("model_name"), dataset=card.get("dataset_name"), tags=card.get("tags"))
+    publish_card(job, state, folder, card)
     api = HfApi(token=args.hub_token)
     try:
         place = api.create_repo(args.hub_model_id or job.output_dir.name, private=args.hub_private_repo, exist_ok=True)
@@ -70,18 +80,3 @@ def upload(job: TrainingJob, message: str, card: Mapping[str, Any]) -> str:
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelError(f"push_to_hub: {first_line(error)}; the model is in {folder}") from error
     return str(commit)
-
-
-def _objective_fields(args: GRPOConfig) -> dict[str, object]:
-    """Fields that decide the objective; with a preset, the preset and the fields changed beside it."""
-    names = objective_fields()
-    if args.preset is None:
-        return {name: getattr(args, name) for name in ("loss_type", *names)}
-    return {"preset": args.preset, **{name: getattr(args, name) for name in names if changed(args, name)}}
-
-
-def _last_numbers(history: list[dict[str, Any]]) -> dict[str, float]:
-    """Newest values of the metrics that show whether the run learned."""
-    numbers = {name: value for line in history for name, value in line.items()}
-    shown = ("reward", "eval_reward", "train_loss", "entropy", "kl")
-    return {name: float(numbers[name]) for name in shown if isinstance(numbers.get(name), int | float)}

@@ -6,10 +6,11 @@ message lists for conversational prompts. Paceline gives rendered text, and the 
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -21,6 +22,7 @@ from paceline.rewards.model import RewardModel
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.parameters import base_name
 from paceline.rewards.resolving import BUILT_IN, resolve
+from paceline.training.setup.run_inputs import Overrides
 
 RewardSource = Any
 """A function, a model object, or the name of a model or of a built-in function."""
@@ -57,17 +59,6 @@ class RewardLog:
         return taken
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Graders:
-    """All reward functions and models by name."""
-
-    functions: Mapping[str, RewardFunction]
-    models: Mapping[str, str]
-    """Directory or Hub name of each model, not loaded yet."""
-    tokenizers: Mapping[str, PreTrainedTokenizerBase]
-    """Tokenizers given for named models."""
-
-
 def as_list(given: RewardSource | Sequence[RewardSource] | None) -> list[RewardSource]:
     """One reward source or several, as a list.
 
@@ -89,12 +80,9 @@ def reward_names(sources: Sequence[RewardSource]) -> tuple[str, ...]:
     """Names of the sources: a function's own, the last part of a model's; duplicates get a number."""
     names: list[str] = []
     for source in sources:
-        name = number = _name(source)
-        count = 1
-        while number in names:
-            count += 1
-            number = f"{name}_{count}"
-        names.append(number)
+        name = _name(source)
+        numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        names.append(next(one for one in numbered if one not in names))
     return tuple(names)
 
 
@@ -118,8 +106,8 @@ def make_graders(
     *,
     context: Mapping[str, Any],
     built_in: RewardContext,
-) -> Graders:
-    """Convert every source to a function of ours.
+) -> Overrides:
+    """Every source as a function or a model of ours, by name.
 
     `context` holds TRL's further arguments of every function; `built_in` is the context of our own functions.
 
@@ -127,32 +115,36 @@ def make_graders(
         ConfigError: as many processing classes as sources are needed.
         RewardError: a model that cannot give a reward, or one without its tokenizer.
     """
-    tokenizers = _one_each(processing_classes, len(sources))
+    given = [None] * len(sources) if processing_classes is None else processing_classes
+    tokenizers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    if len(tokenizers) != len(sources):
+        raise ConfigError(
+            f"reward_processing_classes must match reward_funcs, one tokenizer (or None) for each of the "
+            f"{len(sources)}, got {len(tokenizers)}"
+        )
     functions: dict[str, RewardFunction] = {}
     models: dict[str, str] = {}
     for name, source, tokenizer in zip(names, sources, tokenizers, strict=True):
         if isinstance(source, str) and base_name(source) in BUILT_IN and not Path(source).is_dir():
             functions[name] = resolve(source, built_in)
         elif isinstance(source, str):
-            _refuse_misspelt(source)
+            near = suggest(source, BUILT_IN, otherwise="")
+            # a name without owner that is close to a built-in function's is no model on the Hub
+            if near and "/" not in source and not Path(source).is_dir():
+                raise ConfigError(
+                    f"reward_funcs must name a reward model or one of the built-in functions {', '.join(BUILT_IN)}, "
+                    f"got {source!r}; {near}"
+                )
             check_reward_model(source)
             models[name] = source
         elif isinstance(source, nn.Module):
-            functions[name] = _model_object(name, source, tokenizer)
+            functions[name] = RewardModel(
+                cast(Any, source), _tokenizer_of(name, source) if tokenizer is None else tokenizer
+            )
         else:
             functions[name] = source if isinstance(source, BuiltIn) else adapted(source, context)
-    given = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
-    return Graders(functions=functions, models=models, tokenizers=given)
-
-
-def _refuse_misspelt(source: str) -> None:
-    """Refuse a name without owner that is close to a built-in function's: no model on the Hub."""
-    near = suggest(source, BUILT_IN, otherwise="")
-    if near and "/" not in source and not Path(source).is_dir():
-        raise ConfigError(
-            f"reward_funcs must name a reward model or one of the built-in functions {', '.join(BUILT_IN)}, got "
-            f"{source!r}; {near}"
-        )
+    of_models = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
+    return Overrides(functions=functions, reward_models=models, reward_tokenizers=of_models)
 
 
 def check_parameters(sources: Sequence[RewardSource], columns: Sequence[str], context: Sequence[str]) -> None:
@@ -177,22 +169,6 @@ def check_parameters(sources: Sequence[RewardSource], columns: Sequence[str], co
             )
 
 
-def _one_each(given: Any, count: int) -> list[PreTrainedTokenizerBase | None]:
-    if given is None:
-        return [None] * count
-    listed = list(given) if isinstance(given, list | tuple) else [given]
-    if len(listed) != count:
-        raise ConfigError(
-            f"reward_processing_classes must match reward_funcs, one tokenizer (or None) for each of the {count}, "
-            f"got {len(listed)}"
-        )
-    return listed
-
-
-def _model_object(name: str, model: Any, tokenizer: PreTrainedTokenizerBase | None) -> RewardFunction:
-    return RewardModel(model, _tokenizer_of(name, model) if tokenizer is None else tokenizer)
-
-
 def _tokenizer_of(name: str, model: Any) -> PreTrainedTokenizerBase:
     place = str(getattr(getattr(model, "config", None), "name_or_path", "") or "")
     remedy = "give reward_processing_classes"
@@ -209,48 +185,34 @@ def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardF
 
     Its NaN means None, as in TRL.
     """
-    accepts = _accepted(function)
+    parameters = inspect.signature(function).parameters.values()
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    accepts = {one.name for one in parameters}
 
     def arguments(completions: list[str], completion_ids: list[list[int]], rows: list[Mapping[str, Any]]) -> Any:
         prompts = [row["prompt"] for row in rows]
-        answers = [_like(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
+        # a completion has the prompt's form: text, or an assistant's message
+        answers = [
+            completion if isinstance(prompt, str) else [{"role": "assistant", "content": completion}]
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
         names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
         columns = {name: [row.get(name) for row in rows] for name in names}
         given = {**columns, "prompts": prompts, "completions": answers, "completion_ids": completion_ids, **context}
-        return given if accepts is None else {name: given[name] for name in accepts if name in given}
+        return {name: value for name, value in given.items() if takes_any or name in accepts}
 
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+    def plain(result: Any) -> Any:
+        """Arrays and tensors as lists."""
+        return result.tolist() if hasattr(result, "tolist") else result
 
-        async def wait(*, completions: Any, completion_ids: Any, paceline_row: Any) -> Any:
-            return _plain(await function(**arguments(completions, completion_ids, paceline_row)))
+    async def later(*, completions: Any, completion_ids: Any, paceline_row: Any) -> Any:
+        return plain(await function(**arguments(completions, completion_ids, paceline_row)))
 
-        return _marked(wait, function)
+    def now(*, completions: Any, completion_ids: Any, paceline_row: Any) -> Any:
+        return plain(function(**arguments(completions, completion_ids, paceline_row)))
 
-    def call(*, completions: Any, completion_ids: Any, paceline_row: Any) -> Any:
-        return _plain(function(**arguments(completions, completion_ids, paceline_row)))
-
-    return _marked(call, function)
-
-
-def _marked(adapted: Callable[..., Any], function: Callable[..., Any]) -> RewardFunction:
-    """Copy the attributes that scoring reads from a function."""
-    vars(adapted).update(nan_is_none=True, needs_group=compares_group(function))
-    return adapted
-
-
-def _accepted(function: Callable[..., Any]) -> frozenset[str] | None:
-    """Parameter names of the signature; None if it takes any."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return None
-    return frozenset(one.name for one in parameters)
-
-
-def _like(prompt: Any, completion: str) -> Any:
-    """Completion in the prompt's form: text, or an assistant's message."""
-    return completion if isinstance(prompt, str) else [{"role": "assistant", "content": completion}]
-
-
-def _plain(result: Any) -> Any:
-    """Arrays and tensors as lists."""
-    return result.tolist() if hasattr(result, "tolist") else result
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    made: Any = later if is_async else now
+    # attributes that scoring reads from a function
+    vars(made).update(nan_is_none=True, needs_group=compares_group(function))
+    return cast(RewardFunction, made)

@@ -1,51 +1,35 @@
 """`GRPOTrainer`: TRL's constructor and methods around Paceline's loop."""
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch.utils.data import DataLoader
 from transformers import DefaultFlowCallback, TrainerCallback, TrainerState, set_seed
 from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import TrainOutput
 
-from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files
 from paceline.compat.trl import checks
-from paceline.compat.trl.building import (
-    Built,
-    TrainerArguments,
-    build,
-    default_args,
-    held_out_tasks,
-    one_of,
-    refuse_what_is_not_offered,
-    said_in_field_names,
-)
-from paceline.compat.trl.callbacks import CallbackObserver, Outlook, write_state
-from paceline.compat.trl.checkpoints import existing_run, resume_point, updates_at
+from paceline.compat.trl.batches import interval
+from paceline.compat.trl.building import TrainerArguments, build, default_args, held_out_tasks, said_in_field_names
+from paceline.compat.trl.callbacks import CallbackObserver
+from paceline.compat.trl.checkpoints import resume_point, updates_at, write_state
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import ScriptAccelerator, held_out_sets, row_loader, size_of
-from paceline.compat.trl.display import LogPrinter, LogProgress, metrics_text, print_completions, write_metrics
+from paceline.compat.trl.display import LogPrinter, LogProgress, metrics_text, write_metrics
 from paceline.compat.trl.history import mean_of
 from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.rewards import RewardLog
-from paceline.compat.trl.running import TrainingJob, run_training
-from paceline.compat.trl.translation import in_field_names, updates_per_step
+from paceline.compat.trl.running import run_training
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
 from paceline.models.exporting import export_model
 from paceline.rewards.model import RewardModel
 from paceline.rewards.selecting import row_check
-from paceline.training.backend import OneProcess, one_process
-from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.run import evaluate
 from paceline.training.setup.evaluators import EvalResult, reward_evaluator
-
-LOGGER = logging.getLogger(__name__)
 
 
 class GRPOTrainer:
@@ -88,7 +72,7 @@ class GRPOTrainer:
             PacelineError: an argument cannot be used; the sentence names it, its value and the remedy.
         """
         checks.refuse_hooks(type(self))
-        refuse_what_is_not_offered(
+        checks.refuse_what_is_not_offered(
             quantization_config=quantization_config,
             tools=tools,
             rollout_func=rollout_func,
@@ -97,134 +81,59 @@ class GRPOTrainer:
         )
         self.args = default_args(model) if args is None else args
         checks.check_callbacks(callbacks or [], self.args)
-        self.state = TrainerState()
-        self._reward_log = RewardLog()
         arguments = TrainerArguments(
             model=model,
-            reward_funcs=one_of(reward_funcs=reward_funcs, reward_model=reward_model),
+            reward_funcs=checks.one_of(reward_funcs=reward_funcs, reward_model=reward_model),
             args=self.args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             processing_class=processing_class,
-            reward_processing_classes=one_of(
+            reward_processing_classes=checks.one_of(
                 reward_processing_classes=reward_processing_classes, reward_processing_class=reward_processing_class
             ),
             optimizers=optimizers,
             peft_config=peft_config,
         )
+        self.state, self._reward_log = TrainerState(), RewardLog()
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
-        built, backend = self._make_backend(arguments)
-        self.callback_handler = self._make_callbacks(callbacks or [])
-        self._console = Console()
-        self._job = self._make_job(built, backend)
+        self._build(arguments)
+        shown = LogPrinter if self.args.disable_tqdm else LogProgress
+        flow = [DefaultFlowCallback, *(callbacks or []), shown]
+        self.callback_handler = CallbackHandler(
+            flow, self.model, self.processing_class, self.optimizer, self.lr_scheduler
+        )
+        self._observer = CallbackObserver(self, self._job, self._reward_log)
         self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._built_from, self._built_eval, self._started = checks.values_of(self.args), eval_dataset, False
 
-    def _make_backend(self, arguments: TrainerArguments) -> tuple[Built, OneProcess]:
+    def _build(self, arguments: TrainerArguments) -> None:
+        """Build the run, and show its parts as the attributes that TRL's trainer has."""
         set_seed(self.args.seed)
-        context = {
-            "trainer_state": self.state,
-            "log_extra": self._reward_log.log_extra,
-            "log_metric": self._reward_log.log_metric,
-        }
+        log = self._reward_log
+        context = {"trainer_state": self.state, "log_extra": log.log_extra, "log_metric": log.log_metric}
         with said_in_field_names():
-            built = build(arguments, context)
-            self._reward_log.clear()
-            refuse_foreign_files(Path(str(self.args.output_dir)))
-            self._warn_of_existing_run()
-            backend = one_process(built.config, built.inputs, built.given)
-        trainer = backend.trainer
+            self._job = build(arguments, context)
+        log.clear()
+        config, inputs, trainer = self._job.config, self._job.inputs, self._job.backend.trainer
         policy, reference = trainer.policy, trainer.learner.reference
-        self.model = policy.model if policy.adapter is None else policy.adapter
+        self.model = self.model_wrapped = policy.model if policy.adapter is None else policy.adapter
         self.ref_model = reference.model if reference not in (None, policy) else None
         self.optimizer = trainer.learner.optimizer
         self.lr_scheduler = trainer.rate.scheduler if trainer.rate else None
-        self.processing_class = built.inputs.tokenizer
-        self.reward_funcs, self.reward_func_names = list(built.sources), list(built.config.rewards.names)
+        self.processing_class = self.tokenizer = inputs.tokenizer
+        self.reward_funcs, self.reward_func_names = self._job.sources, list(config.rewards.names)
         self.reward_processing_classes = [
-            one.tokenizer if isinstance(one, RewardModel) else None for one in built.inputs.functions.values()
+            one.tokenizer if isinstance(one, RewardModel) else None for one in inputs.functions.values()
         ]
-        self.reward_weights = torch.tensor(list(built.config.rewards.weights.values()), dtype=torch.float32)
-        return built, backend
-
-    def _warn_of_existing_run(self) -> None:
-        place = Path(str(self.args.output_dir))
-        if not self.args.resume_from_checkpoint and holds_work(place):
-            LOGGER.warning(existing_run(place))  # train() may still be asked to resume
-
-    def _make_callbacks(self, callbacks: list[checks.Callback]) -> CallbackHandler:
-        shown = LogPrinter if self.args.disable_tqdm else LogProgress
-        flow = [DefaultFlowCallback, *callbacks, shown]
-        return CallbackHandler(flow, self.model, self.processing_class, self.optimizer, self.lr_scheduler)
-
-    def _make_job(self, built: Built, backend: OneProcess) -> TrainingJob:
-        observer = CallbackObserver(
-            self.callback_handler,
-            self.args,
-            self.state,
-            self._reward_log,
-            Outlook(
-                updates_per_step=updates_per_step(built.config),
-                entropy_coef=built.config.loss.entropy_coef,
-                measure=backend.trainer.learner.measure,
-                show=self._show,
-                say=self._say,
-                # looked up when called: a subclass, or a program, may put others in their place
-                log=lambda logs: self.log(logs),
-                evaluate=lambda: self.evaluate(),
-                save_model=lambda place: self.save_model(place, _internal_call=True),
-            ),
-        )
-        return TrainingJob(
-            args=self.args,
-            config=built.config,
-            inputs=built.inputs,
-            backend=backend,
-            notes=built.notes,
-            observer=observer,
-            console=self._console,
-            is_stream=size_of(self.train_dataset) is None,
-        )
-
-    @property
-    def tokenizer(self) -> Any:
-        """Older name of `processing_class`."""
-        return self.processing_class
-
-    @property
-    def aux_loss_enabled(self) -> bool:
-        """False: no auxiliary router loss is computed."""
-        return False
-
-    @property
-    def entropy_coef(self) -> float:
-        """Weight of the entropy bonus."""
-        return self._job.config.loss.entropy_coef
+        self.reward_weights = torch.tensor(list(config.rewards.weights.values()), dtype=torch.float32)
+        self.num_generations = config.sampling.num_generations
+        self.beta, self.entropy_coef, self.aux_loss_enabled = config.loss.beta, config.loss.entropy_coef, False
+        self.accelerator = ScriptAccelerator(device=self.args.device)
 
     @property
     def control(self) -> Any:
         """Latest requests of the callbacks."""
-        return self._job.observer.control
-
-    @property
-    def model_wrapped(self) -> Any:
-        """The model, which nothing wraps."""
-        return self.model
-
-    @property
-    def accelerator(self) -> ScriptAccelerator:
-        """Stand-in for the accelerator of transformers' trainer."""
-        return ScriptAccelerator(device=self.args.device)
-
-    @property
-    def num_generations(self) -> int:
-        """Completions per prompt."""
-        return self._job.config.sampling.num_generations
-
-    @property
-    def beta(self) -> float:
-        """Weight of the KL from the reference."""
-        return self._job.config.loss.beta
+        return self._observer.control
 
     def get_learning_rates(self) -> list[float]:
         """Rate of each parameter group at its last update."""
@@ -274,10 +183,13 @@ class GRPOTrainer:
             raise ConfigError("train() was called before and a trainer trains once; make a new GRPOTrainer")
         checks.refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
         resume = resume_point(self._job.output_dir, resume_from_checkpoint)
-        config = checks.with_intervals(self._job.config, self.args, size_of(self.train_dataset))
-        self._job, self._started = replace(self._job, config=config), True
+        config, rows = self._job.config, size_of(self.train_dataset)
+        loop = replace(config.loop, save_steps=interval(self.args, "save", rows))
+        evaluation = replace(config.evaluation, eval_steps=interval(self.args, "eval", rows))
+        self._job = replace(self._job, config=replace(config, loop=loop, evaluation=evaluation))
+        self._started = True
         with said_in_field_names():
-            output = run_training(self._job, resume)
+            output = run_training(self._job, self._observer, resume)
         if self.args.push_to_hub:
             self.push_to_hub()
         return output
@@ -296,7 +208,7 @@ class GRPOTrainer:
         several, metrics = isinstance(given, Mapping), dict[str, float | None]()
         for one in self._measure(given):
             prefix = f"{metric_key_prefix}_{one.name}" if several else metric_key_prefix
-            metrics |= self._job.observer.report(one, prefix=prefix)
+            metrics |= self._observer.report(one, prefix=prefix)
         if several:
             metrics[f"{metric_key_prefix}_reward"] = mean_of(
                 [metrics[f"{metric_key_prefix}_{name}_reward"] for name in given]
@@ -304,21 +216,20 @@ class GRPOTrainer:
         return metrics
 
     def _measure(self, given: Any) -> Iterable[EvalResult]:
-        job, run = self._job, self._job.observer.run
+        run, config, functions = self._observer.run, self._job.config, self._job.inputs.functions
         if run is not None and given is self._built_eval:
             return evaluate(run, run.inputs.evaluators)
-        generations, functions = job.config.evaluation.eval_generations, job.inputs.functions
         evaluators = [
             reward_evaluator(
-                job.config,
+                config,
                 functions,
                 name=name,
-                tasks=held_out_tasks(dataset, name, self.processing_class, job.config, check=row_check(functions)),
-                generations=generations,
+                tasks=held_out_tasks(dataset, name, self.processing_class, config, check=row_check(functions)),
+                generations=config.evaluation.eval_generations,
             )
             for name, dataset in held_out_sets(given).items()
         ]
-        return (evaluator.evaluate(job.backend.engine, step=self.state.global_step) for evaluator in evaluators)
+        return (one.evaluate(self._job.backend.engine, step=self.state.global_step) for one in evaluators)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Batches of rows in the order of the first epoch's steps; the loop itself does not use it."""
@@ -348,13 +259,10 @@ class GRPOTrainer:
         """
         place = Path(output_dir or str(self.args.output_dir))
         updates = updates_at(place)
-        if updates is not None and (
-            self._job.observer.run is None or updates != self._job.backend.trainer.policy_version
-        ):
+        if updates is None:
+            export_model(self._job.backend.trainer.policy, self.processing_class, place, merge=False)
+        elif self._observer.run is None or updates != self._job.backend.trainer.policy_version:
             raise ConfigError(f"save_model must not write into a checkpoint, got {place}; give another directory")
-        if updates is not None:
-            return
-        export_model(self._job.backend.trainer.policy, self.processing_class, place, merge=False)
 
     def save_state(self) -> None:
         """Write `trainer_state.json` into the run directory."""
@@ -371,13 +279,14 @@ class GRPOTrainer:
 
     def log(self, logs: dict[str, float | None], start_time: float | None = None) -> None:
         """Add a line of numbers to `state.log_history`, the callbacks and the trackers."""
-        self._job.observer.log(logs)
+        self._observer.log(logs)
 
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
     ) -> None:
         """Write `README.md` into the run directory: model, data, objective, results."""
-        publish_card(self._job, self._job.output_dir, name=model_name, dataset=dataset_name, tags=tags)
+        card = {"model_name": model_name, "dataset_name": dataset_name, "tags": tags}
+        publish_card(self._job, self.state, self._job.output_dir, card)
 
     def push_to_hub(self, commit_message: str = "End of training", blocking: bool = True, **card: Any) -> str:
         """Upload the model with its card to `args.hub_model_id`; returns the commit's address.
@@ -385,11 +294,4 @@ class GRPOTrainer:
         Raises:
             ModelError: the Hub refused.
         """
-        return upload(self._job, commit_message, card)
-
-    def _show(self, batch: RolloutBatch, step: int) -> None:
-        limit, columns = self.args.num_completions_to_print, self._reward_log.columns
-        print_completions(self._console, batch, step=step, limit=limit, columns=columns)
-
-    def _say(self, sentence: str) -> None:
-        self._console.print(in_field_names(sentence), highlight=False, markup=False, soft_wrap=True)
+        return upload(self._job, self.state, commit_message, card)
