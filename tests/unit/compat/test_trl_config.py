@@ -30,12 +30,11 @@ from paceline.compat.trl.translation import (
     in_field_names,
     said_of_fields,
     translate,
-    updates_per_step,
 )
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
 from paceline.errors import ConfigError
-from paceline.training.trainer import SteppedRate
+from paceline.training.trainer import SteppedRate, updates_per_step
 
 SOURCE = Path(paceline.__file__).parent
 OURS = {

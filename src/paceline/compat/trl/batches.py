@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from paceline.errors import ConfigError
 
@@ -29,14 +29,13 @@ class Batches:
     completions_per_step: int
     """Completions sampled together: the larger of TRL's generation batch and update batch."""
     prompts_per_step: int
+    num_generations: int
     num_minibatches: int
     """Parts of the step, one update each."""
-    num_iterations: int
-
-    @property
-    def updates_per_step(self) -> int:
-        """Optimiser steps, which `global_step` counts, per batch of rollouts."""
-        return self.num_minibatches * self.num_iterations
+    updates_per_step: int
+    """Optimiser steps, which `global_step` counts, per batch of rollouts."""
+    generations_per_update: int
+    """TRL's generations per update, where an update is longer than a generation; else 1."""
 
 
 def fill_batch_fields(args: "GRPOConfig") -> None:
@@ -47,76 +46,75 @@ def fill_batch_fields(args: "GRPOConfig") -> None:
     """
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
         _positive(name, getattr(args, name))
-    micro = args.per_device_train_batch_size
-    parts, size = _given(args.steps_per_generation), _given(args.generation_batch_size)
-    if parts is None:
-        whole = _whole_parts("generation_batch_size", size, micro) if size else args.gradient_accumulation_steps
-        args.steps_per_generation = Derived(whole)
-    _positive("steps_per_generation", args.steps_per_generation)
-    product = micro * steps_per_generation(args)
-    if size not in (None, product):
+    micro, parts = args.per_device_train_batch_size, args.steps_per_generation
+    size = None if isinstance(args.generation_batch_size, Derived) else args.generation_batch_size
+    if parts is None or isinstance(parts, Derived):
+        parts = args.gradient_accumulation_steps
+        if size:
+            _positive("generation_batch_size", size)
+            if size % micro:
+                raise ConfigError(
+                    f"generation_batch_size must be a multiple of per_device_train_batch_size ({micro}), got {size}; "
+                    f"the nearest that are: {_nearest(size, lambda n: n % micro == 0, limit=size + micro)}"
+                )
+            parts = size // micro
+        args.steps_per_generation = Derived(parts)
+    _positive("steps_per_generation", parts)
+    if size not in (None, micro * parts):
         raise ConfigError(
             f"generation_batch_size must be per_device_train_batch_size * steps_per_generation "
-            f"({micro} * {args.steps_per_generation} = {product}), got {size}; give only one of "
+            f"({micro} * {parts} = {micro * parts}), got {size}; give only one of "
             "generation_batch_size and steps_per_generation"
         )
     if size is None:
-        args.generation_batch_size = Derived(product)
+        args.generation_batch_size = Derived(micro * parts)
     batches_of(args)
 
 
-def steps_per_generation(args: "GRPOConfig") -> int:
-    """The field's value once `fill_batch_fields` has set it."""
-    assert args.steps_per_generation is not None
-    return args.steps_per_generation
-
-
-def _given(value: int | None) -> int | None:
-    return None if isinstance(value, Derived) else value
-
-
 def batches_of(args: "GRPOConfig") -> Batches:
-    """Batches that these fields make.
+    """Batches that these fields make, once `fill_batch_fields` has set them.
 
     Raises:
         ConfigError: the batch does not hold whole groups, or generations and updates do not line up.
     """
-    accumulated, sampled = args.gradient_accumulation_steps, steps_per_generation(args)
-    if max(accumulated, sampled) % min(accumulated, sampled):
+    micro, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    sampled = cast(int, args.steps_per_generation)
+
+    def lines_up(parts: int) -> bool:
+        return max(accumulated, parts) % min(accumulated, parts) == 0
+
+    if not lines_up(sampled):
         raise ConfigError(
             f"steps_per_generation must divide gradient_accumulation_steps ({accumulated}) or be a multiple of it, "
-            f"got {sampled}; the nearest that do are {_nearest(sampled, lambda n: _lines_up(n, accumulated))}"
+            f"got {sampled}; the nearest that do are {_nearest(sampled, lines_up)}"
         )
-    completions = args.per_device_train_batch_size * max(accumulated, sampled)
-    group = group_size(args)
+    group: object = args.num_generations
+    if not isinstance(group, int) or isinstance(group, bool) or group < 2:
+        raise ConfigError(
+            f"num_generations must be a whole number of at least 2, got {group!r}; an advantage compares the "
+            "completions of one prompt (8 is usual)"
+        )
+    longest = max(accumulated, sampled)
+    completions = micro * longest
     if completions % group:
+        # the nearest group sizes, and the nearest accumulation where that alone sets the batch
+        groups = _nearest(group, lambda n: n >= 2 and completions % n == 0, limit=completions)
+        sizes = _nearest(micro, lambda n: n * longest % group == 0)
+        longer = _nearest(longest, lambda n: micro * n % group == 0)
+        choices = [f"num_generations {groups}"] if groups else []
+        choices += [f"per_device_train_batch_size {sizes}", f"{longer} micro-batches (gradient_accumulation_steps)"]
         raise ConfigError(
             f"num_generations must divide the {completions} completions of a batch (per_device_train_batch_size "
-            f"{args.per_device_train_batch_size} * {max(accumulated, sampled)} micro-batches), got {group}; "
-            f"{_group_remedy(args, completions)}"
+            f"{micro} * {longest} micro-batches), got {group}; the nearest that fit are {', or '.join(choices)}"
         )
     return Batches(
         completions_per_step=completions,
         prompts_per_step=completions // group,
+        num_generations=group,
         num_minibatches=max(1, sampled // accumulated),
-        num_iterations=args.num_iterations,
+        updates_per_step=max(1, sampled // accumulated) * args.num_iterations,
+        generations_per_update=max(1, accumulated // sampled),
     )
-
-
-def _lines_up(sampled: int, accumulated: int) -> bool:
-    return max(accumulated, sampled) % min(accumulated, sampled) == 0
-
-
-def _group_remedy(args: "GRPOConfig", completions: int) -> str:
-    """Nearest group sizes, and the nearest accumulation where that alone sets the batch."""
-    group = group_size(args)
-    groups = _nearest(group, lambda n: n >= 2 and completions % n == 0, limit=completions)
-    micro, sampled = args.per_device_train_batch_size, max(args.gradient_accumulation_steps, steps_per_generation(args))
-    longer = _nearest(sampled, lambda n: micro * n % group == 0)
-    sizes = _nearest(micro, lambda n: n * sampled % group == 0)
-    choices = [f"num_generations {groups}"] if groups else []
-    choices += [f"per_device_train_batch_size {sizes}", f"{longer} micro-batches (gradient_accumulation_steps)"]
-    return f"the nearest that fit are {', or '.join(choices)}"
 
 
 def _nearest(wanted: int, fits: Callable[[int], bool], limit: int | None = None) -> str:
@@ -124,31 +122,6 @@ def _nearest(wanted: int, fits: Callable[[int], bool], limit: int | None = None)
     below = next((n for n in range(wanted - 1, 0, -1) if fits(n)), None)
     above = next((n for n in range(wanted + 1, (limit or LONGEST_SEARCH * wanted) + 1) if fits(n)), None)
     return " and ".join(str(n) for n in (below, above) if n is not None)
-
-
-def _whole_parts(name: str, whole: int, part: int) -> int:
-    _positive(name, whole)
-    if whole % part:
-        raise ConfigError(
-            f"{name} must be a multiple of per_device_train_batch_size ({part}), got {whole}; "
-            f"the nearest that are: {_nearest(whole, lambda n: n % part == 0, limit=whole + part)}"
-        )
-    return whole // part
-
-
-def group_size(args: "GRPOConfig") -> int:
-    """Completions per prompt.
-
-    Raises:
-        ConfigError: fewer than 2, or no whole number.
-    """
-    group: object = args.num_generations
-    if not isinstance(group, int) or isinstance(group, bool) or group < 2:
-        raise ConfigError(
-            f"num_generations must be a whole number of at least 2, got {group!r}; an advantage compares the "
-            "completions of one prompt (8 is usual)"
-        )
-    return group
 
 
 def _positive(name: str, value: object) -> None:
@@ -163,9 +136,8 @@ def total_updates(args: "GRPOConfig", num_prompts: int | None) -> int | None:
         return math.ceil(args.max_steps / batches.updates_per_step) * batches.updates_per_step
     if num_prompts is None:
         return None
-    return max(1, math.ceil(round(args.num_train_epochs * num_prompts) / batches.prompts_per_step)) * (
-        batches.updates_per_step
-    )
+    steps = math.ceil(round(args.num_train_epochs * num_prompts) / batches.prompts_per_step)
+    return max(1, steps) * batches.updates_per_step
 
 
 def in_steps(args: "GRPOConfig", name: str, value: float, num_prompts: int | None) -> int:
@@ -176,10 +148,14 @@ def in_steps(args: "GRPOConfig", name: str, value: float, num_prompts: int | Non
     """
     if value > 1 and value != int(value):
         raise ConfigError(f"{name} must be a whole number above 1, got {value!r}; below 1 it is a share of the run")
-    total = total_updates(args, num_prompts)
-    if 0 < value < 1 and total is None:
-        raise ConfigError(f"{name} must be 1 or more for a dataset without a length, got {value!r}; or give max_steps")
-    updates = math.ceil(value * total) if 0 < value < 1 and total is not None else int(value)
+    updates = int(value)
+    if 0 < value < 1:
+        total = total_updates(args, num_prompts)
+        if total is None:
+            raise ConfigError(
+                f"{name} must be 1 or more for a dataset without a length, got {value!r}; or give max_steps"
+            )
+        updates = math.ceil(value * total)
     return math.ceil(updates / batches_of(args).updates_per_step)
 
 
@@ -212,8 +188,7 @@ def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
 
 
 def interval(args: "GRPOConfig", kind: str, num_prompts: int | None) -> int:
-    """Steps between two checkpoints (`save`) or evaluations (`eval`) with the strategy `steps`; 0 for other
-    strategies."""
+    """Steps between two checkpoints (`save`) or evaluations (`eval`); 0 unless the strategy is `steps`."""
     if getattr(args, f"{kind}_strategy") != "steps":
         return 0
     return in_steps(args, f"{kind}_steps", getattr(args, f"{kind}_steps"), num_prompts)

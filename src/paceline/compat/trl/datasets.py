@@ -83,7 +83,7 @@ def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False
     if not len(rows):
         raise DataError(f"{name} has no rows; give one with at least one prompt")
     for place in spread_places(len(rows), SAMPLE) if len(rows) > WHOLE and not whole else range(len(rows)):
-        _check_row(rows[place], row_id(name, place + 1))
+        _mapping(rows[place], row_id(name, place + 1))
     _check_names(tuple(rows[0]), name)
     return rows
 
@@ -93,11 +93,6 @@ def columns_of(dataset: Any, rows: DatasetRows) -> list[str]:
     named = getattr(dataset, "column_names", None)
     seen = rows if len(rows) <= WHOLE else [*named] if named else spread(rows, SAMPLE)
     return list(dict.fromkeys(name for row in seen for name in ([row] if isinstance(row, str) else row)))
-
-
-def _check_row(row: object, name: str) -> None:
-    if not isinstance(row, Mapping):
-        raise DataError(f"row {name} is a {type(row).__name__}; every row must be a dict with a prompt")
 
 
 def row_id(name: str, number: int) -> str:
@@ -140,7 +135,7 @@ def make_tasks(
 
 
 class TrainerRows(RowsOnDemand):
-    """Rows of a trainer's dataset: `_read_columns` makes the task, functions get the whole row."""
+    """Rows of a trainer's dataset: a task has the prompt and the answer, functions get the whole row."""
 
     def __init__(self, rows: DatasetRows, name: str) -> None:
         """`name`: the trainer's argument that they come from."""
@@ -150,15 +145,23 @@ class TrainerRows(RowsOnDemand):
         return len(self._rows)
 
     def at(self, place: int) -> Row:
-        """Read one row.
+        """Read one row: the prompt, and text answers for built-in reward functions.
 
         Raises:
             DataError: it is no mapping, or has no prompt.
         """
-        row = self._rows[place]
-        _check_row(row, row_id(self._name, place + 1))
-        columns = _read_columns(row, place + 1, self._name)
-        return Row(row_id=row_id(self._name, place + 1), columns=columns, passed={**row, ROW: row})
+        name = row_id(self._name, place + 1)
+        row = _mapping(self._rows[place], name)
+        if "prompt" not in row:
+            raise DataError(f"row {name} has no `prompt`; mend or remove the row")
+        answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}
+        return Row(row_id=name, columns={"prompt": row["prompt"], **answers}, passed={**row, ROW: row})
+
+
+def _mapping(row: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise DataError(f"row {name} is a {type(row).__name__}; every row must be a dict with a prompt")
+    return row
 
 
 def _check_lengths(tasks: Sequence[Task], *, limit: int, room: int | None) -> None:
@@ -205,14 +208,6 @@ def _check_names(columns: Sequence[str], name: str) -> None:
     images = [column for column in columns if column in IMAGE_COLUMNS]
     if images:
         raise DataError(f"{name} has a column {images[0]!r}; models of text are trained here, remove the column")
-
-
-def _read_columns(row: Mapping[str, Any], number: int, name: str) -> dict[str, Any]:
-    """Fields of a task: the prompt, and text answers for built-in reward functions."""
-    if "prompt" not in row:
-        raise DataError(f"row {row_id(name, number)} has no `prompt`; mend or remove the row")
-    answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}
-    return {"prompt": row["prompt"], **answers}
 
 
 class Stream(IterableDataset):  # type: ignore[type-arg]

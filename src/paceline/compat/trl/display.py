@@ -9,30 +9,32 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from transformers import PrinterCallback, ProgressCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from paceline.compat.trl.history import OURS
 from paceline.training.rollouts.sampler import RolloutBatch
 
 
-class LogPrinter(PrinterCallback):
+class _WithoutOurs(TrainerCallback):
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **parts: Any
+    ) -> None:
+        super().on_log(args, state, control, logs=for_screen(logs), **parts)  # type: ignore[no-untyped-call]
+
+
+class LogPrinter(_WithoutOurs, PrinterCallback):
     """One line per log, without a progress bar."""
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **parts: Any
-    ) -> None:
-        """Print the line."""
-        super().on_log(args, state, control, logs=for_screen(logs), **parts)  # type: ignore[no-untyped-call]
 
-
-class LogProgress(ProgressCallback):
+class LogProgress(_WithoutOurs, ProgressCallback):
     """One line per log above a progress bar."""
-
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **parts: Any
-    ) -> None:
-        """Print the line."""
-        super().on_log(args, state, control, logs=for_screen(logs), **parts)  # type: ignore[no-untyped-call]
 
 
 def for_screen(logs: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,18 +56,12 @@ def print_completions(
     for heading in ("prompt", "completion", *names, *columns, "advantage"):
         table.add_column(heading)
     for place, (task, rollout) in enumerate(rows[:limit]):
-        scores = [_reward_text(rollout.rewards[name]) for name in names]
+        rewards = [rollout.rewards[name] for name in names]
+        scores = ["none" if reward is None else f"{reward:.2f}" for reward in rewards]
         more = [str(values[place]) if place < len(values) else "" for values in columns.values()]
         texts = (task.prompt, rollout.completion.text, *scores, *more, f"{rollout.advantage:.2f}")
         table.add_row(*map(Text, texts))
     console.print(table)
-
-
-def _reward_text(value: float | None) -> str:
-    return "none" if value is None else f"{value:.2f}"
-
-
-ALL_RESULTS = "all_results.json"
 
 
 def metrics_text(split: str, metrics: Mapping[str, Any]) -> str:
@@ -76,7 +72,11 @@ def metrics_text(split: str, metrics: Mapping[str, Any]) -> str:
       n          =      3
       train_loss = 0.1235
     """
-    shown = {name: _shown(name, metrics[name]) for name in sorted(metrics)}
+    shown = {}
+    for name, value in sorted(metrics.items()):
+        shown[name] = str(round(value, 4)) if isinstance(value, float) else str(value)
+        if name.endswith("_runtime"):
+            shown[name] = f"{timedelta(seconds=int(value))}.{int(value % 1 * 100):02d}"
     widths = (max(map(len, shown), default=0), max(map(len, shown.values()), default=0))
     lines = [f"  {name:<{widths[0]}} = {value:>{widths[1]}}" for name, value in shown.items()]
     return "\n".join([f"***** {split} metrics *****", *lines])
@@ -85,18 +85,9 @@ def metrics_text(split: str, metrics: Mapping[str, Any]) -> str:
 def write_metrics(folder: Path, split: str, metrics: Mapping[str, Any], *, combined: bool) -> None:
     """Write `{split}_results.json`; if `combined`, also update `all_results.json`."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / f"{split}_results.json", metrics)
+    written = {f"{split}_results.json": dict(metrics)}
     if combined:
-        file = folder / ALL_RESULTS
-        earlier = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        _write(file, {**earlier, **metrics})
-
-
-def _write(file: Path, metrics: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(dict(metrics), indent=4, sort_keys=True), encoding="utf-8")
-
-
-def _shown(name: str, value: Any) -> str:
-    if name.endswith("_runtime"):
-        return f"{timedelta(seconds=int(value))}.{int(value % 1 * 100):02d}"
-    return str(round(value, 4)) if isinstance(value, float) else str(value)
+        file = folder / "all_results.json"
+        written[file.name] = (json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}) | metrics
+    for name, numbers in written.items():
+        (folder / name).write_text(json.dumps(numbers, indent=4, sort_keys=True), encoding="utf-8")

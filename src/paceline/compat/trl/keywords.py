@@ -1,7 +1,7 @@
 """Fields with keyword arguments of other libraries: what each keyword means here; all others are refused."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from paceline.compat.trl.fields import Options
 from paceline.compat.trl.training_fields import SCHEDULE_KEYWORDS
@@ -15,11 +15,7 @@ Accepted = Mapping[str, tuple[object, ...] | None]
 """Values of a keyword that change nothing here; None for any value."""
 
 SAMPLING_KEYS = ("top_p", "top_k", "min_p")
-OTHER_WORDS: Mapping[str, str] = {
-    "stop": "stop_strings",
-    "stop_sequences": "stop_strings",
-    "stop_words": "stop_strings",
-}
+OTHER_WORDS = dict.fromkeys(("stop", "stop_sequences", "stop_words"), "stop_strings")
 """Names in other engines, to transformers' name."""
 LENGTHS = ("max_new_tokens", "max_tokens", "max_length")
 SAMPLING_ACCEPTED: Accepted = {
@@ -38,7 +34,7 @@ MODEL_ACCEPTED: Accepted = {
     "low_cpu_mem_usage": None,
     "use_safetensors": (True, None),
 }
-DTYPES = {"float32": "float32", "auto": None, "bfloat16": "bfloat16"}
+DTYPES = ("float32", "auto", "bfloat16")
 
 
 def sampling_keywords(args: "GRPOConfig") -> Options:
@@ -47,7 +43,7 @@ def sampling_keywords(args: "GRPOConfig") -> Options:
     Raises:
         ConfigError: a keyword without a meaning in sampling, or `temperature` at odds with the field.
     """
-    given = _mapping("generation_kwargs", args.generation_kwargs)
+    given = _mapping(args, "generation_kwargs")
     temperature = given.pop("temperature", args.temperature)
     if temperature != args.temperature:
         raise ConfigError(
@@ -67,7 +63,7 @@ def sampling_keywords(args: "GRPOConfig") -> Options:
 
 def template_keywords(args: "GRPOConfig") -> Options:
     """Options from `chat_template_kwargs`: a switch that several models' templates know."""
-    given = _mapping("chat_template_kwargs", args.chat_template_kwargs)
+    given = _mapping(args, "chat_template_kwargs")
     options: Options = {"enable_thinking": given.pop("enable_thinking")} if "enable_thinking" in given else {}
     _refuse_rest("chat_template_kwargs", given, {}, ("enable_thinking",))
     return options
@@ -79,25 +75,21 @@ def model_keywords(args: "GRPOConfig") -> Options:
     Raises:
         ConfigError: a keyword that would change the model in a way that is not offered.
     """
-    given = _mapping("model_init_kwargs", args.model_init_kwargs)
+    given = _mapping(args, "model_init_kwargs")
     options: Options = {}
     for name in ("dtype", "torch_dtype"):
-        if name in given:
-            options |= _dtype(name, given.pop(name))
+        value = given.pop(name, None)
+        word = str(value).removeprefix("torch.")
+        if value is not None and word not in DTYPES:
+            raise ConfigError(
+                f"model_init_kwargs {name} must be one of {', '.join(DTYPES)}, got {word!r}; bfloat16 is usual"
+            )
+        # float32 leaves the computation to `bf16`, as mixed precision does
+        options |= {"dtype": word} if word == "bfloat16" else {}
     if "trust_remote_code" in given:
         options["trust_remote_code"] = given.pop("trust_remote_code")
     _refuse_rest("model_init_kwargs", given, MODEL_ACCEPTED, ("dtype", "trust_remote_code"))
     return options
-
-
-def _dtype(name: str, value: object) -> Options:
-    """Option from a text or a torch dtype; float32 leaves the computation to `bf16`, as mixed precision does."""
-    word = str(value).removeprefix("torch.")
-    if value is not None and word not in DTYPES:
-        raise ConfigError(
-            f"model_init_kwargs {name} must be one of {', '.join(DTYPES)}, got {word!r}; bfloat16 is usual"
-        )
-    return {"dtype": "bfloat16"} if word == "bfloat16" else {}
 
 
 def check_checkpointing(args: "GRPOConfig") -> None:
@@ -112,7 +104,7 @@ def check_checkpointing(args: "GRPOConfig") -> None:
             f"got {args.gradient_checkpointing!r}; set both"
         )
     for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
-        _refuse_rest(name, _mapping(name, getattr(args, name)), {"use_reentrant": None}, ("use_reentrant",))
+        _refuse_rest(name, _mapping(args, name), {"use_reentrant": None}, ("use_reentrant",))
 
 
 def schedule_keywords(args: "GRPOConfig") -> Options:
@@ -121,7 +113,7 @@ def schedule_keywords(args: "GRPOConfig") -> Options:
     Raises:
         ConfigError: a keyword that the schedule has not; neither or both of `min_lr` and `min_lr_rate` there.
     """
-    given = _mapping("lr_scheduler_kwargs", args.lr_scheduler_kwargs)
+    given = _mapping(args, "lr_scheduler_kwargs")
     _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(SCHEDULE_KEYWORDS[args.lr_scheduler_type]), ())
     if args.lr_scheduler_type != "cosine_with_min_lr":
         return {}
@@ -130,17 +122,16 @@ def schedule_keywords(args: "GRPOConfig") -> Options:
             f"lr_scheduler_kwargs must have one of min_lr and min_lr_rate with cosine_with_min_lr, got {given!r}; "
             "give for example {'min_lr_rate': 0.1}"
         )
-    rate = given["min_lr_rate"] if "min_lr_rate" in given else _share(given["min_lr"], args.learning_rate)
-    return {"min_lr_ratio": rate}
-
-
-def _share(least: Any, peak: float) -> float:
+    if "min_lr_rate" in given:
+        return {"min_lr_ratio": given["min_lr_rate"]}
+    least, peak = given["min_lr"], args.learning_rate
     if not isinstance(least, int | float) or not 0 <= least <= peak:
         raise ConfigError(f"lr_scheduler_kwargs min_lr must lie between 0 and learning_rate ({peak}), got {least!r}")
-    return least / peak if peak else 0.0
+    return {"min_lr_ratio": least / peak if peak else 0.0}
 
 
-def _mapping(name: str, value: object) -> dict[str, object]:
+def _mapping(args: "GRPOConfig", name: str) -> dict[str, object]:
+    value: object = getattr(args, name)
     if value is None or value == "":
         return {}
     if not isinstance(value, Mapping):
@@ -152,10 +143,8 @@ def _refuse_rest(name: str, given: Mapping[str, object], accepted: Accepted, tra
     known = (*translated, *accepted)
     for key, value in given.items():
         if key not in accepted:
-            near = OTHER_WORDS.get(key, "")
-            remedy = suggest(
-                near if near in known else key, known, otherwise=f"what it may hold: {', '.join(known) or 'nothing'}"
-            )
+            word = OTHER_WORDS[key] if OTHER_WORDS.get(key) in known else key
+            remedy = suggest(word, known, otherwise=f"what it may hold: {', '.join(known) or 'nothing'}")
             raise ConfigError(f"{name} must not have {key!r}, got {value!r}; {remedy}")
         values = accepted[key]
         if values is not None and value not in values:

@@ -13,7 +13,7 @@ from transformers import TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
-from paceline.compat.trl.batches import batches_of, group_size, steps_per_generation
+from paceline.compat.trl.batches import batches_of
 from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.callbacks import CallbackObserver
 from paceline.compat.trl.checkpoints import drop_broken_links, read_state
@@ -129,17 +129,17 @@ def _end(job: TrainingJob, observer: CallbackObserver, session: Session, *, seco
 
 def describe_plan(args: GRPOConfig, config: Config) -> str:
     """TRL's counts beside ours, then all differences that the fields do not suggest."""
-    batches, updates, steps = batches_of(args), batches_of(args).updates_per_step, config.loop.max_steps
+    batches, steps = batches_of(args), config.loop.max_steps
+    updates = batches.updates_per_step
     per_update = batches.completions_per_step // batches.num_minibatches
-    # TRL samples several times per update where an update is longer than a generation
-    times = args.gradient_accumulation_steps // steps_per_generation(args)
+    times = batches.generations_per_update
     joined = f", {times} of them per update, sampled together here" if times > 1 else ""
     lines = [
         f"completions per update: {per_update} (TRL: per_device_train_batch_size {args.per_device_train_batch_size} * "
         f"gradient_accumulation_steps {args.gradient_accumulation_steps})",
-        f"prompts per update: {per_update / group_size(args):g} (num_generations {args.num_generations})",
+        f"prompts per update: {per_update / batches.num_generations:g} (num_generations {args.num_generations})",
         f"updates per rollout batch: {updates} = {batches.num_minibatches} part"
-        f"{'s' if batches.num_minibatches > 1 else ''} * num_iterations {batches.num_iterations}",
+        f"{'s' if batches.num_minibatches > 1 else ''} * num_iterations {args.num_iterations}",
         f"completions per rollout batch: {batches.completions_per_step} of {batches.prompts_per_step} prompts "
         f"(TRL: generation_batch_size {args.generation_batch_size}{joined})",
     ]

@@ -140,12 +140,8 @@ def said_of_fields(error: PacelineError) -> str:
 
 
 def _remedy(clause: str) -> str:
-    lacking = next((name for name in _options_in(clause) if name in INSTEAD), None)
+    lacking = next((name for found in OPTION.finditer(clause) if (name := _name(found)) in INSTEAD), None)
     return in_field_names(clause) if lacking is None else INSTEAD[lacking]
-
-
-def _options_in(text: str) -> list[str]:
-    return [found[1].replace("-", "_") for found in OPTION.finditer(text)]
 
 
 def in_field_names(text: str) -> str:
@@ -154,25 +150,14 @@ def in_field_names(text: str) -> str:
     >>> in_field_names("--clip-eps-low 1.5 is left (--stop-grace 3)")
     'epsilon 1.5 is left'
     """
-    text = ASIDE.sub(lambda found: found[0] if _is_known(found[1]) else "", text)
+    text = ASIDE.sub(lambda found: found[0] if _name(found) in {*FIELDS, *MEANINGS} else "", text)
     # the option's value is its field where a program gives an object, and a program names a model without its prefix
     text = text.replace("--dataset train_dataset ", "--dataset ").replace("--reward-funcs model:", "--reward-funcs ")
-    return OPTION.sub(lambda found: _field(found[1]), text)
+    return OPTION.sub(lambda found: FIELDS.get(_name(found), _name(found)), text)
 
 
-def _is_known(flag: str) -> bool:
-    name = flag.replace("-", "_")
-    return name in FIELDS or name in MEANINGS
-
-
-def _field(flag: str) -> str:
-    name = flag.replace("-", "_")
-    return FIELDS.get(name, name)
-
-
-def updates_per_step(config: Config) -> int:
-    """Optimiser steps (transformers' `global_step`) in one step of the loop."""
-    return config.optim.num_iterations * config.optim.num_minibatches
+def _name(flag: re.Match[str]) -> str:
+    return flag[1].replace("-", "_")
 
 
 def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | None:
