@@ -6,8 +6,7 @@ fields.py           reads the rows: refuses, converts, says what has no effect
 config.py           GRPOConfig: these fields around transformers' TrainingArguments
 batches.py          batches counted in completions, durations counted in updates, as steps
 objective.py        the fields of the objective as options
-keywords.py         fields that hold keywords for other libraries
-translation.py      a GRPOConfig to a Config, and errors about options in the names of fields
+translation.py      a GRPOConfig with its keywords to a Config; errors about options in the names of fields
 datasets.py         datasets as TRL takes them, to tasks; row loaders and an accelerator for scripts
 rewards.py          reward functions of TRL's kind as ours
 building.py         a run from the trainer's arguments; the learning rate as transformers schedules it

@@ -39,11 +39,7 @@ class Batches:
 
 
 def fill_batch_fields(args: "GRPOConfig") -> None:
-    """Set `generation_batch_size` and `steps_per_generation` from the other fields unless given.
-
-    Raises:
-        ConfigError: the two are at odds, or batches do not hold whole groups.
-    """
+    """Set `generation_batch_size` and `steps_per_generation` unless given; refuse numbers at odds (ConfigError)."""
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
         _positive(name, getattr(args, name))
     micro, parts = args.per_device_train_batch_size, args.steps_per_generation
@@ -72,11 +68,7 @@ def fill_batch_fields(args: "GRPOConfig") -> None:
 
 
 def batches_of(args: "GRPOConfig") -> Batches:
-    """Batches that these fields make, once `fill_batch_fields` has set them.
-
-    Raises:
-        ConfigError: the batch does not hold whole groups, or generations and updates do not line up.
-    """
+    """Batches of whole groups that filled fields make; ConfigError where numbers do not line up."""
     micro, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
     sampled = cast(int, args.steps_per_generation)
 
@@ -141,11 +133,7 @@ def total_updates(args: "GRPOConfig", num_prompts: int | None) -> int | None:
 
 
 def in_steps(args: "GRPOConfig", name: str, value: float, num_prompts: int | None) -> int:
-    """A number of updates, or below 1 a share of the run's, as steps of the loop, rounded up.
-
-    Raises:
-        ConfigError: a share of a run whose length nobody knows, or a number of updates that is not whole.
-    """
+    """Steps of the loop, rounded up, for updates or, below 1, a share of the run's; ConfigError where it is neither."""
     if value > 1 and value != int(value):
         raise ConfigError(f"{name} must be a whole number above 1, got {value!r}; below 1 it is a share of the run")
     updates = int(value)
@@ -165,11 +153,7 @@ def warmup_field(args: "GRPOConfig") -> str:
 
 
 def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
-    """Warm-up as steps of the loop, rounded up; 0 for a constant rate, which has none.
-
-    Raises:
-        ConfigError: two warm-ups, or one that the run's length leaves without effect.
-    """
+    """Warm-up as steps of the loop, rounded up; 0 for a constant rate. ConfigError for two, or one without effect."""
     name = warmup_field(args)
     value = getattr(args, name)
     if args.warmup_ratio is not None and not 0 <= args.warmup_ratio < 1:

@@ -269,11 +269,7 @@ def make_scheduler(args: GRPOConfig, optimizer: torch.optim.Optimizer, *, total:
 
 
 def check_schedule(args: GRPOConfig, *, total: int) -> None:
-    """Refuse values that the schedule cannot take, before an optimiser exists.
-
-    Raises:
-        ConfigError: it cannot be made of them; the sentence is transformers' own.
-    """
+    """Refuse values that the schedule cannot take, in transformers' words, before an optimiser exists (ConfigError)."""
     trial = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=args.learning_rate)
     try:
         make_scheduler(args, trial, total=total)

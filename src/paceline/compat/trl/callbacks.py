@@ -10,19 +10,11 @@ from transformers import TrainerControl
 from transformers.trainer_utils import SaveStrategy
 
 from paceline.checkpoints.finding import Checkpoint
+from paceline.compat.trl import history
 from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.checkpoints import link_checkpoint, link_model_files, write_state
 from paceline.compat.trl.display import print_completions
-from paceline.compat.trl.history import (
-    LogNumbers,
-    MetricsRecord,
-    averaged,
-    eval_numbers,
-    num_tokens,
-    step_numbers,
-    summary,
-    tracker_numbers,
-)
+from paceline.compat.trl.history import LogNumbers, MetricsRecord
 from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.translation import in_field_names
 from paceline.errors import ConfigError
@@ -85,8 +77,8 @@ class CallbackObserver:
         ended = last or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
         self.state.global_step = record["step"] * updates_per_step(self.job.config)
         self.state.epoch = record["epoch"]
-        self.state.num_input_tokens_seen += num_tokens(batch)
-        numbers = step_numbers(record, batch, num_tokens=self.state.num_input_tokens_seen)
+        self.state.num_input_tokens_seen += history.num_tokens(batch)
+        numbers = history.step_numbers(record, batch, num_tokens=self.state.num_input_tokens_seen)
         coef = self.job.config.loss.entropy_coef
         bonus = {"entropy_coef": coef} if coef else {}
         self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
@@ -100,7 +92,7 @@ class CallbackObserver:
 
     def _log_evaluate_save(self, batch: RolloutBatch) -> None:
         if self.control.should_log and self._window:
-            self.trainer.log(averaged(self._window))
+            self.trainer.log(history.averaged(self._window))
             self._window.clear()
             if self.args.log_completions:
                 limit, columns = self.args.num_completions_to_print, self.reward_log.columns
@@ -120,7 +112,7 @@ class CallbackObserver:
         """Log one result, tell the callbacks, and return its numbers."""
         assert isinstance(result, RewardResult)  # the trainer builds no other evaluator
         stats = self.job.backend.trainer.learner.measure(result.batch.groups)
-        numbers = eval_numbers(result.record(), result.batch, stats, prefix=prefix)
+        numbers = history.eval_numbers(result.record(), result.batch, stats, prefix=prefix)
         numbers[f"{prefix}_num_tokens"] = self.state.num_input_tokens_seen
         numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
         numbers["epoch"] = self.state.epoch
@@ -156,12 +148,12 @@ class CallbackObserver:
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
         self.state.log_history.append({**cast("dict[str, float]", logs), "step": self.state.global_step})
-        self.trackers.log(tracker_numbers(logs), self.state.global_step)
+        self.trackers.log(history.tracker_numbers(logs), self.state.global_step)
         self._fire("on_log", logs=logs)
 
     def finish(self, totals: LogNumbers) -> None:
         """Log the summary with what is not logged yet, and fire on_train_end."""
-        self.trainer.log(summary(totals, self._window))
+        self.trainer.log(history.summary(totals, self._window))
         self._window.clear()
         self._fire("on_train_end")
 

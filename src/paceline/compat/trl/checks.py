@@ -71,11 +71,7 @@ FieldValues = Mapping[str, Any]
 
 
 def refuse_what_is_not_offered(**given: object) -> None:
-    """Refuse TRL's arguments that have no meaning here.
-
-    Raises:
-        ConfigError: one is not None, or none of TRL's; the sentence names it and the reason.
-    """
+    """Refuse TRL's arguments that have no meaning here, and names of none (ConfigError)."""
     for name, value in given.items():
         if name not in NOT_OFFERED:
             raise ConfigError(
@@ -86,11 +82,7 @@ def refuse_what_is_not_offered(**given: object) -> None:
 
 
 def one_of(**given: Any) -> Any:
-    """Value of an argument that has two names.
-
-    Raises:
-        ConfigError: under both.
-    """
+    """Value of an argument that has two names; ConfigError under both."""
     there = [value for value in given.values() if value is not None]
     if len(there) > 1:
         raise ConfigError(f"GRPOTrainer takes one of {' and '.join(given)}, which mean the same; leave one out")
@@ -98,11 +90,7 @@ def one_of(**given: Any) -> Any:
 
 
 def refuse_hooks(trainer: type) -> None:
-    """Refuse a subclass whose methods would never be called.
-
-    Raises:
-        ConfigError: the first of them, with the remedy.
-    """
+    """Refuse a subclass whose methods would never be called (ConfigError)."""
     for remedy, names in NEVER_CALLED.items():
         for name in names.split():
             if hasattr(trainer, name):
@@ -110,11 +98,7 @@ def refuse_hooks(trainer: type) -> None:
 
 
 def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
-    """Refuse early stopping without a metric to compare, and warn of events that do not occur.
-
-    Raises:
-        ConfigError: EarlyStoppingCallback without a metric or without evaluation.
-    """
+    """Refuse early stopping without a metric to compare (ConfigError), and warn of events that do not occur."""
     for callback in callbacks:
         kind = callback if isinstance(callback, type) else type(callback)
         if issubclass(kind, EarlyStoppingCallback) and args.metric_for_best_model is None:
@@ -140,7 +124,7 @@ def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
 
 
 def check_evaluation(args: GRPOConfig, eval_dataset: Any) -> None:
-    """Refuse an evaluation without a dataset."""
+    """Refuse an evaluation without a dataset (ConfigError)."""
     if not held_out_sets(eval_dataset) and (args.eval_strategy != IntervalStrategy.NO or args.eval_on_start):
         raise ConfigError(
             f"eval_strategy must be 'no' without eval_dataset, got {IntervalStrategy(args.eval_strategy).value!r}; "
@@ -209,11 +193,7 @@ def check_optimizers(optimizers: Any, model: Any, *, adapted: bool) -> None:
 
 
 def check_adapter(peft_config: Any, model: Any) -> None:
-    """Refuse an adapter configuration that cannot be trained here.
-
-    Raises:
-        ConfigError: the sentence names the field of `peft_config`, its value and the remedy.
-    """
+    """Refuse an adapter configuration that cannot be trained here, by its field (ConfigError)."""
     if peft_config is None:
         return
     if not hasattr(peft_config, "peft_type"):
@@ -245,11 +225,7 @@ def values_of(args: GRPOConfig) -> FieldValues:
 
 
 def refuse_changes(args: GRPOConfig, built: FieldValues, *, evaluates: bool) -> None:
-    """Refuse fields that are no longer as they were when the trainer was built, or an evaluation without a dataset.
-
-    Raises:
-        ConfigError: the names and values of what was changed too late.
-    """
+    """Refuse fields that changed since the trainer was `built`, or evaluation without a dataset (ConfigError)."""
     now = values_of(args)
     late = [name for name in now if not MEANINGS[name].late and now[name] != built[name]]
     if late:

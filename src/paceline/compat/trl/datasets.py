@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -32,12 +31,7 @@ DatasetRows = Sequence[Mapping[str, Any]]
 
 
 def check_columns(dataset: Any, name: str) -> None:
-    """Refuse what is visibly no dataset of prompts, without reading a row.
-
-    Raises:
-        ConfigError: there is none, or it is something else.
-        DataError: no column `prompt`, or images.
-    """
+    """Refuse what is visibly no dataset of prompts, without reading a row (ConfigError, DataError)."""
     if dataset is None:
         raise ConfigError(f"`{name}` is required: give a dataset with a column `prompt`, got None")
     if type(dataset).__module__.split(".")[0] == "pandas":
@@ -129,8 +123,20 @@ def make_tasks(
     named = TrainerRows(rows, name)
     seen = named if len(rows) > WHOLE and not whole else [*named]
     built = build_tasks(seen, cast(Tokenizer, tokenizer), options, system=None, check=check, whole=whole)
+
+    def check_lengths(tasks: Sequence[Task]) -> None:
+        """Limit prompts by the model's context if the user sets no limit."""
+        limit = data.max_prompt_length
+        long = [task for task in tasks if len(task.prompt_ids) > limit]
+        if long:
+            cut = f"set max_prompt_length={room}, which cuts it" if room else "set max_prompt_length"
+            raise DataError(
+                f"row {long[0].task_id}: its prompt has {len(long[0].prompt_ids)} tokens, above the model's {limit} "
+                f"positions ({len(long)} of {len(tasks)} rows are); {cut}, or remove the row"
+            )
+
     if unlimited:
-        built.hold_to(partial(_check_lengths, limit=data.max_prompt_length, room=room))
+        built.hold_to(check_lengths)
     return built
 
 
@@ -145,11 +151,7 @@ class TrainerRows(RowsOnDemand):
         return len(self._rows)
 
     def at(self, place: int) -> Row:
-        """Read one row: the prompt, and text answers for built-in reward functions.
-
-        Raises:
-            DataError: it is no mapping, or has no prompt.
-        """
+        """Read one row: the prompt, and text answers for built-in reward functions; DataError without a prompt."""
         name = row_id(self._name, place + 1)
         row = _mapping(self._rows[place], name)
         if "prompt" not in row:
@@ -164,23 +166,8 @@ def _mapping(row: Any, name: str) -> Mapping[str, Any]:
     return row
 
 
-def _check_lengths(tasks: Sequence[Task], *, limit: int, room: int | None) -> None:
-    """Limit prompts by the model's context if the user sets no limit."""
-    long = [task for task in tasks if len(task.prompt_ids) > limit]
-    if long:
-        cut = f"set max_prompt_length={room}, which cuts it" if room else "set max_prompt_length"
-        raise DataError(
-            f"row {long[0].task_id}: its prompt has {len(long[0].prompt_ids)} tokens, above the model's {limit} "
-            f"positions ({len(long)} of {len(tasks)} rows are); {cut}, or remove the row"
-        )
-
-
 def held_out_sets(eval_dataset: Any) -> dict[str, Any]:
-    """Held-out sets by name.
-
-    Raises:
-        ConfigError: a dictionary of splits, one of them for training.
-    """
+    """Held-out sets by name; ConfigError for a dictionary of splits, one of them for training."""
     if eval_dataset is None:
         return {}
     if isinstance(eval_dataset, Mapping) and hasattr(eval_dataset, "column_names") and "train" in eval_dataset:
@@ -221,11 +208,7 @@ class Stream(IterableDataset):  # type: ignore[type-arg]
 
 
 def settle_loaders(args: GRPOConfig, train_dataset: Any, eval_dataset: Any) -> None:
-    """Set loader fields for a dataset without a length as TRL does.
-
-    Raises:
-        ConfigError: `accelerator_config` says the opposite.
-    """
+    """Set loader fields for a dataset without a length as TRL does; ConfigError where one says the opposite."""
     streams = [one for one in (train_dataset, *held_out_sets(eval_dataset).values()) if size_of(one) is None]
     if not streams:
         return

@@ -37,11 +37,7 @@ class Fields(GRPOFields, TrainingFields):  # type: ignore[misc] # TRL widens typ
 
 
 def check_fields(args: "GRPOConfig") -> None:
-    """Check every field by itself; text of a number becomes the number.
-
-    Raises:
-        ConfigError: a field that is refused, a word that is no choice, or no number where one must be.
-    """
+    """Check every field by itself (ConfigError); text of a number becomes the number."""
     for name, one in MEANINGS.items():
         if one.kind == "refused" and changed(args, name) and (one.switch is None or one.switch.is_on(args)):
             value = getattr(args, name)
@@ -54,12 +50,17 @@ def check_fields(args: "GRPOConfig") -> None:
     for name, one in MEANINGS.items():
         value = getattr(args, name)
         if one.choices and value not in one.choices and (value is not None or changed(args, name)):
-            raise _no_choice(name, value.value if isinstance(value, Enum) else value, one)
+            value, choices = value.value if isinstance(value, Enum) else value, ", ".join(one.choices)
+            if value in one.absent:
+                raise ConfigError(f"{name} {value!r} is not offered: {one.absent[value]}; take one of {choices}")
+            remedy = suggest(str(value), one.choices, otherwise=one.remedy)
+            raise ConfigError(f"{name} must be one of {choices}, got {value!r}", remedies=[remedy] if remedy else [])
 
 
 def _settle_numbers(args: "GRPOConfig") -> None:
     for field in fields(args):
-        kinds = _kinds(field.type)
+        is_union = typing.get_origin(field.type) in (typing.Union, UnionType)
+        kinds: set[Any] = set(typing.get_args(field.type)) if is_union else {field.type}
         if kinds <= {int, float, NoneType} and kinds & {int, float}:
             value = getattr(args, field.name)
             may_be_none = NoneType in kinds or MEANINGS[field.name].may_be_none or field.default is None
@@ -67,20 +68,6 @@ def _settle_numbers(args: "GRPOConfig") -> None:
                 settled = _number(field.name, value, whole=float not in kinds)
                 if settled is not value:
                     setattr(args, field.name, settled)
-
-
-def _no_choice(name: str, value: object, meaning: Meaning) -> ConfigError:
-    choices = ", ".join(meaning.choices)
-    if value in meaning.absent:
-        return ConfigError(f"{name} {value!r} is not offered: {meaning.absent[str(value)]}; take one of {choices}")
-    remedy = suggest(str(value), meaning.choices, otherwise=meaning.remedy)
-    return ConfigError(f"{name} must be one of {choices}, got {value!r}", remedies=[remedy] if remedy else [])
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    """Members of a union annotation; a list of numbers is no number."""
-    united = typing.get_origin(annotation) in (typing.Union, UnionType)
-    return set(typing.get_args(annotation)) if united else {annotation}
 
 
 def _number(name: str, value: Any, *, whole: bool) -> Any:
@@ -128,7 +115,5 @@ def without_effect(args: "GRPOConfig") -> dict[str, str]:
 
 def accepted_without_effect(args: "GRPOConfig") -> str:
     """One line on the changed fields without effect, with reasons; empty if there are none."""
-    reasons = without_effect(args)
-    if not reasons:
-        return ""
-    return f"accepted without effect: {'; '.join(f'{name} ({reason})' for name, reason in reasons.items())}"
+    reasons = "; ".join(f"{name} ({reason})" for name, reason in without_effect(args).items())
+    return reasons and f"accepted without effect: {reasons}"

@@ -29,10 +29,7 @@ _REFUSED = re.compile(r"[^\w.: /-]")
 def step_numbers(record: MetricsRecord, batch: RolloutBatch, *, num_tokens: int) -> LogNumbers:
     """A training step under TRL's names; `num_tokens` counts prompts and completions of the run so far."""
     return {
-        "loss": record["loss"],
-        "policy_loss": record["policy_loss"],
-        "grad_norm": record["grad_norm"],
-        "learning_rate": record["learning_rate"],
+        **{name: record[name] for name in ("loss", "policy_loss", "grad_norm", "learning_rate")},
         "num_tokens": num_tokens,
         **rollout_numbers(record, batch),
         # a step without an update measured neither
@@ -72,11 +69,7 @@ def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
         "completions/max_terminated_length": max(terminated, default=0),
         "reward": record["reward_mean"],
         "reward_std": record["reward_std"],
-        **{
-            f"rewards/{name}/{key}": numbers[key]
-            for name, numbers in record["rewards"].items()
-            for key in ("mean", "std")
-        },
+        **{f"rewards/{name}/{key}": of[key] for name, of in record["rewards"].items() for key in ("mean", "std")},
         "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / len(batch.groups),
     }
 
@@ -102,11 +95,8 @@ def eval_numbers(record: MetricsRecord, batch: RolloutBatch, stats: UpdateStats,
 
 def num_tokens(batch: RolloutBatch) -> int:
     """Tokens of a step: each prompt once per completion, and the completions."""
-    return sum(
-        len(group.task.prompt_ids) + len(rollout.completion.token_ids)
-        for group in batch.groups
-        for rollout in group.rollouts
-    )
+    rollouts = [(group.task, one.completion) for group in batch.groups for one in group.rollouts]
+    return sum(len(task.prompt_ids) + len(completion.token_ids) for task, completion in rollouts)
 
 
 def averaged(window: Sequence[LogNumbers]) -> LogNumbers:

@@ -38,11 +38,7 @@ def objective_fields() -> tuple[str, ...]:
 
 
 def objective_options(args: "GRPOConfig") -> Options:
-    """The objective in Paceline's options, without what takes the run's length: the reference's steps.
-
-    Raises:
-        ConfigError: a field that the chosen loss would leave without effect.
-    """
+    """The objective as options, but for the reference's steps; ConfigError for a field that its loss leaves idle."""
     bound = LOSSES[args.loss_type][0]
     loss = f"loss_type {args.loss_type!r}"
     if args.preset is not None and not changed(args, "loss_type"):

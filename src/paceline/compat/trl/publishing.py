@@ -57,12 +57,7 @@ def publish_card(job: TrainingJob, state: TrainerState, folder: Path, card: Mapp
 
 
 def upload(job: TrainingJob, state: TrainerState, message: str, card: Mapping[str, Any]) -> str:
-    """Export the model with its card to `final/` and upload it; returns the commit's address.
-
-    Raises:
-        ConfigError: an argument that no card has.
-        ModelError: the Hub refused; the sentence holds its reason.
-    """
+    """Export the model with its card to `final/` and upload it; returns the commit's address (ModelError: refused)."""
     unknown = set(card) - {"model_name", "dataset_name", "tags"}
     if unknown:
         raise ConfigError(

@@ -47,11 +47,6 @@ class RewardLog:
         """Log a number of the batch; several are averaged."""
         self.metrics.setdefault(name, []).append(float(value))
 
-    def clear(self) -> None:
-        """Forget logged values, as after the trial call before the first step."""
-        self.columns.clear()
-        self.metrics.clear()
-
     def take_metrics(self) -> dict[str, float]:
         """Take the mean of each metric since the last call."""
         taken = {name: sum(values) / len(values) for name, values in self.metrics.items()}
@@ -60,11 +55,7 @@ class RewardLog:
 
 
 def as_list(given: RewardSource | Sequence[RewardSource] | None) -> list[RewardSource]:
-    """One reward source or several, as a list.
-
-    Raises:
-        ConfigError: there is none, or something that gives no reward.
-    """
+    """One reward source or several, as a list; ConfigError if there is none, or something that gives no reward."""
     sources = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
     if not sources:
         raise ConfigError("No reward source provided: reward_funcs must hold at least one reward function or model")
@@ -94,8 +85,7 @@ def _name(source: RewardSource) -> str:
     if isinstance(source, BuiltIn):
         return source.name
     if isinstance(source, nn.Module):
-        path = str(getattr(getattr(source, "config", None), "name_or_path", "") or "")
-        return Path(path).name or type(source).__name__
+        return Path(_path(source)).name or type(source).__name__
     return str(getattr(source, "__name__", type(source).__name__))
 
 
@@ -138,9 +128,8 @@ def make_graders(
             check_reward_model(source)
             models[name] = source
         elif isinstance(source, nn.Module):
-            functions[name] = RewardModel(
-                cast(Any, source), _tokenizer_of(name, source) if tokenizer is None else tokenizer
-            )
+            own = _own_tokenizer(name, source) if tokenizer is None else tokenizer
+            functions[name] = RewardModel(cast(Any, source), own)
         else:
             functions[name] = source if isinstance(source, BuiltIn) else adapted(source, context)
     of_models = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
@@ -148,11 +137,7 @@ def make_graders(
 
 
 def check_parameters(sources: Sequence[RewardSource], columns: Sequence[str], context: Sequence[str]) -> None:
-    """Refuse functions with parameters that neither dataset nor trainer provides; arguments are passed by name.
-
-    Raises:
-        ConfigError: it names function and parameter, and what there is.
-    """
+    """Refuse functions with parameters that neither dataset nor trainer gives by name (ConfigError)."""
     given = [*GIVEN, *(column for column in columns if column != "prompt"), *context]
     for source in sources:
         if isinstance(source, str | nn.Module | BuiltIn):
@@ -169,15 +154,18 @@ def check_parameters(sources: Sequence[RewardSource], columns: Sequence[str], co
             )
 
 
-def _tokenizer_of(name: str, model: Any) -> PreTrainedTokenizerBase:
-    place = str(getattr(getattr(model, "config", None), "name_or_path", "") or "")
-    remedy = "give reward_processing_classes"
+def _own_tokenizer(name: str, model: nn.Module) -> PreTrainedTokenizerBase:
+    place, remedy = _path(model), "give reward_processing_classes"
     if not place:
         raise RewardError(f"reward model {name} needs its tokenizer, and was not loaded by name; {remedy}")
     try:
         return AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError, KeyError) as error:
         raise RewardError(f"reward model {name} needs its tokenizer, and {place!r} has none; {remedy}") from error
+
+
+def _path(model: nn.Module) -> str:
+    return str(getattr(getattr(model, "config", None), "name_or_path", "") or "")
 
 
 def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardFunction:

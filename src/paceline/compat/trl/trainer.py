@@ -113,7 +113,8 @@ class GRPOTrainer:
         context = {"trainer_state": self.state, "log_extra": log.log_extra, "log_metric": log.log_metric}
         with said_in_field_names():
             self._job = build(arguments, context)
-        log.clear()
+        log.columns.clear()  # what the trial call before the first step logged
+        log.metrics.clear()
         config, inputs, trainer = self._job.config, self._job.inputs, self._job.backend.trainer
         policy, reference = trainer.policy, trainer.learner.reference
         self.model = self.model_wrapped = policy.model if policy.adapter is None else policy.adapter
@@ -161,9 +162,7 @@ class GRPOTrainer:
         """True: there is one process."""
         return True
 
-    def is_local_process_zero(self) -> bool:
-        """True: there is one process."""
-        return True
+    is_local_process_zero = is_world_process_zero
 
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **others: None) -> TrainOutput:
         """Train to the end, or until a callback stops it; then load the best model if the arguments say so.

@@ -14,18 +14,14 @@ NO_LIMIT = 2**31 - 1
 """Replaces None in an option that needs a number: prompt tokens, checkpoints to keep."""
 
 OPTIMIZERS: Mapping[str, str] = {
-    "adamw_torch": "adamw",
-    "adamw_torch_fused": "adamw",
-    "adamw_8bit": "adamw_8bit",
-    "adamw_bnb_8bit": "adamw_8bit",
+    **dict.fromkeys(("adamw_torch", "adamw_torch_fused"), "adamw"),
+    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit"),
 }
 """`optim` to `optimizer`; transformers has two names for each."""
 SCHEDULES: Mapping[str, str] = {
-    "constant": "constant",
-    "constant_with_warmup": "constant",
+    **dict.fromkeys(("constant", "constant_with_warmup"), "constant"),
     "linear": "linear",
-    "cosine": "cosine",
-    "cosine_with_min_lr": "cosine",
+    **dict.fromkeys(("cosine", "cosine_with_min_lr"), "cosine"),
 }
 """`lr_scheduler_type` to `lr_schedule`, where an option exists."""
 SCHEDULE_KEYWORDS: Mapping[str, tuple[str, ...]] = {

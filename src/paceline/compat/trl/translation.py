@@ -1,23 +1,20 @@
-"""A `GRPOConfig` to a run's configuration: a pure function whose errors name the field."""
+"""A `GRPOConfig` to a run's configuration: a pure function whose errors name the field.
+
+Keywords for other libraries, as in `generation_kwargs`, become options too; those without a meaning are refused.
+"""
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from paceline.compat.trl.batches import batches_of, fill_batch_fields, in_steps, interval, warmup_steps
 from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Options, check_fields, options_of
-from paceline.compat.trl.keywords import (
-    check_checkpointing,
-    model_keywords,
-    sampling_keywords,
-    schedule_keywords,
-    template_keywords,
-)
 from paceline.compat.trl.objective import OPTIONS, objective_options
-from paceline.compat.trl.training_fields import NO_LIMIT
+from paceline.compat.trl.training_fields import NO_LIMIT, SCHEDULE_KEYWORDS
 from paceline.config.building import build_config
+from paceline.config.reading import suggest
 from paceline.config.sections import Config
 from paceline.errors import ConfigError, PacelineError, sentence
 
@@ -50,6 +47,32 @@ INSTEAD: Mapping[str, str] = {
     "resume": "continue it with train(resume_from_checkpoint=True)",
 }
 """What a program does where a remedy names an option without a field; empty if there is nothing that it can do."""
+# keyword arguments for other libraries
+Accepted = Mapping[str, tuple[object, ...] | None]
+"""Values of a keyword that change nothing here; None for any value."""
+
+SAMPLING_KEYS = ("top_p", "top_k", "min_p")
+OTHER_WORDS = dict.fromkeys(("stop", "stop_sequences", "stop_words"), "stop_strings")
+"""Names in other engines, to transformers' name."""
+LENGTHS = ("max_new_tokens", "max_tokens", "max_length")
+SAMPLING_ACCEPTED: Accepted = {
+    "do_sample": (True,),
+    "num_beams": (1,),
+    "repetition_penalty": (1.0, None),
+    "use_cache": (True,),
+    "length_penalty": None,
+    "early_stopping": None,
+}
+"""Accepted sampling keywords; the last two belong to beam search, which is never used."""
+MODEL_ACCEPTED: Accepted = {
+    "attn_implementation": None,
+    "device_map": (None, "auto"),
+    "use_cache": None,
+    "low_cpu_mem_usage": None,
+    "use_safetensors": (True, None),
+}
+DTYPES = ("float32", "auto", "bfloat16")
+
 OPTION = re.compile(r"--([a-z][a-z0-9-]*[a-z0-9])")
 ASIDE = re.compile(r" \(--([a-z][a-z0-9-]*[a-z0-9])[^()]*\)")
 """Option in parentheses that only names a limit."""
@@ -84,7 +107,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
     """
     check_fields(args)
     fill_batch_fields(args)
-    check_checkpointing(args)
+    _check_checkpointing(args)
     batches, prompts, limit = batches_of(args), surroundings.num_prompts, args.max_prompt_length
     if args.temperature <= 0:
         raise ConfigError(
@@ -93,10 +116,11 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
     given: Options = {
         **{name: value for name, value in options_of(args).items() if name not in OPTIONS},
         **objective_options(args),
-        **model_keywords(args),
-        **sampling_keywords(args),
-        **template_keywords(args),
-        **schedule_keywords(args),
+        # keywords win over the fields of the same name
+        **_model_keywords(args),
+        **_sampling_keywords(args),
+        **_template_keywords(args),
+        **_schedule_keywords(args),
         # data and rewards
         "model": surroundings.model,
         "dataset": surroundings.dataset,
@@ -129,6 +153,121 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         raise ConfigError(said_of_fields(error)) from None
 
 
+def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | None:
+    names, weights = surroundings.reward_names, args.reward_weights
+    if weights is not None and len(weights) != len(names):
+        raise ConfigError(
+            f"reward_weights must have one number for each of the {len(names)} rewards ({', '.join(names)}), got "
+            f"{weights!r}"
+        )
+    return weights
+
+
+def _reference_steps(args: "GRPOConfig", surroundings: Surroundings) -> int:
+    if surroundings.adapter:
+        raise ConfigError("sync_ref_model must be False with a PEFT model, got True: the reference is its base model")
+    if args.beta == 0 and args.preset is None:
+        raise ConfigError("sync_ref_model must be False while beta is 0, got True: there is no reference then")
+    if args.ref_model_sync_steps < 1:
+        raise ConfigError(f"ref_model_sync_steps must be at least 1, got {args.ref_model_sync_steps!r}")
+    return in_steps(args, "ref_model_sync_steps", args.ref_model_sync_steps, None)
+
+
+def _sampling_keywords(args: "GRPOConfig") -> Options:
+    given = _mapping(args, "generation_kwargs")
+    temperature = given.pop("temperature", args.temperature)
+    if temperature != args.temperature:
+        raise ConfigError(
+            f"generation_kwargs must not have another temperature than the field ({args.temperature}), got "
+            f"{temperature}: the loss is of the distribution that was sampled from; set temperature alone"
+        )
+    for name in LENGTHS:
+        if name in given:
+            raise ConfigError(f"generation_kwargs {name} is refused, got {given[name]!r}; set max_completion_length")
+    options: Options = {name: given.pop(name) or 0 for name in SAMPLING_KEYS if name in given}
+    stop = given.pop("stop_strings", None)
+    if stop is not None:
+        options["stop"] = (stop,) if isinstance(stop, str) else tuple(cast("Iterable[str]", stop))
+    _refuse_rest("generation_kwargs", given, SAMPLING_ACCEPTED, (*SAMPLING_KEYS, "stop_strings"))
+    return options
+
+
+def _template_keywords(args: "GRPOConfig") -> Options:
+    given = _mapping(args, "chat_template_kwargs")
+    # a switch that the templates of several models know
+    options: Options = {"enable_thinking": given.pop("enable_thinking")} if "enable_thinking" in given else {}
+    _refuse_rest("chat_template_kwargs", given, {}, ("enable_thinking",))
+    return options
+
+
+def _model_keywords(args: "GRPOConfig") -> Options:
+    given = _mapping(args, "model_init_kwargs")
+    options: Options = {}
+    for name in ("dtype", "torch_dtype"):
+        value = given.pop(name, None)
+        word = str(value).removeprefix("torch.")
+        if value is not None and word not in DTYPES:
+            raise ConfigError(
+                f"model_init_kwargs {name} must be one of {', '.join(DTYPES)}, got {word!r}; bfloat16 is usual"
+            )
+        # weights stay float32; float32 leaves the computation to `bf16`, as mixed precision does
+        options |= {"dtype": word} if word == "bfloat16" else {}
+    if "trust_remote_code" in given:
+        options["trust_remote_code"] = given.pop("trust_remote_code")
+    _refuse_rest("model_init_kwargs", given, MODEL_ACCEPTED, ("dtype", "trust_remote_code"))
+    return options
+
+
+def _check_checkpointing(args: "GRPOConfig") -> None:
+    """Refuse old and new names that disagree; either value of `use_reentrant` gives the same gradient."""
+    if bool(args.gradient_checkpointing) != bool(args.activation_checkpointing):
+        raise ConfigError(
+            f"gradient_checkpointing must be activation_checkpointing ({args.activation_checkpointing}), its new name, "
+            f"got {args.gradient_checkpointing!r}; set both"
+        )
+    for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
+        _refuse_rest(name, _mapping(args, name), {"use_reentrant": None}, ("use_reentrant",))
+
+
+def _schedule_keywords(args: "GRPOConfig") -> Options:
+    given = _mapping(args, "lr_scheduler_kwargs")
+    _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(SCHEDULE_KEYWORDS[args.lr_scheduler_type]), ())
+    if args.lr_scheduler_type != "cosine_with_min_lr":
+        return {}
+    if ("min_lr" in given) == ("min_lr_rate" in given):
+        raise ConfigError(
+            f"lr_scheduler_kwargs must have one of min_lr and min_lr_rate with cosine_with_min_lr, got {given!r}; "
+            "give for example {'min_lr_rate': 0.1}"
+        )
+    if "min_lr_rate" in given:
+        return {"min_lr_ratio": given["min_lr_rate"]}
+    least, peak = given["min_lr"], args.learning_rate
+    if not isinstance(least, int | float) or not 0 <= least <= peak:
+        raise ConfigError(f"lr_scheduler_kwargs min_lr must lie between 0 and learning_rate ({peak}), got {least!r}")
+    return {"min_lr_ratio": least / peak if peak else 0.0}
+
+
+def _mapping(args: "GRPOConfig", name: str) -> dict[str, object]:
+    value: object = getattr(args, name)
+    if value is None or value == "":
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} must be a dict, or JSON text that starts with a brace, got {value!r}")
+    return dict(value)
+
+
+def _refuse_rest(name: str, given: Mapping[str, object], accepted: Accepted, translated: Sequence[str]) -> None:
+    known = (*translated, *accepted)
+    for key, value in given.items():
+        if key not in accepted:
+            word = OTHER_WORDS[key] if OTHER_WORDS.get(key) in known else key
+            remedy = suggest(word, known, otherwise=f"what it may hold: {', '.join(known) or 'nothing'}")
+            raise ConfigError(f"{name} must not have {key!r}, got {value!r}; {remedy}")
+        values = accepted[key]
+        if values is not None and value not in values:
+            raise ConfigError(f"{name} {key} must be {values[0]!r}, got {value!r}; leave it out")
+
+
 def said_of_fields(error: PacelineError) -> str:
     """Sentence of an error for a program: fields instead of options, and remedies that a program has.
 
@@ -158,23 +297,3 @@ def in_field_names(text: str) -> str:
 
 def _name(flag: re.Match[str]) -> str:
     return flag[1].replace("-", "_")
-
-
-def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | None:
-    names, weights = surroundings.reward_names, args.reward_weights
-    if weights is not None and len(weights) != len(names):
-        raise ConfigError(
-            f"reward_weights must have one number for each of the {len(names)} rewards ({', '.join(names)}), got "
-            f"{weights!r}"
-        )
-    return weights
-
-
-def _reference_steps(args: "GRPOConfig", surroundings: Surroundings) -> int:
-    if surroundings.adapter:
-        raise ConfigError("sync_ref_model must be False with a PEFT model, got True: the reference is its base model")
-    if args.beta == 0 and args.preset is None:
-        raise ConfigError("sync_ref_model must be False while beta is 0, got True: there is no reference then")
-    if args.ref_model_sync_steps < 1:
-        raise ConfigError(f"ref_model_sync_steps must be at least 1, got {args.ref_model_sync_steps!r}")
-    return in_steps(args, "ref_model_sync_steps", args.ref_model_sync_steps, None)
