@@ -183,11 +183,6 @@ def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surrou
     )
 
 
-def default_args(model: Any) -> GRPOConfig:
-    """Default configuration of a trainer: a run directory named after the model."""
-    return GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO")
-
-
 def model_name(model: Any) -> str:
     """Directory or Hub name of a model, or the class of an object without either."""
     if isinstance(model, str):

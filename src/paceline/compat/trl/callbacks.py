@@ -12,7 +12,7 @@ from transformers.trainer_utils import SaveStrategy
 from paceline.checkpoints.finding import Checkpoint
 from paceline.compat.trl import history
 from paceline.compat.trl.building import TrainingJob
-from paceline.compat.trl.checkpoints import link_checkpoint, link_model_files, write_state
+from paceline.compat.trl.checkpoints import link_checkpoint, write_state
 from paceline.compat.trl.display import print_completions
 from paceline.compat.trl.history import LogNumbers, MetricsRecord
 from paceline.compat.trl.rewards import RewardLog
@@ -79,8 +79,7 @@ class CallbackObserver:
         self.state.epoch = record["epoch"]
         self.state.num_input_tokens_seen += history.num_tokens(batch)
         numbers = history.step_numbers(record, batch, num_tokens=self.state.num_input_tokens_seen)
-        coef = self.job.config.loss.entropy_coef
-        bonus = {"entropy_coef": coef} if coef else {}
+        bonus = {"entropy_coef": coef} if (coef := self.job.config.loss.entropy_coef) else {}
         self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
         self._fire("on_step_end")
         self._log_evaluate_save(batch)
@@ -124,13 +123,15 @@ class CallbackObserver:
         """Write the state beside the checkpoint, link transformers' name for it, and fire on_save."""
         if self.state.best_global_step == self.state.global_step:
             self.state.best_model_checkpoint = str(checkpoint.path)
-            protected = self._open_run().protected
-            protected.clear()
-            protected.add(checkpoint.path)
+            self._open_run().protected.clear()
+            self._open_run().protected.add(checkpoint.path)
         write_state(self.state, checkpoint.path)
         link = link_checkpoint(self._open_run().run_dir.path, checkpoint, self.state.global_step)
         self.trainer.save_model(str(link), _internal_call=True)
-        link_model_files(checkpoint)
+        # a program may have saved files of its own under these names
+        for file in checkpoint.model.iterdir():
+            if not (beside := checkpoint.path / file.name).exists():
+                beside.symlink_to(file.relative_to(checkpoint.path))
         self._fire("on_save")
         return Requests(stop=self.control.should_training_stop)
 

@@ -1,4 +1,8 @@
-"""The start of a trainer's run, in an empty directory or at a checkpoint, and transformers' names of checkpoints."""
+"""The start of a trainer's run, in an empty directory or at a checkpoint, and transformers' names of checkpoints.
+
+`output_dir/checkpoint-{global_step}` is a symbolic link; the files of `model/` are linked inside it too, so that
+`from_pretrained` opens that name as it opens one of TRL's.
+"""
 
 import json
 from dataclasses import asdict
@@ -12,13 +16,9 @@ from paceline.errors import CheckpointError, ConfigError
 
 STATE_FILE = "trainer_state.json"
 PREFIX = "checkpoint-"
-"""`output_dir/checkpoint-{global_step}` is a symbolic link; the files of `model/` are linked inside it too, so that
-`from_pretrained` opens that name as it opens one of TRL's."""
-
-Resume = str | Path | bool | None
 
 
-def resume_point(output_dir: Path, resume: Resume) -> Path | bool:
+def resume_point(output_dir: Path, resume: str | Path | bool | None) -> Path | bool:
     """What a session resumes from: False for a new run, True for the newest checkpoint, else the path of one.
 
     Raises:
@@ -31,8 +31,9 @@ def resume_point(output_dir: Path, resume: Resume) -> Path | bool:
             raise ConfigError(existing_run(output_dir))
         return False
     if resume is True or Path(resume).resolve() in (output_dir.resolve(), root.resolve()):
-        for place in sorted(output_dir.glob(f"{PREFIX}*")) if not (output_dir / "config.yaml").exists() else ():
-            _refuse_trl_checkpoint(place, place)
+        if not (output_dir / "config.yaml").exists():
+            for place in sorted(output_dir.glob(f"{PREFIX}*")):
+                _refuse_trl_checkpoint(place, place)
         return True
     place = Path(resume).resolve()
     _refuse_trl_checkpoint(place, resume)
@@ -73,14 +74,6 @@ def link_checkpoint(output_dir: Path, checkpoint: Checkpoint, global_step: int) 
     return link
 
 
-def link_model_files(checkpoint: Checkpoint) -> None:
-    """Link the model's files beside `model/`, except names that exist: a program may have saved its own."""
-    for file in checkpoint.model.iterdir():
-        link = checkpoint.path / file.name
-        if not link.exists():
-            link.symlink_to(file.relative_to(checkpoint.path))
-
-
 def drop_broken_links(output_dir: Path) -> None:
     """Remove links whose checkpoints are gone."""
     for link in output_dir.glob(f"{PREFIX}*"):
@@ -88,20 +81,8 @@ def drop_broken_links(output_dir: Path) -> None:
             link.unlink()
 
 
-def updates_at(place: Path) -> int | None:
-    """Updates that a checkpoint's weights have seen; None if the directory is no checkpoint."""
-    file = place / "progress.json"
-    return int(json.loads(file.read_text(encoding="utf-8"))["policy_version"]) if file.exists() else None
-
-
 def write_state(state: TrainerState, folder: Path) -> None:
     """Write the state of a checkpoint to a file, whole or not at all."""
     draft = folder / f".{STATE_FILE}.new"
     draft.write_text(json.dumps(asdict(state), indent=2, sort_keys=True) + "\n", encoding="utf-8")
     draft.replace(folder / STATE_FILE)
-
-
-def read_state(folder: Path) -> TrainerState | None:
-    """Read the state beside a checkpoint; None if the run was killed between the two."""
-    file = folder / STATE_FILE
-    return TrainerState.load_from_json(str(file)) if file.is_file() else None

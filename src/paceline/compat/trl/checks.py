@@ -67,7 +67,6 @@ OUTPUT_NAMES = ("lm_head", "embed_out")
 """Usual names of the output embedding, for a model that is only named."""
 
 Callback = TrainerCallback | type[TrainerCallback]
-FieldValues = Mapping[str, Any]
 
 
 def refuse_what_is_not_offered(**given: object) -> None:
@@ -101,12 +100,13 @@ def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
     """Refuse early stopping without a metric to compare (ConfigError), and warn of events that do not occur."""
     for callback in callbacks:
         kind = callback if isinstance(callback, type) else type(callback)
-        if issubclass(kind, EarlyStoppingCallback) and args.metric_for_best_model is None:
+        stops_early = issubclass(kind, EarlyStoppingCallback)
+        if stops_early and args.metric_for_best_model is None:
             raise ConfigError(
                 "EarlyStoppingCallback needs metric_for_best_model, got None; give one, such as 'eval_reward' with "
                 "greater_is_better=True"
             )
-        if issubclass(kind, EarlyStoppingCallback) and args.eval_strategy == IntervalStrategy.NO:
+        if stops_early and args.eval_strategy == IntervalStrategy.NO:
             raise ConfigError(
                 "EarlyStoppingCallback needs evaluations to compare, got eval_strategy 'no'; give "
                 "eval_strategy='steps', eval_steps and eval_dataset"
@@ -219,12 +219,12 @@ def check_adapter(peft_config: Any, model: Any) -> None:
                 )
 
 
-def values_of(args: GRPOConfig) -> FieldValues:
+def values_of(args: GRPOConfig) -> Mapping[str, Any]:
     """Copy of every field."""
     return {field.name: copy.deepcopy(getattr(args, field.name)) for field in fields(args)}
 
 
-def refuse_changes(args: GRPOConfig, built: FieldValues, *, evaluates: bool) -> None:
+def refuse_changes(args: GRPOConfig, built: Mapping[str, Any], *, evaluates: bool) -> None:
     """Refuse fields that changed since the trainer was `built`, or evaluation without a dataset (ConfigError)."""
     now = values_of(args)
     late = [name for name in now if not MEANINGS[name].late and now[name] != built[name]]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from paceline.compat.trl.training_fields import ONE_PROCESS, RISES, Keywords, Remark
+from paceline.compat.trl.training_fields import ONE_PROCESS, RISES, Keywords, Remark, TypedKeywords
 from paceline.compat.vocabulary import (
     Meaning,
     Switch,
@@ -114,7 +114,7 @@ class GRPOFields:
     """Isolation of what `code` runs: auto, a level by name, or a judge service's address."""
 
     # the model and its reference
-    model_init_kwargs: dict[str, Any] | str | None = decides(
+    model_init_kwargs: TypedKeywords = decides(
         None,
         "dtype trust_remote_code",
         "dtype and trust_remote_code; attn_implementation, device_map and use_cache say nothing here",

@@ -43,10 +43,20 @@ def objective_options(args: "GRPOConfig") -> Options:
     loss = f"loss_type {args.loss_type!r}"
     if args.preset is not None and not changed(args, "loss_type"):
         bound, loss = str(PRESETS[args.preset].values.get("bound", "clip")), f"preset {args.preset!r}"
-    _refuse_idle(args, bound, loss)
+    # the bound leaves some fields without effect
+    for name in {"clip": (), "cispo": ("epsilon", "delta")}.get(bound, ("epsilon", "epsilon_high", "delta")):
+        if changed(args, name):
+            raise ConfigError(
+                f"{name} must be left out with {loss}, got {getattr(args, name)!r}: its ratio is not clipped"
+            )
+    both = args.multi_objective_aggregation == "normalize_then_sum"
+    if both and changed(args, "scale_rewards"):
+        raise ConfigError(
+            f"scale_rewards must be left out with multi_objective_aggregation 'normalize_then_sum', got "
+            f"{args.scale_rewards!r}: each reward is divided by its group's std, their sum by the batch's"
+        )
     alone = {name: value for name, value in options_of(args).items() if name in OPTIONS}
     found = {**alone, "average": LOSSES[args.loss_type][1], "average_over": "all", **_bound(args, bound)}
-    both = args.multi_objective_aggregation == "normalize_then_sum"
     found["reward_aggregation"] = args.multi_objective_aggregation
     found["advantage"] = "batch" if both else ADVANTAGES[args.scale_rewards]
     if args.preset is not None:
@@ -55,20 +65,6 @@ def objective_options(args: "GRPOConfig") -> Options:
     if args.sync_ref_model:
         found["ref_sync_mix"] = args.ref_model_mixup_alpha
     return {**found, **_correction(args)}
-
-
-def _refuse_idle(args: "GRPOConfig", bound: str, loss: str) -> None:
-    idle = {"clip": (), "cispo": ("epsilon", "delta")}.get(bound, ("epsilon", "epsilon_high", "delta"))
-    for name in idle:
-        if changed(args, name):
-            raise ConfigError(
-                f"{name} must be left out with {loss}, got {getattr(args, name)!r}: its ratio is not clipped"
-            )
-    if args.multi_objective_aggregation == "normalize_then_sum" and changed(args, "scale_rewards"):
-        raise ConfigError(
-            f"scale_rewards must be left out with multi_objective_aggregation 'normalize_then_sum', got "
-            f"{args.scale_rewards!r}: each reward is divided by its group's std, their sum by the batch's"
-        )
 
 
 def _bound(args: "GRPOConfig", bound: str) -> Options:

@@ -16,7 +16,7 @@ from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.compat.trl.batches import batches_of
 from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.callbacks import CallbackObserver
-from paceline.compat.trl.checkpoints import drop_broken_links, read_state
+from paceline.compat.trl.checkpoints import STATE_FILE, drop_broken_links
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.fields import accepted_without_effect
 from paceline.compat.trl.history import LogNumbers
@@ -87,10 +87,12 @@ def _restored(
 
 def _set_state(state: TrainerState, job: TrainingJob, checkpoint: Checkpoint | None) -> None:
     """Set the trainer's own state object, which reward functions hold too, as at the checkpoint or new."""
-    saved = None if checkpoint is None else read_state(checkpoint.path)
-    updates = updates_per_step(job.config)
+    saved, updates = TrainerState(), updates_per_step(job.config)
+    # a run that is killed between a checkpoint and the state beside it has none
+    if checkpoint is not None and (checkpoint.path / STATE_FILE).is_file():
+        saved = TrainerState.load_from_json(str(checkpoint.path / STATE_FILE))
     for field in fields(TrainerState):
-        setattr(state, field.name, getattr(saved or TrainerState(), field.name))
+        setattr(state, field.name, getattr(saved, field.name))
     if checkpoint is not None:
         state.global_step = checkpoint.state.step * updates
         state.epoch = checkpoint.state.position / len(job.inputs.tasks.tasks)

@@ -1,5 +1,6 @@
 """`GRPOTrainer`: TRL's constructor and methods around Paceline's loop."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,9 @@ from transformers.trainer_utils import TrainOutput
 
 from paceline.compat.trl import checks
 from paceline.compat.trl.batches import interval
-from paceline.compat.trl.building import TrainerArguments, build, default_args, held_out_tasks, said_in_field_names
+from paceline.compat.trl.building import TrainerArguments, build, held_out_tasks, model_name, said_in_field_names
 from paceline.compat.trl.callbacks import CallbackObserver
-from paceline.compat.trl.checkpoints import resume_point, updates_at, write_state
+from paceline.compat.trl.checkpoints import resume_point, write_state
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import ScriptAccelerator, held_out_sets, row_loader, size_of
 from paceline.compat.trl.display import LogPrinter, LogProgress, metrics_text, write_metrics
@@ -79,7 +80,7 @@ class GRPOTrainer:
             environment_factory=environment_factory,
             **others,
         )
-        self.args = default_args(model) if args is None else args
+        self.args = GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO") if args is None else args
         checks.check_callbacks(callbacks or [], self.args)
         arguments = TrainerArguments(
             model=model,
@@ -209,9 +210,8 @@ class GRPOTrainer:
             prefix = f"{metric_key_prefix}_{one.name}" if several else metric_key_prefix
             metrics |= self._observer.report(one, prefix=prefix)
         if several:
-            metrics[f"{metric_key_prefix}_reward"] = mean_of(
-                [metrics[f"{metric_key_prefix}_{name}_reward"] for name in given]
-            )
+            rewards = [metrics[f"{metric_key_prefix}_{name}_reward"] for name in given]
+            metrics[f"{metric_key_prefix}_reward"] = mean_of(rewards)
         return metrics
 
     def _measure(self, given: Any) -> Iterable[EvalResult]:
@@ -257,7 +257,8 @@ class GRPOTrainer:
             ConfigError: `output_dir` is a checkpoint, which stays as it was saved.
         """
         place = Path(output_dir or str(self.args.output_dir))
-        updates = updates_at(place)
+        progress = place / "progress.json"  # of a checkpoint
+        updates = json.loads(progress.read_text(encoding="utf-8"))["policy_version"] if progress.exists() else None
         if updates is None:
             export_model(self._job.backend.trainer.policy, self.processing_class, place, merge=False)
         elif self._observer.run is None or updates != self._job.backend.trainer.policy_version:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from paceline.compat.vocabulary import Meaning, NoteKind, Switch, becomes, decides, idle, kept, refused, table
 
-Keywords = dict | str | None  # type: ignore[type-arg] # the annotation is TRL's, word for word
+Keywords = dict | str | None  # type: ignore[type-arg] # the annotations are theirs, word for word
+TypedKeywords = dict[str, Any] | str | None
 """Keyword arguments: a mapping, or its JSON text from a command line."""
 NO_LIMIT = 2**31 - 1
 """Replaces None in an option that needs a number: prompt tokens, checkpoints to keep."""
@@ -144,9 +145,9 @@ class TrainingFields:
     activation_checkpointing: bool | None = becomes(
         None, "gradient_checkpointing", convert=lambda on: str(bool(on)).lower()
     )
-    activation_checkpointing_kwargs: dict[str, Any] | str | None = decides(None, "", "as gradient_checkpointing_kwargs")
+    activation_checkpointing_kwargs: TypedKeywords = decides(None, "", "as gradient_checkpointing_kwargs")
     gradient_checkpointing: bool | None = decides(None, "gradient_checkpointing")
-    gradient_checkpointing_kwargs: dict[str, Any] | str | None = decides(
+    gradient_checkpointing_kwargs: TypedKeywords = decides(
         None, "", "use_reentrant is accepted: the gradient is the same"
     )
     torch_compile: bool = refused(False, NO_COMPILER)
@@ -163,9 +164,7 @@ class TrainingFields:
     accelerator_config: Keywords = idle(None, LOADER, note=("idle", "no accelerate is at work"))
     parallelism_config: Any = refused(None, ONE_TRAINER, also=({}, ""))
     fsdp: str | None = refused(None, ONE_TRAINER, also=({}, ""), command="zero_stage")
-    fsdp_config: dict[str, Any] | str | None = idle(
-        None, "fsdp is off", note=("idle", "slices are named by --zero-stage alone")
-    )
+    fsdp_config: TypedKeywords = idle(None, "fsdp is off", note=("idle", "slices are named by --zero-stage alone"))
     deepspeed: Keywords = refused(None, ONE_TRAINER, also=({}, ""), command="zero_stage, and offload behind _offload")
     local_rank: int = refused(-1, ONE_TRAINER, also=(0,))
     ddp_find_unused_parameters: bool | None = idle(None, ONE_PROCESS)
@@ -223,11 +222,7 @@ class TrainingFields:
         "save_steps: updates, rounded up to whole batches of rollouts (a share of the run below 1)",
         late=True,
     )
-    save_total_limit: int | None = becomes(
-        None,
-        "save_total_limit",
-        convert=lambda limit: limit or NO_LIMIT,  # None keeps all
-    )
+    save_total_limit: int | None = becomes(None, "save_total_limit", convert=lambda limit: limit or NO_LIMIT)
     save_only_model: bool = idle(False, "a checkpoint always holds what resuming needs")
     save_on_each_node: bool = idle(False, ONE_PROCESS)
     enable_jit_checkpoint: bool = idle(False, "an interrupted run always writes a checkpoint")
