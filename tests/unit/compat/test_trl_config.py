@@ -17,12 +17,11 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 
 import paceline
-from paceline.compat.trl.batches import total_updates
+from paceline.compat.trl.batches import describe_plan, total_updates
 from paceline.compat.trl.building import check_schedule, describe_rate, make_scheduler
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.fields import MEANINGS, accepted_without_effect
 from paceline.compat.trl.grpo_fields import GRPOFields
-from paceline.compat.trl.running import describe_plan
 from paceline.compat.trl.training_fields import SCHEDULE_KEYWORDS, TrainingFields
 from paceline.compat.trl.translation import (
     FIELDS,

@@ -4,17 +4,16 @@ grpo_fields.py      a row for each field of GRPOConfig that TRL or Paceline adds
 training_fields.py  a row for each field that transformers has
 fields.py           reads the rows: refuses, converts, says what has no effect
 config.py           GRPOConfig: these fields around transformers' TrainingArguments
-batches.py          batches counted in completions, durations counted in updates, as steps
+batches.py          batches counted in completions, durations counted in updates, as steps; both counts for a person
 objective.py        the fields of the objective as options
 translation.py      a GRPOConfig with its keywords to a Config; errors about options in the names of fields
 datasets.py         datasets as TRL takes them, to tasks; row loaders and an accelerator for scripts
 rewards.py          reward functions of TRL's kind as ours
 building.py         a run from the trainer's arguments; the learning rate as transformers schedules it
 checks.py           refusals of arguments, of what a program overrides, and of what changes too late
-callbacks.py        transformers' callbacks as an observer of the loop
 history.py          metrics under TRL's names
 checkpoints.py      the start of a run, and transformers' names of checkpoints
-running.py          a run around the loop, and TRL's counts beside ours
+running.py          a run around the loop, with transformers' callbacks as its observer
 display.py          the log, completions and metrics for a person
 publishing.py       the model's card and the Hub
 trainer.py          GRPOTrainer

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from paceline.compat.trl.fields import accepted_without_effect
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -176,3 +178,43 @@ def interval(args: "GRPOConfig", kind: str, num_prompts: int | None) -> int:
     if getattr(args, f"{kind}_strategy") != "steps":
         return 0
     return in_steps(args, f"{kind}_steps", getattr(args, f"{kind}_steps"), num_prompts)
+
+
+def describe_plan(args: "GRPOConfig", config: Config) -> str:
+    """TRL's counts beside ours, then all differences that the fields do not suggest."""
+    batches, steps = batches_of(args), config.loop.max_steps
+    updates = batches.updates_per_step
+    per_update = batches.completions_per_step // batches.num_minibatches
+    times = batches.generations_per_update
+    joined = f", {times} of them per update, sampled together here" if times > 1 else ""
+    lines = [
+        f"completions per update: {per_update} (TRL: per_device_train_batch_size {args.per_device_train_batch_size} * "
+        f"gradient_accumulation_steps {args.gradient_accumulation_steps})",
+        f"prompts per update: {per_update / batches.num_generations:g} (num_generations {args.num_generations})",
+        f"updates per rollout batch: {updates} = {batches.num_minibatches} part"
+        f"{'s' if batches.num_minibatches > 1 else ''} * num_iterations {args.num_iterations}",
+        f"completions per rollout batch: {batches.completions_per_step} of {batches.prompts_per_step} prompts "
+        f"(TRL: generation_batch_size {args.generation_batch_size}{joined})",
+    ]
+    if steps is None:
+        lines.append(f"length: {config.loop.num_epochs:g} epochs; global_step counts {updates} per rollout batch")
+    else:
+        rounded = f", rounded up from max_steps {args.max_steps}" if steps * updates != args.max_steps else ""
+        lines.append(f"length: {steps} rollout batches, {steps * updates} updates (global_step){rounded}")
+    lines.append(
+        f"micro-batches: cut by micro_batch_tokens {config.optim.micro_batch_tokens or '(by device)'}, not by count; "
+        "averages are over the whole update, so the cut does not change the gradient"
+    )
+    if config.model.dtype == "bfloat16":
+        lines.append("precision: computes in bfloat16, weights and optimiser state stay float32")
+    if config.loss.bound == "cispo" and args.epsilon_high is None:
+        lines.append(
+            f"cispo: a ratio weighs at most {1 + config.loss.clip_eps_high} (TRL would take epsilon, {args.epsilon}, "
+            "and hold every weight there); epsilon_high sets it"
+        )
+    if args.push_to_hub:
+        lines.append(
+            "push_to_hub: the model is uploaded once, when training ends (hub_strategy every_save does not say more)"
+        )
+    accepted = accepted_without_effect(args)
+    return "\n".join([*lines, accepted] if accepted else lines)

@@ -15,19 +15,10 @@ from transformers.trainer_utils import SchedulerType
 
 from paceline import OPENMP_SPINS, SPIN_VARIABLES
 from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files
+from paceline.compat.trl import checks, datasets
 from paceline.compat.trl.batches import warmup_field
 from paceline.compat.trl.checkpoints import existing_run
-from paceline.compat.trl.checks import check_adapter, check_best_metric, check_evaluation, check_optimizers
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import (
-    check_columns,
-    columns_of,
-    held_out_sets,
-    make_tasks,
-    read_rows,
-    settle_loaders,
-    size_of,
-)
 from paceline.compat.trl.rewards import RewardSource, as_list, check_parameters, make_graders, reward_names
 from paceline.compat.trl.training_fields import SCHEDULES
 from paceline.compat.trl.translation import Surroundings, said_of_fields, translate
@@ -114,8 +105,8 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     tokenizer = _tokenizer(arguments, config)
     # rows and reward functions
     limit = _rows_needed(dataset, config)
-    rows = read_rows(dataset, "train_dataset", limit=limit)
-    check_parameters(sources, columns_of(dataset, rows), list(context))
+    rows = datasets.read_rows(dataset, "train_dataset", limit=limit)
+    check_parameters(sources, datasets.columns_of(dataset, rows), list(context))
     processing, built_in = arguments.reward_processing_classes, reward_context(config.rewards, config.sampling)
     graders = make_graders(names, sources, processing, context=context, built_in=built_in)
     check = row_check(graders.functions or {})
@@ -124,10 +115,10 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         model=None if isinstance(arguments.model, str) else arguments.model,
         adapter=arguments.peft_config,
         tokenizer=tokenizer,
-        tasks=make_tasks(rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check),
+        tasks=datasets.make_tasks(rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check),
         held_out={
             name: held_out_tasks(one, name, tokenizer, config, check=check)
-            for name, one in held_out_sets(arguments.eval_dataset).items()
+            for name, one in datasets.held_out_sets(arguments.eval_dataset).items()
         },
         optimizer=arguments.optimizers[0],
         make_scheduler=lambda optimizer, total: arguments.optimizers[1] or make_scheduler(args, optimizer, total=total),
@@ -147,7 +138,7 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         backend=one_process(config, inputs, given),
         sources=sources,
         notes=(*read, rate, *notes_of_threads(config)),
-        is_stream=size_of(dataset) is None,
+        is_stream=datasets.size_of(dataset) is None,
     )
 
 
@@ -157,14 +148,14 @@ def _check(arguments: TrainerArguments) -> list[RewardSource]:
     if not isinstance(args, GRPOConfig):
         raise ConfigError(f"args must be a GRPOConfig of paceline, got a {type(args).__module__}.{type(args).__name__}")
     sources = as_list(arguments.reward_funcs)
-    check_columns(arguments.train_dataset, "train_dataset")
-    for name, dataset in held_out_sets(held_out).items():
-        check_columns(dataset, _eval_name(name))
-    settle_loaders(args, arguments.train_dataset, held_out)
-    check_evaluation(args, held_out)
-    check_best_metric(args, held_out, reward_names(sources), sources)
-    check_optimizers(arguments.optimizers, arguments.model, adapted=arguments.peft_config is not None)
-    check_adapter(arguments.peft_config, arguments.model)
+    datasets.check_columns(arguments.train_dataset, "train_dataset")
+    for name, dataset in datasets.held_out_sets(held_out).items():
+        datasets.check_columns(dataset, _eval_name(name))
+    datasets.settle_loaders(args, arguments.train_dataset, held_out)
+    checks.check_evaluation(args, held_out)
+    checks.check_best_metric(args, held_out, reward_names(sources), sources)
+    checks.check_optimizers(arguments.optimizers, arguments.model, adapted=arguments.peft_config is not None)
+    checks.check_adapter(arguments.peft_config, arguments.model)
     return sources
 
 
@@ -177,7 +168,7 @@ def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surrou
     return Surroundings(
         model=model,
         reward_names=names,
-        num_prompts=size_of(arguments.train_dataset),
+        num_prompts=datasets.size_of(arguments.train_dataset),
         context_length=limit,
         adapter=arguments.peft_config is not None or hasattr(arguments.model, "peft_config"),
     )
@@ -204,7 +195,7 @@ def _tokenizer(arguments: TrainerArguments, config: Config) -> PreTrainedTokeniz
 
 
 def _rows_needed(dataset: Any, config: Config) -> int | None:
-    if size_of(dataset) is not None:
+    if datasets.size_of(dataset) is not None:
         return None
     if config.loop.max_steps is None:
         raise ConfigError("max_steps must be above 0 with an IterableDataset, whose length nobody knows")
@@ -215,9 +206,11 @@ def held_out_tasks(
     dataset: Any, name: str, tokenizer: PreTrainedTokenizerBase, config: Config, *, check: RowCheck | None
 ) -> tuple[Task, ...]:
     """Tasks of one evaluation dataset, from all of its rows."""
-    check_columns(dataset, _eval_name(name))
-    rows = read_rows(dataset, _eval_name(name), limit=None, whole=True)
-    return make_tasks(rows, tokenizer, config.data, name=name, room=_room(config), check=check, whole=True).looked_at
+    datasets.check_columns(dataset, _eval_name(name))
+    rows = datasets.read_rows(dataset, _eval_name(name), limit=None, whole=True)
+    return datasets.make_tasks(
+        rows, tokenizer, config.data, name=name, room=_room(config), check=check, whole=True
+    ).looked_at
 
 
 def _eval_name(name: str) -> str:

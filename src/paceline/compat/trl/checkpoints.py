@@ -21,9 +21,7 @@ PREFIX = "checkpoint-"
 def resume_point(output_dir: Path, resume: str | Path | bool | None) -> Path | bool:
     """What a session resumes from: False for a new run, True for the newest checkpoint, else the path of one.
 
-    Raises:
-        ConfigError: the place holds a run and nothing says to go on with it.
-        CheckpointError: the checkpoint is another run's or TRL's.
+    ConfigError for a run that nothing says to go on with, CheckpointError for another run's checkpoint or TRL's.
     """
     root = output_dir / "checkpoints"
     if resume is None or resume is False:

@@ -133,13 +133,10 @@ def check_evaluation(args: GRPOConfig, eval_dataset: Any) -> None:
 
 
 def check_best_metric(args: GRPOConfig, eval_dataset: Any, reward_names: Sequence[str], sources: Iterable[Any]) -> None:
-    """Refuse a `metric_for_best_model` that no evaluation reports.
+    """Refuse a `metric_for_best_model` that no evaluation reports (ConfigError, with the nearest right names).
 
     Names that reward functions log by `log_metric` are unknown before they run. If one takes `log_metric`, any name is
     accepted that is not close to one of evaluation's own.
-
-    Raises:
-        ConfigError: the sentence has the nearest right names.
     """
     name = args.metric_for_best_model
     if name is None or not (

@@ -19,17 +19,13 @@ from paceline.compat.trl.training_fields import TrainingFields
 from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import check_trackers
 
-RANKS = ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-"""Variables in which launchers state the number of processes."""
-
 
 @dataclass(repr=False)
 class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore[misc] # TRL's types of shared fields
     """Configuration of a `GRPOTrainer`, with TRL 1.16's names and defaults; a field without meaning here is refused.
 
-    Fields of `TrainingFields` that the installed transformers lacks exist here too.
-
-    On a machine without CUDA it computes on the CPU, in float32 unless `bf16=True` is given.
+    Fields of `TrainingFields` that the installed transformers lacks exist here too. On a machine without CUDA it
+    computes on the CPU, in float32 unless `bf16=True` is given.
 
     Raises:
         ConfigError: a refused field, a word that is no choice, text for a number, batch numbers at odds, or an
@@ -38,10 +34,7 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [  # type: ignore[misc] # theirs is one, undeclared
         *TrainingArguments._VALID_DICT_FIELDS,
-        "model_init_kwargs",
-        "generation_kwargs",
-        "chat_template_kwargs",
-        "transformers_continuous_batching_config",
+        *("model_init_kwargs", "generation_kwargs", "chat_template_kwargs", "transformers_continuous_batching_config"),
     ]
 
     def __post_init__(self) -> None:
@@ -64,7 +57,7 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
     @cached_property
     def _setup_devices(self) -> torch.device:
         """Use one process and one device, without `accelerate`."""
-        for name in RANKS:
+        for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):  # in which launchers state the number of processes
             size = os.environ.get(name, "1")
             if size != "1":
                 raise ConfigError(

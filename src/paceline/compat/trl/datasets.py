@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
@@ -58,13 +58,10 @@ def size_of(dataset: Any) -> int | None:
 
 
 def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False) -> DatasetRows:
-    """Rows of a dataset; of one without a length the first `limit` (None: all).
+    """Rows of a dataset; of one without a length the first `limit` (None: all). DataError without rows or prompts.
 
     Large datasets, of more than `WHOLE` rows, are not read at once unless `whole`: indexable ones stay where they are,
     and streams go to a temporary file.
-
-    Raises:
-        DataError: no rows, or rows without a prompt.
     """
     size = size_of(dataset)
     rows: DatasetRows
@@ -235,17 +232,15 @@ def row_loader(dataset: Any, *, batch_size: int, order: Iterable[int] | None, nu
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptAccelerator:
     """Replaces `trainer.accelerator` for scripts: one process, and no wrapped model."""
 
-    device: torch.device
-    is_main_process: bool = True
-    is_local_main_process: bool = True
-    is_last_process: bool = True
-    process_index: int = 0
-    local_process_index: int = 0
-    num_processes: int = 1
+    is_main_process = is_local_main_process = is_last_process = True
+    process_index = local_process_index = 0
+    num_processes = 1
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
     def print(self, *values: Any, **options: Any) -> None:
         """Print."""

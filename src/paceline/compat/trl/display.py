@@ -26,7 +26,7 @@ class _WithoutOurs(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **parts: Any
     ) -> None:
-        super().on_log(args, state, control, logs=for_screen(logs), **parts)  # type: ignore[no-untyped-call]
+        super().on_log(args, state, control, logs=for_screen(logs), **parts)
 
 
 class LogPrinter(_WithoutOurs, PrinterCallback):
@@ -88,6 +88,6 @@ def write_metrics(folder: Path, split: str, metrics: Mapping[str, Any], *, combi
     written = {f"{split}_results.json": dict(metrics)}
     if combined:
         file = folder / "all_results.json"
-        written[file.name] = (json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}) | metrics
+        written[file.name] = (json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}) | dict(metrics)
     for name, numbers in written.items():
         (folder / name).write_text(json.dumps(numbers, indent=4, sort_keys=True), encoding="utf-8")

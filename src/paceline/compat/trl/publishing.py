@@ -25,10 +25,7 @@ SHOWN = ("reward", "eval_reward", "train_loss", "entropy", "kl")
 
 
 def publish_card(job: TrainingJob, state: TrainerState, folder: Path, card: Mapping[str, Any]) -> Path:
-    """Write the model card into a folder with the trainer's own numbers; returns its path.
-
-    `card` may hold `model_name`, `dataset_name` and `tags`.
-    """
+    """Write the card with the trainer's own numbers; `card` may hold `model_name`, `dataset_name` and `tags`."""
     args, dataset, tags = job.args, card.get("dataset_name"), card.get("tags")
     chosen = args.load_best_model_at_end and state.best_model_checkpoint is not None
     updates = state.best_global_step if chosen else state.global_step

@@ -97,13 +97,9 @@ def make_graders(
     context: Mapping[str, Any],
     built_in: RewardContext,
 ) -> Overrides:
-    """Every source as a function or a model of ours, by name.
+    """Every source as a function or a model of ours, by name; RewardError for a model without reward or tokenizer.
 
     `context` holds TRL's further arguments of every function; `built_in` is the context of our own functions.
-
-    Raises:
-        ConfigError: as many processing classes as sources are needed.
-        RewardError: a model that cannot give a reward, or one without its tokenizer.
     """
     given = [None] * len(sources) if processing_classes is None else processing_classes
     tokenizers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]

@@ -1,41 +1,50 @@
-"""A trainer's run around the loop: start, observer, best model, last numbers; TRL's counts beside ours."""
+"""A trainer's run around the loop: start, transformers' callbacks as its observer, best model, last numbers."""
 
+import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
-from transformers import TrainerState
-from transformers.trainer_utils import TrainOutput
+from rich.console import Console
+from transformers import TrainerControl, TrainerState
+from transformers.trainer_utils import SaveStrategy, TrainOutput
 
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
-from paceline.compat.trl.batches import batches_of
+from paceline.compat.trl import history
+from paceline.compat.trl.batches import describe_plan
 from paceline.compat.trl.building import TrainingJob
-from paceline.compat.trl.callbacks import CallbackObserver
-from paceline.compat.trl.checkpoints import STATE_FILE, drop_broken_links
-from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.fields import accepted_without_effect
-from paceline.compat.trl.history import LogNumbers
+from paceline.compat.trl.checkpoints import STATE_FILE, drop_broken_links, link_checkpoint, write_state
+from paceline.compat.trl.display import print_completions
+from paceline.compat.trl.history import LogNumbers, MetricsRecord
+from paceline.compat.trl.rewards import RewardLog
+from paceline.compat.trl.translation import in_field_names
 from paceline.config.reading import options
 from paceline.config.sections import Config
-from paceline.errors import CheckpointError
+from paceline.errors import CheckpointError, ConfigError
 from paceline.models.loading import restore_weights
+from paceline.reports.trackers.opening import Trackers
 from paceline.runtime.interrupts import GraceOver
 from paceline.training.backend import OneProcess
-from paceline.training.run import notify
+from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.run import Requests, Run, notify, save
 from paceline.training.session import Session
+from paceline.training.setup.evaluators import EvalResult, RewardResult
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.trainer import updates_per_step
+
+if TYPE_CHECKING:
+    from paceline.compat.trl.trainer import GRPOTrainer
 
 MAY_CHANGE = frozenset(option.name for option in options()) - {"model", "dataset"}
 """A resumed run takes other arguments as they are, but trains no other model and on no other data."""
 
 
-def run_training(job: TrainingJob, observer: CallbackObserver, resume: Path | bool) -> TrainOutput:
+def run_training(job: TrainingJob, observer: "CallbackObserver", resume: Path | bool) -> TrainOutput:
     """Run all steps, load the best model if asked, write the final directory and the last numbers.
 
     A signal to stop ends the run after its step with a checkpoint, as on the command line.
@@ -48,7 +57,7 @@ def run_training(job: TrainingJob, observer: CallbackObserver, resume: Path | bo
     override = MAY_CHANGE | {"dataset"} if job.is_stream else MAY_CHANGE
     with Session(job.config, job.inputs, job.output_dir, resume=resume, override=override) as session:
         drop_broken_links(job.output_dir)
-        _set_state(observer.state, job, session.checkpoint)
+        observer.restore(session.checkpoint)
         try:
             run = session.start(
                 partial(_restored, job),
@@ -62,7 +71,7 @@ def run_training(job: TrainingJob, observer: CallbackObserver, resume: Path | bo
             except GraceOver as over:
                 interrupt, how = session.signal, "; ".join(over.args)
             if interrupt is None:
-                return _end(job, observer, session, seconds=time.perf_counter() - started)
+                return observer.finish(session, seconds=time.perf_counter() - started)
             notify(run, [f"{how}; train(resume_from_checkpoint=True) goes on"])
             if interrupt == signal.SIGTERM.name:
                 raise SystemExit(128 + signal.SIGTERM)
@@ -85,85 +94,201 @@ def _restored(
     yield job.backend
 
 
-def _set_state(state: TrainerState, job: TrainingJob, checkpoint: Checkpoint | None) -> None:
-    """Set the trainer's own state object, which reward functions hold too, as at the checkpoint or new."""
-    saved, updates = TrainerState(), updates_per_step(job.config)
-    # a run that is killed between a checkpoint and the state beside it has none
-    if checkpoint is not None and (checkpoint.path / STATE_FILE).is_file():
-        saved = TrainerState.load_from_json(str(checkpoint.path / STATE_FILE))
-    for field in fields(TrainerState):
-        setattr(state, field.name, getattr(saved, field.name))
-    if checkpoint is not None:
-        state.global_step = checkpoint.state.step * updates
-        state.epoch = checkpoint.state.position / len(job.inputs.tasks.tasks)
-    state.max_steps = job.inputs.total_steps * updates
-    state.num_train_epochs = round(job.args.num_train_epochs)
-    state.train_batch_size = job.args.train_batch_size
-    state.compute_steps(job.args, state.max_steps)
-    for name in ("logging_steps", "eval_steps", "save_steps"):
-        every = int(getattr(state, name))
-        # callbacks fire once per batch of rollouts: a number of updates in between would never be met
-        setattr(state, name, -(-every // updates) * updates)
+class CallbackObserver:
+    """Drives callbacks as transformers' own loop does; a step here is a step there.
 
+    Requests of callbacks are done here through the trainer's own methods, which a subclass or a program may override,
+    in transformers' order.
+    """
 
-def _end(job: TrainingJob, observer: CallbackObserver, session: Session, *, seconds: float) -> TrainOutput:
-    run, state = session.run, observer.state
-    step = run.state.step
-    if job.args.load_best_model_at_end and state.best_model_checkpoint is not None:
-        best = read_checkpoint(Path(state.best_model_checkpoint))
-        restore_weights(job.backend.trainer.policy, best.model)
-        step = best.state.step
-        notify(run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"])
-    losses = [record["loss"] for record in run.run_dir.metrics()]
-    completions = sum(record["rollouts"] for record in run.run_dir.metrics())
-    metrics: LogNumbers = {
-        "train_runtime": round(seconds, 4),
-        "train_samples_per_second": round(completions / seconds, 3),
-        "train_steps_per_second": round(state.global_step / seconds, 3),
-        "total_flos": state.total_flos,
-        "train_loss": sum(losses) / len(losses) if losses else 0.0,
-        "epoch": state.epoch,
-    }
-    observer.finish(metrics)
-    session.finish(observer.console, step=step)
-    return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), cast("dict[str, float]", metrics))
+    def __init__(self, trainer: "GRPOTrainer", job: TrainingJob, reward_log: RewardLog) -> None:
+        """Start without an open run."""
+        self.trainer, self.job, self.reward_log = trainer, job, reward_log
+        self.handler, self.args, self.state = trainer.callback_handler, job.args, trainer.state
+        self.control, self.console = TrainerControl(), Console()
+        self.run: Run | None = None
+        self.trackers = Trackers(opened=())
+        self._window: list[LogNumbers] = []
+        self._in_epoch = False
 
+    def restore(self, checkpoint: Checkpoint | None) -> None:
+        """Set the trainer's own state, which reward functions hold too, as at a checkpoint or new."""
+        state = self.state
+        saved, updates = TrainerState(), updates_per_step(self.job.config)
+        # a run that is killed between a checkpoint and the state beside it has none
+        if checkpoint is not None and (checkpoint.path / STATE_FILE).is_file():
+            saved = TrainerState.load_from_json(str(checkpoint.path / STATE_FILE))
+        for field in fields(TrainerState):
+            setattr(state, field.name, getattr(saved, field.name))
+        if checkpoint is not None:
+            state.global_step = checkpoint.state.step * updates
+            state.epoch = checkpoint.state.position / len(self.job.inputs.tasks.tasks)
+        state.max_steps = self.job.inputs.total_steps * updates
+        state.num_train_epochs = round(self.args.num_train_epochs)
+        state.train_batch_size = self.args.train_batch_size
+        state.compute_steps(self.args, state.max_steps)
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            every = int(getattr(state, name))
+            # callbacks fire once per batch of rollouts: a number of updates in between would never be met
+            setattr(state, name, -(-every // updates) * updates)
 
-def describe_plan(args: GRPOConfig, config: Config) -> str:
-    """TRL's counts beside ours, then all differences that the fields do not suggest."""
-    batches, steps = batches_of(args), config.loop.max_steps
-    updates = batches.updates_per_step
-    per_update = batches.completions_per_step // batches.num_minibatches
-    times = batches.generations_per_update
-    joined = f", {times} of them per update, sampled together here" if times > 1 else ""
-    lines = [
-        f"completions per update: {per_update} (TRL: per_device_train_batch_size {args.per_device_train_batch_size} * "
-        f"gradient_accumulation_steps {args.gradient_accumulation_steps})",
-        f"prompts per update: {per_update / batches.num_generations:g} (num_generations {args.num_generations})",
-        f"updates per rollout batch: {updates} = {batches.num_minibatches} part"
-        f"{'s' if batches.num_minibatches > 1 else ''} * num_iterations {args.num_iterations}",
-        f"completions per rollout batch: {batches.completions_per_step} of {batches.prompts_per_step} prompts "
-        f"(TRL: generation_batch_size {args.generation_batch_size}{joined})",
-    ]
-    if steps is None:
-        lines.append(f"length: {config.loop.num_epochs:g} epochs; global_step counts {updates} per rollout batch")
-    else:
-        rounded = f", rounded up from max_steps {args.max_steps}" if steps * updates != args.max_steps else ""
-        lines.append(f"length: {steps} rollout batches, {steps * updates} updates (global_step){rounded}")
-    lines.append(
-        f"micro-batches: cut by micro_batch_tokens {config.optim.micro_batch_tokens or '(by device)'}, not by count; "
-        "averages are over the whole update, so the cut does not change the gradient"
-    )
-    if config.model.dtype == "bfloat16":
-        lines.append("precision: computes in bfloat16, weights and optimiser state stay float32")
-    if config.loss.bound == "cispo" and args.epsilon_high is None:
-        lines.append(
-            f"cispo: a ratio weighs at most {1 + config.loss.clip_eps_high} (TRL would take epsilon, {args.epsilon}, "
-            "and hold every weight there); epsilon_high sets it"
-        )
-    if args.push_to_hub:
-        lines.append(
-            "push_to_hub: the model is uploaded once, when training ends (hub_strategy every_save does not say more)"
-        )
-    accepted = accepted_without_effect(args)
-    return "\n".join([*lines, accepted] if accepted else lines)
+    def start(self, run: Run, trackers: Trackers) -> None:
+        """Open a run that stands at `state`."""
+        self.run, self.control, self.trackers = run, TrainerControl(), trackers
+        self._window, self._in_epoch = [], False
+        if self.state.best_model_checkpoint is not None:
+            run.protected.add(Path(self.state.best_model_checkpoint))
+
+    def stop(self) -> None:
+        """Close the run: later logs and evaluations do not belong to it."""
+        self.run, self.trackers = None, Trackers(opened=())
+
+    def begin(self, steps_done: int) -> Requests:
+        """Fire on_train_begin, and evaluate if `eval_on_start` is set."""
+        self._fire("on_train_begin")
+        if self.args.eval_on_start and steps_done == 0:
+            self.trainer.evaluate()  # the weights at the start are no checkpoint: never the best
+        return Requests(stop=self.control.should_training_stop)
+
+    def step_begin(self, number: int) -> None:
+        """Fire on_epoch_begin at the start of an epoch, then on_step_begin."""
+        self.reward_log.columns.clear()  # an evaluation's are of no step
+        if not self._in_epoch:
+            self._fire("on_epoch_begin")
+            self._in_epoch = True
+        self._fire("on_step_begin")
+
+    def step_end(self, record: MetricsRecord, batch: RolloutBatch) -> Requests:
+        """Fire on_step_end, on_epoch_end at the end of an epoch, and do what the callbacks request after each."""
+        last = record["step"] == self._open_run().inputs.total_steps
+        ended = last or math.floor(record["epoch"]) > math.floor(self.state.epoch or 0)
+        self.state.global_step = record["step"] * updates_per_step(self.job.config)
+        self.state.epoch = record["epoch"]
+        self.state.num_input_tokens_seen += history.num_tokens(batch)
+        numbers = history.step_numbers(record, batch, num_tokens=self.state.num_input_tokens_seen)
+        bonus = {"entropy_coef": coef} if (coef := self.job.config.loss.entropy_coef) else {}
+        self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
+        self._fire("on_step_end")
+        self._log_evaluate_save(batch)
+        if ended:
+            self._fire("on_epoch_end")
+            self._in_epoch = False
+            self._log_evaluate_save(batch)
+        return Requests(stop=self.control.should_training_stop)
+
+    def _log_evaluate_save(self, batch: RolloutBatch) -> None:
+        if self.control.should_log and self._window:
+            self.trainer.log(history.averaged(self._window))
+            self._window.clear()
+            if self.args.log_completions:
+                limit, columns = self.args.num_completions_to_print, self.reward_log.columns
+                print_completions(self.console, batch, step=self.state.global_step, limit=limit, columns=columns)
+        if self.control.should_evaluate:
+            self._note_best(self.trainer.evaluate())
+        if self.control.should_save:
+            save(self._open_run())
+        # an overridden method need not have come to the callback that resets its wish
+        self.control.should_log = self.control.should_evaluate = self.control.should_save = False
+
+    def evaluated(self, results: Sequence[EvalResult]) -> Requests:
+        """Do nothing: the trainer's own `evaluate` tells the callbacks."""
+        return Requests()
+
+    def report(self, result: EvalResult, *, prefix: str) -> LogNumbers:
+        """Log one result, tell the callbacks, and return its numbers."""
+        assert isinstance(result, RewardResult)  # the trainer builds no other evaluator
+        stats = self.job.backend.trainer.learner.measure(result.batch.groups)
+        numbers = history.eval_numbers(result.record(), result.batch, stats, prefix=prefix)
+        numbers[f"{prefix}_num_tokens"] = self.state.num_input_tokens_seen
+        numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
+        numbers["epoch"] = self.state.epoch
+        self.trainer.log(numbers)
+        self._fire("on_evaluate", metrics=numbers)
+        return numbers
+
+    def saved(self, checkpoint: Checkpoint) -> Requests:
+        """Write the state beside the checkpoint, link transformers' name for it, and fire on_save."""
+        if self.state.best_global_step == self.state.global_step:
+            self.state.best_model_checkpoint = str(checkpoint.path)
+            self._open_run().protected.clear()
+            self._open_run().protected.add(checkpoint.path)
+        write_state(self.state, checkpoint.path)
+        link = link_checkpoint(self._open_run().run_dir.path, checkpoint, self.state.global_step)
+        self.trainer.save_model(str(link), _internal_call=True)
+        # a program may have saved files of its own under these names
+        for file in checkpoint.model.iterdir():
+            if not (beside := checkpoint.path / file.name).exists():
+                beside.symlink_to(file.relative_to(checkpoint.path))
+        self._fire("on_save")
+        return Requests(stop=self.control.should_training_stop)
+
+    def notify(self, sentence: str) -> None:
+        """Print a line, in the names of fields."""
+        self.console.print(in_field_names(sentence), highlight=False, markup=False, soft_wrap=True)
+
+    def end(self) -> None:
+        """Fire on_epoch_end for an incomplete epoch; on_train_end follows the last numbers."""
+        if self._in_epoch:
+            self._fire("on_epoch_end")
+
+    def log(self, logs: LogNumbers) -> None:
+        """Add a line to `log_history`, tell the callbacks and the trackers."""
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+        self.state.log_history.append({**cast("dict[str, float]", logs), "step": self.state.global_step})
+        self.trackers.log(history.tracker_numbers(logs), self.state.global_step)
+        self._fire("on_log", logs=logs)
+
+    def finish(self, session: Session, *, seconds: float) -> TrainOutput:
+        """Load the best model if asked, write the final directory, and log the summary with what is not logged yet."""
+        run, state, args = session.run, self.state, self.args
+        step = run.state.step
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            best = read_checkpoint(Path(state.best_model_checkpoint))
+            restore_weights(self.job.backend.trainer.policy, best.model)
+            step = best.state.step
+            notify(
+                run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"]
+            )
+        losses = [record["loss"] for record in run.run_dir.metrics()]
+        completions = sum(record["rollouts"] for record in run.run_dir.metrics())
+        metrics: LogNumbers = {
+            "train_runtime": round(seconds, 4),
+            "train_samples_per_second": round(completions / seconds, 3),
+            "train_steps_per_second": round(state.global_step / seconds, 3),
+            "total_flos": state.total_flos,
+            "train_loss": sum(losses) / len(losses) if losses else 0.0,
+            "epoch": state.epoch,
+        }
+        self.trainer.log(history.summary(metrics, self._window))
+        self._window.clear()
+        self._fire("on_train_end")
+        session.finish(self.console, step=step)
+        return TrainOutput(state.global_step, float(metrics["train_loss"] or 0.0), cast("dict[str, float]", metrics))
+
+    def _open_run(self) -> Run:
+        assert self.run is not None  # the loop calls between start and stop
+        return self.run
+
+    def _note_best(self, metrics: LogNumbers) -> None:
+        """Note the best checkpoint by transformers' rule, after the callbacks have compared with the previous best."""
+        name = self.args.metric_for_best_model
+        if name is None:
+            return
+        if not isinstance(metrics, Mapping):
+            raise ConfigError(f"evaluate must return its metrics for metric_for_best_model, got {metrics!r}")
+        name = name if name.startswith("eval_") else f"eval_{name}"
+        if name not in metrics:
+            raise ConfigError(f"metric_for_best_model must be one of {', '.join(sorted(metrics))}, got {name!r}")
+        value, best = metrics[name], self.state.best_metric
+        better = value is not None and (best is None or (value > best if self.args.greater_is_better else value < best))
+        if better:
+            self.state.best_metric = value
+            if self.args.save_strategy != SaveStrategy.NO:
+                self.state.best_global_step = self.state.global_step
+        if self.args.save_strategy == SaveStrategy.BEST:
+            self.control.should_save = better
+
+    def _fire(self, event: str, **more: Any) -> None:
+        control = getattr(self.handler, event)(self.args, self.state, self.control, **more)
+        self.control = self.control if control is None else control

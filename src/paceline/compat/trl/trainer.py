@@ -15,7 +15,6 @@ from transformers.trainer_utils import TrainOutput
 from paceline.compat.trl import checks
 from paceline.compat.trl.batches import interval
 from paceline.compat.trl.building import TrainerArguments, build, held_out_tasks, model_name, said_in_field_names
-from paceline.compat.trl.callbacks import CallbackObserver
 from paceline.compat.trl.checkpoints import resume_point, write_state
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import ScriptAccelerator, held_out_sets, row_loader, size_of
@@ -23,7 +22,7 @@ from paceline.compat.trl.display import LogPrinter, LogProgress, metrics_text, w
 from paceline.compat.trl.history import mean_of
 from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.rewards import RewardLog
-from paceline.compat.trl.running import run_training
+from paceline.compat.trl.running import CallbackObserver, run_training
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
 from paceline.models.exporting import export_model
@@ -197,11 +196,7 @@ class GRPOTrainer:
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float | None]:
-        """Rewards and loss on held-out prompts with the current weights; several datasets each under its name.
-
-        Raises:
-            DataError: a dataset cannot be used.
-        """
+        """Rewards and loss on held-out prompts, several sets each under its name (DataError: one cannot be used)."""
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         if given is None:
             raise ConfigError("evaluate needs eval_dataset, here or in the trainer, got None")
@@ -251,11 +246,7 @@ class GRPOTrainer:
         return row_loader(dataset, batch_size=size, order=None, num_workers=self.args.dataloader_num_workers)
 
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
-        """Write a directory that transformers (for an adapter, peft) loads; every checkpoint already is one.
-
-        Raises:
-            ConfigError: `output_dir` is a checkpoint, which stays as it was saved.
-        """
+        """Write a directory that transformers (or peft) loads; ConfigError for a checkpoint, which stays as it is."""
         place = Path(output_dir or str(self.args.output_dir))
         progress = place / "progress.json"  # of a checkpoint
         updates = json.loads(progress.read_text(encoding="utf-8"))["policy_version"] if progress.exists() else None
@@ -289,9 +280,5 @@ class GRPOTrainer:
         publish_card(self._job, self.state, self._job.output_dir, card)
 
     def push_to_hub(self, commit_message: str = "End of training", blocking: bool = True, **card: Any) -> str:
-        """Upload the model with its card to `args.hub_model_id`; returns the commit's address.
-
-        Raises:
-            ModelError: the Hub refused.
-        """
+        """Upload the model with its card to `args.hub_model_id`; returns the commit's address (ModelError: refused)."""
         return upload(self._job, self.state, commit_message, card)
