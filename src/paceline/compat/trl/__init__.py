@@ -11,10 +11,9 @@ datasets.py         datasets as TRL takes them, to tasks; row loaders and an acc
 rewards.py          reward functions of TRL's kind as ours
 building.py         a run from the trainer's arguments; the learning rate as transformers schedules it
 checks.py           refusals of arguments, of what a program overrides, and of what changes too late
-history.py          metrics under TRL's names
+history.py          metrics under TRL's names, for the log, a person and the trackers
 checkpoints.py      the start of a run, and transformers' names of checkpoints
 running.py          a run around the loop, with transformers' callbacks as its observer
-display.py          the log, completions and metrics for a person
 publishing.py       the model's card and the Hub
 trainer.py          GRPOTrainer
 """

@@ -84,12 +84,9 @@ def said_in_field_names() -> Iterator[None]:
 
 
 def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJob:
-    """Build configuration, tokenizer, tasks and reward functions, then load the weights.
+    """Build configuration, tokenizer, tasks and reward functions, then load the weights; errors name the argument.
 
     `context` reaches reward functions beside the batch.
-
-    Raises:
-        PacelineError: an argument cannot be used; the sentence names it and the remedy.
     """
     args, dataset = arguments.args, arguments.train_dataset
     sources = _check(arguments)
@@ -208,9 +205,8 @@ def held_out_tasks(
     """Tasks of one evaluation dataset, from all of its rows."""
     datasets.check_columns(dataset, _eval_name(name))
     rows = datasets.read_rows(dataset, _eval_name(name), limit=None, whole=True)
-    return datasets.make_tasks(
-        rows, tokenizer, config.data, name=name, room=_room(config), check=check, whole=True
-    ).looked_at
+    room = _room(config)
+    return datasets.make_tasks(rows, tokenizer, config.data, name=name, room=room, check=check, whole=True).looked_at
 
 
 def _eval_name(name: str) -> str:

@@ -4,8 +4,6 @@
 `from_pretrained` opens that name as it opens one of TRL's.
 """
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 from transformers import TrainerState
@@ -82,5 +80,5 @@ def drop_broken_links(output_dir: Path) -> None:
 def write_state(state: TrainerState, folder: Path) -> None:
     """Write the state of a checkpoint to a file, whole or not at all."""
     draft = folder / f".{STATE_FILE}.new"
-    draft.write_text(json.dumps(asdict(state), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    state.save_to_json(str(draft))
     draft.replace(folder / STATE_FILE)

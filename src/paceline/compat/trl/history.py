@@ -1,8 +1,14 @@
-"""Metrics of a step and of an evaluation under TRL's names, beside ours. Pure functions."""
+"""The log: metrics of a step and of an evaluation under TRL's names, beside ours, and as a person sees them."""
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.rollouts.sampler import RolloutBatch
@@ -135,3 +141,61 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     """Mean of the numbers that exist; None without any."""
     given = [value for value in values if value is not None]
     return sum(given) / len(given) if given else None
+
+
+class _WithoutOurs(TrainerCallback):
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
+        super().on_log(args, state, control, logs=for_screen(logs), **parts)
+
+
+class LogPrinter(_WithoutOurs, PrinterCallback):
+    """One line per log, without a progress bar."""
+
+
+class LogProgress(_WithoutOurs, ProgressCallback):
+    """One line per log above a progress bar."""
+
+
+def for_screen(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the log without our own metrics, which stay in `log_history`, `metrics.jsonl` and the trackers.
+
+    >>> for_screen({"reward": 1.0, "refills": 0, "clock/update": 0.5, "half": 0.5})
+    {'reward': 1.0, 'half': 0.5}
+    """
+    return {name: value for name, value in logs.items() if name not in OURS and not name.startswith("clock/")}
+
+
+def print_completions(
+    console: Console, batch: RolloutBatch, *, step: int, limit: int | None, columns: Mapping[str, Sequence[Any]]
+) -> None:
+    """Print the first `limit` completions (None: all) with prompt, rewards and advantage; `columns` are extra."""
+    rows = [(group.task, rollout) for group in batch.groups for rollout in group.rollouts]
+    names = list(batch.scores.values)
+    table = Table(title=f"step {step}", show_lines=True)
+    for heading in ("prompt", "completion", *names, *columns, "advantage"):
+        table.add_column(heading)
+    for place, (task, rollout) in enumerate(rows[:limit]):
+        rewards = [rollout.rewards[name] for name in names]
+        scores = ["none" if reward is None else f"{reward:.2f}" for reward in rewards]
+        more = [str(values[place]) if place < len(values) else "" for values in columns.values()]
+        texts = (task.prompt, rollout.completion.text, *scores, *more, f"{rollout.advantage:.2f}")
+        table.add_row(*map(Text, texts))
+    console.print(table)
+
+
+def metrics_text(split: str, metrics: Mapping[str, Any]) -> str:
+    """A heading and one aligned line per number, in alphabetical order.
+
+    >>> print(metrics_text("train", {"train_loss": 0.123456, "n": 3}))
+    ***** train metrics *****
+      n          =      3
+      train_loss = 0.1235
+    """
+    shown = {}
+    for name, value in sorted(metrics.items()):
+        shown[name] = str(round(value, 4)) if isinstance(value, float) else str(value)
+        if name.endswith("_runtime"):
+            shown[name] = f"{timedelta(seconds=int(value))}.{int(value % 1 * 100):02d}"
+    widths = (max(map(len, shown), default=0), max(map(len, shown.values()), default=0))
+    lines = [f"  {name:<{widths[0]}} = {value:>{widths[1]}}" for name, value in shown.items()]
+    return "\n".join([f"***** {split} metrics *****", *lines])

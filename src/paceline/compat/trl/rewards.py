@@ -165,10 +165,7 @@ def _path(model: nn.Module) -> str:
 
 
 def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardFunction:
-    """Convert a function of TRL's kind, sync or async; it gets the arguments that its signature names.
-
-    Its NaN means None, as in TRL.
-    """
+    """Convert a function of TRL's kind, sync or async; it gets the arguments that its signature names; NaN is None."""
     parameters = inspect.signature(function).parameters.values()
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
     accepts = {one.name for one in parameters}

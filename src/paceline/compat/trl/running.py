@@ -19,7 +19,6 @@ from paceline.compat.trl import history
 from paceline.compat.trl.batches import describe_plan
 from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.checkpoints import STATE_FILE, drop_broken_links, link_checkpoint, write_state
-from paceline.compat.trl.display import print_completions
 from paceline.compat.trl.history import LogNumbers, MetricsRecord
 from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.translation import in_field_names
@@ -182,7 +181,9 @@ class CallbackObserver:
             self._window.clear()
             if self.args.log_completions:
                 limit, columns = self.args.num_completions_to_print, self.reward_log.columns
-                print_completions(self.console, batch, step=self.state.global_step, limit=limit, columns=columns)
+                history.print_completions(
+                    self.console, batch, step=self.state.global_step, limit=limit, columns=columns
+                )
         if self.control.should_evaluate:
             self._note_best(self.trainer.evaluate())
         if self.control.should_save:

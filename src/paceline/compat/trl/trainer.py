@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import DefaultFlowCallback, TrainerCallback, TrainerState, set_seed
 from transformers.trainer_callback import CallbackHandler
+from transformers.trainer_pt_utils import save_metrics
 from transformers.trainer_utils import TrainOutput
 
 from paceline.compat.trl import checks
@@ -18,8 +19,7 @@ from paceline.compat.trl.building import TrainerArguments, build, held_out_tasks
 from paceline.compat.trl.checkpoints import resume_point, write_state
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import ScriptAccelerator, held_out_sets, row_loader, size_of
-from paceline.compat.trl.display import LogPrinter, LogProgress, metrics_text, write_metrics
-from paceline.compat.trl.history import mean_of
+from paceline.compat.trl.history import LogPrinter, LogProgress, mean_of, metrics_text
 from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.running import CallbackObserver, run_training
@@ -266,7 +266,8 @@ class GRPOTrainer:
 
     def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
         """Write `{split}_results.json` into the run directory, and update its `all_results.json`."""
-        write_metrics(self._job.output_dir, split, metrics, combined=combined)
+        self._job.output_dir.mkdir(parents=True, exist_ok=True)
+        save_metrics(self, split, dict(metrics), combined)
 
     def log(self, logs: dict[str, float | None], start_time: float | None = None) -> None:
         """Add a line of numbers to `state.log_history`, the callbacks and the trackers."""

@@ -100,10 +100,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
     """Configuration of the whole run in Paceline's options.
 
     Rewards keep the given order, models among functions, so that weights match. Saving and evaluation intervals are in
-    steps for the strategy `steps`, else 0: the trainer handles the other strategies.
-
-    Raises:
-        ConfigError: a field that is refused, wrong, or at odds with another; the sentence names fields, not options.
+    steps for the strategy `steps`, else 0: the trainer handles the other strategies. A ConfigError names fields.
     """
     check_fields(args)
     fill_batch_fields(args)
