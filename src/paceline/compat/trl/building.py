@@ -123,6 +123,7 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     inputs = prepare(config, given)
     read = () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
     rate = _note_of_rate(arguments, inputs.total_steps * updates_per_step(config))
+    notes = (*read, rate, *notes_of_threads(config))
     # the weights
     place = Path(str(args.output_dir))
     refuse_foreign_files(place)
@@ -134,7 +135,7 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         inputs=inputs,
         backend=one_process(config, inputs, given),
         sources=sources,
-        notes=(*read, rate, *notes_of_threads(config)),
+        notes=notes,
         is_stream=datasets.size_of(dataset) is None,
     )
 

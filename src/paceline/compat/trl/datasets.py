@@ -109,10 +109,8 @@ def make_tasks(
     """Tasks from rows; each keeps its whole row for reward functions of TRL's kind.
 
     `room` is the prompt length that the model's context leaves if `max_prompt_length` is unset. `check` returns the
-    objection of built-in reward functions to a row. `whole` makes all tasks at once, however many.
-
-    Raises:
-        DataError, ModelError: a prompt that cannot be used, one that is too long, or messages without a template.
+    objection of built-in reward functions to a row. `whole` makes all tasks at once, however many. DataError and
+    ModelError for a prompt that cannot be used, one that is too long, or messages without a template.
     """
     unlimited = data.long_prompts == "error"
     limit = NO_LIMIT if unlimited else data.max_prompt_length

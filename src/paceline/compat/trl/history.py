@@ -166,12 +166,12 @@ def for_screen(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def print_completions(
-    console: Console, batch: RolloutBatch, *, step: int, limit: int | None, columns: Mapping[str, Sequence[Any]]
+    console: Console, batch: RolloutBatch, *, title: str, limit: int | None, columns: Mapping[str, Sequence[Any]]
 ) -> None:
     """Print the first `limit` completions (None: all) with prompt, rewards and advantage; `columns` are extra."""
     rows = [(group.task, rollout) for group in batch.groups for rollout in group.rollouts]
     names = list(batch.scores.values)
-    table = Table(title=f"step {step}", show_lines=True)
+    table = Table(title=title, show_lines=True)
     for heading in ("prompt", "completion", *names, *columns, "advantage"):
         table.add_column(heading)
     for place, (task, rollout) in enumerate(rows[:limit]):

@@ -18,8 +18,6 @@ from paceline.reports.model_card.facts import named
 from paceline.training.card import card_facts, write_card
 from paceline.training.trainer import updates_per_step
 
-HERE = ("model", "train_dataset")
-"""Replacement in the card for the program's own objects, which have no public name."""
 SHOWN = ("reward", "eval_reward", "train_loss", "entropy", "kl")
 """Metrics whose newest values show whether the run learned."""
 
@@ -31,7 +29,6 @@ def publish_card(job: TrainingJob, state: TrainerState, folder: Path, card: Mapp
     updates = state.best_global_step if chosen else state.global_step
     step = (updates or 0) // updates_per_step(job.config)
     found = card_facts(RunDir(job.output_dir), job.config, folder, step=step)
-    known = found.dataset if job.config.data.dataset not in HERE else None
     # fields that decide the objective; with a preset, the preset and the fields changed beside it
     names = objective_fields()
     if args.preset is None:
@@ -42,7 +39,8 @@ def publish_card(job: TrainingJob, state: TrainerState, folder: Path, card: Mapp
     facts = replace(
         found,
         name=card.get("model_name") or found.name,
-        dataset=known if dataset is None else named(dataset, is_local=lambda path: Path(path).exists()),
+        # the program's own object has no public name
+        dataset=None if dataset is None else named(dataset, is_local=lambda path: Path(path).exists()),
         is_adapter=job.backend.trainer.policy.adapter is not None,
         prompting=replace(found.prompting, has_chat_template=job.inputs.tokenizer.chat_template is not None),
         tags=tuple([tags] if isinstance(tags, str) else tags or []),

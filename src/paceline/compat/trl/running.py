@@ -181,9 +181,8 @@ class CallbackObserver:
             self._window.clear()
             if self.args.log_completions:
                 limit, columns = self.args.num_completions_to_print, self.reward_log.columns
-                history.print_completions(
-                    self.console, batch, step=self.state.global_step, limit=limit, columns=columns
-                )
+                title = f"step {self.state.global_step}"
+                history.print_completions(self.console, batch, title=title, limit=limit, columns=columns)
         if self.control.should_evaluate:
             self._note_best(self.trainer.evaluate())
         if self.control.should_save:

@@ -200,30 +200,30 @@ class GRPOTrainer:
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         if given is None:
             raise ConfigError("evaluate needs eval_dataset, here or in the trainer, got None")
+        run, config, functions = self._observer.run, self._job.config, self._job.inputs.functions
+        results: Iterable[EvalResult]
+        if run is not None and given is self._built_eval:
+            results = evaluate(run, run.inputs.evaluators)
+        else:
+            evaluators = [
+                reward_evaluator(
+                    config,
+                    functions,
+                    name=name,
+                    tasks=held_out_tasks(dataset, name, self.processing_class, config, check=row_check(functions)),
+                    generations=config.evaluation.eval_generations,
+                )
+                for name, dataset in held_out_sets(given).items()
+            ]
+            results = (one.evaluate(self._job.backend.engine, step=self.state.global_step) for one in evaluators)
         several, metrics = isinstance(given, Mapping), dict[str, float | None]()
-        for one in self._measure(given):
+        for one in results:
             prefix = f"{metric_key_prefix}_{one.name}" if several else metric_key_prefix
             metrics |= self._observer.report(one, prefix=prefix)
         if several:
             rewards = [metrics[f"{metric_key_prefix}_{name}_reward"] for name in given]
             metrics[f"{metric_key_prefix}_reward"] = mean_of(rewards)
         return metrics
-
-    def _measure(self, given: Any) -> Iterable[EvalResult]:
-        run, config, functions = self._observer.run, self._job.config, self._job.inputs.functions
-        if run is not None and given is self._built_eval:
-            return evaluate(run, run.inputs.evaluators)
-        evaluators = [
-            reward_evaluator(
-                config,
-                functions,
-                name=name,
-                tasks=held_out_tasks(dataset, name, self.processing_class, config, check=row_check(functions)),
-                generations=config.evaluation.eval_generations,
-            )
-            for name, dataset in held_out_sets(given).items()
-        ]
-        return (one.evaluate(self._job.backend.engine, step=self.state.global_step) for one in evaluators)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Batches of rows in the order of the first epoch's steps; the loop itself does not use it."""

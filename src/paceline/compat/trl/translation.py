@@ -86,8 +86,6 @@ class Surroundings:
     """Directory or Hub name; for a model object its `name_or_path`."""
     reward_names: tuple[str, ...]
     """Functions and models in the given order, which is that of `reward_weights`; each name once."""
-    dataset: str = "train_dataset"
-    """Name of the training set in the resolved configuration."""
     num_prompts: int | None = None
     """Rows of the training set, or None without a length: a share of the run needs it, or `max_steps`."""
     context_length: int | None = None
@@ -120,7 +118,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         **_schedule_keywords(args),
         # data and rewards
         "model": surroundings.model,
-        "dataset": surroundings.dataset,
+        "dataset": "train_dataset",
         "max_prompt_length": (surroundings.context_length or NO_LIMIT) if limit is None else limit,
         "long_prompts": "error" if limit is None else "truncate_left",
         "reward_funcs": surroundings.reward_names,
