@@ -10,7 +10,7 @@ translation.py      a GRPOConfig with its keywords to a Config; errors about opt
 datasets.py         datasets as TRL takes them, to tasks; row loaders and an accelerator for scripts
 rewards.py          reward functions of TRL's kind as ours
 building.py         a run from the trainer's arguments; the learning rate as transformers schedules it
-checks.py           refusals of arguments, of what a program overrides, and of what changes too late
+checks.py           the trainer's arguments; refusals of them, of what a program overrides, and of late changes
 history.py          metrics under TRL's names, for the log, a person and the trackers
 checkpoints.py      the start of a run, and transformers' names of checkpoints
 running.py          a run around the loop, with transformers' callbacks as its observer

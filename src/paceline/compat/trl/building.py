@@ -3,7 +3,7 @@
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +15,12 @@ from transformers.trainer_utils import SchedulerType
 
 from paceline import OPENMP_SPINS, SPIN_VARIABLES
 from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files
-from paceline.compat.trl import checks, datasets
+from paceline.compat.trl import datasets
 from paceline.compat.trl.batches import warmup_field
 from paceline.compat.trl.checkpoints import existing_run
+from paceline.compat.trl.checks import TrainerArguments, check_arguments
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.rewards import RewardSource, as_list, check_parameters, make_graders, reward_names
+from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
 from paceline.compat.trl.training_fields import SCHEDULES
 from paceline.compat.trl.translation import Surroundings, said_of_fields, translate
 from paceline.config.sections import Config, ModelConfig
@@ -37,21 +38,6 @@ from paceline.training.trainer import updates_per_step
 from paceline.types import RowCheck, Task
 
 LOGGER = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainerArguments:
-    """Arguments of a `GRPOTrainer`, under the names of its signature."""
-
-    model: Any
-    reward_funcs: RewardSource | Sequence[RewardSource] | None
-    args: GRPOConfig
-    train_dataset: Any
-    eval_dataset: Any
-    processing_class: PreTrainedTokenizerBase | None
-    reward_processing_classes: Any
-    optimizers: tuple[Any, Any]
-    peft_config: Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +75,7 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     `context` reaches reward functions beside the batch.
     """
     args, dataset = arguments.args, arguments.train_dataset
-    sources = _check(arguments)
+    sources = check_arguments(arguments)
     names = reward_names(sources)
     config = translate(args, _surroundings(arguments, names))
     if config.loss.ratio_level == "sequence" and config.loss.average in ("token", "constant"):
@@ -140,23 +126,6 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     )
 
 
-def _check(arguments: TrainerArguments) -> list[RewardSource]:
-    """Check the arguments one by one; returns the reward sources."""
-    args, held_out = arguments.args, arguments.eval_dataset
-    if not isinstance(args, GRPOConfig):
-        raise ConfigError(f"args must be a GRPOConfig of paceline, got a {type(args).__module__}.{type(args).__name__}")
-    sources = as_list(arguments.reward_funcs)
-    datasets.check_columns(arguments.train_dataset, "train_dataset")
-    for name, dataset in datasets.held_out_sets(held_out).items():
-        datasets.check_columns(dataset, _eval_name(name))
-    datasets.settle_loaders(args, arguments.train_dataset, held_out)
-    checks.check_evaluation(args, held_out)
-    checks.check_best_metric(args, held_out, reward_names(sources), sources)
-    checks.check_optimizers(arguments.optimizers, arguments.model, adapted=arguments.peft_config is not None)
-    checks.check_adapter(arguments.peft_config, arguments.model)
-    return sources
-
-
 def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surroundings:
     model = model_name(arguments.model)
     if isinstance(arguments.model, str):
@@ -204,14 +173,11 @@ def held_out_tasks(
     dataset: Any, name: str, tokenizer: PreTrainedTokenizerBase, config: Config, *, check: RowCheck | None
 ) -> tuple[Task, ...]:
     """Tasks of one evaluation dataset, from all of its rows."""
-    datasets.check_columns(dataset, _eval_name(name))
-    rows = datasets.read_rows(dataset, _eval_name(name), limit=None, whole=True)
+    title = datasets.eval_name(name)
+    datasets.check_columns(dataset, title)
+    rows = datasets.read_rows(dataset, title, limit=None, whole=True)
     room = _room(config)
     return datasets.make_tasks(rows, tokenizer, config.data, name=name, room=room, check=check, whole=True).looked_at
-
-
-def _eval_name(name: str) -> str:
-    return name if name == "eval_dataset" else f"eval_dataset[{name!r}]"
 
 
 def _room(config: Config) -> int | None:

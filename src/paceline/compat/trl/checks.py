@@ -4,17 +4,18 @@ import copy
 import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import nn
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import held_out_sets
+from paceline.compat.trl.datasets import check_columns, eval_name, held_out_sets, settle_loaders
 from paceline.compat.trl.fields import MEANINGS
 from paceline.compat.trl.history import clip_numbers
+from paceline.compat.trl.rewards import RewardSource, as_list, reward_names
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError, ModelError
 from paceline.models.lora import check_adapter_kind
@@ -32,12 +33,6 @@ NOT_OFFERED: Mapping[str, str] = {
     "compute_metrics": "there are no predictions to compute on; a reward function may call log_metric",
     "preprocess_logits_for_metrics": "there are no predictions to compute on; a reward function may call log_metric",
 }
-ARGUMENTS = (
-    *("model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class", "peft_config"),
-    *("reward_processing_classes", "callbacks", "optimizers", "reward_model", "reward_processing_class"),
-)
-"""Arguments of the trainer, to suggest for a misspelt one."""
-
 NEVER_CALLED: Mapping[str, str] = {
     "choose the objective by loss_type, preset and the fields beside them": (
         "compute_loss _compute_loss _get_per_token_logps_and_entropies"
@@ -69,13 +64,28 @@ OUTPUT_NAMES = ("lm_head", "embed_out")
 Callback = TrainerCallback | type[TrainerCallback]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerArguments:
+    """Arguments of a `GRPOTrainer`, under the names of its signature."""
+
+    model: Any
+    reward_funcs: RewardSource | Sequence[RewardSource] | None
+    args: GRPOConfig
+    train_dataset: Any
+    eval_dataset: Any
+    processing_class: PreTrainedTokenizerBase | None
+    reward_processing_classes: Any
+    optimizers: tuple[Any, Any]
+    peft_config: Any
+
+
 def refuse_what_is_not_offered(**given: object) -> None:
     """Refuse TRL's arguments that have no meaning here, and names of none (ConfigError)."""
+    known = [one.name for one in fields(TrainerArguments)]
+    known += ["callbacks", "reward_model", "reward_processing_class"]
     for name, value in given.items():
         if name not in NOT_OFFERED:
-            raise ConfigError(
-                f"GRPOTrainer has no argument {name}; {suggest(name, ARGUMENTS, otherwise='leave it out')}"
-            )
+            raise ConfigError(f"GRPOTrainer has no argument {name}; {suggest(name, known, otherwise='leave it out')}")
         if value is not None:
             raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
 
@@ -123,16 +133,28 @@ def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
             )
 
 
-def check_evaluation(args: GRPOConfig, eval_dataset: Any) -> None:
-    """Refuse an evaluation without a dataset (ConfigError)."""
-    if not held_out_sets(eval_dataset) and (args.eval_strategy != IntervalStrategy.NO or args.eval_on_start):
+def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
+    """Refuse arguments that cannot be used, before anything is read; returns the reward sources."""
+    args, held_out = arguments.args, arguments.eval_dataset
+    if not isinstance(args, GRPOConfig):
+        raise ConfigError(f"args must be a GRPOConfig of paceline, got a {type(args).__module__}.{type(args).__name__}")
+    sources = as_list(arguments.reward_funcs)
+    check_columns(arguments.train_dataset, "train_dataset")
+    for name, dataset in held_out_sets(held_out).items():
+        check_columns(dataset, eval_name(name))
+    settle_loaders(args, arguments.train_dataset, held_out)
+    if not held_out_sets(held_out) and (args.eval_strategy != IntervalStrategy.NO or args.eval_on_start):
         raise ConfigError(
             f"eval_strategy must be 'no' without eval_dataset, got {IntervalStrategy(args.eval_strategy).value!r}; "
             "give eval_dataset"
         )
+    _check_best_metric(args, held_out, sources)
+    _check_optimizers(arguments.optimizers, arguments.model, adapted=arguments.peft_config is not None)
+    _check_adapter(arguments.peft_config, arguments.model)
+    return sources
 
 
-def check_best_metric(args: GRPOConfig, eval_dataset: Any, reward_names: Sequence[str], sources: Iterable[Any]) -> None:
+def _check_best_metric(args: GRPOConfig, eval_dataset: Any, sources: Sequence[RewardSource]) -> None:
     """Refuse a `metric_for_best_model` that no evaluation reports (ConfigError, with the nearest right names).
 
     Names that reward functions log by `log_metric` are unknown before they run. If one takes `log_metric`, any name is
@@ -144,7 +166,10 @@ def check_best_metric(args: GRPOConfig, eval_dataset: Any, reward_names: Sequenc
     ):
         return
     # several sets have a prefix each, and a mean of their rewards
-    names = [*EVALUATION_NAMES, *(f"rewards/{reward}/{key}" for reward in reward_names for key in ("mean", "std"))]
+    names = [
+        *EVALUATION_NAMES,
+        *(f"rewards/{reward}/{key}" for reward in reward_names(sources) for key in ("mean", "std")),
+    ]
     offered = [f"eval_{one}" for one in names]
     if isinstance(eval_dataset, Mapping):
         offered = ["eval_reward", *(f"eval_{one}_{number}" for one in eval_dataset for number in names)]
@@ -166,8 +191,7 @@ def _may_log(source: Any) -> bool:
     return any(one.name == "log_metric" or one.kind is one.VAR_KEYWORD for one in parameters)
 
 
-def check_optimizers(optimizers: Any, model: Any, *, adapted: bool) -> None:
-    """Refuse an optimiser that is not one of the model's own parameters; `adapted`: the trainer makes an adapter."""
+def _check_optimizers(optimizers: Any, model: Any, *, adapted: bool) -> None:
     if not isinstance(optimizers, tuple | list) or len(optimizers) != 2:
         raise ConfigError("optimizers must be a pair (optimizer, scheduler), either of them None")
     optimizer, scheduler = optimizers
@@ -189,8 +213,7 @@ def check_optimizers(optimizers: Any, model: Any, *, adapted: bool) -> None:
         )
 
 
-def check_adapter(peft_config: Any, model: Any) -> None:
-    """Refuse an adapter configuration that cannot be trained here, by its field (ConfigError)."""
+def _check_adapter(peft_config: Any, model: Any) -> None:
     if peft_config is None:
         return
     if not hasattr(peft_config, "peft_type"):

@@ -86,6 +86,11 @@ def columns_of(dataset: Any, rows: DatasetRows) -> list[str]:
     return list(dict.fromkeys(name for row in seen for name in ([row] if isinstance(row, str) else row)))
 
 
+def eval_name(name: str) -> str:
+    """Name of an evaluation dataset in messages."""
+    return name if name == "eval_dataset" else f"eval_dataset[{name!r}]"
+
+
 def row_id(name: str, number: int) -> str:
     """Name of a row in messages and files; rows count from 1.
 

@@ -15,7 +15,7 @@ from transformers.trainer_utils import TrainOutput
 
 from paceline.compat.trl import checks
 from paceline.compat.trl.batches import interval
-from paceline.compat.trl.building import TrainerArguments, build, held_out_tasks, model_name, said_in_field_names
+from paceline.compat.trl.building import build, held_out_tasks, model_name, said_in_field_names
 from paceline.compat.trl.checkpoints import resume_point, write_state
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import ScriptAccelerator, held_out_sets, row_loader, size_of
@@ -81,7 +81,7 @@ class GRPOTrainer:
         )
         self.args = GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO") if args is None else args
         checks.check_callbacks(callbacks or [], self.args)
-        arguments = TrainerArguments(
+        arguments = checks.TrainerArguments(
             model=model,
             reward_funcs=checks.one_of(reward_funcs=reward_funcs, reward_model=reward_model),
             args=self.args,
@@ -106,7 +106,7 @@ class GRPOTrainer:
         self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._built_from, self._built_eval, self._started = checks.values_of(self.args), eval_dataset, False
 
-    def _build(self, arguments: TrainerArguments) -> None:
+    def _build(self, arguments: checks.TrainerArguments) -> None:
         """Build the run, and show its parts as the attributes that TRL's trainer has."""
         set_seed(self.args.seed)
         log = self._reward_log
