@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from paceline.config.layout import layout
 from paceline.config.presets import preset_values
-from paceline.config.reading import NULL_WORDS, find_option, options, parse_value, section_classes
+from paceline.config.reading import NULL_WORDS, find_option, options, parse_value, section_classes, values_of
 from paceline.config.rules import require
 from paceline.config.sections import MODEL, Config
 from paceline.errors import ConfigError
@@ -45,139 +45,85 @@ def build_config(given: Mapping[str, object]) -> Config:
     if missing:
         meanings = "; ".join(f"{option.flag} ({option.help.rstrip('.')})" for option in missing)
         raise ConfigError(f"missing {meanings}: give it as a flag or in the --config file")
-    values = _with_rewards_named({**preset_values(values.get("preset")), **following_values(values), **values})
+    values = {**preset_values(values.get("preset")), **following_values(values), **values}
+    # rewards that other options imply, so that the resolved configuration names them
+    if values.get("reward_funcs") is None:
+        values["reward_funcs"] = ("accuracy",)
+    names = [name.removeprefix(MODEL) for name in cast(tuple[str, ...], values["reward_funcs"])]
+    if values.get("filter_range") is not None and values.get("filter_func") is None and names:
+        judge = values.get("eval_reward_func", find_option("eval_reward_func").default)
+        values["filter_func"] = judge if judge in names else names[0]
     by_section: dict[str, dict[str, Any]] = {section: {} for section in section_classes()}
     for option in options():
         if option.name in values:
             by_section[option.section][option.name] = values[option.name]
     config = Config(**{name: make(**by_section[name]) for name, make in section_classes().items()})
-    check(config)
+    _check(config)
     return config
 
 
-def _with_rewards_named(values: Mapping[str, object]) -> dict[str, object]:
-    """Fill in the rewards that other options imply, so that the resolved configuration names them."""
-    named = dict(values)
-    if values.get("reward_funcs") is None:
-        named["reward_funcs"] = ("accuracy",)
-    names = [name.removeprefix(MODEL) for name in cast(tuple[str, ...], named["reward_funcs"])]
-    if values.get("filter_range") is not None and values.get("filter_func") is None and names:
-        judge = values.get("eval_reward_func", find_option("eval_reward_func").default)
-        named["filter_func"] = judge if judge in names else names[0]
-    return named
-
-
-def check(config: Config) -> None:
-    """Check the rules between options.
-
-    Raises:
-        ConfigError: two options are at odds; the sentence names both.
-    """
+def _check(config: Config) -> None:
+    """Check the rules between options; a refusal names both that are at odds."""
     _check_texts(config)
-    _check_groups(config)
-    _check_rewards(config)
-    _check_layout(config)
-    _check_deterministic(config)
-    if config.loop.max_steps is not None:
-        require(
-            config.optim.warmup_steps <= config.loop.max_steps,
-            "warmup_steps",
-            config.optim.warmup_steps,
-            f"be at most --max-steps ({config.loop.max_steps})",
-            "the peak learning rate would never be reached",
-        )
-
-
-def _check_groups(config: Config) -> None:
-    """Check the number of completions and what they are compared with."""
     generations, advantage, loss = config.sampling.num_generations, config.advantage, config.loss
-    require(
-        generations >= 2 or advantage.advantage == "batch",
-        "num_generations",
-        generations,
-        "be at least 2",
-        "an advantage compares completions of one prompt (only --advantage batch compares prompts)",
-    )
-    require(
-        generations >= 2 or advantage.reward_aggregation == "sum_then_normalize",
-        "num_generations",
-        generations,
-        "be at least 2 with --reward-aggregation normalize_then_sum",
-        "each reward is compared with that of the prompt's other completions first",
-    )
-    require(
-        loss.ref_sync_steps == 0 or config.lora.lora_rank == 0,
-        "ref_sync_steps",
-        loss.ref_sync_steps,
-        "be 0 with --lora-rank",
-        "the reference is the model without its adapter",
-    )
+
+    # the number of completions, and what they are compared with
+    why = "an advantage compares completions of one prompt (only --advantage batch compares prompts)"
+    require(generations >= 2 or advantage.advantage == "batch", "num_generations", generations, "be at least 2", why)
+    rule = "be at least 2 with --reward-aggregation normalize_then_sum"
+    why = "each reward is compared with that of the prompt's other completions first"
+    right = generations >= 2 or advantage.reward_aggregation == "sum_then_normalize"
+    require(right, "num_generations", generations, rule, why)
+    right = loss.ref_sync_steps == 0 or config.lora.lora_rank == 0
+    why = "the reference is the model without its adapter"
+    require(right, "ref_sync_steps", loss.ref_sync_steps, "be 0 with --lora-rank", why)
     parts, rollouts = config.optim.num_minibatches, config.loop.prompts_per_step * generations
-    require(
-        rollouts % parts == 0,
-        "num_minibatches",
-        parts,
-        f"divide the {rollouts} completions of a step",
-        f"the nearest that do are {' and '.join(map(str, _nearest_divisors(rollouts, parts)))}",
-    )
+    divisors = [number for number in range(1, rollouts + 1) if rollouts % number == 0]
+    nearest = [*[n for n in divisors if n < parts][-1:], *[n for n in divisors if n > parts][:1]]
+    why = f"the nearest that do are {' and '.join(map(str, nearest))}"
+    require(rollouts % parts == 0, "num_minibatches", parts, f"divide the {rollouts} completions of a step", why)
+
+    # names of rewards that other options refer to
+    names, name = config.rewards.names, advantage.filter_func
+    rule = "not name a function overlong with --overlong-share"
+    why = "rewards are recorded by name, and that is the penalty's"
+    require(advantage.overlong_share == 0 or "overlong" not in names, "reward_funcs", names, rule, why)
+    if name is not None:
+        require(advantage.filter_range is not None, "filter_func", name, "be left out without --filter-range")
+        require(name in names, "filter_func", name, f"be one of the rewards ({', '.join(names)})")
+    _check_processes(config)
+    if config.loop.max_steps is not None:
+        warmup_steps, rule = config.optim.warmup_steps, f"be at most --max-steps ({config.loop.max_steps})"
+        right, why = warmup_steps <= config.loop.max_steps, "the peak learning rate would never be reached"
+        require(right, "warmup_steps", warmup_steps, rule, why)
 
 
-def _check_layout(config: Config) -> None:
-    """Check the number of training processes, which is known here for a cluster only."""
+def _check_processes(config: Config) -> None:
+    """Check the training processes, whose number is known here for a cluster only, and `deterministic`."""
+    kind = config.optim.optimizer
     if config.cluster.cluster:
         layout(config.parallel, config.cluster.num_consumers)
         apart = config.parallel.sampling_ranks
         require(apart == 0, "sampling_ranks", apart, "be 0 with --cluster", "there --num-producers sample")
     if config.parallel.zero_stage:
-        kept, name = config.optim.optimizer, "optimizer"
-        require(kept == "adamw", name, kept, "be adamw with --zero-stage above 0", "its state is sliced already")
-    moved, sliced = config.optim.offload, config.parallel.zero_stage > 0
-    name, rule, why = (
-        ("optimizer", "above 0", "parameters moves its state too")
-        if sliced
-        else ("parameters", "0", "it would have no effect")
-    )
+        rule = "be adamw with --zero-stage above 0"
+        require(kind == "adamw", "optimizer", kind, rule, "its state is sliced already")
+        name, rule, why = "optimizer", "above 0", "parameters moves its state too"
+    else:
+        name, rule, why = "parameters", "0", "it would have no effect"
+    moved = config.optim.offload
     require(name not in moved, "offload", moved, f"not name {name} with --zero-stage {rule}", why)
-
-
-def _check_deterministic(config: Config) -> None:
-    """Refuse options that depend on timing, or on a library that promises no determinism."""
     if config.model.deterministic:
-        taken, name = config.cluster.on_new_weights, "on_new_weights"
-        require(taken == "finish", name, taken, "be finish with --deterministic", "the time of new weights varies")
+        taken, rule = config.cluster.on_new_weights, "be finish with --deterministic"
+        require(taken == "finish", "on_new_weights", taken, rule, "the time of new weights varies")
         engine = config.engine.engine
         require(engine == "local", "engine", engine, "be local with --deterministic", "vLLM promises no such thing")
-        kind = config.optim.optimizer
-        require(
-            kind == "adamw", "optimizer", kind, "be adamw with --deterministic", "bitsandbytes promises no such thing"
-        )
-
-
-def _check_rewards(config: Config) -> None:
-    """Check reward names that other options refer to."""
-    advantage, names = config.advantage, config.rewards.names
-    require(
-        advantage.overlong_share == 0 or "overlong" not in names,
-        "reward_funcs",
-        names,
-        "not name a function overlong with --overlong-share",
-        "rewards are recorded by name, and that is the penalty's",
-    )
-    name = advantage.filter_func
-    if name is not None:
-        require(advantage.filter_range is not None, "filter_func", name, "be left out without --filter-range")
-        require(name in names, "filter_func", name, f"be one of the rewards ({', '.join(names)})")
-
-
-def _nearest_divisors(whole: int, wanted: int) -> list[int]:
-    """Return the divisors of `whole` next to `wanted`, one below and one above where they exist."""
-    divisors = [number for number in range(1, whole + 1) if whole % number == 0]
-    return [*[n for n in divisors if n < wanted][-1:], *[n for n in divisors if n > wanted][:1]]
+        rule, why = "be adamw with --deterministic", "bitsandbytes promises no such thing"
+        require(kind == "adamw", "optimizer", kind, rule, why)
 
 
 def _check_texts(config: Config) -> None:
-    for option in options():
-        value = getattr(getattr(config, option.section), option.name)
+    for option, value in zip(options(), values_of(config).values(), strict=True):
         if option.plain_type is not str or value is None:
             continue
         for text in value if isinstance(value, tuple) else (value,):

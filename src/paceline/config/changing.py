@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.config.former import in_todays_words
-from paceline.config.reading import find_option, options, parse_value
+from paceline.config.reading import find_option, options, parse_value, values_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
@@ -27,39 +27,26 @@ RULES: tuple[ChangeRule, ...] = (
         may_change="freely",
         because="the same numbers are computed elsewhere or in another order, which is the same to rounding",
         options=(
-            *("deterministic", "threads", "micro_batch_tokens"),
-            *("gradient_checkpointing", "offload"),
+            *("deterministic", "threads", "micro_batch_tokens", "gradient_checkpointing", "offload"),
             *("concurrent_sequences", "vllm_memory", "vllm_tensor_parallel", "vllm_eager"),
             *("cluster", "num_producers", "num_consumers"),
-            *("zero_stage", "tensor_parallel", "pipeline_parallel"),
-            *("context_parallel", "sampling_ranks"),
+            *("zero_stage", "tensor_parallel", "pipeline_parallel", "context_parallel", "sampling_ranks"),
         ),
     ),
     ChangeRule(
         may_change="freely",
         because="it says how long is waited and how much may fail, not what comes of what does not",
         options=(
-            "max_reward_failure_rate",
-            "reward_timeout",
-            "step_timeout",
-            "stop_grace",
-            "sandbox",
-            "actor_timeout",
-            "max_restarts",
+            *("max_reward_failure_rate", "reward_timeout", "step_timeout", "stop_grace", "sandbox"),
+            *("actor_timeout", "max_restarts"),
         ),
     ),
     ChangeRule(
         may_change="freely",
         because="it says what is written down, when and for whom, not what is computed",
         options=(
-            "merge_lora",
-            "eval_steps",
-            "save_steps",
-            "save_total_limit",
-            "background_save",
-            "report_to",
-            "project",
-            "profile",
+            *("merge_lora", "eval_steps", "save_steps", "save_total_limit", "background_save"),
+            *("report_to", "project", "profile"),
         ),
     ),
     ChangeRule(
@@ -77,9 +64,8 @@ RULES: tuple[ChangeRule, ...] = (
         may_change="by name",
         because="completions are worth something else",
         options=(
-            *("reward_funcs", "reward_weights"),
-            *("preset", "advantage", "reward_aggregation", "overlong_share", "mask_truncated"),
-            *("filter_range", "filter_func"),
+            *("reward_funcs", "reward_weights", "preset", "advantage", "reward_aggregation"),
+            *("overlong_share", "mask_truncated", "filter_range", "filter_func"),
         ),
     ),
     ChangeRule(
@@ -87,15 +73,7 @@ RULES: tuple[ChangeRule, ...] = (
         because="the loss or the update is another",
         options=(
             *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "dual_clip"),
-            *(
-                "average",
-                "average_over",
-                "beta",
-                "kl",
-                "ref_sync_mix",
-                "entropy_coef",
-                "rollout_correction",
-            ),
+            *("average", "average_over", "beta", "kl", "ref_sync_mix", "entropy_coef", "rollout_correction"),
             *("correction_max", "off_policy_threshold", "skip_threshold"),
             *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "adam_beta1", "adam_beta2", "adam_eps"),
             *("weight_decay", "max_grad_norm", "num_iterations", "num_minibatches"),
@@ -149,8 +127,7 @@ def rule_of(option: str) -> ChangeRule:
 
 def plain_options(config: Config) -> dict[str, object]:
     """Return every option with its value as JSON has it: a list instead of a tuple."""
-    values = {option.name: getattr(getattr(config, option.section), option.name) for option in options()}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values_of(config).items()}
 
 
 def recorded_options(recorded: Mapping[str, object]) -> dict[str, object]:

@@ -33,7 +33,11 @@ def parse_yaml(text: str, source: str) -> dict[str, object]:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        raise ConfigError(_explain(error, source)) from None
+        if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+            raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        hint = "; indent with spaces" if "'\\t'" in str(error.problem) else ""
+        raise ConfigError(f"{source} line {error.problem_mark.line + 1} is not YAML: {problem}{hint}") from None
     if root is None:
         return {}
     if not isinstance(root, yaml.MappingNode):
@@ -41,7 +45,7 @@ def parse_yaml(text: str, source: str) -> dict[str, object]:
     plain: dict[str, object] = {}
     places: dict[str, str] = {}
     for key, node in root.value:
-        place = _place(source, key)
+        place = f"{source} line {key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode):
             raise ConfigError(f"{place}: the name of an option must be a word, got a {_kind(key)}")
         name = option_name(key.value)
@@ -89,22 +93,10 @@ def _plain(node: yaml.Node, name: str) -> object:
     raise ConfigError(f"{name} holds a nested {_kind(node)}; options are flat: one value, or one list of values")
 
 
-def _place(source: str, node: yaml.Node) -> str:
-    return f"{source} line {node.start_mark.line + 1}"
-
-
 def _kind(node: yaml.Node) -> str:
     if isinstance(node, yaml.MappingNode):
         return "mapping"
     return "list" if isinstance(node, yaml.SequenceNode) else "single value"
-
-
-def _explain(error: yaml.YAMLError, source: str) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        problem = ", ".join(part for part in (error.context, error.problem) if part)
-        hint = "; indent with spaces" if "'\\t'" in str(error.problem) else ""
-        return f"{source} line {error.problem_mark.line + 1} is not YAML: {problem}{hint}"
-    return f"{source} is not YAML: {' '.join(str(error).split())}"
 
 
 def to_yaml(config: Config) -> str:

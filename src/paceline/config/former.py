@@ -61,7 +61,11 @@ FORMER: Mapping[str, Former] = {
     "correction_level": Former(
         now="it is part of --rollout-correction, as in token_mask and sequence_truncate",
         option="rollout_correction",
-        value=lambda level, given: _correction(level, given.get("rollout_correction", "none")),
+        value=lambda level, given: (
+            f"{level}_{given['rollout_correction']}"
+            if given.get("rollout_correction") in ("truncate", "mask")
+            else given.get("rollout_correction", "none")
+        ),
     ),
     "vllm_gpu_share": Former(now="give it as --vllm-memory 0.3", default=0.45, option="vllm_memory"),
     "vllm_cache_gib": Former(
@@ -82,10 +86,6 @@ def _listed(value: object) -> list[str]:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return list(value)
     return [] if value is None or str(value).lower() in ("", "none", "null") else str(value).split(",")
-
-
-def _correction(level: object, kind: object) -> object:
-    return f"{level}_{kind}" if kind in ("truncate", "mask") else kind
 
 
 def in_todays_words(given: Mapping[str, object]) -> dict[str, object]:

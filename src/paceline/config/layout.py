@@ -6,8 +6,6 @@ from typing import Literal
 from paceline.config.rules import require
 from paceline.errors import ConfigError
 
-ZERO_STAGES = (0, 1, 2, 3)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelConfig:
@@ -28,7 +26,7 @@ class ParallelConfig:
     does both."""
 
     def __post_init__(self) -> None:
-        require(self.zero_stage in ZERO_STAGES, "zero_stage", self.zero_stage, "be 0, 1, 2 or 3")
+        require(self.zero_stage in (0, 1, 2, 3), "zero_stage", self.zero_stage, "be 0, 1, 2 or 3")
         require(self.tensor_parallel >= 1, "tensor_parallel", self.tensor_parallel, "be at least 1")
         require(self.pipeline_parallel >= 1, "pipeline_parallel", self.pipeline_parallel, "be at least 1")
         require(self.context_parallel >= 1, "context_parallel", self.context_parallel, "be at least 1")
@@ -72,21 +70,13 @@ class ClusterConfig:
         require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "be at least 0")
         require(self.actor_timeout > 0, "actor_timeout", self.actor_timeout, "be above 0")
         require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "be at least 0")
-        for name, value, default in (
-            ("num_producers", self.num_producers, 1),
-            ("num_consumers", self.num_consumers, 1),
-            ("max_staleness", self.max_staleness, 0),
-            ("on_new_weights", self.on_new_weights, "finish"),
-        ):
+        for name in ("num_producers", "num_consumers", "max_staleness", "on_new_weights"):
+            value, default = getattr(self, name), ClusterConfig.__dataclass_fields__[name].default
             right = bool(self.cluster) or value == default
             require(right, name, value, f"be {default} without --cluster", "there is one process then")
-        require(
-            self.on_new_weights == "finish" or self.max_staleness >= 1,
-            "on_new_weights",
-            self.on_new_weights,
-            "be finish with --max-staleness 0",
-            "no weights are made while a step is sampled; raise --max-staleness",
-        )
+        right, value = self.on_new_weights == "finish" or self.max_staleness >= 1, self.on_new_weights
+        why = "no weights are made while a step is sampled; raise --max-staleness"
+        require(right, "on_new_weights", value, "be finish with --max-staleness 0", why)
 
     @property
     def ray_address(self) -> str | None:
@@ -136,7 +126,13 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
     """
     tensor, pipeline, context = options.tensor_parallel, options.pipeline_parallel, options.context_parallel
     if processes % (tensor * pipeline):
-        pairs = _nearest(tensor, pipeline, processes)
+
+        def cost(pair: tuple[int, int]) -> tuple[float, int]:
+            """Return how much a pair changes; a pair that keeps one of the two numbers costs least."""
+            factors = [max(new, old) / min(new, old) for new, old in zip(pair, (tensor, pipeline), strict=True)]
+            return factors[0] * factors[1], abs(pair[0] - tensor) + abs(pair[1] - pipeline)
+
+        pairs = sorted(((t, p) for t in _divisors(processes) for p in _divisors(processes // t)), key=cost)[:2]
         nearest = " and ".join(f"--tensor-parallel {one} --pipeline-parallel {other}" for one, other in pairs)
         raise ConfigError(
             f"--tensor-parallel {tensor} times --pipeline-parallel {pipeline} must divide the number of processes that "
@@ -144,13 +140,9 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
         )
     data = processes // (tensor * pipeline)
     shard = data if options.zero_stage else 1
-    require(
-        data % context == 0,
-        "context_parallel",
-        context,
-        f"divide the {data} processes with samples or tokens of their own",
-        f"such are {', '.join(map(str, _divisors(data)))}",
-    )
+    rule = f"divide the {data} processes with samples or tokens of their own"
+    why = f"such are {', '.join(map(str, _divisors(data)))}"
+    require(data % context == 0, "context_parallel", context, rule, why)
     return Sizes(pipeline=pipeline, replicate=data // shard, shard=shard, tensor=tensor, context=context)
 
 
@@ -166,17 +158,6 @@ def training_ranks(options: ParallelConfig, ranks: int) -> int:
     apart = options.sampling_ranks
     require(apart < ranks, "sampling_ranks", apart, f"be below the number of ranks, {ranks}", "the others train")
     return ranks - apart
-
-
-def _nearest(tensor: int, pipeline: int, processes: int) -> list[tuple[int, int]]:
-    """Return the pairs that fit and change least, first those that keep one of the two numbers."""
-    fitting = [(t, p) for t in _divisors(processes) for p in _divisors(processes // t)]
-
-    def cost(pair: tuple[int, int]) -> tuple[float, int]:
-        factors = [max(new, old) / min(new, old) for new, old in zip(pair, (tensor, pipeline), strict=True)]
-        return factors[0] * factors[1], abs(pair[0] - tensor) + abs(pair[1] - pipeline)
-
-    return sorted(fitting, key=cost)[:2]
 
 
 def _divisors(whole: int) -> list[int]:

@@ -99,13 +99,12 @@ class LossConfig:
         require(self.beta >= 0, "beta", self.beta, "be at least 0")
         require(self.ref_sync_steps >= 0, "ref_sync_steps", self.ref_sync_steps, "be at least 0")
         require(0 < self.ref_sync_mix <= 1, "ref_sync_mix", self.ref_sync_mix, "lie in (0, 1]")
-        require(
+        right, rule, why = (
             self.ref_sync_steps == 0 or self.beta > 0,
-            "ref_sync_steps",
-            self.ref_sync_steps,
             "be 0 while --beta is 0",
             "there is no reference then",
         )
+        require(right, "ref_sync_steps", self.ref_sync_steps, rule, why)
         require(self.entropy_coef >= 0, "entropy_coef", self.entropy_coef, "be at least 0")
         require(self.correction_max > 0, "correction_max", self.correction_max, "be above 0", "2 is usual")
         if self.off_policy_threshold is not None:
@@ -161,13 +160,9 @@ class OptimConfig:
     def __post_init__(self) -> None:
         known = all(name in OFFLOADED for name in self.offload)
         require(known, "offload", self.offload, f"name some of {', '.join(OFFLOADED)}")
-        require(
-            "optimizer" not in self.offload or self.optimizer == "adamw",
-            "offload",
-            self.offload,
-            f"not name optimizer with --optimizer {self.optimizer}",
-            "only the float32 moments can lie in main memory",
-        )
+        right, rule = self.optimizer == "adamw", f"not name optimizer with --optimizer {self.optimizer}"
+        why = "only the float32 moments can lie in main memory"
+        require("optimizer" not in self.offload or right, "offload", self.offload, rule, why)
         require(self.learning_rate >= 0, "learning_rate", self.learning_rate, "be at least 0")
         require(self.learning_rate < 1, "learning_rate", self.learning_rate, "be below 1")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "be at least 0")

@@ -1,6 +1,7 @@
 """The table of options, read from the sections, and the conversion of values to an option's type."""
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -85,11 +86,6 @@ class Option:
         several = next((arm for arm in arms if typing.get_origin(arm) is tuple), None)
         return None if several is None else typing.get_args(several)[0]
 
-    @property
-    def is_bare_alone(self) -> bool:
-        """True if several values are a tuple and a single one is not."""
-        return isinstance(self.type, types.UnionType) and self.item_type in typing.get_args(self.type)
-
 
 @functools.cache
 def options() -> tuple[Option, ...]:
@@ -105,6 +101,11 @@ def options() -> tuple[Option, ...]:
         for section, section_class in section_classes().items()
         for field in dataclasses.fields(section_class)
     )
+
+
+def values_of(config: Config) -> dict[str, object]:
+    """Return the value of every option by name, in the order of the sections."""
+    return {option.name: getattr(getattr(config, option.section), option.name) for option in options()}
 
 
 @functools.cache
@@ -175,16 +176,25 @@ def parse_value(option: Option, value: object) -> object:
     if _is_null(option, value):
         return None
     if option.item_type is not None:
-        several = _parse_several(option, option.item_type, value)
-        return several[0] if option.is_bare_alone and len(several) == 1 else several
+        given = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        if len(given) == 1 and isinstance(given[0], str) and option.name not in VERBATIM:
+            # `accuracy,cosine(max_length=9, max_wrong=0)` holds two values
+            given = [item.strip() for item in _COMMA.split(given[0])]
+        several = tuple(_parse_single(option, option.item_type, item) for item in given)
+        # of `str | tuple[str, ...]` a single value stands alone
+        is_bare_alone = isinstance(option.type, types.UnionType) and option.item_type in typing.get_args(option.type)
+        return several[0] if is_bare_alone and len(several) == 1 else several
     if option.choices:
-        return _parse_choice(option, value)
+        if option.is_switch and str(value).strip().lower() in BOOL_WORDS:
+            return str(_parse_single(option, bool, value)).lower()
+        if isinstance(value, str) and value in option.choices:
+            return value
+        remedy = suggest(str(value), option.choices, otherwise="")
+        raise _refusal(option, value, f"be one of {', '.join(option.choices)}", remedy)
     *others, last = option.kinds
     for kind in others:
-        try:
+        with contextlib.suppress(ConfigError):
             return _parse_single(option, kind, value)
-        except ConfigError:
-            continue
     return _parse_single(option, last, value)
 
 
@@ -199,70 +209,30 @@ def _is_null(option: Option, value: object) -> bool:
     return value is None
 
 
-def _parse_choice(option: Option, value: object) -> str:
-    if option.is_switch and str(value).strip().lower() in BOOL_WORDS:
-        return str(_parse_bool(option, value)).lower()
-    if isinstance(value, str) and value in option.choices:
-        return value
-    remedy = suggest(str(value), option.choices, otherwise="")
-    raise _refusal(option, value, f"be one of {', '.join(option.choices)}", remedy)
-
-
-def _parse_several(option: Option, item_type: type, value: object) -> tuple[object, ...]:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        items = _split(option, value[0]) if len(value) == 1 else value
-    else:
-        items = _split(option, value)
-    return tuple(_parse_single(option, item_type, item) for item in items)
-
-
-def _split(option: Option, value: object) -> Sequence[object]:
-    """Split one text into several values at commas: `accuracy,cosine(max_length=9, max_wrong=0)` holds two."""
-    if isinstance(value, str) and option.name not in VERBATIM:
-        return [item.strip() for item in _COMMA.split(value)]
-    return [value]
-
-
 def _parse_single(option: Option, kind: type, value: object) -> object:
     if kind is bool:
-        return _parse_bool(option, value)
+        word = str(value).strip().lower()
+        if word not in BOOL_WORDS:
+            raise _refusal(option, value, "be true or false")
+        return BOOL_WORDS[word]
     if kind is int:
-        return _parse_int(option, value)
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            with contextlib.suppress(ValueError):
+                return int(value)
+        raise _refusal(option, value, "be a whole number", "write it in digits, such as 8")
     if kind is float:
-        return _parse_float(option, value)
+        if not isinstance(value, int | float | str) or isinstance(value, bool):
+            raise _refusal(option, value, "be a number")
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            raise _refusal(option, value, "be a number", "write it as 0.5 or 1e-6") from None
+        if not math.isfinite(number):
+            raise _refusal(option, value, "be a finite number")
+        return number
     if not isinstance(value, str):
         raise _refusal(option, value, "be text")
     return value
-
-
-def _parse_bool(option: Option, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = str(value).strip().lower()
-    if word not in BOOL_WORDS:
-        raise _refusal(option, value, "be true or false")
-    return BOOL_WORDS[word]
-
-
-def _parse_int(option: Option, value: object) -> int:
-    if isinstance(value, int | str) and not isinstance(value, bool):
-        try:
-            return int(value)
-        except ValueError:
-            pass
-    raise _refusal(option, value, "be a whole number", "write it in digits, such as 8")
-
-
-def _parse_float(option: Option, value: object) -> float:
-    if not isinstance(value, int | float | str) or isinstance(value, bool):
-        raise _refusal(option, value, "be a number")
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        raise _refusal(option, value, "be a number", "write it as 0.5 or 1e-6") from None
-    if not math.isfinite(number):
-        raise _refusal(option, value, "be a finite number")
-    return number
 
 
 def _refusal(option: Option, value: object, rule: str, remedy: str = "") -> ConfigError:

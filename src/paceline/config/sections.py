@@ -5,7 +5,6 @@ A field's docstring is the option's help text. Names are unique over all section
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -129,20 +128,8 @@ class DataConfig:
         """Name, where one is given, and address of each set of held-out tasks; without any, `dataset` itself."""
         if self.eval_dataset is None:
             return tuple((None, one) for one in self.datasets)
-        return named_sets(self.eval_dataset)
-
-
-def named_sets(entries: Sequence[str]) -> tuple[tuple[str | None, str], ...]:
-    """Name, where one is given, and address of each entry.
-
-    >>> named_sets(["gsm8k=test.jsonl", "math.jsonl"])
-    (('gsm8k', 'test.jsonl'), (None, 'math.jsonl'))
-    """
-    found = [NAMED.fullmatch(entry) for entry in entries]
-    return tuple(
-        (None, entry) if match is None else (match["name"], match["address"])
-        for entry, match in zip(entries, found, strict=True)
-    )
+        matches = [(entry, NAMED.fullmatch(entry)) for entry in self.eval_dataset]
+        return tuple((None, entry) if match is None else (match["name"], match["address"]) for entry, match in matches)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,12 +156,8 @@ class RewardConfig:
         repeated = {name for name in names if names.count(name) > 1}
         require(not repeated, "reward_funcs", names, "name each function once", "raise its weight instead")
         if self.reward_weights is not None:
-            require(
-                len(self.reward_weights) == len(names),
-                "reward_weights",
-                self.reward_weights,
-                f"give one weight for each of the {len(names)} rewards ({', '.join(names)})",
-            )
+            rule = f"give one weight for each of the {len(names)} rewards ({', '.join(names)})"
+            require(len(self.reward_weights) == len(names), "reward_weights", self.reward_weights, rule)
         rate = self.max_reward_failure_rate
         require(0 <= rate <= 1, "max_reward_failure_rate", rate, "lie in [0, 1]")
         require(self.reward_timeout > 0, "reward_timeout", self.reward_timeout, "be above 0")
@@ -229,13 +212,8 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         require(self.num_generations >= 1, "num_generations", self.num_generations, "be at least 1")
         require(self.max_completion_length >= 1, "max_completion_length", self.max_completion_length, "be at least 1")
-        require(
-            self.temperature > 0,
-            "temperature",
-            self.temperature,
-            "be above 0",
-            "greedy completions of one prompt are all the same; evaluation has --eval-temperature",
-        )
+        why = "greedy completions of one prompt are all the same; evaluation has --eval-temperature"
+        require(self.temperature > 0, "temperature", self.temperature, "be above 0", why)
         require(0 < self.top_p <= 1, "top_p", self.top_p, "lie in (0, 1]")
         require(self.top_k >= 0, "top_k", self.top_k, "be at least 0")
         require(0 <= self.min_p < 1, "min_p", self.min_p, "lie in [0, 1)")
@@ -267,11 +245,8 @@ class EngineConfig:
             right = SIZE.fullmatch(given) if isinstance(given, str) else 0 < given < 1
             require(bool(right), "vllm_memory", given, "be a share in (0, 1), or a size such as 2GiB")
         require(self.vllm_tensor_parallel >= 1, "vllm_tensor_parallel", self.vllm_tensor_parallel, "be at least 1")
-        for name, value, default in (
-            ("vllm_memory", self.vllm_memory, None),
-            ("vllm_tensor_parallel", self.vllm_tensor_parallel, 1),
-            ("vllm_eager", self.vllm_eager, "auto"),
-        ):
+        for name in ("vllm_memory", "vllm_tensor_parallel", "vllm_eager"):
+            value, default = getattr(self, name), EngineConfig.__dataclass_fields__[name].default
             right = self.engine == "vllm" or value == default
             require(right, name, value, f"be {default} without --engine vllm", "there is no vLLM then")
 
@@ -308,13 +283,8 @@ class EvalConfig:
             require(self.eval_size >= 1, "eval_size", self.eval_size, "be at least 1")
         require(self.eval_temperature >= 0, "eval_temperature", self.eval_temperature, "be at least 0")
         require(self.eval_generations >= 1, "eval_generations", self.eval_generations, "be at least 1")
-        require(
-            self.eval_generations == 1 or self.eval_temperature > 0,
-            "eval_generations",
-            self.eval_generations,
-            "be 1 at --eval-temperature 0",
-            "greedy completions are all the same",
-        )
+        right, why = self.eval_generations == 1 or self.eval_temperature > 0, "greedy completions are all the same"
+        require(right, "eval_generations", self.eval_generations, "be 1 at --eval-temperature 0", why)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
