@@ -10,7 +10,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 
-from paceline.cli.origins import source_of
+from paceline.cli.explain import source_of
 from paceline.config.building import build_config
 from paceline.config.changing import rule_of
 from paceline.config.presets import PRESETS

@@ -3,7 +3,6 @@
 main.py           commands, errors to exit statuses
 arguments.py      argv to named options, and the help made of their docstrings
 configuration.py  recipe, configuration file and flags to one `Config`
-origins.py        origin of each of its values
 libraries.py      loading of slow libraries
 status.py         exit statuses without an error class
 machine.py        what `doctor` looks at

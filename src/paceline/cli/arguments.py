@@ -82,18 +82,23 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
     Raises:
         ConfigError: an unknown flag, a flag without its value, or a value without a flag.
     """
+    words = list[str]()
+    for word in argv:
+        if FLAG.fullmatch(word):
+            flag, equals, value = word.partition("=")
+            words.append(flag.replace("_", "-") + equals + value)
+        else:
+            words.append(f"{VALUE}{word}" if word.startswith("-") else word)
     try:
-        namespace, unknown = _parser(command).parse_known_args(_spelt_alike(argv))
+        namespace, unknown = _parser(command).parse_known_args(words)
     except argparse.ArgumentError as error:
         flag = (error.argument_name or "").split("/")[-1]
         raise ConfigError(f"{flag} needs a value; `paceline {command.name} --help` says which") from None
     if unknown:
         raise ConfigError(_unknown(command, unknown[0].removeprefix(VALUE)))
     given: dict[str, Any] = {name: _unmarked(value) for name, value in vars(namespace).items()}
-    here = [option for option in command.door_options if option.name in given]
-    door = {option.name: given[option.name] for option in here if not option.several}
-    lists = [option for option in command.door_options if option.several]
-    several = {option.name: given[option.name] if option in here else [] for option in lists}
+    door = {one.name: given[one.name] for one in command.door_options if one.name in given and not one.several}
+    several = {one.name: given.get(one.name, []) for one in command.door_options if one.several}
     chosen = {option.name: given[option.name] for option in command.options if option.name in given}
     return ParsedArguments(help="help" in given, door=door, several=several, options=chosen)
 
@@ -148,11 +153,10 @@ def _parser(command: Command) -> argparse.ArgumentParser:
     general = parser.add_argument_group("this command")
     general.add_argument("-h", "--help", action="store_true", help="Show this page.")
     for door in command.door_options:
-        if door.is_switch:
-            general.add_argument(f"--{door.name}", action="store_const", const="true", help=_escaped(door.help))
-        else:
-            count = "+" if door.several else None
-            general.add_argument(f"--{door.name}", nargs=count, metavar=door.metavar, help=_escaped(door.help))
+        kind: dict[str, Any] = {"action": "store_const", "const": "true"}
+        if not door.is_switch:
+            kind = {"nargs": "+" if door.several else None, "metavar": door.metavar}
+        general.add_argument(f"--{door.name}", help=_escaped(door.help), **kind)
     for section, section_class in section_classes().items():
         own = [option for option in command.options if option.section == section]
         if own:
@@ -163,47 +167,28 @@ def _parser(command: Command) -> argparse.ArgumentParser:
 
 
 def _add(group: argparse._ArgumentGroup, option: Option) -> None:
-    text = _escaped(f"{option.help} {_default(option)}")
-    if option.item_type is not None:
-        group.add_argument(option.flag, nargs="+", metavar=_metavar(option), help=text)
-    elif option.is_switch:
-        group.add_argument(option.flag, nargs="?", const="true", metavar=_metavar(option), help=text)
-    else:
-        group.add_argument(option.flag, metavar=_metavar(option), help=text)
-
-
-def _metavar(option: Option) -> str:
-    if option.choices:
-        return "|".join(option.choices)
     words = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
-    return words[option.item_type] if option.item_type else "|".join(words[kind] for kind in option.kinds)
-
-
-def _default(option: Option) -> str:
+    kinds = (option.item_type,) if option.item_type else option.kinds
     if option.required:
-        return "(no default)"
-    if isinstance(option.default, tuple):
-        return f"(default: {' '.join(map(str, option.default)) or 'none'})"
-    if option.default is None or isinstance(option.default, bool):
-        return f"(default: {str(option.default).lower()})"
-    return f"(default: {option.default})"
+        default = "(no default)"
+    elif isinstance(option.default, tuple):
+        default = f"(default: {' '.join(map(str, option.default)) or 'none'})"
+    elif option.default is None or isinstance(option.default, bool):
+        default = f"(default: {str(option.default).lower()})"
+    else:
+        default = f"(default: {option.default})"
+    group.add_argument(
+        option.flag,
+        nargs="+" if option.item_type else "?" if option.is_switch else None,
+        const="true" if option.is_switch and not option.item_type else None,
+        metavar="|".join(option.choices or [words[kind] for kind in kinds]),
+        help=_escaped(f"{option.help} {default}"),
+    )
 
 
 def _escaped(text: str) -> str:
     """Escape `%`, which argparse formats, also in descriptions."""
     return " ".join(text.split()).replace("%", "%%")
-
-
-def _spelt_alike(argv: Sequence[str]) -> list[str]:
-    """Put hyphens in every flag, and a mark before every value that argparse would take for one."""
-    words: list[str] = []
-    for word in argv:
-        if FLAG.fullmatch(word):
-            flag, equals, value = word.partition("=")
-            words.append(flag.replace("_", "-") + equals + value)
-        else:
-            words.append(f"{VALUE}{word}" if word.startswith("-") else word)
-    return words
 
 
 def _unmarked(value: object) -> object:

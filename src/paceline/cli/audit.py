@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.arguments import CONFIG, Command, DoorOption, ParsedArguments, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.status import DONE, FAILED
 from paceline.config.reading import options
@@ -13,13 +13,12 @@ from paceline.config.sections import Config
 from paceline.data.formats import screen
 from paceline.data.sources import load_rows
 from paceline.errors import ConfigError
-from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.function import BuiltIn
 from paceline.rewards.resolving import default_system_prompt, resolve, reward_context
 from paceline.rewards.selecting import row_check
 
 if TYPE_CHECKING:
     from paceline.rewards.audit.running import Audit
-    from paceline.types import Task
 
 NUM_TASKS = 20
 """Number of rows to read unless `--dataset-size` is given."""
@@ -51,35 +50,40 @@ def run(argv: list[str]) -> int:
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
-    config = read_configuration(_completed(given)).config
-    audits = _audits(config)
-    if "json" in given.door:
-        _write(Path(given.door["json"]).expanduser(), audits)
-    return DONE if all(one.is_clean for one in audits) else FAILED
-
-
-def _completed(given: ParsedArguments) -> ParsedArguments:
-    """Read `--reward NAME` as `--reward-funcs NAME`, and drop a recipe made for another dataset."""
     chosen = dict(given.options)
     if "reward" in given.door:
         if "reward_funcs" in chosen:
             raise ConfigError("--reward and --reward-funcs are both given; give one of them")
         chosen["reward_funcs"] = [given.door["reward"]]
     if "dataset" in chosen and "config" not in given.door:
-        chosen["model"] = "no-model"  # a configuration has to name one; none is loaded
-    return dataclasses.replace(given, options=chosen)
+        # a configuration has to name a model, and a recipe made for another dataset is dropped; none is loaded
+        chosen["model"] = "no-model"
+    audits = _audits(read_configuration(dataclasses.replace(given, options=chosen)).config)
+    if "json" in given.door:
+        _write(Path(given.door["json"]).expanduser(), audits)
+    return DONE if all(one.is_clean for one in audits) else FAILED
 
 
 def _audits(config: Config) -> list["Audit"]:
+    """Audit every reward function of a configuration, and print what came out."""
     from rich.console import Console
     from rich.markup import escape
 
     from paceline.rewards.audit.describing import print_audit
     from paceline.rewards.audit.running import audit
+    from paceline.rewards.audit.subjects import plain_tasks
 
-    console = Console()
-    functions = _functions(config)
-    tasks = _tasks(config, functions)
+    console, data, names = Console(), config.data, config.rewards.functions
+    context = reward_context(config.rewards, config.sampling)
+    functions = {name: resolve(name, context) for name in names}
+    for function in functions.values():
+        if isinstance(function, BuiltIn) and function.describe is not None:
+            print(function.describe())
+    rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size or NUM_TASKS, seed=config.loop.seed)
+    screened = screen(rows, data, row_check(functions))
+    if screened.skipped:
+        print(f"Skipped {len(screened.skipped)} of {len(rows)} rows; the first: {screened.skipped[0]}")
+    tasks = plain_tasks(screened, data, default_system=default_system_prompt(names))
     audits = []
     for name, function in functions.items():
         with console.status(escape(name)) as status:
@@ -93,26 +97,6 @@ def _audits(config: Config) -> list["Audit"]:
         print_audit(console, one)
         audits.append(one)
     return audits
-
-
-def _functions(config: Config) -> dict[str, RewardFunction]:
-    context = reward_context(config.rewards, config.sampling)
-    functions = {name: resolve(name, context) for name in config.rewards.functions}
-    for function in functions.values():
-        if isinstance(function, BuiltIn) and function.describe is not None:
-            print(function.describe())
-    return functions
-
-
-def _tasks(config: Config, functions: dict[str, RewardFunction]) -> list["Task"]:
-    from paceline.rewards.audit.subjects import plain_tasks
-
-    data = config.data
-    rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size or NUM_TASKS, seed=config.loop.seed)
-    screened = screen(rows, data, row_check(functions))
-    if screened.skipped:
-        print(f"Skipped {len(screened.skipped)} of {len(rows)} rows; the first: {screened.skipped[0]}")
-    return plain_tasks(screened, data, default_system=default_system_prompt(config.rewards.functions))
 
 
 def _write(path: Path, audits: list["Audit"]) -> None:

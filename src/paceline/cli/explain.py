@@ -1,18 +1,19 @@
 """`paceline explain`: the objective of a configuration as a formula, and the origin of every option."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.cli.arguments import CONFIG, Command, ParsedArguments, help_page, parse
 from paceline.cli.configuration import read_configuration, read_run_configuration, read_text, replaced_by
-from paceline.cli.origins import DIALECT, Explained, explained, of_file, of_flags, of_run
 from paceline.cli.status import DONE
 from paceline.compat.commands import translate
 from paceline.compat.commands.layouts import in_our_words
-from paceline.config.flat_yaml import parse_yaml
-from paceline.config.presets import PRESETS
-from paceline.config.reading import options, section_classes
+from paceline.config.building import build_config, following_values
+from paceline.config.flat_yaml import option_lines, parse_yaml, yaml_line
+from paceline.config.presets import PRESETS, preset_values
+from paceline.config.reading import Option, option_name, options, section_classes, values_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.objective.formula import as_text, objective
@@ -29,58 +30,183 @@ COMMAND = Command(
 WIDEST = 28
 """Columns for a value before the text after it shifts."""
 
+DAPO = "DAPO, arXiv:2503.14476"
+DEEPSEEK = "DeepSeek-V3.2, arXiv:2512.02556"
+GRPO = "GRPO, arXiv:2402.03300"
+MINIMAX = "MiniMax-M1, arXiv:2506.13585, Eq. 4 and 5"
+MASKED = "When speed kills stability (Liu et al., 2025)"
+TRUNCATED = "truncated importance sampling (Yao et al., 2025)"
+TR_DPO = "TR-DPO, arXiv:2404.09656"
+
+OPTION_SOURCES: Mapping[str, str] = {
+    "overlong_share": f"{DAPO}, Eq. 13",
+    "mask_truncated": f"{DAPO}, section 3.4",
+    "filter_range": f"{DAPO}, Eq. 11",
+    "max_refills": f"{DAPO}, Eq. 11",
+    "clip_eps_low": f"{DAPO}, Eq. 8",
+    "clip_eps_high": f"{DAPO}, Eq. 8",
+    "dual_clip": "dual-clip PPO, arXiv:1912.09729",
+    "beta": f"{GRPO}, Eq. 3",
+    "ref_sync_steps": TR_DPO,
+    "ref_sync_mix": TR_DPO,
+    "off_policy_threshold": f"{DEEPSEEK}, section 3.1",
+    "lora_rank": "LoRA, arXiv:2106.09685",
+    "zero_stage": "ZeRO, arXiv:1910.02054",
+    "num_generations": f"{GRPO}, section 4.1",
+}
+"""Source of an option, whatever its value."""
+
+VALUE_SOURCES: Mapping[str, Mapping[object, str]] = {
+    "advantage": {
+        "group": f"{GRPO}, section 4.1.2",
+        "batch": "REINFORCE++, arXiv:2501.03262",
+        "group_mean_batch_std": "REINFORCE++ with baseline, arXiv:2501.03262",
+        "leave_one_out": "RLOO, arXiv:2402.14740",
+        "none": "Dr. GRPO, arXiv:2503.20783",
+    },
+    "reward_aggregation": {"normalize_then_sum": "GDPO, arXiv:2601.05242"},
+    "ratio_level": {"token": f"{GRPO}, Eq. 3", "sequence": "GSPO, arXiv:2507.18071, Eq. 7"},
+    "bound": {"clip": f"{DAPO}, Eq. 8", "cispo": MINIMAX, "sapo": "SAPO, arXiv:2511.20347"},
+    "average": {
+        "token": f"{DAPO}, Eq. 8",
+        "sequence": f"{GRPO}, Eq. 3",
+        "constant": "Dr. GRPO, arXiv:2503.20783, section 3.2",
+        "prompt": "ScaleRL, arXiv:2510.13786, section 3.2",
+    },
+    "kl": {
+        "forward": f"{GRPO}, Eq. 4, differentiated",
+        "k3": f"{GRPO}, Eq. 4",
+        "k3_ratio": f"{DEEPSEEK}, section 3.1",
+    },
+    "rollout_correction": {
+        "token_truncate": TRUNCATED,
+        "token_mask": MASKED,
+        "sequence_truncate": TRUNCATED,
+        "sequence_mask": MASKED,
+    },
+    "optimizer": {
+        "adamw": "AdamW, arXiv:1711.05101",
+        "adamw_8bit": "8-bit optimizers, arXiv:2110.02861",
+    },
+}
+"""Source of a value of an option."""
+
+FOLLOWING = {
+    "rollout_correction": "default with --max-staleness above 0",
+    "clip_eps_high": "default with --bound cispo",
+}
+"""Origin of the defaults that follow from other options."""
+DIALECT = "another tool's flag"
+
 
 def run(argv: list[str]) -> int:
     """Explain a configuration; returns the exit status."""
     if "--" in argv:
-        print(_of_another_tool(argv), end="")
-    elif argv and not argv[0].startswith("-"):
+        # it can start a training, and so knows all that takes time to import
+        from paceline.cli.translate import read
+
+        flags, command = read(argv)
+        found = translate(command, repair="--repair" in flags)
+        given = ParsedArguments(help=False, door={}, several={}, options=dict(found.options))
+        print(_of_options(given, dict.fromkeys(found.options, DIALECT)), end="")
+        return DONE
+    if argv and not argv[0].startswith("-"):
         print(_of_run(argv), end="")
-    else:
-        given = parse(COMMAND, in_our_words(argv))
-        if given.help:
-            print(help_page(COMMAND), end="")
-            return DONE
-        print(_of_options(given, of_flags(given.options, argv)), end="")
+        return DONE
+    given = parse(COMMAND, in_our_words(argv))
+    if given.help:
+        print(help_page(COMMAND), end="")
+        return DONE
+    # argv before other tools' layout words were translated
+    own = {option_name(word.partition("=")[0]) for word in argv if word.startswith("--")}
+    print(_of_options(given, {name: "flag" if name in own else DIALECT for name in given.options}), end="")
     return DONE
 
 
 def _of_options(given: ParsedArguments, flags: dict[str, str]) -> str:
     """Configuration from train's options over their file or recipe."""
-    configuration = read_configuration(given)
-    file = {}
-    if configuration.ground is not None:
-        text = read_text(configuration.ground, str(configuration.ground))
-        values, replaced = parse_yaml(text, str(configuration.ground)), replaced_by(given.options)
-        held = {name: value for name, value in values.items() if name not in replaced}
-        file = of_file(text, held, configuration.ground.name)
+    configuration, file = read_configuration(given), dict[str, tuple[object, str]]()
+    if (ground := configuration.ground) is not None:
+        text = read_text(ground, str(ground))
+        lines, replaced = option_lines(text), replaced_by(given.options)
+        file = {
+            name: (value, f"{ground.name} line {lines[name]}")
+            for name, value in parse_yaml(text, str(ground)).items()
+            if name not in replaced
+        }
     config = configuration.config
     return f"{configuration.origin}\n\n{describe(config, explained(config, flags=flags, file=file))}"
 
 
 def _of_run(argv: list[str]) -> str:
+    """Configuration of a run, with the lines of its `config.yaml`, which holds every option, that are no defaults."""
     if len(argv) > 1:
         raise ConfigError(
             f"`paceline explain RUN` takes one run directory and nothing else, got {argv[1]!r}; leave it out"
         )
     path = Path(argv[0]).expanduser()
     config = read_run_configuration(path, flag="paceline explain")
-    file = of_run(config, read_text(path / "config.yaml", str(path)))
+    preset, model, dataset = config.advantage.preset, config.model.model, config.data.dataset
+    lines, values = option_lines(read_text(path / "config.yaml", str(path))), values_of(config)
+    # left out are values that are also what would hold if the file did not have them
+    held = values_of(build_config({"model": model, "dataset": dataset, "preset": preset})) | following_values(values)
+    file = {
+        name: (value, f"config.yaml line {lines[name]}")
+        for name, value in values.items()
+        if name in lines and (name in ("model", "dataset", "preset") or value != held[name])
+    }
     origin = f"Options: {path / 'config.yaml'}, which holds every option of the run, whoever gave it."
     return f"{origin}\n\n{describe(config, explained(config, flags={}, file=file))}"
 
 
-def _of_another_tool(argv: list[str]) -> str:
-    # it can start a training, and so knows all that takes time to import
-    from paceline.cli.translate import read
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """One option of a configuration."""
 
-    asked = read(argv)
-    found = translate(asked.command, repair="--repair" in asked.flags)
-    given = ParsedArguments(help=False, door={}, several={}, options=dict(found.options))
-    return _of_options(given, dict.fromkeys(found.options, DIALECT))
+    option: Option
+    text: str
+    """The value as written in a file."""
+    origin: str
+    source: str | None
+    """Paper and equation, if there is one."""
 
 
-def describe(config: Config, shown: Iterable[Explained]) -> str:
+def explained(config: Config, *, flags: Mapping[str, str], file: Mapping[str, tuple[object, str]]) -> list[Explained]:
+    """Every option, in the order of the sections.
+
+    `flags` has the origin of each option that was given as a flag, `file` value and origin of each that a file gives. A
+    file's value that is another now was fitted to the flags, as a recipe's warm-up is to a shorter run.
+    """
+    preset = config.advantage.preset
+    following = following_values({"max_staleness": config.cluster.max_staleness, "bound": config.loss.bound})
+    found = []
+    for option, value in zip(options(), values_of(config).values(), strict=True):
+        if option.name in flags:
+            origin = flags[option.name]
+        elif option.name in file:
+            written, origin = file[option.name]
+            origin += "" if written == value else ", fitted to the flags"
+        elif option.name in preset_values(preset):
+            origin = f"preset {preset}"
+        elif option.name in following:
+            origin = FOLLOWING[option.name]
+        else:
+            origin = "default" if value == option.default else "follows from others"
+        text = yaml_line(option.name, value).partition(":")[2].strip()
+        found.append(Explained(option=option, text=text, origin=origin, source=source_of(option.name, value)))
+    return found
+
+
+def source_of(name: str, value: object) -> str | None:
+    """Paper and equation of an option with this value; None: it has none.
+
+    >>> source_of("average", "constant")
+    'Dr. GRPO, arXiv:2503.20783, section 3.2'
+    """
+    return OPTION_SOURCES.get(name) or VALUE_SOURCES.get(name, {}).get(value)
+
+
+def describe(config: Config, found: Sequence[Explained]) -> str:
     """Formula, source of the preset, then the options by section."""
     lines = objective(config)
     indented = "".join(f"  {line}\n" for line in as_text(lines).splitlines())
@@ -88,19 +214,13 @@ def describe(config: Config, shown: Iterable[Explained]) -> str:
     if config.advantage.preset is not None:
         preset = PRESETS[config.advantage.preset]
         blocks.append(f"Preset {config.advantage.preset}: {preset.source}. It differs from that in {preset.differs}.\n")
-    found = tuple(shown)
     for section, section_class in section_classes().items():
         sentence = " ".join((inspect.getdoc(section_class) or "").split())
         own = [one for one in found if one.option.section == section]
-        blocks.append(f"{section}: {sentence}\n{_table(own)}")
+        names = max(len(one.option.name) for one in own)
+        values = min(WIDEST, max(len(one.text) for one in own))
+        blocks.append(f"{section}: {sentence}\n")
+        for one in own:
+            source = f"  [{one.source}]" if one.source else ""
+            blocks[-1] += f"  {one.option.name:<{names}}  {one.text:<{values}}  {one.origin}{source}\n"
     return "\n".join(blocks)
-
-
-def _table(shown: list[Explained]) -> str:
-    names = max(len(one.option.name) for one in shown)
-    values = min(WIDEST, max(len(one.text) for one in shown))
-    rows = (
-        f"  {one.option.name:<{names}}  {one.text:<{values}}  {one.origin}{f'  [{one.source}]' if one.source else ''}"
-        for one in shown
-    )
-    return "".join(f"{row}\n" for row in rows)

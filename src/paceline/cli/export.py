@@ -1,14 +1,11 @@
 """`paceline export`: a run's checkpoint to a directory that transformers or peft loads."""
 
-from pathlib import Path
-
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.arguments import directories
 from paceline.cli.configuration import read_run_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.status import DONE
-from paceline.config.sections import Config
 from paceline.errors import CheckpointError, ConfigError
 
 TRUST = "--trust-remote-code"
@@ -33,13 +30,9 @@ def run(argv: list[str]) -> int:
     root = place.parent.parent if place.parent.name == "checkpoints" else place
     config = read_run_configuration(root, flag="export")
     refuse_foreign_code(config, root / "config.yaml", trusted)
-    _export(config, place, root, target[0] if target else root / "final")
-    return DONE
-
-
-def _export(config: Config, place: Path, root: Path, target: Path) -> None:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"export would write into {target}, which is there; name a directory that is not")
+    out = target[0] if target else root / "final"
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"export would write into {out}, which is there; name a directory that is not")
     checkpoint, damaged = newest_checkpoint(place / "checkpoints") if place == root else (read_checkpoint(place), ())
     if checkpoint is None:
         raise CheckpointError(f"export {place} has no checkpoint yet; train with --save-steps, or until the run ends")
@@ -50,7 +43,8 @@ def _export(config: Config, place: Path, root: Path, target: Path) -> None:
         from paceline.training.card import card_facts, write_card
         from paceline.training.trainer import export_checkpoint
 
-    export_checkpoint(config, checkpoint, target)
+    export_checkpoint(config, checkpoint, out)
     step = checkpoint.state.step
-    card = write_card(card_facts(RunDir(root), config, target, step=step), target)
-    print(f"step {step}: {target} (its card: {card.name})")
+    card = write_card(card_facts(RunDir(root), config, out, step=step), out)
+    print(f"step {step}: {out} (its card: {card.name})")
+    return DONE

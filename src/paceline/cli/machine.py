@@ -43,11 +43,8 @@ def machine() -> list[Check]:
     disks = [disk(here, "disk", "set --output-dir to another disk")]
     if here.stat().st_dev != temporary.stat().st_dev:
         disks.append(disk(temporary, "temporary files", "set TMPDIR to another disk"))
-    return [cores(_own_cores(), allowed_cores()), *memory(free_memory(), allowed_memory()), *disks]
-
-
-def _own_cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return [cores(count, allowed_cores()), *memory(free_memory(), allowed_memory()), *disks]
 
 
 def cores(count: int, allowed: float | None) -> Check:

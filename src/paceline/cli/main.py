@@ -7,8 +7,7 @@ import importlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from paceline.cli.status import DONE, INTERRUPTED
@@ -16,17 +15,8 @@ from paceline.config.reading import suggest
 from paceline.errors import ConfigError, PacelineError
 
 COMMANDS = (
-    "train",
-    "eval",
-    "plan",
-    "explain",
-    "report",
-    "rollouts",
-    "export",
-    "replay",
-    "audit",
-    "translate",
-    "doctor",
+    *("train", "eval", "plan", "explain", "report", "rollouts"),
+    *("export", "replay", "audit", "translate", "doctor"),
 )
 """Modules of this package with `run(argv)`, each imported on use so that none waits for another's libraries."""
 
@@ -75,8 +65,15 @@ def main(argv: list[str] | None = None) -> int:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     words = sys.argv[1:] if argv is None else argv
-    with broken_pipe_safe_output():
+    # after `| head` the work goes on
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = BrokenPipeSafe(before[0]), BrokenPipeSafe(before[1])
+    try:
         return exit_status(lambda: _dispatch(words))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before
 
 
 def exit_status(command: Callable[[], int]) -> int:
@@ -144,16 +141,3 @@ class BrokenPipeSafe:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-@contextmanager
-def broken_pipe_safe_output() -> Iterator[None]:
-    """Guard stdout and stderr for the duration of the context: after `| head` the work goes on."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = BrokenPipeSafe(before[0]), BrokenPipeSafe(before[1])
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        sys.stdout, sys.stderr = before

@@ -6,14 +6,14 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli.arguments import Command, DoorOption, ParsedArguments, parse_behind_run
+from paceline.cli.arguments import Command, DoorOption, parse_behind_run
 from paceline.cli.configuration import read_run_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.status import DONE
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import parse_yaml, to_yaml
 from paceline.config.presets import preset_values
-from paceline.config.reading import options
+from paceline.config.reading import options, values_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
@@ -69,7 +69,10 @@ def run(argv: list[str]) -> int:
     if asked is None:
         return DONE
     path, given = asked
-    step = _step(given)
+    text = given.door.get("step", "")
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"--step must be a whole number of at least 1, got {text!r}; `paceline replay RUN --step N`")
+    step = int(text)
     of_the_model = {name: value for name, value in given.options.items() if name in OF_THE_MODEL}
     config = read_run_configuration(path, flag="replay", given=of_the_model)
     refuse_foreign_code(config, path / "config.yaml", of_the_model)
@@ -105,18 +108,8 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
 
 def differences(config: Config, other: Config) -> dict[str, list[Any]]:
     """Changed options, each with the run's value and the new one."""
-    pairs = {
-        option.name: [getattr(getattr(one, option.section), option.name) for one in (config, other)]
-        for option in options()
-    }
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _step(given: ParsedArguments) -> int:
-    text = given.door.get("step", "")
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"--step must be a whole number of at least 1, got {text!r}; `paceline replay RUN --step N`")
-    return int(text)
+    new = values_of(other)
+    return {name: [old, new[name]] for name, old in values_of(config).items() if old != new[name]}
 
 
 def _show(found: "Replay", changed: Mapping[str, list[Any]]) -> None:

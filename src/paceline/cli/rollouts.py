@@ -5,7 +5,7 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from paceline.cli.arguments import Command, DoorOption, ParsedArguments, parse_behind_run
+from paceline.cli.arguments import Command, DoorOption, parse_behind_run
 from paceline.cli.status import DONE
 from paceline.errors import ConfigError
 
@@ -37,7 +37,11 @@ def run(argv: list[str]) -> int:
     if asked is None:
         return DONE
     path, given = asked
-    port, is_opened = _port(given), _is_opened(given)
+    port, opened = given.door.get("port", "0"), given.door.get("open", "true")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {port!r}")
+    if opened not in ("true", "false"):
+        raise ConfigError(f"--open must be true or false, got {opened!r}")
     from paceline.reports.viewer.documents import Documents
     from paceline.reports.viewer.serving import PageServer, export
 
@@ -49,34 +53,17 @@ def run(argv: list[str]) -> int:
         print(written)
         return DONE
     _tell("")
-    with PageServer(documents, port) as server:
+    with PageServer(documents, int(port)) as server:
         print(f"{server.url}\nfor this machine alone, until Ctrl-C", flush=True)
-        if is_opened and _has_screen():
+        # without a screen, webbrowser starts a browser of the terminal, in which this command's address would be lost
+        on_x = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+        if opened == "true" and (on_x or sys.platform in ("darwin", "win32")):
             webbrowser.open(server.url)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             print("ended")
     return DONE
-
-
-def _port(given: ParsedArguments) -> int:
-    text = given.door.get("port", "0")
-    if not text.isdecimal() or int(text) > 65535:
-        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {text!r}")
-    return int(text)
-
-
-def _is_opened(given: ParsedArguments) -> bool:
-    text = given.door.get("open", "true")
-    if text not in ("true", "false"):
-        raise ConfigError(f"--open must be true or false, got {text!r}")
-    return text == "true"
-
-
-def _has_screen() -> bool:
-    # without one, webbrowser starts a browser of the terminal, in which this command's address would be lost
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def _tell(progress: str) -> None:

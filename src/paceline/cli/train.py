@@ -55,11 +55,9 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Train in one process or as one rank of a launch; returns the exit status."""
     place = launched(os.environ)
-    return _run(argv, place) if place is None or place.leads else _silently(argv, place)
-
-
-def _silently(argv: list[str], place: Launched) -> int:
-    """Raise no message on ranks other than the first of each machine: an error in a command is the same on all."""
+    if place is None or place.leads:
+        return _run(argv, place)
+    # no message on ranks other than the first of each machine: an error in a command is the same on all
     try:
         return _run(argv, place)
     except PacelineError as error:
@@ -108,7 +106,12 @@ def _resume(given: ParsedArguments, place: Launched | None) -> int:
     path = named.parent.parent if is_checkpoint else named
     override = override_names(given.several["override"])
     written = given_options(given)
-    _check_same_place(written.pop("output_dir", None), path)
+    output_dir = written.pop("output_dir", None)
+    if output_dir is not None and Path(str(output_dir)).expanduser().resolve() != path.resolve():
+        raise ConfigError(
+            f"--output-dir {output_dir} is not the run behind --resume {path}, which goes on where it lies; "
+            "leave it out"
+        )
     config = read_run_configuration(path, given=written)
     refuse_foreign_code(config, path / "config.yaml", written)
     identity = RunDir(path).identity()
@@ -121,13 +124,6 @@ def _resume(given: ParsedArguments, place: Launched | None) -> int:
     else:
         newest_checkpoint(path / "checkpoints", by_size=True)  # or none is
     return _train(config, path, resume=named if is_checkpoint else True, place=place, override=override)
-
-
-def _check_same_place(output_dir: object, run: Path) -> None:
-    if output_dir is not None and Path(str(output_dir)).expanduser().resolve() != run.resolve():
-        raise ConfigError(
-            f"--output-dir {output_dir} is not the run behind --resume {run}, which goes on where it lies; leave it out"
-        )
 
 
 def _check_layout(config: Config, place: Launched | None) -> None:
@@ -177,7 +173,17 @@ def _train(
 
             from paceline.training.session import train
 
-            backend = _backend(config) if leader is None else leader.on_all_ranks
+            backend: BackendFactory
+            if leader is not None:
+                backend = leader.on_all_ranks
+            elif config.cluster.cluster:
+                from paceline.workers.ray.launch import on_a_cluster
+
+                backend = on_a_cluster
+            else:
+                from paceline.training.backend import in_this_process
+
+                backend = in_this_process
         session = partial(train, config, inputs, output_dir, resume=resume, override=override)
         return DONE if session(console=Console(), make_backend=backend) else INTERRUPTED
 
@@ -197,17 +203,6 @@ def _train(
         has_begun = (output_dir / "config.yaml").is_file()
         how = f"go on with `paceline train --resume {output_dir}`" if has_begun else "the run had not begun"
         raise KeyboardInterrupt(*interrupt.args, how) from None
-
-
-def _backend(config: Config) -> "BackendFactory":
-    """Choose the backend from the options if no launcher decides it."""
-    if config.cluster.cluster:
-        from paceline.workers.ray.launch import on_a_cluster
-
-        return on_a_cluster
-    from paceline.training.backend import in_this_process
-
-    return in_this_process
 
 
 REACH_SECONDS = 3.0

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.cli import train
@@ -31,59 +30,44 @@ what was wrong there, what is not here yet and what has no effect. COMMAND is th
 FLAGS = ("--repair", "--yaml", "--run")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TranslateArguments:
-    """Arguments before and after the `--`."""
-
-    flags: frozenset[str]
-    command: tuple[str, ...]
-
-
 def run(argv: list[str]) -> int:
     """Translate a command; returns the exit status, with `--run` that of the training."""
     if argv and argv[0] in ("-h", "--help"):
         print(USAGE, end="")
         return DONE
-    asked = read(argv)
-    found = translate(asked.command, repair="--repair" in asked.flags, read=text_of)
+    flags, command = read(argv)
+    found = translate(command, repair="--repair" in flags, read=_text_of)
     print(as_comments(found.notes), end="")
-    if "--run" in asked.flags:
+    if "--run" in flags:
         os.environ.update(found.environment)
         words = as_words(found.options)
-        return train.run(words) if not found.launch else _on_ranks(found.launch, words)
-    print(as_yaml(found.options) if "--yaml" in asked.flags else as_shell(found), end="")
+        if not found.launch:
+            return train.run(words)
+        # several processes, with torchrun of this Python
+        start = [sys.executable, "-m", "torch.distributed.run", *found.launch, "-m", "paceline", "train"]
+        return subprocess.run([*start, *words], check=False).returncode
+    print(as_yaml(found.options) if "--yaml" in flags else as_shell(found), end="")
     return DONE
 
 
-def _on_ranks(launch: Sequence[str], words: Sequence[str]) -> int:
-    """Start several processes with torchrun of this Python."""
-    start = [sys.executable, "-m", "torch.distributed.run", *launch, "-m", "paceline", "train"]
-    return subprocess.run([*start, *words], check=False).returncode
-
-
-def text_of(path: str) -> str:
-    """Read a file that the command names.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+def _text_of(path: str) -> str:
     try:
         return Path(path).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}, which the command names, cannot be read as text ({error}); check it") from None
 
 
-def read(argv: Sequence[str]) -> TranslateArguments:
-    """Parse our flags first, then `--`, then the other tool's command.
+def read(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Parse our flags, which come first, and behind `--` the other tool's command.
 
     Raises:
         ConfigError: there is no command, or a flag that is not known.
     """
     if "--" not in argv or argv[-1] == "--":
         raise ConfigError("`paceline translate` needs a command behind --; write `paceline translate -- python ...`")
-    border = list(argv).index("--")
+    border = argv.index("--")
     for word in argv[:border]:
         if word not in FLAGS:
             near = suggest(word, FLAGS, otherwise=f"there are {', '.join(FLAGS)}, and the command stands behind --")
             raise ConfigError(f"`paceline translate` has no flag {word}; {near}")
-    return TranslateArguments(flags=frozenset(argv[:border]), command=tuple(argv[border + 1 :]))
+    return argv[:border], argv[border + 1 :]

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from paceline.checkpoints.run_directory import RunDir
+from paceline.cli.explain import OPTION_SOURCES, VALUE_SOURCES, source_of
 from paceline.cli.main import main
-from paceline.cli.origins import OPTION_SOURCES, VALUE_SOURCES, source_of
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.presets import PRESETS
