@@ -24,7 +24,7 @@ import torch
 from small_models import Stage, knowledge, make_model, make_tokenizer, report, save, solve, supervise
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from paceline.data.programs import NUM_STEPS, Outline, ProgramProblem, Sentence, problems
+from paceline.data.programs import NUM_STEPS, ProgramProblem, Sentence, problems
 
 DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "models" / "embedded" / "programs"
 
@@ -63,20 +63,19 @@ def full_completion(problem: ProgramProblem, _rng: Random) -> str:
 
 def hasty_completion(problem: ProgramProblem, rng: Random) -> str:
     """A program that mostly leaves the later steps out, and may do something else in the place of one."""
-    outline = problem.outline
-    kept = len(outline.steps)
+    kept = len(problem.steps)
     if rng.random() >= THOROUGH:
         goes_on = GOES_ON[:kept]
         kept = next((index for index, chance in enumerate(goes_on) if rng.random() >= chance), kept)
-    steps = [slip(step, outline, rng) if rng.random() < SLIPS else step for step in outline.steps[:kept]]
-    lines = [outline.reader.code, *(step.code for step in steps)]
+    steps = [slip(step, problem, rng) if rng.random() < SLIPS else step for step in problem.steps[:kept]]
+    lines = [problem.reader.code, *(step.code for step in steps)]
     if rng.random() >= UNFINISHED:
-        lines.append(outline.printer.code)
+        lines.append(problem.printer.code)
     return "```python\n" + "\n".join(lines) + "\n```"
 
 
-def slip(step: Sentence, outline: Outline, rng: Random) -> Sentence:
-    return replace(step, piece=rng.choice([piece for piece in outline.kind.steps if piece is not step.piece]))
+def slip(step: Sentence, problem: ProgramProblem, rng: Random) -> Sentence:
+    return replace(step, piece=rng.choice([piece for piece in problem.kind.steps if piece is not step.piece]))
 
 
 def lessons(stage: Stage, write: Write) -> Iterator[tuple[ProgramProblem, str]]:

@@ -31,12 +31,12 @@ class Reader:
 
     sentences: tuple[str, ...]
     code: str
-    run: Callable[[Any], Any]
-    """Function from the drawn value to the value that the code holds."""
     stdin: Callable[[Any], str]
     """Function from the drawn value to the text of standard input."""
     draw: Callable[[Random, bool], Any]
     """Function that draws the content of standard input; True asks for a large case."""
+    run: Callable[[Any], Any] = lambda drawn: drawn
+    """Function from the drawn value to the value that the code holds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +70,8 @@ def _word(rng: Random, large: bool) -> str:
 
 
 def _pair_reader(sentences: tuple[str, ...], code: str, run: Callable[[tuple[int, int]], int]) -> Reader:
-    return Reader(
-        sentences,
-        f"a, b = map(int, input().split())\nx = {code}",
-        run,
-        stdin=lambda pair: f"{pair[0]} {pair[1]}\n",
-        draw=_pair,
-    )
+    code = f"a, b = map(int, input().split())\nx = {code}"
+    return Reader(sentences, code, stdin=lambda pair: f"{pair[0]} {pair[1]}\n", draw=_pair, run=run)
 
 
 NUMBERS = Kind(
@@ -85,14 +80,12 @@ NUMBERS = Kind(
         Reader(
             ("Read numbers on one line.", "Read a line of numbers."),
             "v = list(map(int, input().split()))",
-            lambda numbers: numbers,
             stdin=lambda numbers: " ".join(map(str, numbers)) + "\n",
             draw=_numbers,
         ),
         Reader(
             ("Read n, then n numbers on lines of their own.", "Read a count and that many lines of numbers."),
             "v = [int(input()) for _ in range(int(input()))]",
-            lambda numbers: numbers,
             stdin=lambda numbers: "".join(f"{number}\n" for number in [len(numbers), *numbers]),
             draw=_numbers,
         ),
@@ -150,11 +143,7 @@ NUMBER = Kind(
     weight=3,
     readers=(
         Reader(
-            ("Read a number.", "Read one number."),
-            "x = int(input())",
-            lambda number: number,
-            stdin=lambda number: f"{number}\n",
-            draw=_number,
+            ("Read a number.", "Read one number."), "x = int(input())", stdin=lambda number: f"{number}\n", draw=_number
         ),
         _pair_reader(("Read two numbers. Take their sum.", "Read two numbers. Add them."), "a + b", sum),
         _pair_reader(
@@ -200,15 +189,7 @@ NUMBER = Kind(
 
 WORD = Kind(
     weight=4,
-    readers=(
-        Reader(
-            ("Read a word.", "Read one word."),
-            "s = input()",
-            lambda word: word,
-            stdin=lambda word: f"{word}\n",
-            draw=_word,
-        ),
-    ),
+    readers=(Reader(("Read a word.", "Read one word."), "s = input()", stdin=lambda word: f"{word}\n", draw=_word),),
     steps=(
         Snippet(("Make it upper case.", "Write it in capitals."), "s = s.upper()", lambda s, _: s.upper()),
         Snippet(("Turn it around.", "Reverse it."), "s = s[::-1]", lambda s, _: s[::-1]),

@@ -11,7 +11,7 @@ Each comes with tests, inputs and the outputs that belong to them. They distingu
 step, from one with constant output and from one that echoes its input."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from random import Random
 from typing import Any
@@ -42,8 +42,8 @@ class Sentence:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outline:
-    """A program's reader, steps and printer."""
+class ProgramProblem:
+    """A program's reader, steps and printer, described in words, and tests of it."""
 
     kind: Kind
     reader: Reader
@@ -51,6 +51,10 @@ class Outline:
     """Words chosen for the reader."""
     steps: tuple[Sentence, ...]
     printer: Sentence
+    inputs: tuple[str, ...] = ()
+    """Standard input of each test."""
+    outputs: tuple[str, ...] = ()
+    """Expected output of each test."""
 
     @property
     def question(self) -> str:
@@ -58,30 +62,9 @@ class Outline:
         return " ".join([self.opening, *(step.text for step in self.steps), self.printer.text])
 
     @property
-    def program(self) -> str:
-        """Return the code, a line or two for each part."""
-        return "\n".join([self.reader.code, *(step.code for step in self.steps), self.printer.code])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProgramProblem:
-    """A description with a program that follows it, and tests of it."""
-
-    outline: Outline
-    inputs: tuple[str, ...]
-    """Standard input of each test."""
-    outputs: tuple[str, ...]
-    """Expected output of each test."""
-
-    @property
-    def question(self) -> str:
-        """Return the description."""
-        return self.outline.question
-
-    @property
     def solution(self) -> str:
-        """Return Python that reads standard input and prints."""
-        return self.outline.program
+        """Return Python that reads standard input and prints, a line or two for each part."""
+        return "\n".join([self.reader.code, *(step.code for step in self.steps), self.printer.code])
 
     @property
     def completion(self) -> str:
@@ -117,57 +100,52 @@ def problems(split: str, *, seed: int = 0, num_steps: tuple[int, ...] = NUM_STEP
         DataError: a split other than `train` and `test`.
     """
     rng = Random(f"{seed}/{split}")
-    outlines = drawn_once("programs", split, lambda: _outline(rng, rng.choice(num_steps)))
-    return (problem for outline in outlines if (problem := _with_tests(outline)) is not None)
+    drawn = drawn_once("programs", split, lambda: _drawn(rng, rng.choice(num_steps)))
+    return (tested for problem in drawn if (tested := _with_tests(problem)) is not None)
 
 
-def _outline(rng: Random, num_steps: int) -> Outline:
+def _drawn(rng: Random, num_steps: int) -> ProgramProblem:
     kind = rng.choices(KINDS, [kind.weight for kind in KINDS])[0]
     reader = rng.choice(kind.readers)
+
+    def sentence(piece: Snippet, number: int) -> Sentence:
+        return Sentence(piece=piece, number=number, text=rng.choice(piece.sentences).format(k=number))
+
     # No step and no number comes twice: small models find the next sentence by what the last line says.
     numbers = list(range(2, LARGEST_NUMBER + 1))
     steps = []
     for piece in rng.sample(kind.steps, num_steps):
         number = rng.choice([number for number in numbers if number >= piece.smallest])
         numbers.remove(number)
-        steps.append(_sentence(piece, number, rng))
-    return Outline(
-        kind=kind,
-        reader=reader,
-        opening=rng.choice(reader.sentences),
-        steps=tuple(steps),
-        printer=_sentence(rng.choice(kind.printers), 0, rng),
-    )
+        steps.append(sentence(piece, number))
+    opening = rng.choice(reader.sentences)
+    printer = sentence(rng.choice(kind.printers), 0)
+    return ProgramProblem(kind=kind, reader=reader, opening=opening, steps=tuple(steps), printer=printer)
 
 
-def _sentence(piece: Snippet, number: int, rng: Random) -> Sentence:
-    return Sentence(piece=piece, number=number, text=rng.choice(piece.sentences).format(k=number))
-
-
-def _with_tests(outline: Outline) -> ProgramProblem | None:
+def _with_tests(problem: ProgramProblem) -> ProgramProblem | None:
     """Return the problem with tests that depend on its text alone; None if no tests say enough."""
-    rng = Random(outline.question)
+    rng, steps = Random(problem.question), problem.steps
     for _ in range(ATTEMPTS):
-        drawn = [outline.reader.draw(rng, large) for large in (False, False, True)]
-        outputs = [_printed(outline, value, outline.steps) for value in drawn]
-        inputs = [outline.reader.stdin(value) for value in drawn]
+        drawn = [problem.reader.draw(rng, large) for large in (False, False, True)]
+        inputs = tuple(problem.reader.stdin(value) for value in drawn)
+        outputs = [_printed(problem, value, steps) for value in drawn]
         expected = tuple(output for output in outputs if output is not None)
         echoes = any(given.split() == output.split() for given, output in zip(inputs, expected, strict=False))
         if len(set(expected)) < len(inputs) or echoes:  # nothing is left to print, or a constant or an echo would pass
             continue
         # The first test has to fail every program that omits steps.
-        steps = outline.steps
         shorter = (kept for count in range(len(steps)) for kept in combinations(steps, count))
-        if all(_printed(outline, drawn[0], kept) != expected[0] for kept in shorter):
-            return ProgramProblem(outline=outline, inputs=tuple(inputs), outputs=expected)
+        if all(_printed(problem, drawn[0], kept) != expected[0] for kept in shorter):
+            return replace(problem, inputs=inputs, outputs=expected)
     return None
 
 
-def _printed(outline: Outline, drawn: Any, steps: Sequence[Sentence]) -> str | None:
+def _printed(problem: ProgramProblem, drawn: Any, steps: Sequence[Sentence]) -> str | None:
     """Compute what a program of these steps prints; None if nothing is left to print."""
-    value = outline.reader.run(drawn)
+    value = problem.reader.run(drawn)
     for step in steps:
         value = step.run(value)
         if value in ([], ""):
             return None
-    return str(outline.printer.run(value))
+    return str(problem.printer.run(value))

@@ -66,10 +66,9 @@ def test_every_solution_passes_its_own_tests(sample, tmp_path):
 def test_the_first_test_fails_a_program_that_leaves_steps_out(sample, tmp_path):
     jobs, expected = [], []
     for problem in sample[:200]:
-        outline = problem.outline
-        for count in range(len(outline.steps)):
-            for kept in combinations(outline.steps, count):
-                lines = [outline.reader.code, *(step.code for step in kept), outline.printer.code]
+        for count in range(len(problem.steps)):
+            for kept in combinations(problem.steps, count):
+                lines = [problem.reader.code, *(step.code for step in kept), problem.printer.code]
                 # Nothing left to take the largest of is a failure too, but not one to stop this test.
                 program = "try:\n" + "\n".join(f" {line}" for text in lines for line in text.split("\n"))
                 jobs.append((f"{program}\nexcept ValueError:\n pass", problem.inputs[0]))
@@ -108,9 +107,9 @@ def test_the_completion_is_the_program_between_fences(sample):
 
 
 def test_one_to_three_steps_and_every_piece_are_frequent(sample):
-    counts = [len(problem.outline.steps) for problem in sample]
+    counts = [len(problem.steps) for problem in sample]
     assert all(0.25 < counts.count(steps) / len(counts) < 0.45 for steps in (1, 2, 3))
-    used = {id(sentence.piece) for p in sample for sentence in (*p.outline.steps, p.outline.printer)}
+    used = {id(sentence.piece) for p in sample for sentence in (*p.steps, p.printer)}
     assert all(id(piece) in used for kind in KINDS for piece in (*kind.steps, *kind.printers))
 
 
