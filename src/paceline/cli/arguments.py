@@ -32,9 +32,7 @@ class DoorOption:
 
 
 CONFIG = DoorOption(
-    name="config",
-    metavar="FILE",
-    help="YAML file with options, one `option: value` per line; flags beside it win.",
+    name="config", metavar="FILE", help="YAML file with options, one `option: value` per line; flags beside it win."
 )
 RESUME = DoorOption(
     name="resume",

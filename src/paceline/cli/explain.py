@@ -73,21 +73,14 @@ VALUE_SOURCES: Mapping[str, Mapping[object, str]] = {
         "constant": "Dr. GRPO, arXiv:2503.20783, section 3.2",
         "prompt": "ScaleRL, arXiv:2510.13786, section 3.2",
     },
-    "kl": {
-        "forward": f"{GRPO}, Eq. 4, differentiated",
-        "k3": f"{GRPO}, Eq. 4",
-        "k3_ratio": f"{DEEPSEEK}, section 3.1",
-    },
+    "kl": {"forward": f"{GRPO}, Eq. 4, differentiated", "k3": f"{GRPO}, Eq. 4", "k3_ratio": f"{DEEPSEEK}, section 3.1"},
     "rollout_correction": {
         "token_truncate": TRUNCATED,
         "token_mask": MASKED,
         "sequence_truncate": TRUNCATED,
         "sequence_mask": MASKED,
     },
-    "optimizer": {
-        "adamw": "AdamW, arXiv:1711.05101",
-        "adamw_8bit": "8-bit optimizers, arXiv:2110.02861",
-    },
+    "optimizer": {"adamw": "AdamW, arXiv:1711.05101", "adamw_8bit": "8-bit optimizers, arXiv:2110.02861"},
 }
 """Source of a value of an option."""
 

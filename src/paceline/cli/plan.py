@@ -34,9 +34,7 @@ PROCESSES = DoorOption(
     "its trainers count. Layouts that fit so many are listed.",
 )
 GPU = DoorOption(
-    name="gpu",
-    metavar="NAME",
-    help=f"Plan for GPUs of this kind instead of for this machine: {', '.join(GPUS)}.",
+    name="gpu", metavar="NAME", help=f"Plan for GPUs of this kind instead of for this machine: {', '.join(GPUS)}."
 )
 CALIBRATE = DoorOption(
     name="calibrate",

@@ -11,9 +11,7 @@ from paceline.errors import ConfigError
 
 PORT = DoorOption(name="port", metavar="N", help="Port on 127.0.0.1; 0 takes one that is free. (default: 0)")
 OPEN = DoorOption(
-    name="open",
-    metavar="true|false",
-    help="Whether to open a browser where there is a screen. (default: true)",
+    name="open", metavar="true|false", help="Whether to open a browser where there is a screen. (default: true)"
 )
 STATIC = DoorOption(
     name="static",

@@ -21,11 +21,7 @@ OPERATIONS = (2, 3, 4, 5)
 NAMES = ("Tom", "Ann", "Ben", "Eva", "Max", "Mia", "Leo", "Zoe", "Sam", "Ida")
 OBJECTS = ("coins", "books", "cards", "shells", "pens", "apples", "stamps", "marbles")
 OPENINGS = ("{hero} has {n} {objects}.", "{hero} starts with {n} {objects}.", "{hero} owns {n} {objects}.")
-QUESTIONS = (
-    "How many {objects} does {hero} have?",
-    "How many {objects} are left?",
-    "How many does {hero} have now?",
-)
+QUESTIONS = ("How many {objects} does {hero} have?", "How many {objects} are left?", "How many does {hero} have now?")
 SENTENCES = {
     "+": ("{hero} finds {n}.", "{hero} buys {n}.", "{friend} hands {n} to {hero}.", "{hero} gets {n} from {friend}."),
     "-": ("{hero} loses {n}.", "{hero} sells {n}.", "{hero} gives {n} to {friend}.", "{friend} takes {n} from {hero}."),
@@ -83,7 +79,18 @@ def _problem(rng: Random, num_operations: int) -> ArithmeticProblem:
     sentences = [rng.choice(OPENINGS).format(n=value, **words)]
     steps = []
     for _ in range(num_operations):
-        operator, operand = _operation(rng, value, used)
+        # operands that keep the value a whole number in 0..99
+        fitting = {
+            "+": range(1, min(LARGEST_OPERAND, LARGEST_VALUE - value) + 1),
+            "-": range(1, min(LARGEST_OPERAND, value) + 1),
+            "*": (2,) if 0 < value <= LARGEST_VALUE // 2 else (),
+            "/": (2,) if value > 0 and value % 2 == 0 else (),
+        }
+        # Small models find the next sentence by the operand of the last step: twice the same number would be ambiguous.
+        fresh = {operator: [n for n in operands if n not in used] for operator, operands in fitting.items()}
+        allowed = [operator for operator, operands in fresh.items() if operands]
+        operator = rng.choices(allowed, [OPERATION_WEIGHTS[operator] for operator in allowed])[0]
+        operand = rng.choice(fresh[operator])
         results = {"+": value + operand, "-": value - operand, "*": value * operand, "/": value // operand}
         result = results[operator]
         sentences.append(rng.choice(SENTENCES[operator]).format(n=operand, **words))
@@ -92,18 +99,3 @@ def _problem(rng: Random, num_operations: int) -> ArithmeticProblem:
         value = result
     sentences.append(rng.choice(QUESTIONS).format(**words))
     return ArithmeticProblem(question=" ".join(sentences), answer=str(value), solution=";".join(steps))
-
-
-def _operation(rng: Random, value: int, used: set[int]) -> tuple[str, int]:
-    """Draw an operator and an operand that keep the value a whole number in 0..99."""
-    fitting = {
-        "+": range(1, min(LARGEST_OPERAND, LARGEST_VALUE - value) + 1),
-        "-": range(1, min(LARGEST_OPERAND, value) + 1),
-        "*": (2,) if 0 < value <= LARGEST_VALUE // 2 else (),
-        "/": (2,) if value > 0 and value % 2 == 0 else (),
-    }
-    # Small models find the next sentence by the operand of the last step: twice the same number would be ambiguous.
-    fresh = {operator: [n for n in operands if n not in used] for operator, operands in fitting.items()}
-    allowed = [operator for operator, operands in fresh.items() if operands]
-    operator = rng.choices(allowed, [OPERATION_WEIGHTS[operator] for operator in allowed])[0]
-    return operator, rng.choice(fresh[operator])

@@ -50,7 +50,11 @@ def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
     if kind not in READABLE:
         raise DataError(f"--dataset {path}: a file must end in one of {', '.join(READABLE)} (or .jsonl.gz); convert it")
     try:
-        is_list = kind == ".json" and _is_list(path)
+        is_list = False
+        if kind == ".json":
+            with _opened(path) as stream:
+                first = next((line for line in stream if line.removeprefix(codecs.BOM_UTF8).strip()), b"")
+            is_list = first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
         numbered = _parquet(path) if kind == ".parquet" else _listed(path) if is_list else _lines(path)
         most = size if is_list else min(WHOLE + 1, size or WHOLE + 1)
         rows: Sequence[Row] = [_row(path, number, columns) for number, columns in islice(numbered, most)]
@@ -179,12 +183,6 @@ def _is_packed(path: Path) -> bool:
 
 def _opened(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb") if _is_packed(path) else path.open("rb"))
-
-
-def _is_list(path: Path) -> bool:
-    with _opened(path) as stream:
-        first = next((line for line in stream if line.removeprefix(codecs.BOM_UTF8).strip()), b"")
-    return first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
 def _listed(path: Path) -> NumberedColumns:

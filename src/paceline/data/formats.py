@@ -68,9 +68,8 @@ def problem(row: Row, data: DataConfig) -> Problem:
 def _prompt(row: Row, override: str | None, known: "_Format | None") -> str | list[Message]:
     column = override or (None if known is None else known.prompt)
     if column is None:
-        raise DataError(
-            f"row {row.row_id}: no known format has the columns {_seen(row)}; name one with --prompt-column"
-        )
+        seen = ", ".join(row.columns) or "(none)"
+        raise DataError(f"row {row.row_id}: no known format has the columns {seen}; name one with --prompt-column")
     value = _cell(row, column, "--prompt-column")
     if isinstance(value, str):
         text = _text(value, row.row_id, column)
@@ -110,12 +109,9 @@ def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
 
 def _cell(row: Row, column: str, option: str) -> object:
     if column not in row.columns:
-        raise DataError(f"row {row.row_id}: has no column {column!r}; its columns: {_seen(row)}; set {option}")
+        seen = ", ".join(row.columns) or "(none)"
+        raise DataError(f"row {row.row_id}: has no column {column!r}; its columns: {seen}; set {option}")
     return row.columns[column]
-
-
-def _seen(row: Row) -> str:
-    return ", ".join(row.columns) or "(none)"
 
 
 def _text(value: object, row_id: str, place: str) -> str:

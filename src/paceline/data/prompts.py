@@ -44,11 +44,6 @@ def system_prompt(data: DataConfig, default: str | None) -> str | None:
     return given if given.strip() else None
 
 
-def is_explicit(data: DataConfig) -> bool:
-    """Return True if the user chose the system message, or none at all."""
-    return data.system_prompt is not None
-
-
 class Tokenizer(Protocol):
     """The interface of a tokenizer; those of `transformers` have it."""
 
@@ -91,8 +86,9 @@ def render(
         DataError: raw text with a system message that the user chose, or the template refuses the messages.
         ModelError: messages, and the tokenizer has no chat template.
     """
+    is_explicit = data.system_prompt is not None  # the user chose the system message, or none at all
     if isinstance(prompt, str):
-        if system is not None and is_explicit(data):
+        if system is not None and is_explicit:
             raise DataError(
                 f"row {row_id}: its prompt is plain text, which takes no system message",
                 remedies=[
@@ -109,7 +105,7 @@ def render(
             "give the prompt as plain text in a column named `prompt`"
         )
     has_own, messages = prompt[0]["role"] in ("system", "developer"), prompt
-    if is_explicit(data) or not has_own:
+    if is_explicit or not has_own:
         rest = prompt[1:] if has_own else prompt
         messages = rest if system is None else [{"role": "system", "content": system}, *rest]
     text = apply_template(tokenizer, messages, data.enable_thinking, row_id)
@@ -165,8 +161,7 @@ def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
     if start + end >= limit:
         raise DataError(
             f"row {task.task_id}: its prompt has {len(ids)} tokens, and --max-prompt-length {limit} leaves no room for "
-            f"its question next to the {start} before and {end} after it, which a cut keeps; "
-            "raise the limit"
+            f"its question next to the {start} before and {end} after it, which a cut keeps; raise the limit"
         )
     kept = (*ids[:start], *ids[len(ids) - (limit - start) :])
     return replace(task, prompt=tokenizer.decode(list(kept)), prompt_ids=kept, tokens_cut=len(ids) - limit)

@@ -212,11 +212,7 @@ def _kind(dataset: str) -> Literal["generator", "file", "directory", "hub"]:
     looks_local = first in (".", "..", "~") or os.path.isdir(first) or data_ending(Path(dataset)) in READABLE
     if HUB_NAME.fullmatch(dataset) and not looks_local:
         return "hub"
-    raise DataError(_missing(dataset, path))
-
-
-def _missing(dataset: str, path: Path) -> str:
-    """Name the first part of the path that does not exist, and what is there instead."""
+    # name the first part of the path that does not exist, and what is there instead
     missing = path
     while not os.path.isdir(missing.parent):
         missing = missing.parent
@@ -224,4 +220,4 @@ def _missing(dataset: str, path: Path) -> str:
     offered = others if "/" in dataset else [*others, *BUILT_IN, "reasoning_gym:NAME"]
     nearest = get_close_matches(missing.name, offered, n=3, cutoff=0.5)
     hint = f"nearest: {', '.join(nearest)}" if nearest else "give a file, a directory, org/name, or arithmetic"
-    return f"--dataset {dataset}: there is no {missing.name!r} in {missing.parent.resolve()}; {hint}"
+    raise DataError(f"--dataset {dataset}: there is no {missing.name!r} in {missing.parent.resolve()}; {hint}")

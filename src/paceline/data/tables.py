@@ -92,13 +92,27 @@ class ReadAhead(OnDemand[Mapping[str, Any]]):
         Raises:
             DataError: one holds what a table has no form for.
         """
+        import pyarrow
+        from pyarrow import ipc
+
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - stays open as long as its rows
         self._starts, self._size = [0], 0
         stream = iter(rows)
-        while batch := [*islice(stream, BATCH)]:
-            self._file.write(_as_arrow(batch, self._size))
+        while items := [*islice(stream, BATCH)]:
+            names = dict.fromkeys(name for item in items for name in item)
+            sink = pyarrow.BufferOutputStream()
+            try:
+                batch = pyarrow.RecordBatch.from_pydict({name: [item.get(name) for item in items] for name in names})
+            except (pyarrow.ArrowException, TypeError) as error:
+                raise DataError(
+                    f"rows {self._size + 1} to {self._size + len(items)} of a stream cannot be read ahead into a table "
+                    f"({error}); give columns of one type each, or a datasets.Dataset or a list"
+                ) from error
+            with ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            self._file.write(sink.getvalue())
             self._starts.append(self._file.tell())
-            self._size += len(batch)
+            self._size += len(items)
         self._file.flush()
 
     def __len__(self) -> int:
@@ -111,9 +125,8 @@ class ReadAhead(OnDemand[Mapping[str, Any]]):
         batch, offset = divmod(place, BATCH)
         start, end = self._starts[batch], self._starts[batch + 1]
         table = ipc.open_stream(os.pread(self._file.fileno(), end - start, start)).read_all()
-        (row,) = table.slice(offset, 1).to_pylist()
-        found: Mapping[str, Any] = row
-        return found
+        (row,) = cast(list[Mapping[str, Any]], table.slice(offset, 1).to_pylist())
+        return row
 
 
 def read_ahead(rows: Iterable[Mapping[str, Any]], size: int | None) -> Sequence[Mapping[str, Any]]:
@@ -122,21 +135,3 @@ def read_ahead(rows: Iterable[Mapping[str, Any]], size: int | None) -> Sequence[
     first = [*islice(stream, min(WHOLE + 1, size or WHOLE + 1))]
     rest = islice(stream, None if size is None else max(0, size - len(first)))
     return first if len(first) <= WHOLE else ReadAhead(chain(first, rest))
-
-
-def _as_arrow(rows: Sequence[Mapping[str, Any]], before: int) -> bytes:
-    import pyarrow
-    from pyarrow import ipc
-
-    names = dict.fromkeys(name for row in rows for name in row)
-    sink = pyarrow.BufferOutputStream()
-    try:
-        batch = pyarrow.RecordBatch.from_pydict({name: [row.get(name) for row in rows] for name in names})
-    except (pyarrow.ArrowException, TypeError) as error:
-        raise DataError(
-            f"rows {before + 1} to {before + len(rows)} of a stream cannot be read ahead into a table ({error}); give "
-            "columns of one type each, or a datasets.Dataset or a list"
-        ) from error
-    with ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())

@@ -35,8 +35,7 @@ def visible_text(completion: str, *, prefilled: bool = False, tags: tuple[str, .
     >>> visible_text("<think>maybe 41</think> 42")
     ' 42'
     """
-    reader = ThoughtReader(prefilled=prefilled, tags=tags)
-    return reader.visible(completion)
+    return ThoughtReader(prefilled=prefilled, tags=tags).visible(completion)
 
 
 class ThoughtReader:
