@@ -23,12 +23,11 @@ class DoorOption:
     """A flag outside the configuration, for example `--config FILE`."""
 
     name: str
-    metavar: str
+    metavar: str = ""
+    """Its value on the help page; empty for a switch, which takes none."""
     help: str
     several: bool = False
     """True if it takes more than one value."""
-    is_switch: bool = False
-    """True if it takes no value."""
 
 
 CONFIG = DoorOption(
@@ -152,7 +151,7 @@ def _parser(command: Command) -> argparse.ArgumentParser:
     general.add_argument("-h", "--help", action="store_true", help="Show this page.")
     for door in command.door_options:
         kind: dict[str, Any] = {"action": "store_const", "const": "true"}
-        if not door.is_switch:
+        if door.metavar:
             kind = {"nargs": "+" if door.several else None, "metavar": door.metavar}
         general.add_argument(f"--{door.name}", help=_escaped(door.help), **kind)
     for section, section_class in section_classes().items():

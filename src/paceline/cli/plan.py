@@ -1,6 +1,5 @@
 """`paceline plan`: batches, memory and time of a configuration, before anything is loaded."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -38,12 +37,10 @@ GPU = DoorOption(
 )
 CALIBRATE = DoorOption(
     name="calibrate",
-    metavar="",
-    is_switch=True,
     help="Measure for two seconds how fast this machine multiplies and reads, by which the time of a step is planned; "
     "otherwise a GPU's figures are its maker's.",
 )
-COMMAND = dataclasses.replace(
+COMMAND = replace(
     TRAIN,
     name="plan",
     usage="paceline plan [--config FILE] [--gpu NAME] [--processes N] [--calibrate] [--option value ...]",
@@ -62,26 +59,22 @@ def run(argv: list[str]) -> int:
     configuration = read_configuration(given)
     config = configuration.config
     print(configuration.origin)
-    sizes, device = _sizes(config, given.door.get("processes")), _device(config, given.door)
+    processes, ranks = given.door.get("processes"), config.parallel.fewest
+    if config.cluster.cluster:
+        ranks = config.cluster.num_consumers
+    elif processes is not None:
+        if not processes.isdecimal() or int(processes) < 1:
+            raise ConfigError(f"--processes must be a whole number of at least 1, got {processes!r}")
+        ranks = training_ranks(config.parallel, int(processes))
+    sizes, device = layout(config.parallel, ranks), _device(config, given.door)
     data, files = config.data, check(config, needs_weights=False).files
     rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=files)
     # rows of a large dataset that are left out count as taken, and so among its tasks
     num_tasks = len(screen(rows, config.data, None).rows) if len(rows) <= WHOLE else len(rows)
     print(f"\n{describe(batch_plan(config, num_tasks))}\n")
-    too_large = _print_memory_and_time(config, sizes, device, is_calibrated="calibrate" in given.door)
-    if too_large:
+    if too_large := _print_memory_and_time(config, sizes, device, is_calibrated="calibrate" in given.door):
         raise ConfigError(too_large)
     return DONE
-
-
-def _sizes(config: Config, processes: str | None) -> Sizes:
-    if config.cluster.cluster:
-        return layout(config.parallel, config.cluster.num_consumers)
-    if processes is None:
-        return layout(config.parallel, config.parallel.fewest)
-    if not processes.isdecimal() or int(processes) < 1:
-        raise ConfigError(f"--processes must be a whole number of at least 1, got {processes!r}")
-    return layout(config.parallel, training_ranks(config.parallel, int(processes)))
 
 
 def _device(config: Config, door: Mapping[str, str]) -> Device:

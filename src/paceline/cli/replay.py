@@ -23,19 +23,15 @@ if TYPE_CHECKING:
 STEP = DoorOption(name="step", metavar="N", help="The step, 1 for the first; its rollouts must be there.")
 NEAREST = DoorOption(
     name="nearest",
-    metavar="",
     help="Compute with the weights of the nearest checkpoint before the step as they are, instead of training the "
     "steps in between again on their rollouts.",
-    is_switch=True,
 )
 TOKENS = DoorOption(
     name="tokens",
-    metavar="",
     help="Write what the policy says of every token of the step, before its updates and after them under the run's own "
     "objective, to RUN/tokens/, where `paceline rollouts` finds it.",
-    is_switch=True,
 )
-JSON = DoorOption(name="json", metavar="", help="Print one JSON object instead of a table.", is_switch=True)
+JSON = DoorOption(name="json", help="Print one JSON object instead of a table.")
 FIXED = ("ref_sync_steps", "ref_sync_mix")
 """Options of the objective that shaped the weights before the step."""
 OF_THE_MODEL = ("trust_remote_code",)

@@ -128,7 +128,7 @@ def _resume(given: ParsedArguments, place: Launched | None) -> int:
 
 def _check_layout(config: Config, place: Launched | None) -> None:
     """Refuse a layout that the number of processes does not fit."""
-    check_reachable(config.cluster)
+    _check_reachable(config.cluster)
     if place is not None:
         check_launched(config, place)
         return
@@ -209,12 +209,8 @@ REACH_SECONDS = 3.0
 """Connection timeout; within a cluster a connection takes milliseconds."""
 
 
-def check_reachable(options: ClusterConfig) -> None:
-    """Refuse a cluster address at which nobody listens; Ray itself would retry for minutes.
-
-    Raises:
-        ConfigError: it is no HOST:PORT, or no connection comes about.
-    """
+def _check_reachable(options: ClusterConfig) -> None:
+    """Refuse a cluster address at which nobody listens; Ray itself would retry for minutes."""
     address = options.ray_address
     if address is None or address == "auto":
         return

@@ -12,98 +12,50 @@ from paceline.config.reading import find_option, options, parse_value, values_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
+Rule = Literal["freely", "by name", "never"]
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChangeRule:
-    """A rule for some options, and its reason."""
-
-    may_change: Literal["freely", "by name", "never"]
-    because: str
-    options: tuple[str, ...]
-
-
-RULES: tuple[ChangeRule, ...] = (
-    ChangeRule(
-        may_change="freely",
-        because="the same numbers are computed elsewhere or in another order, which is the same to rounding",
-        options=(
-            *("deterministic", "threads", "micro_batch_tokens", "gradient_checkpointing", "offload"),
-            *("concurrent_sequences", "vllm_memory", "vllm_tensor_parallel", "vllm_eager"),
-            *("cluster", "num_producers", "num_consumers"),
-            *("zero_stage", "tensor_parallel", "pipeline_parallel", "context_parallel", "sampling_ranks"),
-        ),
+RULES: Mapping[Rule, tuple[str, ...]] = {
+    "freely": (
+        # the same numbers are computed elsewhere or in another order, which is the same to rounding
+        *("deterministic", "threads", "micro_batch_tokens", "gradient_checkpointing", "offload"),
+        *("concurrent_sequences", "vllm_memory", "vllm_tensor_parallel", "vllm_eager"),
+        *("cluster", "num_producers", "num_consumers"),
+        *("zero_stage", "tensor_parallel", "pipeline_parallel", "context_parallel", "sampling_ranks"),
+        # it says how long is waited and how much may fail, not what comes of what does not
+        *("max_reward_failure_rate", "reward_timeout", "step_timeout", "stop_grace", "sandbox"),
+        *("actor_timeout", "max_restarts"),
+        # it says what is written down, when and for whom, not what is computed
+        *("merge_lora", "eval_steps", "save_steps", "save_total_limit", "background_save"),
+        *("report_to", "project", "profile"),
+        # the directory behind --resume is where a run continues, even if it was moved
+        "output_dir",
     ),
-    ChangeRule(
-        may_change="freely",
-        because="it says how long is waited and how much may fail, not what comes of what does not",
-        options=(
-            *("max_reward_failure_rate", "reward_timeout", "step_timeout", "stop_grace", "sandbox"),
-            *("actor_timeout", "max_restarts"),
-        ),
+    "by name": (
+        # completions are drawn from another distribution, or of other prompts
+        *("model", "dtype", "device", "trust_remote_code"),
+        *("dataset", "dataset_split", "prompt_column", "answer_column", "system_prompt"),
+        *("enable_thinking", "max_prompt_length", "long_prompts", "shuffle", "dataset_size", "on_bad_row", "seed"),
+        *("num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop", "engine"),
+        *("prompts_per_step", "max_staleness", "on_new_weights", "max_refills", "oversampling"),
+        # completions are worth something else
+        *("reward_funcs", "reward_weights", "preset", "advantage", "reward_aggregation"),
+        *("overlong_share", "mask_truncated", "filter_range", "filter_func"),
+        # the loss or the update is another
+        *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "dual_clip"),
+        *("average", "average_over", "beta", "kl", "ref_sync_mix", "entropy_coef", "rollout_correction"),
+        *("correction_max", "off_policy_threshold", "skip_threshold"),
+        *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "adam_beta1", "adam_beta2", "adam_eps"),
+        *("weight_decay", "max_grad_norm", "num_iterations", "num_minibatches"),
+        # the learning rate falls towards the last step, unless --lr-schedule is constant
+        *("max_steps", "num_epochs"),
+        # accuracies before and after it are not of the same measurement
+        *("eval_dataset", "eval_split", "eval_size", "eval_temperature", "eval_generations"),
+        "eval_reward_func",
     ),
-    ChangeRule(
-        may_change="freely",
-        because="it says what is written down, when and for whom, not what is computed",
-        options=(
-            *("merge_lora", "eval_steps", "save_steps", "save_total_limit", "background_save"),
-            *("report_to", "project", "profile"),
-        ),
-    ),
-    ChangeRule(
-        may_change="by name",
-        because="completions are drawn from another distribution, or of other prompts",
-        options=(
-            *("model", "dtype", "device", "trust_remote_code"),
-            *("dataset", "dataset_split", "prompt_column", "answer_column", "system_prompt"),
-            *("enable_thinking", "max_prompt_length", "long_prompts", "shuffle", "dataset_size", "on_bad_row", "seed"),
-            *("num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop", "engine"),
-            *("prompts_per_step", "max_staleness", "on_new_weights", "max_refills", "oversampling"),
-        ),
-    ),
-    ChangeRule(
-        may_change="by name",
-        because="completions are worth something else",
-        options=(
-            *("reward_funcs", "reward_weights", "preset", "advantage", "reward_aggregation"),
-            *("overlong_share", "mask_truncated", "filter_range", "filter_func"),
-        ),
-    ),
-    ChangeRule(
-        may_change="by name",
-        because="the loss or the update is another",
-        options=(
-            *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "dual_clip"),
-            *("average", "average_over", "beta", "kl", "ref_sync_mix", "entropy_coef", "rollout_correction"),
-            *("correction_max", "off_policy_threshold", "skip_threshold"),
-            *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "adam_beta1", "adam_beta2", "adam_eps"),
-            *("weight_decay", "max_grad_norm", "num_iterations", "num_minibatches"),
-        ),
-    ),
-    ChangeRule(
-        may_change="by name",
-        because="the learning rate falls towards the last step, unless --lr-schedule is constant",
-        options=("max_steps", "num_epochs"),
-    ),
-    ChangeRule(
-        may_change="by name",
-        because="accuracies before and after it are not of the same measurement",
-        options=(
-            *("eval_dataset", "eval_split", "eval_size", "eval_temperature", "eval_generations"),
-            "eval_reward_func",
-        ),
-    ),
-    ChangeRule(
-        may_change="never",
-        because="a checkpoint holds the weights and moments of what it was saved of",
-        options=("lora_rank", "lora_targets", "optimizer", "ref_sync_steps"),
-    ),
-    ChangeRule(
-        may_change="freely",
-        because="the directory behind --resume is where a run continues, even if it was moved",
-        options=("output_dir",),
-    ),
-)
-"""All rules; each option is in exactly one of them."""
+    "never": ("lora_rank", "lora_targets", "optimizer", "ref_sync_steps"),
+}
+"""Options of each rule, with the reasons; each option is in exactly one of them."""
+NEVER_BECAUSE = "a checkpoint holds the weights and moments of what it was saved of"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,9 +71,9 @@ class Difference:
         return f"{find_option(self.option).flag} is {_word(self.new)} and was {_word(self.old)}"
 
 
-def rule_of(option: str) -> ChangeRule:
+def rule_of(option: str) -> Rule:
     """Return the one rule for an option."""
-    (rule,) = [rule for rule in RULES if option in rule.options]
+    (rule,) = [rule for rule, names in RULES.items() if option in names]
     return rule
 
 
@@ -156,7 +108,7 @@ def changes_what_is_computed(difference: Difference, new: Mapping[str, object], 
     is_constant = old.get("lr_schedule") == new.get("lr_schedule") == "constant"
     if difference.option in ("max_steps", "num_epochs") and is_constant:
         return False
-    return rule_of(difference.option).may_change != "freely"
+    return rule_of(difference.option) != "freely"
 
 
 def refuse_changes(
@@ -175,10 +127,10 @@ def refuse_changes(
     """
     found = differences(old, new)
     telling = [one for one in found if changes_what_is_computed(one, new, old)]
-    never = [one for one in telling if rule_of(one.option).may_change == "never"]
+    never = [one for one in telling if rule_of(one.option) == "never"]
     if never:
         raise ConfigError(
-            f"{_listed(never, written)}, which a run cannot change, as {rule_of(never[0].option).because}; "
+            f"{_listed(never, written)}, which a run cannot change, as {NEVER_BECAUSE}; "
             "leave it as it was, or start a new run from this one's model"
         )
     unnamed = [one for one in telling if one.option not in override]

@@ -25,7 +25,6 @@ def length_histogram(lengths: Sequence[int]) -> str:
         raise ValueError("lengths must not be empty")
     ordered = sorted(lengths)
     median, p95 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.95))
-    title = f"prompt tokens: n {len(ordered):,}, median {median:,}, p95 {p95:,}, max {ordered[-1]:,}"
     # Equally wide ranges from the smallest length on, both ends included.
     lowest, highest = ordered[0], ordered[-1]
     width = math.ceil((highest - lowest + 1) / MAX_BINS)
@@ -34,7 +33,7 @@ def length_histogram(lengths: Sequence[int]) -> str:
         counts[(length - lowest) // width] += 1
     bounds = [(low, min(low + width - 1, highest)) for low in range(lowest, highest + 1, width)]
     labels = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high in bounds]
-    lines = [title]
+    lines = [f"prompt tokens: n {len(ordered):,}, median {median:,}, p95 {p95:,}, max {ordered[-1]:,}"]
     for label, count in zip(labels, counts, strict=True):
         # In eighths of a character: a bar is empty only for 0.
         whole, rest = divmod(math.ceil(count / max(counts) * BAR_WIDTH * 8), 8)

@@ -47,12 +47,7 @@ class Making:
         )
 
     def one(self, row: Row) -> Task:
-        """Make the task of one row, within the limit.
-
-        Raises:
-            LeftOut: the options leave such a row out.
-            DataError: they have it stop the run.
-        """
+        """Make the task of one row, within the limit; raise as `LargeTasks.at`."""
         try:
             asked = usable(row, self.data, self.check)
         except DataError as error:
@@ -75,7 +70,7 @@ class Making:
         return render(asked.prompt, self.tokenizer, self.data, system=self.system, row_id=row.row_id)
 
     def truncated(self, task: Task) -> Task:
-        """Cut a prompt that is too long to the limit; raise as `one` does if it cannot be cut."""
+        """Cut a prompt that is too long to the limit; raise as `LargeTasks.at` if it cannot be cut."""
         try:
             return truncate(task, self.tokenizer, self.data)
         except DataError as error:
