@@ -126,11 +126,7 @@ def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str
 
 
 def given_options(given: ParsedArguments) -> dict[str, object]:
-    """Options that a command names itself: in its `--config` file, and in flags over it.
-
-    Raises:
-        ConfigError: a file that cannot be read.
-    """
+    """Options that a command names itself: in its `--config` file, which may be refused, and in flags over it."""
     if "config" not in given.door:
         return dict(given.options)
     path = Path(given.door["config"]).expanduser()

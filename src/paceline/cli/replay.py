@@ -83,7 +83,8 @@ def run(argv: list[str]) -> int:
     if found.tokens is not None:
         about = {"step": step, "sha256": entry["sha256"], "weights": found.weights, "is_exact": found.is_exact}
         run_dir.write_tokens(step, about, found.tokens)
-    changed = {} if other is None else differences(config, other)
+    old, new = values_of(config), values_of(config if other is None else other)
+    changed = {name: [value, new[name]] for name, value in old.items() if value != new[name]}
     if "json" in given.door:
         print(json.dumps({"run": str(path), "changed": changed, **asdict(replace(found, tokens=None))}))
     else:
@@ -100,12 +101,6 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
     without = build_config({**values, **dict.fromkeys(FIXED[:1], 0)})
     # a reference that moves belongs to how the run came about, and there is none without a KL
     return build_config(values) if without.loss.beta > 0 else without
-
-
-def differences(config: Config, other: Config) -> dict[str, list[Any]]:
-    """Changed options, each with the run's value and the new one."""
-    new = values_of(other)
-    return {name: [old, new[name]] for name, old in values_of(config).items() if old != new[name]}
 
 
 def _show(found: "Replay", changed: Mapping[str, list[Any]]) -> None:

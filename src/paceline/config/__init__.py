@@ -5,7 +5,7 @@ objective.py the same for what a step optimises
 layout.py    the same for processes: those of a cluster, and how model and samples lie on them
 former.py    options of earlier versions, in today's words
 presets.py   published objectives as values of these options
-rules.py     how a section refuses a value
+rules.py     refusal of an option's value
 reading.py   the table of options; one text or value to the option's type
 building.py  a flat mapping of names to a `Config`; the rules between options
 changing.py  options that a resumed run may change

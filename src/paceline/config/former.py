@@ -110,22 +110,18 @@ def is_told(name: str, value: object) -> bool:
     Raises:
         ConfigError: nothing of today stands for it.
     """
-    former = FORMER[name]
-    if former.ignored or _says_nothing(value, former.default):
+    former, default, word = FORMER[name], FORMER[name].default, str(value).lower()
+    # a file's text, or a JSON value: `1` and `1.0` are one number, `null` is None
+    if isinstance(default, float):
+        says_nothing = float(str(value)) == default
+    elif default is None:
+        says_nothing = value is None or word in ("none", "null")
+    elif isinstance(default, bool):
+        says_nothing = word in ("false", "no", "0")
+    else:
+        says_nothing = not _listed(value) if default == () else value == default or word == str(default).lower()
+    if former.ignored or says_nothing:
         return False
     if former.option is None:
-        raise ConfigError(f"{name} is no option any more and can only be {former.default}", remedies=[former.now])
+        raise ConfigError(f"{name} is no option any more and can only be {default}", remedies=[former.now])
     return True
-
-
-def _says_nothing(value: object, default: object) -> bool:
-    """Compare a file's text, or a JSON value, with a default: `1` and `1.0` are one number, `null` is None."""
-    if isinstance(default, float):
-        return float(str(value)) == default
-    if default is None:
-        return value is None or str(value).lower() in ("none", "null")
-    if isinstance(default, bool):
-        return str(value).lower() in ("false", "no", "0")
-    if default == ():
-        return not _listed(value)
-    return value == default or str(value).lower() == str(default).lower()

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from paceline.config.former import FORMER
+from paceline.config.rules import refusal
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
@@ -190,7 +191,7 @@ def parse_value(option: Option, value: object) -> object:
         if isinstance(value, str) and value in option.choices:
             return value
         remedy = suggest(str(value), option.choices, otherwise="")
-        raise _refusal(option, value, f"be one of {', '.join(option.choices)}", remedy)
+        raise refusal(option.name, value, f"be one of {', '.join(option.choices)}", remedy)
     *others, last = option.kinds
     for kind in others:
         with contextlib.suppress(ConfigError):
@@ -213,27 +214,23 @@ def _parse_single(option: Option, kind: type, value: object) -> object:
     if kind is bool:
         word = str(value).strip().lower()
         if word not in BOOL_WORDS:
-            raise _refusal(option, value, "be true or false")
+            raise refusal(option.name, value, "be true or false")
         return BOOL_WORDS[word]
     if kind is int:
         if isinstance(value, int | str) and not isinstance(value, bool):
             with contextlib.suppress(ValueError):
                 return int(value)
-        raise _refusal(option, value, "be a whole number", "write it in digits, such as 8")
+        raise refusal(option.name, value, "be a whole number", "write it in digits, such as 8")
     if kind is float:
         if not isinstance(value, int | float | str) or isinstance(value, bool):
-            raise _refusal(option, value, "be a number")
+            raise refusal(option.name, value, "be a number")
         try:
             number = float(value)
         except (ValueError, OverflowError):
-            raise _refusal(option, value, "be a number", "write it as 0.5 or 1e-6") from None
+            raise refusal(option.name, value, "be a number", "write it as 0.5 or 1e-6") from None
         if not math.isfinite(number):
-            raise _refusal(option, value, "be a finite number")
+            raise refusal(option.name, value, "be a finite number")
         return number
     if not isinstance(value, str):
-        raise _refusal(option, value, "be text")
+        raise refusal(option.name, value, "be text")
     return value
-
-
-def _refusal(option: Option, value: object, rule: str, remedy: str = "") -> ConfigError:
-    return ConfigError(f"{option.flag} must {rule}, got {value!r}", remedies=[remedy] if remedy else [])

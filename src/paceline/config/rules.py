@@ -1,10 +1,15 @@
-"""The check with which sections refuse a value."""
+"""Refusal of an option's value."""
 
 from paceline.errors import ConfigError
 
 
+def refusal(option: str, value: object, rule: str, remedy: str = "") -> ConfigError:
+    """Return the error that names option, value, rule and remedy."""
+    flag = option.replace("_", "-")
+    return ConfigError(f"--{flag} must {rule}, got {value!r}", remedies=[remedy] if remedy else [])
+
+
 def require(condition: bool, option: str, value: object, rule: str, remedy: str = "") -> None:
-    """Raise a ConfigError that names option, value, rule and remedy, unless `condition` holds."""
+    """Raise the `refusal` unless `condition` holds."""
     if not condition:
-        flag = option.replace("_", "-")
-        raise ConfigError(f"--{flag} must {rule}, got {value!r}", remedies=[remedy] if remedy else [])
+        raise refusal(option, value, rule, remedy)

@@ -8,7 +8,7 @@ operation, so a problem has to be read, not only its numbers.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from random import Random
 
@@ -55,10 +55,7 @@ def rows(split: str, size: int) -> list[dict[str, str]]:
     Raises:
         DataError: a split other than `train` and `test`.
     """
-    return [
-        {"question": problem.question, "answer": problem.answer, "solution": problem.solution}
-        for problem in islice(problems(split), size)
-    ]
+    return [asdict(problem) for problem in islice(problems(split), size)]
 
 
 def problems(split: str, *, seed: int = 0, operations: tuple[int, ...] = OPERATIONS) -> Iterator[ArithmeticProblem]:

@@ -57,28 +57,25 @@ def problem(row: Row, data: DataConfig) -> Problem:
             f"row {row.row_id}: has a column {images[0]!r}; models of text are trained here, remove the column"
         )
     known = next((known for known in FORMATS if known.columns <= row.columns.keys()), None)
-    prompt = _prompt(row, data.prompt_column, known)
-    if (column := data.answer_column) is not None:
-        answer = gold_answer(_cell(row, column, "--answer-column"), row_id=row.row_id, column=column)
-    else:
-        answer = (_first_answer if known is None else known.answer)(row)
-    return Problem(prompt=prompt, answer=answer)
-
-
-def _prompt(row: Row, override: str | None, known: "_Format | None") -> str | list[Message]:
-    column = override or (None if known is None else known.prompt)
+    column = data.prompt_column or (None if known is None else known.prompt)
     if column is None:
         seen = ", ".join(row.columns) or "(none)"
         raise DataError(f"row {row.row_id}: no known format has the columns {seen}; name one with --prompt-column")
     value = _cell(row, column, "--prompt-column")
     if isinstance(value, str):
         text = _text(value, row.row_id, column)
-        if known is not None and known.after is not None and override is None:
+        if known is not None and known.after is not None and data.prompt_column is None:
             rest = row.columns.get(known.after)  # the head of a function that is to be completed
             text = f"{text.rstrip()}\n\n{rest.rstrip()}" if isinstance(rest, str) and rest.strip() else text
         # The field's convention: text in a column `prompt` is for the model as it stands, a question is to be asked.
-        return text if column == "prompt" else [{"role": "user", "content": text}]
-    return _messages(value, row.row_id, column)
+        prompt: str | list[Message] = text if column == "prompt" else [{"role": "user", "content": text}]
+    else:
+        prompt = _messages(value, row.row_id, column)
+    if (column := data.answer_column) is not None:
+        answer = gold_answer(_cell(row, column, "--answer-column"), row_id=row.row_id, column=column)
+    else:
+        answer = (_first_answer if known is None else known.answer)(row)
+    return Problem(prompt=prompt, answer=answer)
 
 
 def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
@@ -132,26 +129,26 @@ def _messages(value: object, row_id: str, column: str) -> list[Message]:
             f"row {row_id}: the prompt in column {column!r} must be text or messages, got {shown}",
             remedies=["mend the row", "name another column with --prompt-column"],
         )
-    messages = [_message(entry, row_id, f"message {number}") for number, entry in enumerate(listed, start=1)]
+    messages = list[Message]()
+    for number, entry in enumerate(listed, start=1):
+        place = f"message {number}"
+        if not isinstance(entry, Mapping) or not {"role", "content"} <= entry.keys():
+            raise DataError(f"row {row_id}: {place} must be an object with role and content; mend the row")
+        if entry["role"] not in ROLES:
+            raise DataError(f"row {row_id}: {place} has the role {entry['role']!r}; the roles are {', '.join(ROLES)}")
+        # Tables fill missing keys with None, which templates would take for a value.
+        given = {key: value for key, value in entry.items() if value is not None}
+        # An assistant message that calls a tool may say nothing.
+        if "tool_calls" in given:
+            messages.append({"content": "", **given})
+        else:
+            messages.append({**given, "content": _text(entry["content"], row_id, f"{place}'s content")})
     if messages[-1]["role"] not in ("user", "tool"):
         raise DataError(
             f"row {row_id}: the prompt in column {column!r} ends with a message of role {messages[-1]['role']!r}, "
             "but the model answers the user's; remove what follows the user's last message"
         )
     return messages
-
-
-def _message(entry: object, row_id: str, place: str) -> Message:
-    if not isinstance(entry, Mapping) or not {"role", "content"} <= entry.keys():
-        raise DataError(f"row {row_id}: {place} must be an object with role and content; mend the row")
-    if entry["role"] not in ROLES:
-        raise DataError(f"row {row_id}: {place} has the role {entry['role']!r}; the roles are {', '.join(ROLES)}")
-    # Tables fill missing keys with None, which templates would take for a value.
-    given = {key: value for key, value in entry.items() if value is not None}
-    # An assistant message that calls a tool may say nothing.
-    if "tool_calls" in given:
-        return {"content": "", **given}
-    return {**given, "content": _text(entry["content"], row_id, f"{place}'s content")}
 
 
 def _first_answer(row: Row) -> str | None:
@@ -250,11 +247,7 @@ def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Scr
 
 
 def usable(row: Row, data: DataConfig, check: RowCheck | None) -> Problem:
-    """Return the problem of a row.
-
-    Raises:
-        DataError: it cannot be used.
-    """
+    """Return the problem of a row, or raise the DataError for which it cannot be used."""
     if row.unreadable is not None:
         raise DataError(row.unreadable)
     asked = problem(row, data)

@@ -112,11 +112,7 @@ class JoinedRows(RowsOnDemand):
 
 
 def is_file(dataset: str) -> bool:
-    """Return True if a dataset is one file.
-
-    Raises:
-        DataError: nothing lies at the address.
-    """
+    """Return True if a dataset is one file; raise a DataError if nothing lies at the address."""
     return _kind(_counted(dataset)[0]) == "file"
 
 

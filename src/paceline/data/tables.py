@@ -56,11 +56,7 @@ def read_split(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
 
 
 def split_names(dataset: str) -> tuple[str, ...]:
-    """Return the splits of a directory or Hub dataset.
-
-    Raises:
-        DataError: the dataset cannot be loaded.
-    """
+    """Return the splits of a directory or Hub dataset; raise a DataError if it cannot be loaded."""
     return tuple(_load(dataset))
 
 

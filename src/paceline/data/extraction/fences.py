@@ -66,15 +66,10 @@ def _fences(text: str, thoughts: ThoughtReader) -> Iterator[tuple[str, str | Non
                 visible = thoughts.visible(piece)
                 if thoughts.is_restarted:
                     yield "", None
-            opened = None if thoughts.is_thinking else _opening(visible)
+            opened, fence = None, None if thoughts.is_thinking else _FENCE.fullmatch(visible.rstrip())
+            if fence is not None:
+                opened = _Opened(fence["indent"], fence["marks"], (fence["info"].split() or [""])[0].lower())
     if opened is not None:
         thoughts.visible("".join(opened.content))
         if thoughts.is_restarted:
             yield "", None
-
-
-def _opening(line: str) -> _Opened | None:
-    fence = _FENCE.fullmatch(line.rstrip())
-    if fence is None:
-        return None
-    return _Opened(fence["indent"], fence["marks"], (fence["info"].split() or [""])[0].lower())
