@@ -94,8 +94,8 @@ def test_every_command_is_one_that_the_command_line_takes(line):
         clashes = "-tMbs 8" in line and "--repair" not in line  # the page's example of numbers that clash
         refusal = pytest.raises(ConfigError, match="add -ibs 2 -tMbs 2 at the end") if clashes else nullcontext()
         with refusal:
-            asked = translate.read(words[1:] or ["--", "python", "rl_example.py"])
-            translate.translate(asked.command, repair="--repair" in asked.flags, read=named_file)
+            flags, command = translate.read(words[1:] or ["--", "python", "rl_example.py"])
+            translate.translate(command, repair="--repair" in flags, read=named_file)
         return
     begins = 2 if words[0] in ("replay", "rollouts") and len(words) > 1 else 1  # the run comes first
     given = parse(OPTIONS_OF[words[0]], words[begins:])
