@@ -150,7 +150,7 @@ def _option(option: Option) -> Iterator[str]:
     yield f"### `{option.flag}` {{ #{option.flag.lstrip('-')} }}"
     yield option.help
     default = "has to be given" if option.required else f"default {_value(option.default)}"
-    facts = [_type(option.type), default, CHANGE[rule_of(option.name).may_change]]
+    facts = [_type(option.type), default, CHANGE[rule_of(option.name)]]
     source = None if option.required else source_of(option.name, option.default)
     yield "; ".join(facts) + (f"; {source}" if source else "") + "."
 
