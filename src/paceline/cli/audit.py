@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.cli import DONE, FAILED
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.cli.configuration import read_configuration
-from paceline.cli.status import DONE, FAILED
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.data.formats import screen

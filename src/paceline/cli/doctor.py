@@ -9,9 +9,9 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from paceline.cli import DONE, FAILED
 from paceline.cli.configuration import EMBEDDED
 from paceline.cli.machine import Check, State, machine, torch_and_devices
-from paceline.cli.status import DONE, FAILED
 from paceline.errors import ConfigError, RewardError
 from paceline.models.places import DEFAULT, RECIPE
 
@@ -114,8 +114,20 @@ def run(argv: list[str]) -> int:
         return DONE
     if argv:
         raise ConfigError(f"paceline doctor takes no argument, got {argv[0]!r}; leave it out")
+    from rich.console import Console
+    from rich.table import Table
+
     checks = examine()
-    print_checks(checks)
+    # one line per check, with the remedy where it is more than a command
+    marks = {"fine": "[green]ok[/green]", "missing": "[yellow]-[/yellow]", "broken": "[red]no[/red]"}
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in checks:
+        text = f"{check.says}; {check.remedy}" if check.remedy and not check.command else check.says
+        table.add_row(marks[check.state], check.name, text.replace("[", r"\["))
+    Console().print(table)
     for line in commands(checks):
         print(line)
     print(f"\n{conclusion(checks)}")
@@ -151,22 +163,6 @@ def examine() -> list[Check]:
     python = Check(name="python", state="fine", says=says)
     first = [python, *machine(), *libraries(), torch, *cuda, *kernels, embedded_model(), maths.result()]
     return [*first, *levels.result(), *extras(cuda=bool(cuda))]
-
-
-def print_checks(checks: list[Check]) -> None:
-    """Print one line per check, with the remedy where it is more than a command."""
-    from rich.console import Console
-    from rich.table import Table
-
-    marks = {"fine": "[green]ok[/green]", "missing": "[yellow]-[/yellow]", "broken": "[red]no[/red]"}
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for check in checks:
-        text = f"{check.says}; {check.remedy}" if check.remedy and not check.command else check.says
-        table.add_row(marks[check.state], check.name, text.replace("[", r"\["))
-    Console().print(table)
 
 
 def native_kernels() -> Check:

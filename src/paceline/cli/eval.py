@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from paceline.cli import DONE
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.cli.configuration import read_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
-from paceline.cli.status import DONE
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import ConfigError

@@ -1,19 +1,18 @@
 """`paceline explain`: the objective of a configuration as a formula, and the origin of every option."""
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
+from paceline.cli import DONE
 from paceline.cli.arguments import CONFIG, Command, ParsedArguments, help_page, parse
 from paceline.cli.configuration import read_configuration, read_run_configuration, read_text, replaced_by
-from paceline.cli.status import DONE
 from paceline.compat.commands import translate
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import option_lines, parse_yaml, yaml_line
 from paceline.config.presets import PRESETS, preset_values
-from paceline.config.reading import Option, option_name, options, section_classes, values_of
+from paceline.config.reading import option_name, options, section_classes, values_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.objective.formula import as_text, objective
@@ -128,7 +127,7 @@ def _of_options(given: ParsedArguments, flags: dict[str, str]) -> str:
             if name not in replaced
         }
     config = configuration.config
-    return f"{configuration.origin}\n\n{describe(config, explained(config, flags=flags, file=file))}"
+    return f"{configuration.origin}\n\n{describe(config, _origins(config, flags=flags, file=file))}"
 
 
 def _of_run(argv: list[str]) -> str:
@@ -149,45 +148,31 @@ def _of_run(argv: list[str]) -> str:
         if name in lines and (name in ("model", "dataset", "preset") or value != held[name])
     }
     origin = f"Options: {path / 'config.yaml'}, which holds every option of the run, whoever gave it."
-    return f"{origin}\n\n{describe(config, explained(config, flags={}, file=file))}"
+    return f"{origin}\n\n{describe(config, _origins(config, flags={}, file=file))}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Explained:
-    """One option of a configuration."""
-
-    option: Option
-    text: str
-    """The value as written in a file."""
-    origin: str
-    source: str | None
-    """Paper and equation, if there is one."""
-
-
-def explained(config: Config, *, flags: Mapping[str, str], file: Mapping[str, tuple[object, str]]) -> list[Explained]:
-    """Every option, in the order of the sections.
+def _origins(config: Config, *, flags: Mapping[str, str], file: Mapping[str, tuple[object, str]]) -> dict[str, str]:
+    """Origin of every option.
 
     `flags` has the origin of each option that was given as a flag, `file` value and origin of each that a file gives. A
     file's value that is another now was fitted to the flags, as a recipe's warm-up is to a shorter run.
     """
-    preset = config.advantage.preset
+    preset, origins = config.advantage.preset, dict[str, str]()
     following = following_values({"max_staleness": config.cluster.max_staleness, "bound": config.loss.bound})
-    found = []
     for option, value in zip(options(), values_of(config).values(), strict=True):
-        if option.name in flags:
-            origin = flags[option.name]
-        elif option.name in file:
-            written, origin = file[option.name]
-            origin += "" if written == value else ", fitted to the flags"
-        elif option.name in preset_values(preset):
-            origin = f"preset {preset}"
-        elif option.name in following:
-            origin = FOLLOWING[option.name]
+        name = option.name
+        if name in flags:
+            origins[name] = flags[name]
+        elif name in file:
+            written, origin = file[name]
+            origins[name] = origin if written == value else f"{origin}, fitted to the flags"
+        elif name in preset_values(preset):
+            origins[name] = f"preset {preset}"
+        elif name in following:
+            origins[name] = FOLLOWING[name]
         else:
-            origin = "default" if value == option.default else "follows from others"
-        text = yaml_line(option.name, value).partition(":")[2].strip()
-        found.append(Explained(option=option, text=text, origin=origin, source=source_of(option.name, value)))
-    return found
+            origins[name] = "default" if value == option.default else "follows from others"
+    return origins
 
 
 def source_of(name: str, value: object) -> str | None:
@@ -199,21 +184,22 @@ def source_of(name: str, value: object) -> str | None:
     return OPTION_SOURCES.get(name) or VALUE_SOURCES.get(name, {}).get(value)
 
 
-def describe(config: Config, found: Sequence[Explained]) -> str:
-    """Formula, source of the preset, then the options by section."""
-    lines = objective(config)
-    indented = "".join(f"  {line}\n" for line in as_text(lines).splitlines())
-    blocks = [f"The objective, minimised:\n{indented}"]
+def describe(config: Config, origins: Mapping[str, str]) -> str:
+    """Formula, source of the preset, then the options by section, each with its value, origin and paper."""
+    indented = "".join(f"  {line}\n" for line in as_text(objective(config)).splitlines())
+    blocks, values = [f"The objective, minimised:\n{indented}"], values_of(config)
     if config.advantage.preset is not None:
         preset = PRESETS[config.advantage.preset]
         blocks.append(f"Preset {config.advantage.preset}: {preset.source}. It differs from that in {preset.differs}.\n")
     for section, section_class in section_classes().items():
         sentence = " ".join((inspect.getdoc(section_class) or "").split())
-        own = [one for one in found if one.option.section == section]
-        names = max(len(one.option.name) for one in own)
-        values = min(WIDEST, max(len(one.text) for one in own))
+        names = [option.name for option in options() if option.section == section]
+        texts = [yaml_line(name, values[name]).partition(":")[2].strip() for name in names]
+        of_names, of_texts = max(map(len, names)), min(WIDEST, max(map(len, texts)))
         blocks.append(f"{section}: {sentence}\n")
-        for one in own:
-            source = f"  [{one.source}]" if one.source else ""
-            blocks[-1] += f"  {one.option.name:<{names}}  {one.text:<{values}}  {one.origin}{source}\n"
+        for name, text in zip(names, texts, strict=True):
+            source = source_of(name, values[name])
+            blocks[-1] += (
+                f"  {name:<{of_names}}  {text:<{of_texts}}  {origins[name]}{f'  [{source}]' if source else ''}\n"
+            )
     return "\n".join(blocks)

@@ -2,10 +2,10 @@
 
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
 from paceline.checkpoints.run_directory import RunDir
+from paceline.cli import DONE
 from paceline.cli.arguments import directories
 from paceline.cli.configuration import read_run_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
-from paceline.cli.status import DONE
 from paceline.errors import CheckpointError, ConfigError
 
 TRUST = "--trust-remote-code"

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from paceline.cli.status import DONE, INTERRUPTED
+from paceline.cli import DONE, INTERRUPTED
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError, PacelineError
 

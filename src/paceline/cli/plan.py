@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from paceline.cli import DONE
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
 from paceline.cli.configuration import read_configuration
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
-from paceline.cli.status import DONE
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.layout import Sizes, layout, training_ranks

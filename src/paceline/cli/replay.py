@@ -6,10 +6,10 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.checkpoints.run_directory import RunDir
+from paceline.cli import DONE
 from paceline.cli.arguments import Command, DoorOption, parse_behind_run
 from paceline.cli.configuration import read_run_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
-from paceline.cli.status import DONE
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import parse_yaml, to_yaml
 from paceline.config.presets import preset_values

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from paceline.checkpoints.existing_runs import refuse_existing_run
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
 from paceline.checkpoints.run_directory import RunDir
+from paceline.cli import DONE, INTERRUPTED
 from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, ParsedArguments, help_page, parse
 from paceline.cli.configuration import (
     given_options,
@@ -23,7 +24,6 @@ from paceline.cli.configuration import (
     replaced_by,
 )
 from paceline.cli.libraries import loading_libraries
-from paceline.cli.status import DONE, INTERRUPTED
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.changing import override_names, plain_options, refuse_changes
 from paceline.config.layout import ClusterConfig

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.cli import train
-from paceline.cli.status import DONE
+from paceline.cli import DONE, train
 from paceline.compat.commands import translate
 from paceline.compat.commands.translation import as_comments, as_shell, as_words, as_yaml
 from paceline.config.reading import suggest

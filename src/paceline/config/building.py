@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from paceline.config.layout import layout
+from paceline.config.layout import divisors, layout
 from paceline.config.presets import preset_values
 from paceline.config.reading import NULL_WORDS, find_option, options, parse_value, section_classes, values_of
 from paceline.config.rules import require
@@ -78,8 +78,8 @@ def _check(config: Config) -> None:
     why = "the reference is the model without its adapter"
     require(right, "ref_sync_steps", loss.ref_sync_steps, "be 0 with --lora-rank", why)
     parts, rollouts = config.optim.num_minibatches, config.loop.prompts_per_step * generations
-    divisors = [number for number in range(1, rollouts + 1) if rollouts % number == 0]
-    nearest = [*[n for n in divisors if n < parts][-1:], *[n for n in divisors if n > parts][:1]]
+    fitting = divisors(rollouts)
+    nearest = [*[n for n in fitting if n < parts][-1:], *[n for n in fitting if n > parts][:1]]
     why = f"the nearest that do are {' and '.join(map(str, nearest))}"
     require(rollouts % parts == 0, "num_minibatches", parts, f"divide the {rollouts} completions of a step", why)
 

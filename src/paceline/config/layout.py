@@ -132,7 +132,7 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
             factors = [max(new, old) / min(new, old) for new, old in zip(pair, (tensor, pipeline), strict=True)]
             return factors[0] * factors[1], abs(pair[0] - tensor) + abs(pair[1] - pipeline)
 
-        pairs = sorted(((t, p) for t in _divisors(processes) for p in _divisors(processes // t)), key=cost)[:2]
+        pairs = sorted(((t, p) for t in divisors(processes) for p in divisors(processes // t)), key=cost)[:2]
         nearest = " and ".join(f"--tensor-parallel {one} --pipeline-parallel {other}" for one, other in pairs)
         raise ConfigError(
             f"--tensor-parallel {tensor} times --pipeline-parallel {pipeline} must divide the number of processes that "
@@ -141,7 +141,7 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
     data = processes // (tensor * pipeline)
     shard = data if options.zero_stage else 1
     rule = f"divide the {data} processes with samples or tokens of their own"
-    why = f"such are {', '.join(map(str, _divisors(data)))}"
+    why = f"such are {', '.join(map(str, divisors(data)))}"
     require(data % context == 0, "context_parallel", context, rule, why)
     return Sizes(pipeline=pipeline, replicate=data // shard, shard=shard, tensor=tensor, context=context)
 
@@ -160,5 +160,6 @@ def training_ranks(options: ParallelConfig, ranks: int) -> int:
     return ranks - apart
 
 
-def _divisors(whole: int) -> list[int]:
+def divisors(whole: int) -> list[int]:
+    """Return the divisors of a number, smallest first."""
     return [number for number in range(1, whole + 1) if whole % number == 0]

@@ -60,8 +60,7 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         require(self.lora_rank >= 0, "lora_rank", self.lora_rank, "be at least 0")
-        if self.lora_alpha is not None:
-            require(self.lora_alpha > 0, "lora_alpha", self.lora_alpha, "be above 0")
+        require(self.lora_alpha is None or self.lora_alpha > 0, "lora_alpha", self.lora_alpha, "be above 0")
         require(len(self.lora_targets) >= 1, "lora_targets", self.lora_targets, "name at least one module")
 
 
@@ -102,8 +101,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         require(self.dataset != (), "dataset", self.dataset, "name at least one dataset")
         require(self.max_prompt_length >= 1, "max_prompt_length", self.max_prompt_length, "be at least 1")
-        if self.dataset_size is not None:
-            require(self.dataset_size >= 1, "dataset_size", self.dataset_size, "be at least 1")
+        require(self.dataset_size is None or self.dataset_size >= 1, "dataset_size", self.dataset_size, "be at least 1")
         if self.eval_dataset is not None:
             require(len(self.eval_dataset) >= 1, "eval_dataset", self.eval_dataset, "name at least one dataset")
             whole = all(address.strip() for _, address in self.held_out)
@@ -279,8 +277,7 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         require(self.eval_steps >= 0, "eval_steps", self.eval_steps, "be at least 0")
-        if self.eval_size is not None:
-            require(self.eval_size >= 1, "eval_size", self.eval_size, "be at least 1")
+        require(self.eval_size is None or self.eval_size >= 1, "eval_size", self.eval_size, "be at least 1")
         require(self.eval_temperature >= 0, "eval_temperature", self.eval_temperature, "be at least 0")
         require(self.eval_generations >= 1, "eval_generations", self.eval_generations, "be at least 1")
         right, why = self.eval_generations == 1 or self.eval_temperature > 0, "greedy completions are all the same"
@@ -324,8 +321,7 @@ class LoopConfig:
     def __post_init__(self) -> None:
         require(self.prompts_per_step >= 1, "prompts_per_step", self.prompts_per_step, "be at least 1")
         require(self.num_epochs > 0, "num_epochs", self.num_epochs, "be above 0")
-        if self.max_steps is not None:
-            require(self.max_steps >= 1, "max_steps", self.max_steps, "be at least 1")
+        require(self.max_steps is None or self.max_steps >= 1, "max_steps", self.max_steps, "be at least 1")
         require(self.save_steps >= 0, "save_steps", self.save_steps, "be at least 0")
         require(self.save_total_limit >= 1, "save_total_limit", self.save_total_limit, "be at least 1")
         require(0 <= self.stop_grace < math.inf, "stop_grace", self.stop_grace, "be at least 0 and finite")
