@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import Problem, screen, usable
-from paceline.data.prompts import Rendered, Tokenizer, render, token_ids, truncate
+from paceline.data.prompts import Tokenizer, render, token_ids, truncate
 from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, digest_of, spread
 from paceline.errors import DataError
 from paceline.types import RowCheck, Task
@@ -30,21 +30,29 @@ class Making:
     columns: tuple[str, ...]
     """Columns of all rows: reward functions ask for columns by name, even if no row of a batch has one."""
 
-    def task(self, row: Row, asked: Problem, prompt: Rendered, ids: tuple[int, ...]) -> Task:
-        """Make the task of a row whose prompt has these tokens, one at least."""
-        if not ids:
-            raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
-        columns = row.given
-        if row.passed is None and len(columns) < len(self.columns):
-            columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
-        return Task(
-            task_id=row.row_id,
-            prompt=prompt.text,
-            prompt_ids=ids,
-            messages=prompt.messages,
-            answer=asked.answer,
-            columns=columns,
-        )
+    def tasks(self, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Task]:
+        """Render and tokenise the prompts of rows, however long they are."""
+        prompts = [
+            render(asked.prompt, self.tokenizer, self.data, system=self.system, row_id=row.row_id)
+            for row, asked in zip(rows, problems, strict=True)
+        ]
+        tasks = []
+        for row, asked, prompt, ids in zip(rows, problems, prompts, token_ids(prompts, self.tokenizer), strict=True):
+            if not ids:
+                raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
+            columns = row.given
+            if row.passed is None and len(columns) < len(self.columns):
+                columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
+            task = Task(
+                task_id=row.row_id,
+                prompt=prompt.text,
+                prompt_ids=ids,
+                messages=prompt.messages,
+                answer=asked.answer,
+                columns=columns,
+            )
+            tasks.append(task)
+        return tasks
 
     def one(self, row: Row) -> Task:
         """Make the task of one row, within the limit; raise as `LargeTasks.at`."""
@@ -52,22 +60,16 @@ class Making:
             asked = usable(row, self.data, self.check)
         except DataError as error:
             raise self.refusal(error) from error
-        prompt = self.rendered(row, asked)
-        (ids,) = token_ids([prompt], self.tokenizer)
-        task, limit = self.task(row, asked, prompt, ids), self.data.max_prompt_length
-        if len(ids) <= limit:
+        (task,), limit = self.tasks([row], [asked]), self.data.max_prompt_length
+        if len(task.prompt_ids) <= limit:
             return task
         if self.data.long_prompts == "truncate_left":
             return self.truncated(task)
         kind = LeftOut if self.data.long_prompts == "drop" else DataError
         raise kind(
-            f"row {row.row_id}: its prompt has {len(ids)} tokens, above --max-prompt-length {limit}",
+            f"row {row.row_id}: its prompt has {len(task.prompt_ids)} tokens, above --max-prompt-length {limit}",
             remedies=["raise the limit", SHORTEN],
         )
-
-    def rendered(self, row: Row, asked: Problem) -> Rendered:
-        """Render the prompt of a row."""
-        return render(asked.prompt, self.tokenizer, self.data, system=self.system, row_id=row.row_id)
 
     def truncated(self, task: Task) -> Task:
         """Cut a prompt that is too long to the limit; raise as `LargeTasks.at` if it cannot be cut."""
@@ -189,11 +191,7 @@ def build_tasks(
     screened = screen(seen, data, check)
     names = tuple(dict.fromkeys(name for row in screened.rows for name in row.columns))
     making = Making(tokenizer=tokenizer, data=data, system=system, check=check, columns=names)
-    rendered = [making.rendered(*pair) for pair in zip(screened.rows, screened.problems, strict=True)]
-    tasks = [
-        making.task(*parts)
-        for parts in zip(screened.rows, screened.problems, rendered, token_ids(rendered, tokenizer), strict=True)
-    ]
+    tasks = making.tasks(screened.rows, screened.problems)
     lengths = tuple(len(task.prompt_ids) for task in tasks)
     num_long = sum(length > data.max_prompt_length for length in lengths)
     if num_long and data.long_prompts == "error":
