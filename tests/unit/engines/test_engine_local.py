@@ -9,16 +9,17 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from paceline.engines import Request, Sampling, sample_key
+from paceline.engines.local.attention import Rotation
 from paceline.engines.local.decoder import rounded_up
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.fused import FusedDecoder
-from paceline.engines.local.grid import SharedCache
+from paceline.engines.local.grid import GridAttention
 from paceline.engines.local.operations import choose_kernels
 from paceline.engines.local.plain import RecomputingDecoder
 from paceline.engines.stopping import Stopping
 from paceline.errors import DataError, ModelError, TrainingError
 from paceline.kernels.cpu.compiling import library
-from paceline.kernels.cpu.decoding import decoding_kernels
+from paceline.kernels.cpu.decoding import Heads, decoding_kernels
 from paceline.kernels.linear import prefers_onednn
 from tests.families import family, make_model
 from tests.recorded_progress import RecordedProgress
@@ -326,20 +327,22 @@ def test_weights_that_are_not_finite_are_reported_and_not_sampled_from():
 
 
 def test_columns_that_no_living_row_reads_are_taken_back():
-    cache = SharedCache(2, 1, (1, 4), like=torch.zeros(1))
-    cache.take_slots([4], [[0]])
-    while cache.column < 40:
-        cache.advance()
-    cache.take_slots([4], [[1]])
-    cache.own_keys[0][0, 1, 40] = 7.0
-    cache.release([0])
-    offsets_before = cache.position_offsets() + cache.column
-    moved = [cache.advance() for _ in range(24)]
-    assert moved == [False] * 23 + [True]
-    assert cache.column == 24
-    assert cache.own_keys[0].shape[2] == 64
-    assert (cache.own_keys[0][0, 1] == 7.0).all(-1).nonzero().flatten().tolist() == [0]
-    assert (cache.position_offsets() + cache.column - offsets_before).tolist() == [24, 24]
+    turn = Rotation(cosine=torch.ones(100, 4), sine=torch.zeros(100, 4), norm_eps=0.0)
+    attention = GridAttention(2, 1, Heads(query=1, kv=1, width=4), turn)
+    attention.take_slots([4], [[0]])
+    while attention.column < 40:
+        attention.end_step()
+    attention.take_slots([4], [[1]])
+    attention.own_keys[0][0, 1, 40] = 7.0
+    attention.release([0])
+    positions_before, columns = attention.position_offsets + attention.column, list[int]()
+    for _ in range(24):
+        attention.end_step()
+        columns.append(attention.column)
+    assert columns == [*range(41, 64), 24]
+    assert attention.own_keys[0].shape[2] == 64
+    assert (attention.own_keys[0][0, 1] == 7.0).all(-1).nonzero().flatten().tolist() == [0]
+    assert (attention.position_offsets + attention.column - positions_before).tolist() == [24, 24]
 
 
 def test_sizes_are_rounded_up_to_powers_of_two_and_three_quarters_of_them():
