@@ -51,7 +51,8 @@ def draw(
     kept tokens under truncation. At temperature 0 the most probable token is taken, its logprob is at temperature 1.
     """
     native = decoding_kernels() if logits.is_cpu and logits.dtype in STORAGE else None
-    if native is not None and (sampling.temperature == 0 or not truncates(sampling, logits.shape[-1])):
+    truncates = sampling.top_p < 1 or 0 < sampling.top_k < logits.shape[-1] or sampling.min_p > 0
+    if native is not None and (sampling.temperature == 0 or not truncates):
         return native.draw(logits.contiguous(), uniform.contiguous(), sampling.temperature)
     scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     if sampling.temperature == 0:
@@ -68,11 +69,6 @@ def draw(
     return tokens.squeeze(1), probs.gather(1, tokens).squeeze(1).log()
 
 
-def truncates(sampling: Sampling, vocabulary: int) -> bool:
-    """Return whether `truncated` may exclude a token."""
-    return sampling.top_p < 1 or 0 < sampling.top_k < vocabulary or sampling.min_p > 0
-
-
 def truncated(scores: Float[Tensor, "S V"], sampling: Sampling) -> Float[Tensor, "S V"]:
     """`scores` (logits / temperature) with -inf at the tokens that top-k, top-p and min-p exclude, in this order.
 
@@ -80,21 +76,17 @@ def truncated(scores: Float[Tensor, "S V"], sampling: Sampling) -> Float[Tensor,
     with at least `min_p` times the top token's probability. Of equal scores at a border either may be kept.
     """
     if sampling.top_p < 1 or 0 < sampling.top_k < scores.shape[-1]:
-        scores = _ranked_truncation(scores, sampling)
+        kept = min(sampling.top_k or scores.shape[-1], scores.shape[-1])
+        ordered, token_ids = scores.topk(kept, dim=-1) if sampling.top_k else scores.sort(dim=-1, descending=True)
+        if sampling.top_p < 1:
+            probs = ordered.softmax(-1)
+            mass_before = probs.cumsum(-1, dtype=torch.float64) - probs
+            ordered = ordered.masked_fill(mass_before >= sampling.top_p, -torch.inf)
+        scores = torch.full_like(scores, -torch.inf).scatter_(1, token_ids, ordered)
     if sampling.min_p > 0:
         probs = scores.softmax(-1)
         scores = scores.masked_fill(probs < sampling.min_p * probs.amax(-1, keepdim=True), -torch.inf)
     return scores
-
-
-def _ranked_truncation(scores: Tensor, sampling: Sampling) -> Tensor:
-    kept = min(sampling.top_k or scores.shape[-1], scores.shape[-1])
-    ordered, token_ids = scores.topk(kept, dim=-1) if sampling.top_k else scores.sort(dim=-1, descending=True)
-    if sampling.top_p < 1:
-        probs = ordered.softmax(-1)
-        mass_before = probs.cumsum(-1, dtype=torch.float64) - probs
-        ordered = ordered.masked_fill(mass_before >= sampling.top_p, -torch.inf)
-    return torch.full_like(scores, -torch.inf).scatter_(1, token_ids, ordered)
 
 
 def _inverse_cdf(probs: Float[Tensor, "S V"], uniform: Float[Tensor, " S"]) -> Int[Tensor, "S 1"]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
@@ -38,6 +38,10 @@ class Spans:
     """Number of each sequence's keys to read (int32), at least one; None: all. Without gradients."""
 
 
+States = tuple[Tensor, Tensor, Tensor]
+"""Query, key and value, or their gradients."""
+
+
 class AttentionKernel(Protocol):
     """Kernel for softmax(scaling * query @ key.T) @ value within spans."""
 
@@ -58,7 +62,7 @@ class AttentionKernel(Protocol):
         seen: tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]],
         spans: Spans,
         scaling: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> States:
         """Return gradients of query, key and value (`states`), given output and logsumexp over all keys (`seen`).
 
         These spans may hold a part of those keys only: then the gradients are this part's share.
@@ -70,45 +74,20 @@ class FlashKernel(AttentionKernel):
 
     @override
     def forward(self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scaling: float) -> tuple[Tensor, Tensor]:
+        within = (spans.queries, spans.keys, spans.most_queries, spans.most_keys, 0.0, spans.causal)
         out, normaliser, *_ = torch.ops.aten._flash_attention_forward(
-            query,
-            key,
-            value,
-            spans.queries,
-            spans.keys,
-            spans.most_queries,
-            spans.most_keys,
-            0.0,
-            spans.causal,
-            return_debug_mask=False,
-            scale=scaling,
-            seqused_k=spans.used_keys,
+            query, key, value, *within, return_debug_mask=False, scale=scaling, seqused_k=spans.used_keys
         )
         return out, normaliser
 
     @override
     def backward(
-        self,
-        grad: Tensor,
-        states: tuple[Tensor, Tensor, Tensor],
-        seen: tuple[Tensor, Tensor],
-        spans: Spans,
-        scaling: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, grad: Tensor, states: States, seen: tuple[Tensor, Tensor], spans: Spans, scaling: float
+    ) -> States:
+        within = (spans.queries, spans.keys, spans.most_queries, spans.most_keys, 0.0, spans.causal)
         no_dropout = torch.empty(2, dtype=torch.uint64, device=grad.device)  # a random state that is not read
-        gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
-            grad,
-            *states,
-            *seen,
-            spans.queries,
-            spans.keys,
-            spans.most_queries,
-            spans.most_keys,
-            0.0,
-            spans.causal,
-            no_dropout,
-            grad.new_empty(0),
-            scale=scaling,
+        gradients: States = torch.ops.aten._flash_attention_backward(
+            grad, *states, *seen, *within, no_dropout, grad.new_empty(0), scale=scaling
         )
         return gradients
 
@@ -126,13 +105,8 @@ class DenseKernel(AttentionKernel):
 
     @override
     def backward(
-        self,
-        grad: Tensor,
-        states: tuple[Tensor, Tensor, Tensor],
-        seen: tuple[Tensor, Tensor],
-        spans: Spans,
-        scaling: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, grad: Tensor, states: States, seen: tuple[Tensor, Tensor], spans: Spans, scaling: float
+    ) -> States:
         # d score = share * (d share - sum over the row of share * d share)
         (query, key, value), (out, normaliser) = states, seen
         heads = (key.shape[1], query.shape[1] // key.shape[1])
@@ -147,12 +121,7 @@ class DenseKernel(AttentionKernel):
 
 def _scores(query: Tensor, key: Tensor, spans: Spans, scaling: float) -> Float[Tensor, "H T U"]:
     scores = torch.einsum("thd,uhd->htu", query, key.repeat_interleave(query.shape[1] // key.shape[1], 1)) * scaling
-    exact = scores if scores.dtype == torch.float64 else scores.float()
-    return exact.masked_fill(~_visible(spans, query.shape[0], key.shape[0]), -torch.inf)
-
-
-def _visible(spans: Spans, queries: int, keys: int) -> Bool[Tensor, "T U"]:
-    at_query, at_key = (torch.arange(count, device=spans.queries.device) for count in (queries, keys))
+    at_query, at_key = (torch.arange(len(states), device=spans.queries.device) for states in (query, key))
     of_query = torch.bucketize(at_query, spans.queries[1:], right=True)
     of_key = torch.bucketize(at_key, spans.keys[1:], right=True)
     visible = of_query[:, None] == of_key
@@ -160,7 +129,8 @@ def _visible(spans: Spans, queries: int, keys: int) -> Bool[Tensor, "T U"]:
         visible &= at_query[:, None] >= at_key
     if spans.used_keys is not None:
         visible &= at_key < (spans.keys[:-1] + spans.used_keys)[of_key]
-    return visible
+    exact = scores if scores.dtype == torch.float64 else scores.float()
+    return exact.masked_fill(~visible, -torch.inf)
 
 
 def merged(
@@ -218,23 +188,23 @@ def kernel_problem(kernel: AttentionKernel, query: Float[Tensor, "17 H D"], key:
     ends, others = (torch.tensor(at, dtype=torch.int32, device=query.device) for at in ([0, 1, 6, 17], [0, 4, 5, 17]))
     own = Spans(queries=ends, keys=ends, most_queries=11, most_keys=11, causal=True)
     across = Spans(queries=ends, keys=others, most_queries=11, most_keys=12, causal=False)
+    scaling = query.shape[-1] ** -0.5
+
+    def computed(each: AttentionKernel, spans: Spans) -> list[Tensor]:
+        seen = each.forward(query, key, key, spans, scaling)
+        gradients = each.backward(query, (query, key, key), seen, spans, scaling)
+        return [tensor.double() for tensor in (*seen, *gradients)]
+
+    def difference_in(spans: Spans) -> float:
+        pairs = zip(computed(kernel, spans), computed(DenseKernel(), spans), strict=True)
+        return max(float((got - wanted).abs().max() / wanted.abs().max()) for got, wanted in pairs)
+
     try:
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-            differences = [_difference(kernel, query, key, spans) for spans in (own, across)]
+            differences = [difference_in(own), difference_in(across)]
         difference = max(differences)
     except (RuntimeError, AttributeError) as error:
         return f"it fails here: {str(error).splitlines()[0]}"
     # negated, so that NaN does not pass
     right = all(one <= PROBE_TOLERANCE for one in differences)
     return None if right else f"it differs from exact attention by {difference:.1g}"
-
-
-def _difference(kernel: AttentionKernel, query: Tensor, key: Tensor, spans: Spans) -> float:
-    got, wanted = (_forward_and_backward(each, query, key, spans) for each in (kernel, DenseKernel()))
-    return max(float((one - two).abs().max() / two.abs().max()) for one, two in zip(got, wanted, strict=True))
-
-
-def _forward_and_backward(kernel: AttentionKernel, query: Tensor, key: Tensor, spans: Spans) -> list[Tensor]:
-    out, normaliser = kernel.forward(query, key, key, spans, query.shape[-1] ** -0.5)
-    gradients = kernel.backward(query, (query, key, key), (out, normaliser), spans, query.shape[-1] ** -0.5)
-    return [tensor.double() for tensor in (out, normaliser, *gradients)]

@@ -27,14 +27,8 @@ def prefers_onednn(dtype: torch.dtype) -> bool:
         return False
     if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
-    has_mkl: bool = torch.backends.mkl.is_available()
-    return dtype == torch.bfloat16 or not (has_mkl and is_intel())
-
-
-@functools.cache
-def is_intel() -> bool:
-    """Return True for an Intel processor, as far as torch can tell."""
-    return "intel" in str(_capabilities().get("cpu_name", "")).lower()
+    is_intel = "intel" in str(_capabilities().get("cpu_name", "")).lower()
+    return dtype == torch.bfloat16 or not (torch.backends.mkl.is_available() and is_intel)
 
 
 @functools.cache

@@ -126,11 +126,6 @@ class _TokenLogprobs(torch.autograd.Function):
         return grad_hidden, grad_head, None, None, None
 
 
-def _wide(values: Tensor) -> Tensor:
-    """Widen to at least float32: bfloat16 logits cost 0.01 nats per token."""
-    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
-
-
 def _statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return logprobs of the targets, entropies and log Z of the scaled logits of a few rows."""
     return from_row_sums(*row_sums(logits, targets, temperature), temperature)
@@ -143,7 +138,9 @@ def row_sums(
 
     Relative to the largest all is bounded, and each step is one pass.
     """
-    top = _wide(logits.amax(dim=-1, keepdim=True))
+    top = logits.amax(dim=-1, keepdim=True)
+    if top.dtype in (torch.bfloat16, torch.float16):
+        top = top.float()  # at least float32: bfloat16 logits cost 0.01 nats per token
     shifted = logits - top
     if temperature != 1:
         shifted.div_(temperature)

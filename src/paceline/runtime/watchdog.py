@@ -69,16 +69,10 @@ class Watchdog:
             still = 0.0 if self._activity.count != seen else still + min(now - looked, 2 * pause)
             seen, looked = self._activity.count, now
             if still >= self._limit:
-                self._fire()
-                return
+                break
             self._set_last_resort()
-
-    def _set_last_resort(self) -> None:
-        if sys.__stderr__ is not None:
-            seconds = self._limit + self._grace
-            faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__.fileno())
-
-    def _fire(self) -> None:
+        else:
+            return
         faulthandler.cancel_dump_traceback_later()
         report = write_report(self._folder, self._activity, limit=self._limit)
         verdict = TrainingError(
@@ -87,6 +81,11 @@ class Watchdog:
             then="--resume continues from the last checkpoint",
         )
         self._interrupt.insist(verdict, seconds=self._grace, force=self._force)
+
+    def _set_last_resort(self) -> None:
+        if sys.__stderr__ is not None:
+            seconds = self._limit + self._grace
+            faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__.fileno())
 
 
 def write_report(folder: Path, activity: Activity, *, limit: float) -> Path:

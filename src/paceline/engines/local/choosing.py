@@ -1,11 +1,9 @@
 """Choose a model's decoder: the fastest whose logits equal the model's own on a short made-up batch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -31,17 +29,8 @@ _PROMPTS, _STEPS = (11, 3), 5
 fewer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """The decoder that was taken, and why not a faster one."""
-
-    decoder: Decoder
-    path: Path
-    reason: str
-
-
-def choose_decoder(model: PreTrainedModel, dtype: torch.dtype) -> Choice:
-    """Try the decoders from the fastest on.
+def choose_decoder(model: PreTrainedModel, dtype: torch.dtype) -> tuple[Decoder, Path, str]:
+    """Try the decoders from the fastest on; returns the one taken, and why not a faster one.
 
     The fused one is tried as it will compute, in `dtype`. The others run the model itself: they are tried in the
     weights' own precision, as rounding may send a token to another expert.
@@ -52,14 +41,13 @@ def choose_decoder(model: PreTrainedModel, dtype: torch.dtype) -> Choice:
     problem = unsupported_reason(model) or _problem("fused", model, lambda: fused_decoder(model, dtype), dtype)
     if problem is None:
         kernels = kernels_reason(model.device, dtype, decoding_kernels())
-        reason = f"its logits agree with the model's own forward pass; {kernels}"
-        return Choice(decoder=fused_decoder(model, dtype), path="fused", reason=reason)
+        return fused_decoder(model, dtype), "fused", f"its logits agree with the model's own forward pass; {kernels}"
     cached = _problem("plain", model, lambda: PlainDecoder(model, model.dtype), model.dtype)
     if cached is None:
-        return Choice(decoder=PlainDecoder(model, dtype), path="plain", reason=problem)
+        return PlainDecoder(model, dtype), "plain", problem
     recomputed = _problem("recomputing", model, lambda: RecomputingDecoder(model, model.dtype), model.dtype)
     if recomputed is None:
-        return Choice(decoder=RecomputingDecoder(model, dtype), path="recomputing", reason=cached)
+        return RecomputingDecoder(model, dtype), "recomputing", cached
     raise ModelError(
         f"{type(model).__name__} cannot be sampled from token by token ({recomputed}); "
         "use a causal language model of another family"
@@ -87,7 +75,14 @@ def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dt
     first, second = made_up[: _PROMPTS[0]], made_up[_PROMPTS[0] : sum(_PROMPTS)]
     fed = torch.tensor(made_up[-3 * _STEPS :]).view(_STEPS, 3)
     try:
-        got = _stepped(make(), (first, second), fed.to(model.device), model).double()
+        # logits after both prompts, then after each token of the first one's two rows and of the second's one
+        decoder = make()
+        with torch.inference_mode(decoder.refills), evaluating(model):
+            decoder.begin(3, max(_PROMPTS) + _STEPS)
+            logits = [decoder.admit((first, second), ((0, 1), (2,)))]
+            logits += [decoder.step(tokens) for tokens in fed.to(model.device)]
+            decoder.end()
+        got = torch.cat(logits).double()
         rows = [(prompt, [*prompt, *fed[:, row].tolist()]) for row, prompt in enumerate((first, first, second))]
         own = [plain_logits(model, torch.tensor(row), dtype)[len(prompt) - 1 :].double() for prompt, row in rows]
     except torch.OutOfMemoryError:
@@ -100,14 +95,3 @@ def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dt
     if difference <= allowed:
         return None
     return f"the {path} decoder's logits differ by {difference:.2g} from the model's own, more than {allowed:.2g}"
-
-
-def _stepped(
-    decoder: Decoder, prompts: tuple[list[int], list[int]], fed: Int[Tensor, "T 3"], model: PreTrainedModel
-) -> Float[Tensor, "N V"]:
-    """Logits after both prompts, then after each token of the first one's two rows and of the second's one."""
-    with torch.inference_mode(decoder.refills), evaluating(model):
-        decoder.begin(3, max(map(len, prompts)) + len(fed))
-        logits = [decoder.admit(prompts, ((0, 1), (2,))), *(decoder.step(tokens) for tokens in fed)]
-        decoder.end()
-    return torch.cat(logits)

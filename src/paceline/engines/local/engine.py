@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from paceline.engines import OnFinished, Request, Sampling, TakeNewer, TrainedEngine
 from paceline.engines.local.choosing import choose_decoder
-from paceline.engines.local.scheduling import OnEnded, SamplingJob, Scheduler
+from paceline.engines.local.scheduling import SamplingJob, Scheduler
 from paceline.engines.requests import check_requests, completions_of, limits_of, refuse_not_finite, texts_of
 from paceline.engines.stopping import Stopping
 from paceline.models.plain_forward import evaluating
@@ -51,10 +51,7 @@ class LocalEngine(TrainedEngine):
         self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
         self._capacity, self._end_tokens = concurrent_sequences, eos_token_ids
-        choice = choose_decoder(model, compute_dtype)
-        self._decoder = choice.decoder
-        self.path: str = choice.path
-        self.path_reason = choice.reason
+        self._decoder, self.path, self.path_reason = choose_decoder(model, compute_dtype)
 
     @override
     def take_weights(self, policy_version: int) -> None:
@@ -77,6 +74,15 @@ class LocalEngine(TrainedEngine):
             return [() for _ in requests]
         vocab_size = self._model.get_output_embeddings().weight.shape[0]
         stopping = Stopping(self._tokenizer, self._end_tokens, sampling.stop, vocab_size)
+        request_of = [index for index, request in enumerate(requests) for _ in request.keys]
+
+        def tell(ended: list[tuple[int, list[int]]]) -> None:
+            """Report completions, which the scheduler numbers over the whole call."""
+            texts = texts_of(self._tokenizer, [tokens for _, tokens in ended])
+            for (sequence, tokens), text in zip(ended, texts, strict=True):
+                assert on_finished is not None
+                on_finished(request_of[sequence], tuple(tokens), text)
+
         with torch.inference_mode(self.path == "fused"), evaluating(self._model):
             if self._take_newer is not None:
                 self._take_newer()
@@ -89,13 +95,11 @@ class LocalEngine(TrainedEngine):
                 take_newer=self._take_newer,
                 concurrent_sequences=self._capacity,
                 device=self._model.device,
-                on_ended=None if on_finished is None else self._teller(requests, on_finished),
+                on_ended=None if on_finished is None else tell,
             )
             sampled = scheduler.run()
-        refuse_not_finite(sampled.logprobs, self.policy_version)
-        columns = (sampled.tokens, sampled.logprobs, sampled.versions)
-        by_completion = zip(*(np.split(column, sampled.ends[:-1]) for column in columns), strict=True)
-        lists = [(tokens.tolist(), logprobs.tolist(), versions) for tokens, logprobs, versions in by_completion]
+        refuse_not_finite(np.concatenate([logprobs for _, logprobs, _ in sampled]), self.policy_version)
+        lists = [(tokens.tolist(), logprobs.tolist(), versions) for tokens, logprobs, versions in sampled]
         limits = [limit for request in requests for limit in limits_of(request, sampling)]
         completions = iter(completions_of(self._tokenizer, stopping, lists, limits))
         return [tuple(next(completions) for _ in request.keys) for request in requests]
@@ -103,17 +107,6 @@ class LocalEngine(TrainedEngine):
     def _taken(self, version: int | None) -> int | None:
         self.policy_version = self.policy_version if version is None else version
         return version
-
-    def _teller(self, requests: Sequence[Request], on_finished: OnFinished) -> OnEnded:
-        """From sequences, which number the completions of the whole call, to requests and texts."""
-        request_of = [index for index, request in enumerate(requests) for _ in request.keys]
-
-        def tell(ended: list[tuple[int, list[int]]]) -> None:
-            texts = texts_of(self._tokenizer, [tokens for _, tokens in ended])
-            for (sequence, tokens), text in zip(ended, texts, strict=True):
-                on_finished(request_of[sequence], tuple(tokens), text)
-
-        return tell
 
 
 def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> list[SamplingJob]:

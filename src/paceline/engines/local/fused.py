@@ -45,18 +45,18 @@ class FusedDecoder(Decoder):
 
     @override
     def begin(self, num_rows: int, max_length: int) -> None:
-        self._weights = prepared_weights(self._model, self._kernels)
-        self._attention = self._new_attention(num_rows, whole_tiles(max_length))
-
-    def _new_attention(self, num_rows: int, length: int) -> SharedAttention:
-        layers, kernels = len(self._weights.layers), self._kernels
+        kernels = self._kernels
+        self._weights = prepared_weights(self._model, kernels)
         like = torch.empty(0, dtype=kernels.residual_dtype, device=self._model.device)
-        rotation = rotation_of(self._model, length, like)
+        rotation = rotation_of(self._model, whole_tiles(max_length), like)
+        given = (num_rows, len(self._weights.layers), self._heads, rotation)
+        self._attention: SharedAttention
         if self._make_attention is not None:
-            return self._make_attention(num_rows, layers, self._heads, rotation)
-        if kernels.native is None:
-            return GridAttention(num_rows, layers, self._heads, rotation)
-        return TableAttention(num_rows, layers, self._heads, rotation, dtype=kernels.dtype, kernels=kernels.native)
+            self._attention = self._make_attention(*given)
+        elif kernels.native is None:
+            self._attention = GridAttention(*given)
+        else:
+            self._attention = TableAttention(*given, dtype=kernels.dtype, kernels=kernels.native)
 
     @override
     def reread(self) -> None:

@@ -5,7 +5,6 @@ recorded graph starts them all at once. S rows, P prompts, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -28,18 +27,9 @@ EAGER_CALLS = 2
 of steps by which an engine compares a decoder with the model, so that a replay is among what is compared."""
 
 Step = Callable[..., tuple[Tensor, ...]]
-
-
-class StepRecorder(Protocol):
-    """Turns a call into something that can be repeated."""
-
-    def __call__(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
-        """Replay, and the tensors that each replay fills; `call`'s effects on other storage happen with each replay
-        and not before.
-
-        Raises:
-            RuntimeError: some operation of it cannot be recorded.
-        """
+StepRecorder = Callable[[Callable[[], tuple[Tensor, ...]]], tuple[Callable[[], None], tuple[Tensor, ...]]]
+"""From a call to its replay and the tensors that each replay fills; the call's effects on other storage happen with
+each replay and not before. Raises `RuntimeError` where some operation cannot be recorded."""
 
 
 def record_cuda_graph(call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:

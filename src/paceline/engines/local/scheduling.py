@@ -41,17 +41,6 @@ class SamplingJob:
     """Largest number of tokens of each completion."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sampled:
-    """All tokens of a call; those of completion i lie from `ends[i - 1]` to `ends[i]`."""
-
-    tokens: np.ndarray
-    logprobs: np.ndarray
-    versions: np.ndarray
-    """Policy version that sampled each token."""
-    ends: np.ndarray
-
-
 class Rows:
     """The rows of a batch in parallel columns: one entry for each row, which holds a completion or is free."""
 
@@ -146,8 +135,12 @@ class Scheduler:
         """Tokens of each completion, kept only if somebody reads them before the end."""
         self._num_tokens, self._num_ended = 0, 0
 
-    def run(self) -> Sampled:
-        """Sample every completion to its end, from the weights at hand and newer ones that arrive meanwhile."""
+    def run(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Sample every completion to its end, from the weights at hand and newer ones that arrive meanwhile.
+
+        Returns:
+            Tokens of each completion, their logprobs and the policy versions that sampled them.
+        """
         ACTIVITY.advance("generate", 0, self._num_sequences)
         if self.decoder.refills:
             self._begin(min(self.concurrent_sequences, self._num_sequences))
@@ -165,7 +158,17 @@ class Scheduler:
             self._tokens, logprobs = self.decoder.draw_next(self._tokens, uniform, self.sampling)
             self._record(slice(None), self._tokens, logprobs)
         self.decoder.end()
-        return self._collected()
+
+        # Sort all draws by completion; free rows fall out.
+        sequences = np.concatenate([one.sequences for one in self._log])
+        tokens = np.concatenate([one.tokens for one in self._log])
+        logprobs = torch.cat([one.logprobs for one in self._log]).double().cpu().numpy()
+        versions = np.repeat([one.policy_version for one in self._log], [len(one.sequences) for one in self._log])
+        order = np.argsort(sequences, kind="stable")
+        order = order[np.searchsorted(sequences[order], 0) :]
+        ends = np.cumsum(np.bincount(sequences[order], minlength=self._num_sequences))
+        columns = (np.split(column[order], ends[:-1]) for column in (tokens, logprobs, versions))
+        return list(zip(*columns, strict=True))
 
     def _begin(self, count: int) -> None:
         """Start a batch of `count` free rows."""
@@ -184,27 +187,25 @@ class Scheduler:
         if self._rows.alive and free * REFILL_SHARE < len(self._rows):
             return
         entering = self._fitting(free)
-        if entering:
-            self._waiting = self._waiting[len(entering) :]
-            self._admit(entering)
+        if not entering:
+            return
+        self._waiting = self._waiting[len(entering) :]
+
+        # Compute the prompts and sample the first token of their completions.
+        rows_of = self._rows.take(entering)
+        rows = np.concatenate(rows_of)
+        logits = self.decoder.admit([job.prompt_ids for job in entering], [members.tolist() for members in rows_of])
+        prompt_of = np.repeat(np.arange(len(entering)), [len(members) for members in rows_of])
+        uniform = uniforms(self._to_device(self._rows.keys[rows]), self._to_device(np.zeros(len(rows), dtype=np.int64)))
+        tokens, logprobs = draw(logits.index_select(0, self._to_device(prompt_of)), uniform, self.sampling)
+        self._tokens = self._tokens.index_copy(0, self._to_device(rows), tokens)
+        self._uniforms_used = UNIFORM_BLOCK
+        self._record(rows, tokens, logprobs)
 
     def _fitting(self, free: int) -> list[SamplingJob]:
         """Return the first waiting jobs whose completions fit into the free rows together."""
         used = np.cumsum([len(job.sequences) for job in self._waiting[: free + 1]])
         return self._waiting[: int(np.searchsorted(used, free, side="right"))]
-
-    def _admit(self, jobs: Sequence[SamplingJob]) -> None:
-        """Compute the prompts of these jobs and sample the first token of their completions."""
-        rows_of = self._rows.take(jobs)
-        rows = np.concatenate(rows_of)
-        logits = self.decoder.admit([job.prompt_ids for job in jobs], [members.tolist() for members in rows_of])
-        prompt_of = np.repeat(np.arange(len(jobs)), [len(members) for members in rows_of])
-        first_position = np.zeros(len(rows), dtype=np.int64)
-        uniform = uniforms(self._to_device(self._rows.keys[rows]), self._to_device(first_position))
-        tokens, logprobs = draw(logits.index_select(0, self._to_device(prompt_of)), uniform, self.sampling)
-        self._tokens = self._tokens.index_copy(0, self._to_device(rows), tokens)
-        self._uniforms_used = UNIFORM_BLOCK
-        self._record(rows, tokens, logprobs)
 
     def _shrink(self) -> None:
         """Drop free rows once the next smaller round size holds the others."""
@@ -242,7 +243,12 @@ class Scheduler:
                 if living[index] and not ended[index]:
                     ended[index] = self.stopping.completes_string(self._sampled_by(self._rows.numbers(rows)[index]))
         if ended.any():
-            self._release(self._rows.numbers(rows)[ended])
+            numbers = self._rows.numbers(rows)[ended]
+            if self.on_ended is not None:
+                self.on_ended([(int(self._rows.sequence[row]), self._sampled_by(row)) for row in numbers])
+            self._rows.release(numbers)
+            self._num_ended += len(numbers)
+            self.decoder.release(numbers.tolist())
         self._num_tokens += int(living.sum())
         ACTIVITY.advance("generate", self._num_ended, self._num_sequences, tokens=self._num_tokens)
 
@@ -252,23 +258,5 @@ class Scheduler:
         tokens: list[int] = self._history[self._rows.sequence[row], : self._rows.num_sampled[row]].tolist()
         return tokens
 
-    def _release(self, ended: np.ndarray) -> None:
-        if self.on_ended is not None:
-            self.on_ended([(int(self._rows.sequence[row]), self._sampled_by(row)) for row in ended])
-        self._rows.release(ended)
-        self._num_ended += len(ended)
-        self.decoder.release(ended.tolist())
-
     def _to_device(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self.device)
-
-    def _collected(self) -> Sampled:
-        """Sort all draws by completion; free rows fall out."""
-        sequences = np.concatenate([one.sequences for one in self._log])
-        tokens = np.concatenate([one.tokens for one in self._log])
-        logprobs = torch.cat([one.logprobs for one in self._log]).double().cpu().numpy()
-        versions = np.repeat([one.policy_version for one in self._log], [len(one.sequences) for one in self._log])
-        order = np.argsort(sequences, kind="stable")
-        order = order[np.searchsorted(sequences[order], 0) :]
-        counts = np.bincount(sequences[order], minlength=self._num_sequences)
-        return Sampled(tokens=tokens[order], logprobs=logprobs[order], versions=versions[order], ends=np.cumsum(counts))

@@ -6,6 +6,7 @@ length are never read: room for the longest completion costs memory and no time.
 """
 
 from collections.abc import Sequence
+from itertools import count, islice
 
 import numpy as np
 import torch
@@ -25,10 +26,9 @@ LARGEST_SHARE = 0.5
 class _Tables:
     """Tables on the device that map rows to prompts. A recorded step reads them in place, so `fill` overwrites them."""
 
-    def __init__(
-        self, num_rows: int, num_slots: int, *, columns: int, prompt_columns: int, device: torch.device
-    ) -> None:
-        """Make tables of zeros for rows of `columns` and slots of `prompt_columns` columns."""
+    def __init__(self, rows: tuple[int, int], slots: tuple[int, int], device: torch.device) -> None:
+        """Make tables of zeros, given the number of rows and of slots, and the columns of each."""
+        (num_rows, columns), (num_slots, prompt_columns) = rows, slots
         self.slot_of = torch.zeros(num_rows, dtype=torch.int64, device=device)
         """Slot of each row's prompt."""
         self.row_at, self.place_of = torch.zeros_like(self.slot_of), torch.zeros_like(self.slot_of)
@@ -89,7 +89,6 @@ class StaticAttention(SharedAttention):
         self._slot_of, self._alive = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=bool)
         self._prompt_length = np.zeros(0, dtype=np.int64)
         self._own_length = torch.zeros(num_rows, dtype=torch.int64, device=self._like.device)
-        self._tables = self._new_tables()
         self._new: tuple[Turn, Spans] | None = None
         """Where a step's new tokens go, and what they see of their rows: the same for all layers."""
 
@@ -99,9 +98,8 @@ class StaticAttention(SharedAttention):
 
     @override
     def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
-        taken, before = set(self._slot_of[self._alive].tolist()), len(self._prompt_length)
-        slots = [slot for slot in range(before) if slot not in taken][: len(prompt_lengths)]
-        slots += range(before, before + len(prompt_lengths) - len(slots))
+        in_use, before = set(self._slot_of[self._alive].tolist()), len(self._prompt_length)
+        slots = list(islice((slot for slot in count() if slot not in in_use), len(prompt_lengths)))
         columns = max(self._prompt_columns, *prompt_lengths)
         moves = max(slots) >= before or columns > self._prompt_columns
         if moves:
@@ -111,7 +109,7 @@ class StaticAttention(SharedAttention):
             self._slot_of[np.asarray(members)], self._alive[np.asarray(members)] = slot, True
         self._restart(np.concatenate([np.asarray(members) for members in rows]))
         if moves:
-            self.moves, self._tables = self.moves + 1, self._new_tables()
+            self._move_tables()
         self._tables.fill(self._slot_of, self._prompt_length)
         return self._on_device(np.array(slots))
 
@@ -145,17 +143,13 @@ class StaticAttention(SharedAttention):
             for layer, tensor in enumerate(stored):
                 by_row = tensor.view(-1, self._columns, *tensor.shape[1:])
                 stored[layer] = by_row.index_select(0, keep).flatten(0, 1)
-        self.moves, self._tables = self.moves + 1, self._new_tables()
+        self._move_tables()
         self._tables.fill(self._slot_of, self._prompt_length)
 
-    def _new_tables(self) -> _Tables:
-        return _Tables(
-            len(self._slot_of),
-            len(self._prompt_length),
-            columns=self._columns,
-            prompt_columns=self._prompt_columns,
-            device=self._like.device,
-        )
+    def _move_tables(self) -> None:
+        rows, slots = (len(self._slot_of), self._columns), (len(self._prompt_length), self._prompt_columns)
+        self._tables = _Tables(rows, slots, self._like.device)
+        self.moves += 1
 
     def _on_device(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self._like.device)
@@ -206,8 +200,17 @@ class StaticAttention(SharedAttention):
         own_cache = (self._own_keys[layer], self._own_values[layer])
         prompt_cache = (self._prompt_keys[layer], self._prompt_values[layer])
         scaling, place_of = self._heads.width**-0.5, self._tables.place_of
+
+        # Queries and keys are rotated, keys and values stored; queries come by row and by place.
         if self._between is None:
-            query, by_place = self._rotate_and_store(qkv, norm, turn, own_cache)
+            kv_heads = self._heads.kv
+            qkv = qkv.view(len(qkv), -1, self._heads.width)
+            angles = (table[turn.positions][:, None] for table in (turn.cosine, turn.sine))
+            qk = rotated(qkv[:, :-kv_heads], norm, self._rotation.norm_eps, *angles)
+            for stored, new in zip(own_cache, (qk[:, self._heads.query :], qkv[:, -kv_heads:]), strict=True):
+                stored.index_copy_(0, turn.places, new)
+            query = qk[:, : self._heads.query]
+            by_place = query[self._tables.row_at]
         else:
             with_eps = None if norm is None else (norm, self._rotation.norm_eps)
             query, by_place = self._between.rotate_and_store(qkv, with_eps, turn, own_cache)
@@ -218,19 +221,6 @@ class StaticAttention(SharedAttention):
         if self._between is None:
             return merged(own, (out[place_of], normaliser[:, place_of])).flatten(1)
         return self._between.merge(own, (out, normaliser), place_of)
-
-    def _rotate_and_store(
-        self, qkv: Float[Tensor, "S (H+2K)*D"], norm: Tensor | None, turn: Turn, cache: tuple[Tensor, Tensor]
-    ) -> tuple[Float[Tensor, "S H D"], Float[Tensor, "S H D"]]:
-        """Rotate queries and keys and store keys and values; return the queries by row and by place."""
-        kv_heads = self._heads.kv
-        qkv = qkv.view(len(qkv), -1, self._heads.width)
-        angles = (table[turn.positions][:, None] for table in (turn.cosine, turn.sine))
-        qk = rotated(qkv[:, :-kv_heads], norm, self._rotation.norm_eps, *angles)
-        for stored, new in zip(cache, (qk[:, self._heads.query :], qkv[:, -kv_heads:]), strict=True):
-            stored.index_copy_(0, turn.places, new)
-        query = qk[:, : self._heads.query]
-        return query, query[self._tables.row_at]
 
     @override
     def end_step(self) -> None:

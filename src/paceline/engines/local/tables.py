@@ -6,6 +6,7 @@ completion cost nothing. Storage need not be cleared: the kernels read what the 
 """
 
 from collections.abc import Sequence
+from itertools import count, islice
 
 import numpy as np
 import torch
@@ -55,25 +56,22 @@ class TableAttention(SharedAttention):
     @override
     def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
         in_use = set(self._slot_of.tolist())
-        free = [slot for slot in range(len(self._prompt_lengths)) if slot not in in_use]
-        more = max(0, len(prompt_lengths) - len(free))
-        free += range(len(self._prompt_lengths), len(self._prompt_lengths) + more)
-        self._grow_prompts(more, max(prompt_lengths))
-        slots = free[: len(prompt_lengths)]
+        slots = list(islice((slot for slot in count() if slot not in in_use), len(prompt_lengths)))
+        before = len(self._prompt_lengths)
+        places, columns = (
+            max(before, max(slots) + 1),
+            max(self._prompt_columns, -(-max(prompt_lengths) // _TILE) * _TILE),
+        )
+        if places > before or columns > self._prompt_columns:
+            self._prompt_lengths = np.concatenate([self._prompt_lengths, np.zeros(places - before, dtype=np.int64)])
+            for stored in self._layers:
+                stored[2:] = self._grown(stored[2:], places, columns)
+            self._prompt_columns = columns
         for slot, length, members in zip(slots, prompt_lengths, rows, strict=True):
             self._prompt_lengths[slot] = length
             self._slot_of[np.asarray(members)], self._own_lengths[np.asarray(members)] = slot, 0
         self._stale = True
         return torch.tensor(slots)
-
-    def _grow_prompts(self, more: int, length: int) -> None:
-        slots, columns = len(self._prompt_lengths), max(self._prompt_columns, -(-length // _TILE) * _TILE)
-        if more == 0 and columns == self._prompt_columns:
-            return
-        self._prompt_lengths = np.concatenate([self._prompt_lengths, np.zeros(more, dtype=np.int64)])
-        for stored in self._layers:
-            stored[2:] = self._grown(stored[2:], slots + more, columns)
-        self._prompt_columns = columns
 
     def _grown(self, stored: Sequence[Tensor], places: int, columns: int) -> tuple[Tensor, Tensor]:
         grown = self._storage(places, columns)

@@ -136,29 +136,28 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
     decoder = model.model
     norms = [layer.input_layernorm for layer in decoder.layers] + [decoder.norm]
     scales = [norm.weight.detach().to(kernels.residual_dtype) for norm in norms]
-    layers = [_prepared(layer, scale, kernels) for layer, scale in zip(decoder.layers, scales[1:], strict=True)]
+    layers = list[PreparedLayer]()
+    for layer, next_norm in zip(decoder.layers, scales[1:], strict=True):
+        attention, mlp = layer.self_attn, layer.mlp
+        own = mlp.gate_proj.weight
+        copies = kernels.packs or kernels.dtype != own.dtype or own.numel() < JOINED_WEIGHTS
+        gate_up = ((mlp.gate_proj, mlp.up_proj),) if copies else ((mlp.gate_proj,), (mlp.up_proj,))
+        prepared = PreparedLayer(
+            qkv=_read(kernels, attention.q_proj, attention.k_proj, attention.v_proj),
+            qk_norm=joined_qk_norm(attention, kernels.residual_dtype) if hasattr(attention, "q_norm") else None,
+            output=_read(kernels, attention.o_proj),
+            mlp_norm=layer.post_attention_layernorm.weight.detach().to(kernels.residual_dtype),
+            gate_up=tuple(_read(kernels, *parts) for parts in gate_up),
+            down=_read(kernels, mlp.down_proj),
+            next_norm=next_norm,
+        )
+        layers.append(prepared)
     return PreparedWeights(
         embedding=decoder.embed_tokens.weight.detach(),
         first_norm=scales[0],
         layers=tuple(layers),
         head=_read(kernels, model.lm_head),
         norm_eps=model.config.rms_norm_eps,
-    )
-
-
-def _prepared(module: Any, next_norm: Tensor, kernels: Kernels) -> PreparedLayer:
-    attention, mlp = module.self_attn, module.mlp
-    own = mlp.gate_proj.weight
-    copies = kernels.packs or kernels.dtype != own.dtype or own.numel() < JOINED_WEIGHTS
-    gate_up = ((mlp.gate_proj, mlp.up_proj),) if copies else ((mlp.gate_proj,), (mlp.up_proj,))
-    return PreparedLayer(
-        qkv=_read(kernels, attention.q_proj, attention.k_proj, attention.v_proj),
-        qk_norm=joined_qk_norm(attention, kernels.residual_dtype) if hasattr(attention, "q_norm") else None,
-        output=_read(kernels, attention.o_proj),
-        mlp_norm=module.post_attention_layernorm.weight.detach().to(kernels.residual_dtype),
-        gate_up=tuple(_read(kernels, *parts) for parts in gate_up),
-        down=_read(kernels, mlp.down_proj),
-        next_norm=next_norm,
     )
 
 

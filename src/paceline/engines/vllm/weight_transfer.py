@@ -98,19 +98,16 @@ def widened(weights: Iterable[tuple[str, Tensor]], width: int, times: int) -> It
     pair (i, i + width / 2) at the rate base ** (-2 i / width), so pair i becomes pair `times` * i. Scores are divided
     by the root of the width, so queries are multiplied by that of `times`.
     """
-    for name, tensor in weights:
-        yield name, tensor if times == 1 else _widened(name, tensor, width, times)
-
-
-def _widened(name: str, value: Tensor, width: int, times: int) -> Tensor:
-    kind, what = name.split(".")[-2:]
-    if kind == "o_proj" and what == "weight":
-        return _filled_up(value.T, width, torch.arange(width), times).T.contiguous()
-    if kind not in ("q_proj", "k_proj", "v_proj"):
-        return value
     turned = torch.cat([torch.arange(half, half + times * width // 2, times) for half in (0, times * width // 2)])
-    places = torch.arange(width) if kind == "v_proj" else turned
-    return _filled_up(value * times**0.5 if kind == "q_proj" else value, width, places, times)
+    for name, value in weights:
+        kind, what = ("", "") if times == 1 else name.split(".")[-2:]
+        if kind == "o_proj" and what == "weight":
+            yield name, _filled_up(value.T, width, torch.arange(width), times).T.contiguous()
+        elif kind in ("q_proj", "k_proj", "v_proj"):
+            places = torch.arange(width) if kind == "v_proj" else turned
+            yield name, _filled_up(value * times**0.5 if kind == "q_proj" else value, width, places, times)
+        else:
+            yield name, value
 
 
 def _filled_up(value: Tensor, width: int, places: Tensor, times: int) -> Tensor:
