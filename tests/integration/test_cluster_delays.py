@@ -81,7 +81,7 @@ class LateWorkers:
 @contextmanager
 def late_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
     """A `BackendFactory`: one trainer and the samplers on a cluster of this machine, with delays on every way."""
-    from paceline.workers.ray.ray_actors import RayWorkers, SamplerActor, Share, TrainerActor, ray_cluster
+    from paceline.workers.ray import RayWorkers, SamplerActor, Share, TrainerActor, ray_cluster
 
     share = Share(cpus=1, gpus=0)
     with ray_cluster(config.cluster, share):

@@ -177,7 +177,7 @@ def _train(
             if leader is not None:
                 backend = leader.on_all_ranks
             elif config.cluster.cluster:
-                from paceline.workers.ray.launch import on_a_cluster
+                from paceline.workers.ray import on_a_cluster
 
                 backend = on_a_cluster
             else:

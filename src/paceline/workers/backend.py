@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import override
 
@@ -136,13 +136,12 @@ class WorkerBackend(Backend):
         if isinstance(self._weights, RankWeights):
             self._order = InTurn(self._weights.renew, self._produce)
             return
-        options = self._config.cluster
         schedule = StalenessSchedule(
             done=self._done,
             last=self._last,
-            max_staleness=options.max_staleness,
+            max_staleness=self._config.cluster.max_staleness,
             again=journal.again,
-            takes_newest=options.on_new_weights == "continue",
+            takes_newest=self._config.cluster.on_new_weights == "continue",
         )
         self._order = SamplerThread(schedule, self._weights, self._produce)
 
@@ -153,8 +152,7 @@ class WorkerBackend(Backend):
 
     @override
     def sample(self, number: int) -> SampledStep:
-        found: SampledStep = self._begun.take(number)
-        return found
+        return cast(SampledStep, self._begun.take(number))
 
     @override
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
@@ -170,8 +168,7 @@ class WorkerBackend(Backend):
     @override
     def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
         engine = SharedEngine(workers=self._samplers)
-        found: EvalResult = self._begun.measure(lambda: evaluator.evaluate(engine, step=step))
-        return found
+        return cast(EvalResult, self._begun.measure(lambda: evaluator.evaluate(engine, step=step)))
 
     @override
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
@@ -182,19 +179,16 @@ class WorkerBackend(Backend):
         with ACTIVITY.span(RUN, f"wait for what is sampled from weights before {state.step}"):
             self._begun.reach(min(state.step + self._config.cluster.max_staleness, self._last))
             self._journal.wait()
-        found: tuple[str, ...] = self._trainers.call("save", root.absolute(), state, frozenset(protected))[0]
-        return found
+        return cast(tuple[str, ...], self._trainers.call("save", root.absolute(), state, frozenset(protected))[0])
 
     @override
     def saved(self, *, wait: bool) -> Checkpoint | None:
         """The first trainer commits for all, so no other one is asked: on ranks this holds after an error too."""
-        found: Checkpoint | None = self._trainers.ask("saved", wait)
-        return found
+        return cast(Checkpoint | None, self._trainers.ask("saved", wait))
 
     @override
     def footprint(self) -> Footprint:
-        found: Footprint = self._trainers.call("footprint")[0]
-        return found
+        return cast(Footprint, self._trainers.call("footprint")[0])
 
     @override
     def export(self, folder: Path) -> None:

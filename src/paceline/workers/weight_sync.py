@@ -10,7 +10,7 @@ Each ends in the sampler's own parameters, and computes their fingerprint in the
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -222,22 +222,16 @@ def give_weights(group: BroadcastGroup, weights: Iterable[tuple[str, Tensor]], d
 def take_weights(group: BroadcastGroup, model: nn.Module, device: torch.device) -> tuple[int, int]:
     """Receive what `give_weights` sends into the model's parameters; returns their fingerprint and bytes."""
     sums, nbytes = list[Tensor](), 0
-    for name in _names(group, device):
-        parameter = model.get_parameter(name).detach()
-        group.broadcast(parameter)
-        sums.append(bit_sums(parameter))
-        nbytes += parameter.nbytes
-    return folded(sums), nbytes
-
-
-def _names(group: BroadcastGroup, device: torch.device) -> Iterator[str]:
     while True:
         said = torch.empty(NAME_BYTES, dtype=torch.uint8, device=device)
         group.broadcast(said)
         name = bytes(said.tolist()).rstrip(b"\0").decode()
         if not name:
-            return
-        yield name
+            return folded(sums), nbytes
+        parameter = model.get_parameter(name).detach()
+        group.broadcast(parameter)
+        sums.append(bit_sums(parameter))
+        nbytes += parameter.nbytes
 
 
 def _as_bytes(name: str, device: torch.device) -> Tensor:

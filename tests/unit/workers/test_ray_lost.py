@@ -8,7 +8,7 @@ pytest.importorskip("ray")
 
 from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
-from paceline.workers.ray.ray_actors import reason_of
+from paceline.workers.ray import reason_of
 
 TRACEBACK = """ray::SamplerActor.__init__() (pid=5, ip=192.0.2.2)
   File "somewhere.py", line 9, in __init__

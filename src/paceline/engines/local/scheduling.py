@@ -162,12 +162,12 @@ class Scheduler:
         # Sort all draws by completion; free rows fall out.
         sequences = np.concatenate([one.sequences for one in self._log])
         tokens = np.concatenate([one.tokens for one in self._log])
-        logprobs = torch.cat([one.logprobs for one in self._log]).double().cpu().numpy()
+        nats = torch.cat([one.logprobs for one in self._log]).double().cpu().numpy()
         versions = np.repeat([one.policy_version for one in self._log], [len(one.sequences) for one in self._log])
         order = np.argsort(sequences, kind="stable")
         order = order[np.searchsorted(sequences[order], 0) :]
         ends = np.cumsum(np.bincount(sequences[order], minlength=self._num_sequences))
-        columns = (np.split(column[order], ends[:-1]) for column in (tokens, logprobs, versions))
+        columns = (np.split(column[order], ends[:-1]) for column in (tokens, nats, versions))
         return list(zip(*columns, strict=True))
 
     def _begin(self, count: int) -> None:

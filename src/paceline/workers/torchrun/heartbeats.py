@@ -107,8 +107,16 @@ class PeerHeartbeats:
         self._known.wait(2 * self._beat)
 
     def tell_failure(self, error: BaseException) -> None:
-        """Report the error that ends this rank to the first rank, which prints it and ends all."""
-        self._tell(words_of(error))
+        """Report the error that ends this rank to the first rank, which prints it and ends all.
+
+        The report has its sentence if the error is deliberate, else its traceback too.
+        """
+        if isinstance(error, PacelineError):
+            self._tell({"failed": type(error).__name__, "sentence": str(error)[:WORDS]})
+        else:
+            trace = "".join(traceback.format_exception(error, limit=-FRAMES))
+            sentence = f"{type(error).__name__}: {error}"[:WORDS]
+            self._tell({"failed": "", "sentence": f"{sentence}\n{trace[:WORDS]}"})
 
     def verdict(self, seconds: float) -> BaseException | None:
         """Reason why the run is over, waiting up to `seconds` for it; None if there is none."""
@@ -141,7 +149,11 @@ class PeerHeartbeats:
             if now >= next_beat:
                 # counted in beats of this process: one that was stopped itself has not waited meanwhile
                 next_beat = now + self._beat
-                self._count()
+                self._tell({"heartbeat": ACTIVITY.count, "latest": ACTIVITY.latest[:LATEST]})
+                for rank in list(self._peers):
+                    self._silent[rank] += 1
+                    if self._silent[rank] * self._beat > self._limit:
+                        self._lose(rank, f"rank {rank} gave no sign of life for {self._limit:g} s")
             decided = [error for at, error in sorted(self._candidates, key=lambda one: one[0]) if at <= now]
             if decided:
                 self._verdict = decided[0]
@@ -166,37 +178,18 @@ class PeerHeartbeats:
             self._heartbeats[rank] = words["heartbeat"]
             ACTIVITY.beat(f"rank {rank}", words["latest"])
         elif "failed" in words:
-            is_culprit = words["failed"] != RankLost.__name__
-            self._propose(PATIENCE if is_culprit else DOUBT, error_of(rank, words))
-
-    def _count(self) -> None:
-        self._tell({"heartbeat": ACTIVITY.count, "latest": ACTIVITY.latest[:LATEST]})
-        for rank in list(self._peers):
-            self._silent[rank] += 1
-            if self._silent[rank] * self._beat > self._limit:
-                self._lose(rank, f"rank {rank} gave no sign of life for {self._limit:g} s")
+            if words["failed"] == RankLost.__name__:
+                self._propose(DOUBT, ProcessLost(f"rank {rank}: {words['sentence']}"))
+                return
+            # of the class that it had there
+            kind, failed = KINDS.get(words["failed"], TrainingError), "" if words["failed"] else " failed"
+            self._propose(PATIENCE, kind(f"rank {rank}{failed}: {words['sentence']}"))
 
     def _lose(self, rank: int, sentence: str) -> None:
         self._propose(0, ProcessLost(sentence) if rank else Ended(PacelineError.exit_status))
 
     def _propose(self, beats: int, error: BaseException) -> None:
         self._candidates.append((time.monotonic() + beats * self._beat, error))
-
-
-def words_of(error: BaseException) -> dict[str, str]:
-    """Report of the error that ends a rank: its sentence if deliberate, else with its traceback."""
-    if isinstance(error, PacelineError):
-        return {"failed": type(error).__name__, "sentence": str(error)[:WORDS]}
-    trace = "".join(traceback.format_exception(error, limit=-FRAMES))
-    return {"failed": "", "sentence": f"{type(error).__name__}: {error}"[:WORDS] + f"\n{trace[:WORDS]}"}
-
-
-def error_of(rank: int, words: Mapping[str, str]) -> PacelineError:
-    """A rank's error, of the class that it had there, with the rank named."""
-    if words["failed"] == RankLost.__name__:
-        return ProcessLost(f"rank {rank}: {words['sentence']}")
-    kind = KINDS.get(words["failed"], TrainingError)
-    return kind(f"rank {rank}{'' if words['failed'] else ' failed'}: {words['sentence']}")
 
 
 def end_leader(verdict: BaseException) -> None:

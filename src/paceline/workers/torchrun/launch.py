@@ -42,22 +42,13 @@ FAREWELL_SECONDS = 30.0
 INTERRUPTED = 128 + signal.SIGINT
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Met:
-    """Connections of a rank to the others."""
-
-    store: dist.Store
-    """Kept open as long as any rank may need it: the first rank's is the server."""
-    channels: SocketChannels
-    heartbeats: PeerHeartbeats
-
-
 @dataclass(kw_only=True, slots=True)
 class Leader:
     """The first rank, connected to all others."""
 
     place: Launched
-    met: Met
+    channels: SocketChannels
+    heartbeats: PeerHeartbeats
     worker: RankWorker
     status: int = PacelineError.exit_status
     """Exit status of all ranks."""
@@ -70,15 +61,12 @@ class Leader:
         own.functions = inputs.functions
 
         def group(numbers: range, part: str = "") -> WorkerGroup:
-            workers = RankWorkers(own, numbers, self.met.channels, self.met.heartbeats, part=part)
+            workers = RankWorkers(own, numbers, self.channels, self.heartbeats, part=part)
             # where the first rank samples too, its engine says more
             return WorkerGroup(workers, "rank", is_counted=roles.are_apart)
 
-        ranks, trainers, samplers = (
-            group(range(self.place.size)),
-            group(roles.training, "trainer"),
-            group(roles.sampling, "sampler"),
-        )
+        ranks = group(range(self.place.size))
+        trainers, samplers = group(roles.training, "trainer"), group(roles.sampling, "sampler")
         ranks.call("build", config, inputs.run_size, path)
         start = START if checkpoint is None else checkpoint.state
         weights = RankWeights(ranks, trainers, policy_version=start.policy_version)
@@ -98,24 +86,24 @@ def leading(place: Launched, config: Config) -> Iterator[Leader]:
     Raises:
         ProcessLost: not all of them came; later on, one of them is gone or silent.
     """
-    met = _meet(place, config)
-    with met.heartbeats, _told_apart_from_a_loss(met.heartbeats):
+    store, channels, heartbeats = _meet(place, config)
+    with heartbeats, _told_apart_from_a_loss(heartbeats):
         try:
-            ACTIVITY.stack_dumps["ranks"] = met.heartbeats.ask_for_stacks
-            with _ready(place, config, met) as worker:
-                leader = Leader(place=place, met=met, worker=worker)
+            ACTIVITY.stack_dumps["ranks"] = heartbeats.ask_for_stacks
+            with _ready(place, config, store) as worker:
+                leader = Leader(place=place, channels=channels, heartbeats=heartbeats, worker=worker)
                 yield leader
-                met.channels.send(range(1, place.size), (LEAVE, ()))
+                channels.send(range(1, place.size), (LEAVE, ()))
         except BaseException as error:
-            culprit = met.heartbeats.verdict(BLAME_SECONDS) if isinstance(error, RankLost) else None
-            met.heartbeats.leave()
+            culprit = heartbeats.verdict(BLAME_SECONDS) if isinstance(error, RankLost) else None
+            heartbeats.leave()
             status = getattr(culprit or error, "exit_status", PacelineError.exit_status)
-            met.heartbeats.tell_end(INTERRUPTED if isinstance(culprit or error, KeyboardInterrupt) else status)
+            heartbeats.tell_end(INTERRUPTED if isinstance(culprit or error, KeyboardInterrupt) else status)
             if culprit is not None:
                 raise culprit from None
             raise
-        met.heartbeats.leave()
-        met.heartbeats.tell_end(leader.status)
+        heartbeats.leave()
+        heartbeats.tell_end(leader.status)
 
 
 def follow(place: Launched, config: Config) -> int:
@@ -128,33 +116,30 @@ def follow(place: Launched, config: Config) -> int:
     """
     with StopRequest():
         try:
-            met = _meet(place, config)
-            with met.heartbeats:
+            store, channels, heartbeats = _meet(place, config)
+            with heartbeats:
                 try:
-                    with _ready(place, config, met) as worker:
-                        answer_calls(worker, met.channels)
+                    with _ready(place, config, store) as worker:
+                        answer_calls(worker, channels)
                 except Exception as error:  # noqa: BLE001 - not swallowed: the first rank says it and ends all
-                    met.heartbeats.tell_failure(error)
-                met.heartbeats.verdict(FAREWELL_SECONDS)
-                met.heartbeats.raise_verdict()
+                    heartbeats.tell_failure(error)
+                heartbeats.verdict(FAREWELL_SECONDS)
+                heartbeats.raise_verdict()
         except Ended as ended:
             return ended.status
     return PacelineError.exit_status
 
 
-def _meet(place: Launched, config: Config) -> Met:
+def _meet(place: Launched, config: Config) -> tuple[dist.Store, SocketChannels, PeerHeartbeats]:
+    """Connect a rank to the others. The store stays as long as any rank may need it: the first rank's is the server."""
     store = open_store(place)
     channels = open_channels(place, store)
     force = end_leader if place.leads else end_follower
-    return Met(
-        store=store,
-        channels=channels,
-        heartbeats=PeerHeartbeats(channels.life, limit=config.cluster.actor_timeout, force=force),
-    )
+    return store, channels, PeerHeartbeats(channels.life, limit=config.cluster.actor_timeout, force=force)
 
 
 @contextmanager
-def _ready(place: Launched, config: Config, met: Met) -> Iterator[RankWorker]:
+def _ready(place: Launched, config: Config, store: dist.Store) -> Iterator[RankWorker]:
     """Set this rank's device, join the training ranks, and connect to those that only sample."""
     device, roles = choose_device(config.model), roles_of(config.parallel, place.size)
     if device.type == "cuda":
@@ -166,14 +151,14 @@ def _ready(place: Launched, config: Config, met: Met) -> Iterator[RankWorker]:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing listens where others could reach it
     with ExitStack() as joined:
         if place.rank in roles.training:
-            meeting, size = Meeting(opened=dist.PrefixStore("training", met.store)), len(roles.training)
+            meeting, size = Meeting(opened=dist.PrefixStore("training", store)), len(roles.training)
             joined.enter_context(
                 process_group(meeting, rank=place.rank, size=size, device=device, timeout=COLLECTIVE_SECONDS)
             )
         group, there = None, [0, *roles.sampling]
         if roles.are_apart and place.rank in there:
-            store, number = dist.PrefixStore("sampling", met.store), there.index(place.rank)
-            group = WeightsGroup(store, rank=number, size=len(there), device=device, timeout=COLLECTIVE_SECONDS)
+            own, number = dist.PrefixStore("sampling", store), there.index(place.rank)
+            group = WeightsGroup(own, rank=number, size=len(there), device=device, timeout=COLLECTIVE_SECONDS)
         yield RankWorker(rank=place.rank, roles=roles, device=device, cores=cores, broadcast_group=group)
 
 

@@ -1,4 +1,4 @@
-"""Samplers and trainers as actors of Ray; no other file imports Ray."""
+"""The backend of `--cluster`: samplers and trainers as actors of Ray. No other file imports Ray."""
 
 import os
 import signal
@@ -20,18 +20,21 @@ import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
+from paceline.checkpoints.finding import Checkpoint
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
 from paceline.errors import ConfigError, EngineError, TrainingError, first_line
 from paceline.models.loading import load_model
 from paceline.models.parallel.mesh_ranks import make_ranks
-from paceline.models.parallel.process_group import Meeting, process_group
+from paceline.models.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import choose_device
 from paceline.runtime.watchdog import write_stacks
-from paceline.training.setup.run_inputs import RunSize
-from paceline.workers.group import Lost, Workers
+from paceline.training.backend import Backend, make_task_sampler
+from paceline.training.setup.run_inputs import RunInputs, RunSize
+from paceline.workers.backend import StoredWeights, WorkerBackend
+from paceline.workers.group import Lost, WorkerGroup, Workers
 from paceline.workers.sampler import SamplerWorker
 from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerWorker
 from paceline.workers.weight_sync import Manifest
@@ -48,27 +51,16 @@ _WATCHED = ray.remote(concurrency_groups={"watch": 1})  # type: ignore[call-over
 _TOLD = ray.remote(concurrency_groups={"watch": 1, "tell": 1})  # type: ignore[call-overload]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sign:
-    """A heartbeat of an actor."""
-
-    node: str
-    """Ray's id of the machine."""
-    process: int
-    """Process id there."""
-    heartbeat: int
-    """Number of events so far: see `Activity`."""
-    latest: str
-
-
 class _Watch:
     """Methods that answer while the actor works."""
 
     @ray.method(concurrency_group="watch")
-    def ping(self) -> Sign:
-        """A heartbeat; none comes from an actor that is gone or stopped."""
-        node, process = ray.get_runtime_context().get_node_id(), os.getpid()
-        return Sign(node=node, process=process, heartbeat=ACTIVITY.count, latest=ACTIVITY.latest)
+    def ping(self) -> tuple[str, int, int, str]:
+        """A heartbeat: Ray's id of the machine, process id there, number of events so far, the latest event.
+
+        None comes from an actor that is gone or stopped.
+        """
+        return ray.get_runtime_context().get_node_id(), os.getpid(), ACTIVITY.count, ACTIVITY.latest
 
     @ray.method(concurrency_group="watch")
     def stacks(self) -> str:
@@ -173,10 +165,10 @@ class WatchedActor:
         found, _ = ray.wait([ping, self.call], timeout=limit)
         if ping in found:
             with suppress(RayActorError):  # the call's answer will say so
-                sign: Sign = ray.get(ping)
-                if sign.heartbeat != self._heartbeat:  # what happens there is progress of the run
-                    self._heartbeat = sign.heartbeat
-                    ACTIVITY.beat(self.name, sign.latest)
+                _, _, heartbeat, latest = ray.get(ping)
+                if heartbeat != self._heartbeat:  # what happens there is progress of the run
+                    self._heartbeat = heartbeat
+                    ACTIVITY.beat(self.name, latest)
         self._silence = "" if found else f"{self.name} gave no sign of life for {limit:g} s"
         return not found
 
@@ -193,9 +185,9 @@ class WatchedActor:
         if not ray.wait([self._first_ping], timeout=0)[0]:
             return
         with suppress(ProcessLookupError, RayActorError):
-            sign: Sign = ray.get(self._first_ping)
-            if sign.node == ray.get_runtime_context().get_node_id():
-                os.kill(sign.process, signal.SIGKILL)
+            node, process, _, _ = ray.get(self._first_ping)
+            if node == ray.get_runtime_context().get_node_id():
+                os.kill(process, signal.SIGKILL)
 
     def answer(self) -> Any:
         """Result of the call.
@@ -228,16 +220,10 @@ class RayWorkers(Workers):
     def __init__(
         self, kind: Any, who: str, count: int, share: Share, config: Config, *arguments: object, spread: bool = False
     ) -> None:
-        """Start all actors; they read their models at the same time.
+        """Start all actors, of class `kind`; they read their models at the same time.
 
-        Args:
-            kind: class of the actors.
-            who: the word for one of them.
-            count: number of actors.
-            share: resources of each.
-            config: the run's.
-            arguments: further ones of an actor's constructor, behind its number.
-            spread: place them on as many machines as there are.
+        `who` is the word for one of them, `arguments` are further ones of its constructor, behind its number. `spread`
+        places them on as many machines as there are.
         """
         options = {"num_cpus": share.cpus, "num_gpus": share.gpus}
         remote = kind.options(**options, scheduling_strategy="SPREAD" if spread else "DEFAULT").remote
@@ -297,6 +283,54 @@ class RayWorkers(Workers):
             one.end()
 
 
-def driver_address() -> str:
-    """Address by which the cluster's other machines reach this process."""
-    return str(ray.util.get_node_ip_address())
+@contextmanager
+def on_a_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
+    """Build the backend of a run with `--cluster`, a `BackendFactory`."""
+    options, size = config.cluster, inputs.run_size
+    # on a cluster of this machine processes share all cores
+    here = (os.cpu_count() or 1) // (options.num_producers + options.num_consumers)
+    cpus = config.model.threads or (max(1, here) if options.ray_address is None else 1)
+    share = Share(cpus=cpus, gpus=1 if choose_device(config.model).type == "cuda" else 0)
+    done, path = (0, None) if checkpoint is None else (checkpoint.state.step, checkpoint.path.absolute())
+    with ray_cluster(options, share), _meeting(options) as meeting:
+        actors = RayWorkers(TrainerActor, "trainer", options.num_consumers, share, config, meeting, size, path)
+        trainers = WorkerGroup(actors, "trainer")
+        actors = RayWorkers(SamplerActor, "sampler", options.num_producers, share, config, spread=True)
+        samplers = WorkerGroup(actors, "sampler")
+        weights = StoredWeights(trainers, samplers, done=done)
+        task_sampler = make_task_sampler(config, inputs, checkpoint)
+        backend = WorkerBackend(config, inputs, task_sampler, weights=weights, samplers=samplers, done=done)
+        try:
+            backend.sentences = (_layout(options), *trainers.ask("sentences"))
+            yield backend
+        finally:
+            backend.close()
+
+
+@contextmanager
+def _meeting(options: ClusterConfig) -> Iterator[Meeting | None]:
+    """Rendezvous of several trainers; on one machine a file, so that no port is open."""
+    if options.num_consumers == 1:
+        yield None
+    elif options.ray_address is not None:
+        # the address by which the cluster's other machines reach this process
+        with meeting_at(str(ray.util.get_node_ip_address())) as meeting:
+            yield meeting
+    else:
+        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+            yield Meeting(file=Path(folder, "ranks"))
+
+
+def _layout(options: ClusterConfig) -> str:
+    where = "a cluster of this machine" if options.ray_address is None else f"the cluster at {options.ray_address}"
+    ahead = options.max_staleness
+    order = f"sampling is up to {ahead} step{'s' * (ahead > 1)} ahead of training"
+    if options.on_new_weights == "continue":
+        order += " and takes new weights between two tokens: this run cannot be repeated bit for bit"
+    order = order if ahead else "sampling and training take turns"
+    counted = f"{_count(options.num_producers, 'sampler')} and {_count(options.num_consumers, 'trainer')}"
+    return f"{counted} on {where}; {order}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"one {noun}" if number == 1 else f"{number} {noun}s"
