@@ -89,12 +89,8 @@ class TrainedEngine(Engine, Protocol):
 def sample_key(seed: int, purpose: str, task_id: str, occurrence: int, sample: int) -> int:
     """Key of one completion, in [0, 2^64): a hash of who it is for, never of when or where it is drawn.
 
-    Args:
-        seed: the run's seed.
-        purpose: what the completion is for, so that training and evaluation do not draw alike (`train`, `eval`).
-        task_id: name of the task.
-        occurrence: how often the task was drawn before (the epoch, where each task is drawn once per epoch).
-        sample: index of the completion within its group.
+    `purpose` is `train` or `eval`, so that the two do not draw alike. `occurrence` is how often the task was drawn
+    before: the epoch, where each task is drawn once per epoch. `sample` is the index within the group.
     """
     identity = repr((seed, purpose, task_id, occurrence, sample)).encode()
     return int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")

@@ -72,12 +72,9 @@ class WorkerGroup:
     """All workers behind a few methods: ask them together, share work out, or bring all of them to one state."""
 
     def __init__(self, workers: Workers, who: str, *, is_counted: bool = True) -> None:
-        """Take idle workers.
+        """Take idle workers; `who` is the word for one of them, in messages and as a row of the timeline.
 
-        Args:
-            workers: what runs them.
-            who: the word for one of them, in messages and as a row of the timeline.
-            is_counted: finished shares are the progress of sampling; False where a worker of this process says more.
+        `is_counted`: finished shares are the progress of sampling; False where a worker of this process says more.
         """
         self.workers, self.who, self._is_counted = workers, who, is_counted
         self._begun = dict[int, tuple[str, float]]()

@@ -20,7 +20,7 @@ from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.training.setup.run_inputs import RunSize
-from paceline.workers.torchrun.rank_worker import RankWorker, Roles
+from paceline.workers.torchrun.launch import RankWorker, Roles
 from paceline.workers.weight_sync import BroadcastGroup, WeightsGroup
 from tests.cluster_runs import options_in
 from tests.laws.layouts import CPU, groups_of

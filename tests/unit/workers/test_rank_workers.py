@@ -7,7 +7,7 @@ import pytest
 from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
 from paceline.workers.group import WorkerGroup
-from paceline.workers.torchrun.rank_worker import LEAVE, RankWorkers, answer_calls
+from paceline.workers.torchrun.launch import LEAVE, RankWorkers, answer_calls
 from tests.unit.workers.scripted_ranks import Knowing, ScriptedChannels
 
 

@@ -1,7 +1,6 @@
 """The engine that samples with the trainer's own weights, in the trainer's process.
 
-engine.py        the engine
-choosing.py      which decoder it samples with
+engine.py        the engine, and which decoder it samples with
 scheduling.py    which completion sits in which row
 decoder.py       the interface of what computes logits
 plain.py         any model of transformers, by its own forward pass, with and without a cache
@@ -9,8 +8,8 @@ fused.py         Llama-like models in few operations
 weights.py       weights with an adapter's product added, in the layout that the fused decoder's kernels read fastest
 operations.py    the operations of a layer besides attention
 attention.py     the interface of attention, which owns the cache
-grid.py          attention by torch's batched products, and its cache
-tables.py        attention by compiled kernels
-static.py        attention over a cache that never moves, for recorded steps
+grid.py          attention by torch's batched products: any device and precision
+tables.py        attention by compiled kernels: a CPU, float32 and bfloat16
+static.py        attention over a cache that never moves, for recorded steps: CUDA
 graphs.py        decoding steps as CUDA graphs
 """

@@ -1,8 +1,4 @@
-"""The border between a layer and its attention, which owns the cache of keys and values. Its implementations:
-
-grid.py     torch's batched products over a grid of groups and rows: any device and precision
-tables.py   compiled kernels that read tables of slots and lengths: a CPU, float32 and bfloat16
-static.py   a variable-length kernel over storage that never moves, so that steps can be recorded: CUDA
+"""The border between a layer and its attention, which owns the cache of keys and values.
 
 S rows, P prompts, L prompt length, H query heads, K key/value heads, D head width.
 """

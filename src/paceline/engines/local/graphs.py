@@ -26,7 +26,6 @@ EAGER_CALLS = 2
 """Calls before recording: libraries set themselves up in them, which must not happen while recording. Below the number
 of steps by which an engine compares a decoder with the model, so that a replay is among what is compared."""
 
-Step = Callable[..., tuple[Tensor, ...]]
 StepRecorder = Callable[[Callable[[], tuple[Tensor, ...]]], tuple[Callable[[], None], tuple[Tensor, ...]]]
 """From a call to its replay and the tensors that each replay fills; the call's effects on other storage happen with
 each replay and not before. Raises `RuntimeError` where some operation cannot be recorded."""
@@ -43,7 +42,7 @@ def record_cuda_graph(call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[
 class GraphedStep:
     """Calls a function of tensors whose shapes do not change between two `forget`s."""
 
-    def __init__(self, step: Step, record: StepRecorder | None) -> None:
+    def __init__(self, step: Callable[..., tuple[Tensor, ...]], record: StepRecorder | None) -> None:
         """`record` None: nothing is recorded."""
         self._step, self._record = step, record
         self.problem: str | None = None

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from paceline.engines.local.attention import Rotation, SharedAttention, causal_attention
 from paceline.kernels.cpu.compiling import STORAGE, address
-from paceline.kernels.cpu.decoding import QUERIES, CpuDecodingKernels, Heads, Shape, store_of
+from paceline.kernels.cpu.decoding import QUERIES, CpuDecodingKernels, Heads, Shape, Store
 
 FIRST_COLUMNS = 64
 _TILE = 16
@@ -139,7 +139,7 @@ class TableAttention(SharedAttention):
         self._rows, self._starts = blocks_of_rows(living, self._slot_of[living], rows_at_once)
         self._longest = int(self._own_lengths[living].max(initial=0))
         self._mixed = torch.zeros(len(self._slot_of), self._heads.query * self._heads.width, dtype=self._dtype)
-        self._stores = [store_of(stored) for stored in self._layers]
+        self._stores = [Store(*map(address, stored)) for stored in self._layers]
         tables = (self._rows, self._starts, self._slot_of, self._prompt_lengths, self._own_lengths)
         self._shape = Shape(
             STORAGE[self._dtype],

@@ -42,11 +42,8 @@ def _is_plain(module: Any) -> bool:
 
 def pack_heads(model: nn.Module, loaded: Collection[str] | None = None) -> None:
     """On a CPU the head multiplies with a packed copy of its weight, which no reload makes again where the head is tied
-    to the embedding: it would go on with the old one, without a word.
-
-    Args:
-        model: vLLM's.
-        loaded: names of what has new values; None: anything may.
+    to the embedding: it would go on with the old one, without a word. `loaded` names what has new values; None:
+    anything may.
     """
     if not current_platform.is_cpu():
         return

@@ -55,10 +55,7 @@ class Room:
 def wanted_cache(config: Any, room: Room, dtype: torch.dtype) -> int:
     """Bytes that hold every concurrent sequence at its greatest length, up to `MOST_BYTES`, but never less than one.
 
-    Args:
-        config: the configuration of the model's text part, as transformers names things.
-        room: what is wanted.
-        dtype: of keys and values.
+    `config` is that of the model's text part, `dtype` the precision of keys and values.
     """
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     token = 2 * config.num_hidden_layers * heads * head_width(config) * dtype.itemsize

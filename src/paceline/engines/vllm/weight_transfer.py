@@ -18,11 +18,8 @@ def named_weights(model: PreTrainedModel, *, only_trained: bool = False) -> Iter
     """Every parameter once, in the order of the modules: the model's own memory, or the sum with its LoRA adapter.
 
     What is tied is given under the first of its names. A sum is made when it is asked for: no second model exists.
-
-    Args:
-        model: the policy.
-        only_trained: leave out what training does not change, but for the neighbours of what it does: of query, key and
-            value vLLM makes one layer, which it takes as a whole.
+    `only_trained` leaves out what training does not change, but for the neighbours of what it does: of query, key and
+    value vLLM makes one layer, which it takes as a whole.
 
     Raises:
         ModelError: an adapter that is more than the product of two matrices.

@@ -22,11 +22,7 @@ def installed(distribution: str) -> str | None:
 
 
 def check_vllm(device: str | None, version_of: VersionOf = installed) -> None:
-    """Look at what is installed, without importing it.
-
-    Args:
-        device: `cpu` or `cuda`, where it shall compute; None where that is not known yet.
-        version_of: what is installed.
+    """Look at what is installed, without importing it; `device` is `cpu`, `cuda`, or None where it is not known yet.
 
     Raises:
         ConfigError: nothing, another version, or a build for another device.

@@ -68,14 +68,9 @@ def packed_attention(
 ) -> Float[Tensor, "M heads D"]:
     """Attend prompts causally to themselves, and completions to their prompt and causally to themselves.
 
-    Args:
-        query: float32 or bfloat16, like key and value; all is computed in float32.
-        key: heads / kv_heads query heads share one.
-        value: of the keys.
-        table: where the sequences lie.
-        scale: of the scores.
-        rotation: cosines and sines in float32 by which queries and keys are still to be turned, halves of a head
-            paired (Llama's rotary embedding); None: they come turned.
+    Query, key and value are float32 or bfloat16; all is computed in float32. heads / kv_heads query heads share a key.
+    `rotation` has cosines and sines in float32 by which queries and keys are still to be turned, halves of a head
+    paired (Llama's rotary embedding); None: they come turned.
     """
     return cast(
         Tensor,

@@ -116,10 +116,7 @@ def _cache_directory() -> Path:
 def declared(functions: ctypes.CDLL, name: str, kinds: str) -> Callable[..., None]:
     """Return the C function of this name, which returns nothing.
 
-    Args:
-        functions: the compiled kernels.
-        name: the function's name in C.
-        kinds: a letter per parameter: `p` a pointer, `i` an int64_t, `f` a float, `d` a double; blanks are for reading.
+    `kinds` has a letter per parameter: `p` pointer, `i` int64_t, `f` float, `d` double; blanks are for reading.
     """
     function: Callable[..., None] = getattr(functions, name)
     function.argtypes = [_KINDS[kind] for kind in kinds.replace(" ", "")]  # type: ignore[attr-defined]

@@ -6,7 +6,6 @@ contiguous, on the CPU, in one precision of `compiling.STORAGE` where nothing el
 
 import ctypes
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +49,6 @@ class Store(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("own_keys", "own_values", "prompt_keys", "prompt_values"))
 
 
-def store_of(tensors: Sequence[Tensor]) -> Store:
-    """Return the store of four tensors, in the order of the fields; the caller keeps them alive."""
-    return Store(*map(address, tensors))
-
-
 class CpuDecodingKernels:
     """The compiled functions with their signatures, made once per process by `decoding_kernels`."""
 
@@ -79,12 +73,7 @@ class CpuDecodingKernels:
     ) -> Float[Tensor, "N W"]:
         """Add `update` to `residual` in place; return residual / rms(residual) * scale.
 
-        Args:
-            residual: float32.
-            update: in `dtype`; None adds nothing.
-            scale: float32 [W].
-            eps: added to the mean square.
-            dtype: of the result.
+        `residual` and `scale` [W] are float32, `update` and the result in `dtype`; `eps` is added to the mean square.
         """
         normed = torch.empty_like(residual, dtype=dtype)
         places = (address(residual), address(update), address(scale), address(normed))
@@ -105,13 +94,8 @@ class CpuDecodingKernels:
         """Draw one token per row from softmax(logits / temperature); at 0 the most probable one, with logprobs at
         temperature 1.
 
-        Args:
-            logits: in a precision of `STORAGE`.
-            uniform: float64 in (0, 1): the place in the cumulative distribution.
-            temperature: at least 0.
-
-        Returns:
-            Tokens, and their logprobs in nats (float32): not finite where the logits are not.
+        `uniform` (float64 in (0, 1)) is the place in the cumulative distribution. Logprobs are float32, in nats, and
+        not finite where the logits are not.
         """
         rows, vocabulary = logits.shape
         tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
@@ -122,15 +106,10 @@ class CpuDecodingKernels:
     def attend(
         self, shape: Shape, store: Store, qkv: Float[Tensor, "S (H+2K)*D"], norm: Tensor | None, out: Tensor
     ) -> None:
-        """Compute attention of a layer's new tokens and keep their keys and values; fill the living rows of out [S,
-        H*D].
+        """Compute attention of a layer's new tokens; fill the living rows of out [S, H*D], in the precision of `qkv`.
 
-        Args:
-            shape: the step's tables.
-            store: the layer's keys and values, changed in place.
-            qkv: queries, keys and values before their rotation.
-            norm: float32 scales [H+K, D] of the norm over each query and key head, where there is one.
-            out: in the precision of `qkv`.
+        `qkv` comes before its rotation; keys and values are kept in `store`. `norm` has float32 scales [H+K, D] of the
+        norm over each query and key head, where there is one.
         """
         self._attend(ctypes.addressof(shape), ctypes.addressof(store), address(qkv), address(norm), address(out))
 

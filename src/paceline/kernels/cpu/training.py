@@ -24,14 +24,10 @@ def add_rms_norm(
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Float[Tensor, "*rows H"], Float[Tensor, "*rows H"]]:
-    """Return x + addend, and its norm (x + addend) / rms(x + addend) * scale.
+    """Return x + addend, and its norm (x + addend) / rms(x + addend) * scale; `eps` is added to the mean square.
 
-    Args:
-        x: float32, and so is the sum. Without an addend the sum is `x` itself.
-        addend: float32 or bfloat16.
-        scale: float32.
-        eps: is added to the mean square.
-        dtype: precision of the normed states; everything is computed in float32.
+    `x`, the sum and `scale` are float32, `addend` float32 or bfloat16, the normed states in `dtype`; everything is
+    computed in float32. Without an addend the sum is `x` itself.
     """
     total, normed = cast(
         tuple[Tensor, Tensor],

@@ -64,13 +64,10 @@ class PeerHeartbeats:
         force: Callable[[BaseException], None],
         beat: float = HEARTBEAT_SECONDS,
     ) -> None:
-        """Take channels by rank; only the first rank has more than one.
+        """Take channels by rank, whose other ends are PeerHeartbeats too; only the first rank has more than one.
 
-        Args:
-            peers: channels whose other ends are PeerHeartbeats too.
-            limit: seconds without a heartbeat after which a rank counts as lost.
-            force: ends the process if the main thread does not stop; called with the reason.
-            beat: seconds between two heartbeats.
+        A rank counts as lost after `limit` seconds without a heartbeat; they are `beat` seconds apart. `force` ends the
+        process if the main thread does not stop; it is called with the reason.
         """
         self._peers, self._limit, self._force, self._beat = dict(peers), limit, force, beat
         self._silent, self._heartbeats = dict.fromkeys(peers, 0), dict[int, int]()
