@@ -1,8 +1,7 @@
 """Engines sample completions. This file is the interface; `local/` is the default, `vllm/` the other one.
 
-requests.py    what every engine checks, how it makes text, which weights it says
+requests.py    what every engine checks, when a completion ends, how it makes text, which weights it says
 sampling.py    tokens drawn by counter-based random numbers
-stopping.py    when a completion ends
 """
 
 import hashlib

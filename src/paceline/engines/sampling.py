@@ -95,7 +95,10 @@ def _inverse_cdf(probs: Float[Tensor, "S V"], uniform: Float[Tensor, " S"]) -> I
     In two levels, blocks of tokens and then tokens of one block: the long cumulative sum over the vocabulary is the
     slowest operation of a draw, and its float32 rounding would grow with the vocabulary.
     """
-    size = _block_size(probs.shape[1])
+    # about the square root; a divisor where there is one nearby, since padding copies the whole table
+    vocabulary = probs.shape[1]
+    root = max(1, int(vocabulary**0.5))
+    size = next((size for size in range(root, min(4 * root, vocabulary) + 1) if vocabulary % size == 0), root)
     padding = -probs.shape[1] % size
     blocks = (F.pad(probs, (0, padding)) if padding else probs).view(probs.shape[0], -1, size)
     # A product with ones is torch's fastest sum over a short last dimension.
@@ -109,10 +112,3 @@ def _inverse_cdf(probs: Float[Tensor, "S V"], uniform: Float[Tensor, " S"]) -> I
     rest = torch.minimum(rest.clamp_(min=0), inner[:, -1:] * (1 - 2.0**-50))
     offset = torch.searchsorted(inner, rest, right=True).clamp_(max=size - 1)
     return block * size + offset
-
-
-def _block_size(vocabulary: int) -> int:
-    """About the square root; a divisor where there is one nearby, since padding copies the whole table."""
-    root = max(1, int(vocabulary**0.5))
-    divisors = [size for size in range(root, min(4 * root, vocabulary) + 1) if vocabulary % size == 0]
-    return divisors[0] if divisors else root

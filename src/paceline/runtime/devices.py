@@ -12,13 +12,9 @@ from paceline.kernels.linear import has_fast_bfloat16
 ONE_THREAD_PARAMETERS = 1_000_000
 """Parameters below which one thread is used. A second thread gains a third on idle cores, but costs up to 18 times the
 time where another process wants the core. Threads spin for each other at every small operation."""
-
-
 BFLOAT16_PARAMETERS = 10_000_000
 """Parameters from which bfloat16 pays on a CPU with bfloat16 units: 30 million parameters train in 0.6 of the time,
 150,000 in no less."""
-
-
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 """Control group of the container, as seen from inside it."""
 

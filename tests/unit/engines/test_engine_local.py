@@ -16,7 +16,7 @@ from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.grid import GridAttention
 from paceline.engines.local.operations import choose_kernels
 from paceline.engines.local.plain import RecomputingDecoder
-from paceline.engines.stopping import Stopping
+from paceline.engines.requests import Stopping
 from paceline.errors import DataError, ModelError, TrainingError
 from paceline.kernels.cpu.compiling import library
 from paceline.kernels.cpu.decoding import Heads, decoding_kernels

@@ -7,7 +7,7 @@ import torch
 
 from paceline.config.building import build_config
 from paceline.engines import Request, Sampling
-from paceline.engines.stopping import Stopping
+from paceline.engines.requests import Stopping
 from paceline.engines.vllm.asking import Collected, News, orders_of
 from paceline.engines.vllm.probe import ALLOWED, PROMPT_LENGTH, check_probe, probe_prompt, trainer_logprobs
 from paceline.engines.vllm.starting import MOST_BYTES, Room, wanted_cache

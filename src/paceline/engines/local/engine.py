@@ -18,8 +18,7 @@ from paceline.engines.local.operations import kernels_reason
 from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
 from paceline.engines.local.scheduling import SamplingJob, Scheduler
 from paceline.engines.local.weights import unsupported_reason
-from paceline.engines.requests import check_requests, completions_of, limits_of, refuse_not_finite, texts_of
-from paceline.engines.stopping import Stopping
+from paceline.engines.requests import Stopping, check_requests, completions_of, limits_of, refuse_not_finite, texts_of
 from paceline.errors import ModelError, first_line
 from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.kernels.cuda.decoding import decoding_kernels as cuda_kernels

@@ -57,23 +57,20 @@ class GridAttention(SharedAttention):
     def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
         in_use = set(self._slot_of[self._alive].tolist())
         slots = list(islice((slot for slot in count() if slot not in in_use), len(prompt_lengths)))
-        self._grow_prompts(max(len(self._prompt_length), max(slots) + 1), whole_tiles(max(prompt_lengths)))
+        before, columns = len(self._prompt_length), self._prompt_keys[0].shape[2]
+        places, length = max(before, max(slots) + 1), max(columns, whole_tiles(max(prompt_lengths)))
+        if places > before or length > columns:
+            self._prompt_length = np.concatenate([self._prompt_length, np.zeros(places - before, dtype=np.int64)])
+            for stored in (self._prompt_keys, self._prompt_values):
+                for layer, grown in enumerate(self._storage(places, length)):
+                    grown[:, :before, :columns] = stored[layer]
+                    stored[layer] = grown
         for slot, length, members in zip(slots, prompt_lengths, rows, strict=True):
             self._prompt_length[slot] = length
             index = np.asarray(members)
             self._slot_of[index], self._start[index], self._alive[index] = slot, self.column, True
         self._read_tables()
         return torch.tensor(slots, device=self._like.device)
-
-    def _grow_prompts(self, slots: int, length: int) -> None:
-        before, columns = self._prompt_keys[0].shape[1:3]
-        if slots == before and length <= columns:
-            return
-        self._prompt_length = np.concatenate([self._prompt_length, np.zeros(slots - before, dtype=np.int64)])
-        for stored in (self._prompt_keys, self._prompt_values):
-            for layer, grown in enumerate(self._storage(slots, max(length, columns))):
-                grown[:, :before, :columns] = stored[layer]
-                stored[layer] = grown
 
     @override
     def release(self, rows: Sequence[int]) -> None:

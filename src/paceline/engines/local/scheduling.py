@@ -15,8 +15,8 @@ from torch import Tensor
 
 from paceline.engines import Sampling, TakeNewer
 from paceline.engines.local.decoder import Decoder, rounded_up
+from paceline.engines.requests import Stopping
 from paceline.engines.sampling import as_signed_64, draw, uniforms
-from paceline.engines.stopping import Stopping
 from paceline.runtime.activity import ACTIVITY
 
 UNIFORM_BLOCK = 32

@@ -162,17 +162,14 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
 
 
 def _read(kernels: Kernels, *modules: nn.Module) -> Linear:
-    return kernels.prepared(joined([read_linear(module) for module in modules], kernels.dtype))
-
-
-def joined(layers: Sequence[Linear], dtype: torch.dtype) -> Linear:
-    """Layers of one input below each other, in `dtype`: a single one's own tensors where they have it.
+    """Layers of one input below each other: a single one's own tensors where they have the kernels' precision.
 
     Several are written where they will lie, so that nothing is copied twice. All have a bias, or none has.
     """
-    weight = _below_each_other([weight for weight, _ in layers], dtype)
+    layers = [read_linear(module) for module in modules]
+    weight = _below_each_other([weight for weight, _ in layers], kernels.dtype)
     biases = [bias for _, bias in layers if bias is not None]
-    return weight, _below_each_other(biases, dtype) if biases else None
+    return kernels.prepared((weight, _below_each_other(biases, kernels.dtype) if biases else None))
 
 
 def _below_each_other(

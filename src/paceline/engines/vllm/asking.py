@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.engines import Request, Sampling
-from paceline.engines.requests import limits_of
-from paceline.engines.stopping import Stopping
+from paceline.engines.requests import Stopping, limits_of
 
 # Words that the engine and vLLM's workers, which may be other processes, use for the same things.
 BACKEND = "paceline"

@@ -9,8 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.engines import OnFinished, Request, Sampling, TakeNewer
-from paceline.engines.requests import check_requests, completions_of, refuse_not_finite, texts_of
-from paceline.engines.stopping import Stopping
+from paceline.engines.requests import Stopping, check_requests, completions_of, refuse_not_finite, texts_of
 from paceline.engines.vllm.asking import Asker, Collected, Order, orders_of
 from paceline.engines.vllm.probe import GREEDY_TOKENS, check_probe, probe_prompt, trainer_logprobs
 from paceline.engines.vllm.starting import Room, start
@@ -37,15 +36,11 @@ class VllmEngine:
         room: Room,
         take_newer: TakeNewer | None = None,
     ) -> None:
-        """Start vLLM and give it the model's weights.
+        """Start vLLM, with weights, cache and computation in `compute_dtype`, and give it the model's weights.
 
-        Args:
-            model: the policy; it is never changed. Its weights may have an adapter in them, which vLLM does not see.
-            tokenizer: decodes completions.
-            compute_dtype: precision of vLLM's weights, cache and computation.
-            eos_token_ids: a completion ends after any of these.
-            room: what vLLM may take of the machine.
-            take_newer: asked before each step of vLLM; None: a call ends with the weights that it began with.
+        The model is never changed; its weights may have an adapter in them, which vLLM does not see. A completion ends
+        after any of `eos_token_ids`. `take_newer` is asked before each step of vLLM; None: a call ends with the weights
+        that it began with.
 
         Raises:
             ConfigError: the installed vLLM is not one that this was written against.
