@@ -105,9 +105,23 @@ class NoNumber(DenseKernel):
         return out * torch.nan, normaliser
 
 
+class NoGradient(DenseKernel):
+    """Right but for a gradient that is no number."""
+
+    def backward(self, *args):
+        grad_query, grad_key, grad_value = super().backward(*args)
+        return grad_query, grad_key, grad_value * torch.nan
+
+
 @pytest.mark.parametrize(
     ("kernel", "problem"),
-    [(DenseKernel(), None), (Halved(), "differs"), (NoNumber(), "differs"), (FlashKernel(), "it fails here")],
+    [
+        (DenseKernel(), None),
+        (Halved(), "differs"),
+        (NoNumber(), "differs"),
+        (NoGradient(), "differs"),
+        (FlashKernel(), "it fails here"),
+    ],
 )
 def test_a_kernel_is_tried_before_it_is_trusted(kernel, problem):
     got = kernel_problem(kernel, random(17, 4, 8), random(17, 2, 8, seed=1))
