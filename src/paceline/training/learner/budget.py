@@ -34,12 +34,7 @@ class Budget:
     ranks: Ranks
     device: torch.device
     halved: int = 0
-    """How often, since this was last taken."""
-
-    def take_halved(self) -> int:
-        """How often memory has run out since the last call."""
-        halved, self.halved = self.halved, 0
-        return halved
+    """How often memory has run out since the owner set this to 0."""
 
     def fit(self, work: Callable[[], Value], sizes: Callable[[], Sequence[MicroBatchSize]]) -> Value:
         """What `work` gives, which is called again with fewer `tokens` as often as memory runs out on any rank.
@@ -65,25 +60,19 @@ class Budget:
                     "cannot do a pass again which the others are in; lower --micro-batch-tokens, or give "
                     f"--gradient-checkpointing true, then resume ({reason})"
                 )
-            if not self._ran_out_anywhere(bool(reason)):
+            if self.ranks.parallel_layout is not WHOLE:
+                return found
+            if not any(said["out_of_memory"] for said in self.ranks.collect({"out_of_memory": float(bool(reason))})):
                 return found
             release_memory(self.device)
-            self._halve(sizes(), reason or "on another rank")
-
-    def _ran_out_anywhere(self, here: bool) -> bool:
-        if self.ranks.parallel_layout is not WHOLE:
-            return False
-        return any(said["out_of_memory"] for said in self.ranks.collect({"out_of_memory": float(here)}))
-
-    def _halve(self, sizes: Sequence[MicroBatchSize], reason: str) -> None:
-        """Half of the largest micro-batch that can be cut: half of a budget that none of them fills would change
-        nothing."""
-        largest = max((size.tokens for size in sizes if size.samples > 1), default=0)
-        if largest == 0:
-            raise TrainingError(
-                f"memory ran out with one completion of at most {max(size.tokens for size in sizes)} tokens in each "
-                "micro-batch; give --gradient-checkpointing true, or lower --max-completion-length, then resume "
-                f"({reason})"
-            )
-        self.tokens = max(1, min(self.tokens, largest) // 2)
-        self.halved += 1
+            # half of the largest that can be cut: half of a budget that none of them fills would change nothing
+            now = sizes()
+            largest = max((size.tokens for size in now if size.samples > 1), default=0)
+            if largest == 0:
+                raise TrainingError(
+                    f"memory ran out with one completion of at most {max(size.tokens for size in now)} tokens in each "
+                    "micro-batch; give --gradient-checkpointing true, or lower --max-completion-length, then resume "
+                    f"({reason or 'on another rank'})"
+                )
+            self.tokens = max(1, min(self.tokens, largest) // 2)
+            self.halved += 1

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from paceline.kernels.cpu import logits as on_cpu
 from paceline.kernels.cuda import logits as on_cuda
-from paceline.kernels.logprobs import LogitPasses, token_logprobs
+from paceline.kernels.logprobs import token_logprobs
 from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
@@ -107,12 +107,7 @@ def head_values(
     if head.bias is not None:  # the bias is one more column, read by a constant 1
         hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
         matrix = torch.cat([matrix, parallel_layout.local(head.bias)[:, None]], dim=1)
-    passes = parallel_layout.logit_passes(head.weight) or _logit_passes(hidden.device, hidden.dtype)
+    kernels = on_cuda if hidden.device.type == "cuda" else on_cpu
+    passes = parallel_layout.logit_passes(head.weight) or kernels.logit_passes(hidden.device, hidden.dtype)
     hidden = parallel_layout.shared(head.weight, hidden)
     return token_logprobs(hidden, matrix, targets, temperature=temperature, passes=passes)
-
-
-def _logit_passes(device: torch.device, dtype: torch.dtype) -> LogitPasses | None:
-    if device.type == "cuda":
-        return on_cuda.logit_passes(device, dtype)
-    return on_cpu.logit_passes(device, dtype)

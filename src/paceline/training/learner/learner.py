@@ -1,7 +1,7 @@
 """Gradients and updates: one policy, its optimiser and, for `beta` above 0, the reference."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -114,9 +114,10 @@ class Learner:
         ACTIVITY.advance("update", 0, 1)
         # choose: which completions have a gradient, and which update each belongs to
         samples = samples_of(groups, over=self.loss.average_over)
+        always = self.loss.beta > 0 or self.loss.entropy_coef > 0  # else it is exactly zero without an advantage
+        trained = [at for at, one in enumerate(samples) if not one.masked and (always or one.advantage != 0.0)]
         runs = minibatches(len(samples), self.optim.num_minibatches)
-        trained = [position for position, sample in enumerate(samples) if self._has_gradient(sample)]
-        runs = [run for run in runs if any(position in run for position in trained)]
+        runs = [run for run in runs if any(at in run for at in trained)]
         # prepare: micro-batches, reference logprobs, and old logprobs where an earlier update moves the policy
         prepared = [self._minibatch(samples, run, trained, is_later=number > 0) for number, run in enumerate(runs)]
         # update: one gradient over all micro-batches of a minibatch, one optimiser step
@@ -130,11 +131,8 @@ class Learner:
                 if after_update is not None and not sums.skipped:
                     after_update()
         ACTIVITY.advance("update", of := max(self._passes_of_step, 1), of)
-        return summarise_updates(updates, micro_batch_tokens=self.budget.tokens, halved=self.budget.take_halved())
-
-    def _has_gradient(self, sample: Sample) -> bool:
-        """Return False where the gradient is exactly zero: no advantage, and neither KL nor entropy in the loss."""
-        return not sample.masked and (sample.advantage != 0.0 or self.loss.beta > 0 or self.loss.entropy_coef > 0)
+        halved, self.budget.halved = self.budget.halved, 0
+        return summarise_updates(updates, micro_batch_tokens=self.budget.tokens, halved=halved)
 
     def _minibatch(self, samples: Sequence[Sample], run: range, trained: Sequence[int], *, is_later: bool) -> Minibatch:
         """Prepare the samples of `run`; those in `trained` are computed. `is_later`: after another update."""
@@ -152,10 +150,7 @@ class Learner:
         return Minibatch(samples=counted, trained=inside, parts=tuple(parts), cut_at=self.budget.tokens)
 
     def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[PreparedBatch]:
-        """Pack this rank's micro-batches of one update.
-
-        Token weights are over all samples of `counted`; those at the positions `inside` are computed by some rank.
-        """
+        """Pack this rank's micro-batches; token weights are over `counted`, of which some rank computes `inside`."""
         cuts = self._cuts(counted, inside)
         own = cuts[self.ranks.share]
         idle = [[shortest(counted)] for _ in range(self.ranks.passes([len(one) for one in cuts]) - len(own))]
@@ -205,12 +200,27 @@ class Learner:
 
         # this rank's share, in micro-batches that memory has room for
         computed, sums = self.budget.fit(gradient, lambda: self._sizes(minibatch.samples, minibatch.trained))
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        # the gradient of all ranks, clipped
         self.ranks.add_up_gradients(self.policy.model)
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         norm = self.ranks.clip_gradients(parameters, limit=self.optim.max_grad_norm or float("inf"))
         found = self._sums(computed.parts, sums, norm, first=first)
-        if all(map(math.isfinite, found.values.values())):  # numbers of all ranks, so that all decide alike
-            self._step_optimizer(learning_rate)
+        # one optimiser step, by numbers of all ranks, so that all decide alike
+        if all(map(math.isfinite, found.values.values())):
+            for group in self.optimizer.param_groups if learning_rate is not None else ():
+                group["lr"] = learning_rate
+            try:
+                self.optimizer.step()
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise TrainingError(
+                    f"memory ran out in the optimiser's update {self.policy_version + 1}, which cannot be done again "
+                    "in parts",
+                    remedies=["give --optimizer adamw_8bit, --offload optimizer or --lora-rank"],
+                    then=f"start again ({str(error).partition(chr(10))[0]})",
+                ) from None
+            self.policy_version += 1
         else:
             found = replace(found, skipped=True)
         self.optimizer.zero_grad(set_to_none=True)
@@ -277,23 +287,6 @@ class Learner:
             own["forwarded"] = float(sum(part.batch.num_forwarded(layout) for part in parts))
         return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))
 
-    def _step_optimizer(self, learning_rate: float | None) -> None:
-        if learning_rate is not None:
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
-        try:
-            self.optimizer.step()
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise TrainingError(
-                f"memory ran out in the optimiser's update {self.policy_version + 1}, which cannot be done again in "
-                "parts",
-                remedies=["give --optimizer adamw_8bit, --offload optimizer or --lora-rank"],
-                then=f"start again ({str(error).partition(chr(10))[0]})",
-            ) from None
-        self.policy_version += 1
-
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """Report what one update would find in these groups, without an update; every completion is computed."""
         samples = samples_of(groups, over=self.loss.average_over)
@@ -315,8 +308,15 @@ class Learner:
         Raises:
             TrainingError: one is not finite, on this rank or another.
         """
-        found = _not_finite({name: one for name, one in self.policy.model.named_parameters() if one.requires_grad})
-        broken = [name for name in self.ranks.all_gather_text(found[0] if found else "") if name]
+        trained = [(name, one) for name, one in self.policy.model.named_parameters() if one.requires_grad]
+        pieces = {name: piece_of(one).tensor.detach() for name, one in trained}
+        # the least and the largest are not finite where any number is not
+        ends = {name: torch.aminmax(piece) for name, piece in pieces.items() if piece.numel()}
+        found = ""
+        if ends:
+            is_finite = torch.isfinite(torch.stack([end for pair in ends.values() for end in pair])).view(-1, 2).all(1)
+            found = next((name for name, sound in zip(ends, is_finite.tolist(), strict=True) if not sound), "")
+        broken = [name for name in self.ranks.all_gather_text(found) if name]
         if broken:
             raise TrainingError(
                 f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved",
@@ -331,17 +331,5 @@ class Learner:
         """
         assert self.reference is not None  # the configuration asks for beta > 0
         with torch.no_grad():
-            pairs = zip(self.reference.model.parameters(), self.policy.model.parameters(), strict=True)
-            for kept, moved in pairs:
+            for kept, moved in zip(self.reference.model.parameters(), self.policy.model.parameters(), strict=True):
                 kept.lerp_(moved, self.loss.ref_sync_mix)
-
-
-def _not_finite(parameters: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of parameters that are not finite in what this rank holds; waits once for a GPU."""
-    pieces = {name: piece_of(parameter).tensor.detach() for name, parameter in parameters.items()}
-    # the least and the largest are not finite where any number is not
-    ends = {name: torch.aminmax(piece) for name, piece in pieces.items() if piece.numel()}
-    if not ends:
-        return []
-    are_finite = torch.isfinite(torch.stack([end for pair in ends.values() for end in pair])).view(-1, 2).all(dim=1)
-    return [name for name, is_finite in zip(ends, are_finite.tolist(), strict=True) if not is_finite]

@@ -1,6 +1,6 @@
 """The optimisers that the options name: AdamW, with its moments as they are, in 8 bits, or in main memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,37 +18,28 @@ def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.Optimizer:
     Raises:
         ConfigError: the library of the 8-bit kind is not installed.
     """
-    parameters = [parameter for parameter in policy.model.parameters() if parameter.requires_grad]
+    # matrices apart from the rest, and apart what lies on different meshes of ranks: one kernel takes no mixture
+    parts = dict[object, list[nn.Parameter]]()
+    for one in sorted(policy.model.parameters(), key=lambda one: one.ndim < 2):
+        if one.requires_grad:
+            parts.setdefault((one.ndim >= 2, getattr(one, "device_mesh", None)), []).append(one)
     groups = [
-        {"params": alike, "weight_decay": optim.weight_decay if alike[0].ndim >= 2 else 0.0}
-        for alike in _alike(parameters)
+        {"params": alike, "weight_decay": optim.weight_decay if alike[0].ndim >= 2 else 0.0} for alike in parts.values()
     ]
     common: dict[str, Any] = {
         "lr": optim.learning_rate,
         "betas": (optim.adam_beta1, optim.adam_beta2),
         "eps": optim.adam_eps,
     }
-    if optim.optimizer == "adamw_8bit":
-        return _eight_bit_class()(groups, **common)
-    return (OffloadedAdamW if "optimizer" in optim.offload else torch.optim.AdamW)(groups, **common, fused=True)
-
-
-def _alike(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Matrices apart from the rest, and apart what lies on different meshes of ranks: one kernel takes no mixture."""
-    groups = dict[object, list[nn.Parameter]]()
-    for one in sorted(parameters, key=lambda one: one.ndim < 2):
-        groups.setdefault((one.ndim >= 2, getattr(one, "device_mesh", None)), []).append(one)
-    return list(groups.values())
-
-
-def _eight_bit_class() -> type[torch.optim.Optimizer]:
+    if optim.optimizer != "adamw_8bit":
+        return (OffloadedAdamW if "optimizer" in optim.offload else torch.optim.AdamW)(groups, **common, fused=True)
     try:
         from bitsandbytes.optim import AdamW8bit  # type: ignore[attr-defined]  # its __init__ has no __all__
     except ImportError as error:
         raise ConfigError(
             f"--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'` ({error})"
         ) from None
-    return AdamW8bit
+    return AdamW8bit(groups, **common)
 
 
 class OffloadedAdamW(torch.optim.AdamW):

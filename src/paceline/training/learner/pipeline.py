@@ -76,15 +76,11 @@ class Pipelined(ForwardBackward):
             RankLost: another rank of the pipeline is gone, or silent for too long.
         """
 
-        def computed(value: Tensor, number: Tensor) -> Tensor:
-            """The last stage's own loss."""
-            return value
-
         if batches:
             numbers = torch.arange(len(batches))
             stage = self._stage(loaded, batches, loss)
             with _lost_or_own():
-                schedule = Schedule1F1B(stage, len(batches), loss_fn=computed, scale_grads=False)
+                schedule = Schedule1F1B(stage, len(batches), loss_fn=lambda value, _: value, scale_grads=False)
                 schedule.step(numbers, target=numbers, return_outputs=False, number=numbers)
 
     def _stage(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> PipelineStage:

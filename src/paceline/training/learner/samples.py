@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from paceline.objective.micro_batches import Sample
+from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.types import Rollout, RolloutGroup
-
-OUT_OF_THE_STEP = ("filtered", "surplus")
-"""Groups dropped for these reasons count in no average; of the others the gradient is zero, their tokens count."""
 
 
 def samples_of(groups: Sequence[RolloutGroup], *, over: Literal["kept", "all"] = "kept") -> list[Sample]:

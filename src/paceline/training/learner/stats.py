@@ -90,7 +90,10 @@ def merge_sums(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     merged: dict[str, float] = {}
     for name in dict.fromkeys(name for values in ranks for name in values):
         found = [values[name] for values in ranks if name in values]
-        merged[name] = _largest(found) if name.endswith("_max") or name == "grad_norm" else sum(found)
+        if name.endswith("_max") or name == "grad_norm":  # what is not a number is larger than all
+            merged[name] = max(found, key=lambda value: math.inf if math.isnan(value) else value)
+        else:
+            merged[name] = sum(found)
     return merged
 
 
@@ -119,11 +122,6 @@ def summarise_updates(updates: Sequence[UpdateSums], *, micro_batch_tokens: int,
         logprob_mismatch_mean=_per_token(first, "mismatch"),
         logprob_mismatch_max=max((update.values["mismatch_max"] for update in first), default=None),
     )
-
-
-def _largest(values: Sequence[float]) -> float:
-    """The largest; what is not a number is larger than all, wherever it stands."""
-    return max(values, key=lambda value: math.inf if math.isnan(value) else value)
 
 
 def _per_token(updates: Sequence[UpdateSums], name: str) -> float | None:
